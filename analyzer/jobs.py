@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.analyses.ranks._job import job_of
+from kanalyze.analyses.ranks._rank_path import rank_path
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.rank_steps import offsets
 from kanalyze.errors import KanalyzeError, NoJobError
@@ -20,6 +21,8 @@ from kanalyze.report import Report
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    import polars as pl
 
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.readers import Progress
@@ -110,6 +113,17 @@ def reports_of_one_tool(opened: Sequence[Report]) -> list[Report]:
         if one.meta.rank is not None:
             by_tool.setdefault(one.meta.tool.partition(".")[0], []).append(one)
     return max(by_tool.values(), key=lambda ones: (len(ones), ones[0].meta.tool.startswith(_TOOLS[0])), default=[])
+
+
+def path_of_ranks(given: Sequence[Path], asked: Asked) -> pl.DataFrame:
+    """The part of each rank of the critical path over the ranks of a job: ``critical_path --by rank``.
+
+    Raises:
+        NoJobError: No report has a rank.
+        KanalyzeError: A report cannot be read; with `left_out` none of them, and the first reason.
+    """
+    found = job(given, asked)
+    return rank_path(found, reports_of_ranks(given, asked, {*found.ranks.get_column("rank")}))
 
 
 def shifts_ns(found: Job) -> dict[int, int]:

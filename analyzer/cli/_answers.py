@@ -169,6 +169,8 @@ def rows_of(
     table = declared.name
     if declared.sides or declared.job:
         return _of_sides(reports, table, where) if declared.sides else _of_job(reports, table, where)
+    if not any(part(where).values()) and _over_ranks(reports, declared, keywords or {}):
+        return _of_ranks(reports, where)
     if declared.together:
         first, *others = (opened or Opened()).once(("together",), lambda: opened_together(reports, where))
         return catalog.make(first, table, *others, **(keywords or {}), **part(where))
@@ -191,6 +193,23 @@ def _of_job(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
 
     asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
     return job(reports, asked).table(table)
+
+
+def _over_ranks(reports: Sequence[Path], declared: Table, keywords: dict[str, Any]) -> bool:
+    """Whether this form of the table is one of all ranks of a job, and several reports are given."""
+    from kanalyze import catalog  # noqa: PLC0415 - as above
+
+    form = f"--by {keywords.get('by')}"
+    together = any(one.job and one.when == form for one in catalog.forms(declared.name))
+    return together and len(different(expanded(reports))) > 1
+
+
+def _of_ranks(reports: Sequence[Path], where: Where) -> pl.DataFrame:
+    """The critical path over the ranks of one job, by rank."""
+    from kanalyze.jobs import Asked, path_of_ranks  # noqa: PLC0415 - as above
+
+    asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
+    return path_of_ranks(reports, asked)
 
 
 def _of_every_report(

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.critical._path import first_node, span
+from kanalyze.analyses.critical._walk import NOWHERE
 from kanalyze.analyses.dependencies._graph import BEFORE, dependencies, release
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import gathered
@@ -121,6 +122,8 @@ def slack(report: Report) -> pl.Series | None:
     begins = np.concatenate([_of(graph.operations, "start"), call_end, call_start])
     ranks = np.repeat(np.array([2, 0, 1], dtype=np.int8), [graph.operations.height, len(call_end), len(call_end)])
     first = first_node(report, high)
+    if first == NOWHERE:
+        return pl.Series("slack", [None], dtype=pl.Int64).new_from_index(0, graph.operations.height)
     last = max(high, int(begins[first]))  # what begins next ends the path
     inside = (ends > low) & (begins <= last)
     if int(inside.sum()) > MOST:

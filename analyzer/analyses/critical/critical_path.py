@@ -145,8 +145,11 @@ BY_RANK: Final = Table(
         Column("process_id", pl.Int64, "Process.", nullable=True),
         *_SUMS,
         _ON_DEVICE,
+        Column("mostly", pl.String, "The cause with most of it."),
+        Column("mostly_ns", pl.Int64, "Its time on the path by this cause."),
     ),
     when="--by rank",
+    job=True,
     reads=_READS,
     may_read=_MAY_READ,
 )
@@ -154,7 +157,7 @@ BY_RANK: Final = Table(
 _NS: Final = pl.col("end") - pl.col("start")
 
 #: Causes in which a device runs the operation.
-_RUNNING: Final = pl.col("cause").is_in([*BUSY_BUCKETS, "transfer"])
+RUNNING: Final = pl.col("cause").is_in([*BUSY_BUCKETS, "transfer"])
 
 
 def critical_path(
@@ -207,7 +210,7 @@ def _sums(report: Report, pieces: pl.DataFrame, *keys: str) -> pl.DataFrame:
     window = report.scope.window
     count = None if window is None else window.count
     total = max(int(pieces.select(_NS.sum()).item()), 1)
-    sums = pieces.group_by(keys).agg(ns=_NS.sum(), pieces=pl.len().cast(pl.Int64), device_ns=_NS.filter(_RUNNING).sum())
+    sums = pieces.group_by(keys).agg(ns=_NS.sum(), pieces=pl.len().cast(pl.Int64), device_ns=_NS.filter(RUNNING).sum())
     each = pl.lit(None, dtype=pl.Float64) if count is None else pl.col("ns") / count
     told = sums.with_columns(share=pl.col("ns") / total, each_ns=each)
     texts = [pl.col(key).cast(pl.String) if sums.schema[key] == pl.Categorical else pl.col(key) for key in keys]
@@ -240,7 +243,7 @@ def _by_kernel(report: Report) -> pl.DataFrame:
             median_slack_ns=pl.col("free").median(),
         )
     )
-    running = path(report).filter(_RUNNING)
+    running = path(report).filter(RUNNING)
     names = taken(operations(report), "name", running.get_column("row")).alias("name")
     found = _sums(report, running.with_columns(names), "name").drop("share")
     told = every.join(found, on="name", how="left", nulls_equal=True)
@@ -264,8 +267,11 @@ def _named(report: Report, pieces: pl.DataFrame, column: str) -> pl.DataFrame:
 
 
 def _by_rank(report: Report) -> pl.DataFrame:
-    rank = pl.lit(report.meta.rank, dtype=pl.Int64)
-    return BY_RANK.select(_sums(report, path(report).with_columns(rank=rank), "rank", "process_id"))
+    keys = ["rank", "process_id"]
+    pieces = path(report).with_columns(rank=pl.lit(report.meta.rank, dtype=pl.Int64))
+    most = pieces.group_by(*keys, "cause").agg(mostly_ns=_NS.sum()).sort("mostly_ns", descending=True)
+    most = most.unique(keys, keep="first", maintain_order=True).rename({"cause": "mostly"})
+    return BY_RANK.select(_sums(report, pieces, *keys).join(most, on=keys, nulls_equal=True, maintain_order="left"))
 
 
 _GROUPINGS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {

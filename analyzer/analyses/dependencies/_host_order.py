@@ -14,6 +14,7 @@ from kanalyze.analyses.device._operations import in_time, operations
 from kanalyze.analyses.host._launching_call import launching_rows
 from kanalyze.analyses.idle._blocking_calls import blocking_calls, waited_for
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.streams._serialised import LATENCY_NS
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import gathered
 
@@ -65,7 +66,8 @@ def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
 def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:
     """Row of the operation that each call blocked on: it ended inside the call, the last of those; null for none."""
     ends = operations(report).get_column("end")
-    found = _submitted(report, waited_for(report, blocking_calls(report))).select("call_row", "behind").drop_nulls()
+    waits = _untold(report, _submitted(report, waited_for(report, blocking_calls(report))))
+    found = waits.select("call_row", "behind").drop_nulls()
     rows, behind = found.get_column("call_row"), found.get_column("behind")
     outer = gathered(calls.get_column("outer"), rows)
     known = pl.DataFrame([outer.alias("row"), behind, gathered(ends, behind).alias("ended")])
@@ -80,14 +82,29 @@ def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:
 
 def _submitted(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
     """Replaces migrations of unified memory in `behind` by the last operation of the process to end by then."""
-    moved = migrated(report)
-    wrong = gathered(moved, waits.get_column("behind")).fill_null(value=False)
-    if not wrong.any():
-        return waits
-    work = operations(report).filter(~moved).sort("end", "row").select("process_id", "end", behind="row")
-    others = waits.filter(wrong).drop("behind").sort("end")
+    wrong = gathered(migrated(report), waits.get_column("behind")).fill_null(value=False)
+    return _with_last_ended(report, waits, wrong) if wrong.any() else waits
+
+
+def _untold(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
+    """Sets `behind` of waits for a stream or event that is not recorded: the last operation to end by then.
+
+    That is so in traces of torch.profiler without synchronisation events. A call that waits for nothing returns within
+    microseconds, in which an operation may end by chance, so that only longer ones count.
+    """
+    stream = pl.col("scope").is_in(["stream", "copy"]) & pl.col("stream").is_null()
+    event = (pl.col("scope") == "event") & pl.col("record_id").is_null()
+    lasted = pl.col("end") - pl.col("start") > LATENCY_NS
+    untold = waits.select(pl.col("behind").is_null() & (stream | event) & lasted).to_series()
+    return _with_last_ended(report, waits, untold) if untold.any() else waits
+
+
+def _with_last_ended(report: Report, waits: pl.DataFrame, these: pl.Series) -> pl.DataFrame:
+    """Replaces `behind` of some of the waits by the last operation of their process to end by then."""
+    work = operations(report).filter(~migrated(report)).sort("end", "row").select("process_id", "end", behind="row")
+    others = waits.filter(these).drop("behind").sort("end")
     found = others.join_asof(work, on="end", by="process_id", check_sortedness=False)
-    return pl.concat([waits.filter(~wrong), found.select(waits.columns)])
+    return pl.concat([waits.filter(~these), found.select(waits.columns)])
 
 
 def _before_on_thread(calls: pl.DataFrame) -> pl.Series:

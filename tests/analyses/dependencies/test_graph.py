@@ -186,3 +186,13 @@ def test_streams_are_in_order(events):
             assert one["stream_before"] == earlier[-1][2]
         else:
             assert work[one["stream_before"]]["end"] == over
+
+
+def test_a_wait_for_a_stream_that_is_not_recorded():
+    events = [
+        call("cudaStreamSynchronize", 0, 20_000),
+        kernel(2, 19_000),
+        call("cudaStreamSynchronize", 20_000, 26_000),
+        kernel(19_000, 24_000),
+    ]
+    assert _graph(*events).calls["waited_for"].to_list() == [0, None]

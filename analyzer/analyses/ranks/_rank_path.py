@@ -1,0 +1,165 @@
+"""The critical path over the ranks of a job, each in a report of its own, on corrected clocks.
+
+Definition: docs/whatif.md, "Over ranks".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.critical._path import first_node
+from kanalyze.analyses.critical._walk import CAUSES, NOWHERE, Nodes, nodes, walk
+from kanalyze.analyses.critical.critical_path import BY_RANK, RUNNING
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.ranks.rank_steps import offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from kanalyze.analyses.ranks._job import Job
+    from kanalyze.report import Report
+
+    Ints = npt.NDArray[np.int64]
+
+_STEADY: Final = "steady"
+
+
+class _Part(NamedTuple):
+    """A rank: its member and process, the nodes of its report in times of the job, and of which its collectives are.
+
+    `low` and `high` are the part of the job's time that is looked at; `first` is the node that it ends with.
+    """
+
+    member: int
+    process: int | None
+    through: Nodes
+    collectives: Ints
+    first: int
+
+
+def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
+    """The part of each rank of the critical path over all of them, of the steady steps where there are any.
+
+    `reports` has the rank of each, and is open until the next.
+
+    Returns:
+        :data:`BY_RANK`, the rank with most of the path first; empty where no report can be opened.
+
+    Raises:
+        AssertionError: The pieces do not sum to the window.
+    """
+    moved = {row["rank"]: row for row in offsets(job).iter_rows(named=True)}
+    common, spans = _common(job), {}
+    steps = _steps(common)
+    parts = []
+    for rank, report in reports:
+        row = moved[rank]
+        shift = row["origin_ns"] - row["offset_ns"] - job.origin_ns
+        own = report.narrow(process=row["process_id"], device=row["device"])
+        spans[row["member"]] = steps.get(row["member"]) or _recorded(own, shift)
+        parts.append(_part(own, row["member"], shift, spans[row["member"]][1]))
+    if not parts:
+        return BY_RANK.empty()
+    low, high = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
+    last = max(parts, key=lambda part: spans[part.member][1])
+    bases = np.cumsum([0, *(len(part.through.next) for part in parts)])
+    through = _together(job, parts, bases)
+    pieces = walk(through, last.first + int(bases[parts.index(last)]), low, high)
+    found = int((pieces.get_column("end") - pieces.get_column("start")).sum())
+    if found != high - low:
+        raise AssertionError(
+            f"the critical path over ranks sums to {found} ns, its window is {high - low} ns: {pieces}"
+        )
+    at = np.searchsorted(bases, pieces.get_column("node").to_numpy(), side="right") - 1
+    members = pl.Series([part.member for part in parts])[at]
+    processes = pl.Series([part.process for part in parts], dtype=pl.Int64)[at]
+    ranks = job.ranks.get_column("rank")[members].alias("rank")
+    return _sums(
+        pieces.with_columns(ranks, processes.alias("process_id")),
+        common.get_column("step").n_unique() or None,
+        high - low,
+    )
+
+
+def _common(job: Job) -> pl.DataFrame:
+    """The steps that all ranks have, from the first to the last steady one: member, step, low and high (job's time)."""
+    shared = job.steps.filter(pl.col("member").n_unique().over("step") == job.ranks.height)
+    steady = pl.col("step").filter(pl.col("kind") == _STEADY)
+    found = shared.filter(pl.col("step").is_between(steady.min(), steady.max()))
+    told = found.join(offsets(job).select("member", "offset_ns"), on="member")
+    moved = pl.col("offset_ns") + job.origin_ns
+    return told.select("member", "step", low=pl.col("start_ns") - moved, high=pl.col("end_ns") - moved)
+
+
+def _steps(steps: pl.DataFrame) -> dict[int, tuple[int, int]]:
+    """Start of the first and end of the last step of each rank."""
+    spans = steps.group_by("member").agg(pl.col("low").min(), pl.col("high").max())
+    return {member: (low, high) for member, low, high in spans.select("member", "low", "high").iter_rows()}
+
+
+def _recorded(report: Report, shift: int) -> tuple[int, int]:
+    spans = windows(report)
+    low, high = spans.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    return int(low) + shift, int(high) + shift
+
+
+def _part(report: Report, member: int, shift: int, high: int) -> _Part:
+    """The nodes of a rank's report, moved to the time of the job."""
+    own = nodes(report)
+    known = own.next != NOWHERE
+    through = own._replace(begin=own.begin + shift, leave=np.where(known, own.leave + shift, own.leave))
+    talks = exclusive_operations(report).filter(pl.col("bucket") == "communication").sort("began", "event_id")
+    rows = intervals.first_come(talks).get_column("row").to_numpy().astype(np.int64)
+    return _Part(member, report.scope.process, through, rows, max(first_node(report, high - shift), 0))
+
+
+def _together(job: Job, parts: list[_Part], bases: Ints) -> Nodes:
+    """The nodes of all ranks as one: a collective leads to the rank that came last to it."""
+    columns = [
+        np.concatenate([getattr(part.through, name) for part in parts]) for name in ("begin", "leave", "own", "edge")
+    ]
+    begin, leave, own, edge = columns
+    following = np.concatenate(
+        [
+            np.where(part.through.next < 0, NOWHERE, part.through.next + base)
+            for part, base in zip(parts, bases[:-1], strict=True)
+        ]
+    )
+    node = np.full(len(job.collected), NOWHERE, dtype=np.int64)
+    for part, base in zip(parts, bases[:-1], strict=True):
+        first, stop = job.collected.first[part.member : part.member + 2]
+        if stop - first == len(part.collectives):
+            node[first:stop] = part.collectives + base
+    whole = job.matches.select(pl.col("present") >= pl.col("size").fill_null(pl.col("present"))).to_series().to_numpy()
+    rows = job.found.order[: job.found.first[-1]]
+    match = job.found.match[rows]
+    kept = whole[match] & (node[rows] >= 0)
+    at, match = node[rows[kept]], match[kept]
+    order = np.lexsort((begin[at], match))
+    at, match = at[order], match[order]
+    ends = np.flatnonzero(np.r_[match[1:] != match[:-1], True]) if len(match) else np.zeros(0, dtype=np.int64)
+    late = np.repeat(at[ends], np.diff(np.r_[-1, ends])) if len(match) else at
+    arrival = begin[late].copy()
+    own[at] = CAUSES.index("transfer")
+    waiting = late != at
+    begin[at[waiting]] = leave[at[waiting]] = arrival[waiting]
+    following[at[waiting]] = late[waiting]
+    return Nodes(0, 0, begin, leave, following, own, edge)
+
+
+def _sums(pieces: pl.DataFrame, count: int | None, window_ns: int) -> pl.DataFrame:
+    ns = pl.col("end") - pl.col("start")
+    keys = ["rank", "process_id"]
+    sums = pieces.group_by(keys).agg(ns=ns.sum(), pieces=pl.len().cast(pl.Int64), device_ns=ns.filter(RUNNING).sum())
+    most = pieces.group_by(*keys, "cause").agg(mostly_ns=ns.sum()).sort("mostly_ns", descending=True)
+    most = most.unique(keys, keep="first", maintain_order=True).rename({"cause": "mostly"})
+    each = pl.lit(None, dtype=pl.Float64) if count is None else pl.col("ns") / count
+    told = sums.join(most, on=keys, nulls_equal=True).with_columns(share=pl.col("ns") / max(window_ns, 1), each_ns=each)
+    return BY_RANK.select(told.sort("ns", "rank", descending=[True, False]))
