@@ -127,7 +127,8 @@ def network(report: Report, start: int | None, end: int | None) -> Network:
     ]
     first = min((low for low, _ in sides if low is not None), default=0)
     last = max((high for _, high in sides if high is not None), default=0)
-    start, end = first if start is None else max(start, first), last if end is None else min(end, last)
+    start = first if start is None else min(max(start, first), last)
+    end = last if end is None else max(min(end, last), start)
     collectives = last_arrivals(report).select("row", "late")
     nodes = _nodes(line, graph, collectives, end)
     edges = _edges(line, graph, _Placed(nodes, collectives), end)

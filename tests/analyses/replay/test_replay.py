@@ -10,7 +10,7 @@ from kanalyze.analyses.replay._changes import Changes, changed
 from kanalyze.analyses.replay._network import network, recorded_values
 from kanalyze.analyses.replay._replay import planned, replayed
 from kanalyze.analyses.replay._whatif import whatif_of
-from kanalyze.errors import UnknownNameError
+from kanalyze.errors import KanalyzeError, UnknownNameError
 from kanalyze.readers import read
 from support.build import call, kernel, memcpy, nvtx, report
 from support.slow_replay import Event, Host, Launch, Sync, simulated
@@ -210,3 +210,33 @@ def test_a_network_ends_at_the_window():
     net = network(_host_bound(), 100, 480)
     state = changed(_host_bound(), net, Changes())
     assert replayed(net, planned(net), state.values, state.lags).end == net.end == 480
+
+
+ANY = st.sampled_from(
+    [
+        {"faster": (("*", 2),)},
+        {"faster": (("host", 3), ("calls", 3))},
+        {"faster": (("copies", 2),)},
+        {"faster": (("host:*", 2),)},
+        {"without": ("sync",)},
+        {"without": ("startup",)},
+        {"without": ("launch-gaps",)},
+        {"graph": True},
+        {"copies_bytes_per_s": 1e9},
+    ]
+)
+
+
+@given(EVENTS, ANY, st.one_of(st.none(), st.tuples(st.integers(0, 60), st.integers(1, 60))))
+def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
+    made = report(events)
+    try:
+        part = made if sides is None else made.narrow(window=f"{sides[0]}ns..{sides[0] + sides[1]}ns")
+        found = whatif_of(part, Changes(**change), [], each=False, measured_ns=None)
+    except KanalyzeError:
+        return
+    if "copies_bytes_per_s" not in change and "graph" not in change:
+        assert found.low_ns <= found.then_ns <= found.high_ns
+        assert found.then_ns <= found.now_ns
+    assert sum(one.now_ns for one in found.critical) == found.now_ns
+    assert sum(one.then_ns for one in found.critical) == found.then_ns
