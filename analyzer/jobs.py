@@ -83,7 +83,7 @@ class _Found:
         """All of them; of what is stored all tables but :data:`kanalyze.reduction.LATER`."""
         paths = [one for one in self._given if not isinstance(one, Report)]
         folders = {folder.name: folder for path in paths for folder in reductions_at(path)}
-        for folder, found in load_each([*folders.values()], {*TABLES}.difference(LATER, ["health"])):
+        for folder, found in load_each([*folders.values()], {*TABLES}.difference(LATER, ["findings", "health"])):
             if not isinstance(found, KanalyzeError):
                 self._stored.append(folder)
                 yield found
@@ -170,7 +170,7 @@ def _both(*told: Callable[[KanalyzeError], object]) -> Callable[[KanalyzeError],
 def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[Reduction]:
     """The reduction of each report at a path but those that are `known`; each is closed before the next is opened."""
     if isinstance(one, Report):
-        yield reduced(one)
+        yield reduced(one, whole=False)
         if asked.done is not None:
             asked.done(one)
         return
@@ -179,7 +179,7 @@ def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[R
             if known and origin_of(run.file).folder in known:
                 continue
             with run.opened() as report:
-                yield reduced(report)
+                yield reduced(report, whole=False)
                 if asked.done is not None:
                     asked.done(report)
         except KanalyzeError as error:

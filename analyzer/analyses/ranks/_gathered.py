@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 #: Tables with a row or more per collective, and the others but the ranks.
-_SHORT: Final = ("steps", "ledgers", "kernels", "findings")
+_SHORT: Final = ("steps", "ledgers", "kernels")
 
 #: Reductions that are put together at once.
 _AT_ONCE: Final = 64

@@ -54,7 +54,6 @@ class Job:
         ledgers: Their ledgers, row by row: a column per bucket.
         before: The ledgers before collectives of those that came last, or before them: member, number, bucket, ns.
         kernels: Kernels of ranks: member, name, count, ns.
-        findings: Findings of ranks.
         clocks: The offsets of clocks.
         doubts: What is in doubt: check, count, effect.
         paths: What was given.
@@ -73,7 +72,6 @@ class Job:
     ledgers: pl.DataFrame
     before: pl.DataFrame
     kernels: pl.DataFrame
-    findings: pl.DataFrame
     clocks: Clocks
     doubts: tuple[tuple[str, int, str], ...]
     paths: tuple[str, ...] = ()
@@ -223,7 +221,6 @@ def job_of(
         ledgers=_ledgers(tables["ledgers"], steps),
         before=before,
         kernels=tables["kernels"],
-        findings=tables["findings"],
         clocks=clocks,
         doubts=_summed(doubts),
     )
@@ -296,7 +293,9 @@ _LEDGER: Final = pl.DataFrame(schema={"member": pl.Int64, "number": pl.Int64, "b
 def _doubts_of(rows: Rows, found: Matches, matches: pl.DataFrame) -> list[tuple[str, int, str]]:
     """What of the collectives cannot be told."""
     pairs = rows.calls.select(IN_PAIRS).to_series()
+    number = len(rows.first) - 1
     told = [
+        ("ranks without collectives", int((np.diff(rows.first) == 0).sum()) if number > 1 else 0, _SILENT),
         ("collectives without a partner", len(found.match) - int(found.first[-1]), _ALONE),
         ("collectives of which ranks are missing", matches.filter(pl.col("present") < pl.col("size")).height, _MISSING),
         ("sends and receives", int(pairs.gather(matches.get_column("call")).sum()), _BUBBLES),
@@ -305,6 +304,7 @@ def _doubts_of(rows: Rows, found: Matches, matches: pl.DataFrame) -> list[tuple[
 
 
 _BROKEN: Final = "in these parts of the run no offsets of clocks let all collectives be true: their waits are in doubt"
+_SILENT: Final = "what they wait for is not told; beside a GPU those that gloo runs are not read, but NCCL's alone"
 _ALONE: Final = "no other rank has them: what of their time is waiting is not told"
 _BUBBLES: Final = "stages of a pipeline wait for each other by design: nobody is called late for such waits"
 _MISSING: Final = "who was not recorded may have been the last: what is told as transfer may be waiting for that rank"

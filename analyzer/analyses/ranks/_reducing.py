@@ -64,8 +64,11 @@ class _Member(NamedTuple):
     origin_ns: int
 
 
-def reduced(report: Report) -> Reduction:
-    """The reduction of all ranks of a report; empty where it records no work on a GPU."""
+def reduced(report: Report, *, whole: bool = True) -> Reduction:
+    """The reduction of all ranks of a report; empty where it records no work on a GPU.
+
+    Unless `whole`, findings on ranks and their health are left out, which the page of the job does not tell.
+    """
     if not {*DEVICE_KINDS}.intersection(report.kinds) or operations(report).is_empty():
         return _without_gpu(report)
     used = operations(report).group_by("process_id", "device").agg(
@@ -81,10 +84,11 @@ def reduced(report: Report) -> Reduction:
         _Member(number, report.narrow(process=process, device=device), device, origin)
         for number, (process, device) in enumerate(found.select("process_id", "device").iter_rows())
     ]
-    parts = [_of_member(one) for one in members]
+    parts = [_of_member(one, whole=whole) for one in members]
     tables = {name: pl.concat([dict(part.tables())[name] for part in parts]) for name, _ in Reduction().tables()}
-    doubts = HEALTH.select(health(report).select("check", "effect"))
-    return Reduction(**(tables | {"health": doubts}))
+    if not whole:
+        return Reduction(**tables)
+    return Reduction(**(tables | {"health": HEALTH.select(health(report).select("check", "effect"))}))
 
 
 def _without_gpu(report: Report) -> Reduction:
@@ -146,7 +150,7 @@ def _ledgers_without_gpu(steps: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFr
     return LEDGERS.select(long.filter(pl.col("ns") > 0).sort("member", "index", "bucket"))
 
 
-def _of_member(one: _Member) -> Reduction:
+def _of_member(one: _Member, *, whole: bool) -> Reduction:
     """The reduction of one rank, but for health."""
     steady = known_steady_part(one.report)
     steps = _steps(one, steady)
@@ -159,7 +163,7 @@ def _of_member(one: _Member) -> Reduction:
         steps=STEPS.select(steps.with_columns(pl.col("start_ns", "end_ns") + one.origin_ns)),
         ledgers=_ledgers(one, steps),
         kernels=_kernels(one, steady),
-        findings=_findings(one, steady),
+        findings=_findings(one, steady) if whole else FINDINGS.empty(),
     )
 
 

@@ -4,8 +4,11 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._lateness import EARLIER, _without_carried
+from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.ranks import common_steps, whole_steps
+from support.build import kernel, report
 
 BUCKETS = ("kernel", "host", "communication", EARLIER)
 PARTS = st.dictionaries(st.sampled_from(BUCKETS), st.integers(-1_000, 1_000))
@@ -54,3 +57,10 @@ def test_short_steps_and_warm_up_at_both_ends_are_left_out_as_in_means():
 
 def test_an_odd_step_is_looked_at_wherever_it_is():
     assert kept(("odd", 900), ("steady", 100), ("odd", 300), ("steady", 100), ("odd", 900)) == [0, 1, 2, 3, 4]
+
+
+def test_ranks_without_collectives_are_a_doubt_and_no_ranks_that_never_wait():
+    """As with gloo on GPUs, whose collectives are no kernels."""
+    made = report([kernel(10, 60, device=rank, process=1 + rank) for rank in (0, 1)])
+    doubts = {check: count for check, count, _ in job_of([reduced(made)]).doubts}
+    assert doubts["ranks without collectives"] == 2
