@@ -14,6 +14,7 @@ from kanalyze.analyses.device._windows import activity
 from kanalyze.analyses.host._stack_names import stack_names
 from kanalyze.analyses.host._thread_states import STATES, processor_lines, states_of, system_calls
 from kanalyze.analyses.host._thread_timeline import threads
+from kanalyze.analyses.idle._idle_sums import named_idle
 from kanalyze.analyses.idle._idle_within import idle_within
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.cut import overlaid
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: By what a function was found.
-EVIDENCE: Final = ("python samples", "call stack", "cpu samples", "none")
+EVIDENCE: Final = ("python samples", "call stack", "cpu samples", "trace", "none")
 
 #: Schema of a part of host time while a device waited: its stack by evidence, or null; samples that tell of it.
 PARTS: Final[dict[str, DataType | DataTypeClass]] = {
@@ -46,6 +47,9 @@ _KEYS: Final = ("device", "state", "waits_on", "call")
 _SAMPLED: Final = {"time": pl.Int64, "stack_id": pl.Int64}
 #: Samples of a thread from which on the time between them is known; a single one tells of all of its time.
 _FEWEST: Final = 2
+
+#: File and function in the name of what a trace's thread was in: ``aten::to in train.py(31): step``.
+_TRACED: Final = r"^(?:.* in )?([^ ]+)\(\d+\): (.+)$"
 
 #: What a thread waits for in a function of torch's DataLoader.
 _WORKER: Final = "DataLoader worker"
@@ -223,6 +227,30 @@ def by_function(report: Report) -> pl.DataFrame:
     chain = pl.col("chain").drop_nulls().first()
     return most.group_by(keys, maintain_order=True).agg(
         chain, pl.col("evidence").first(), pl.col("samples").sum(), pl.col("ns").sum()
+    )
+
+
+def by_traced_function(report: Report) -> pl.DataFrame:
+    """The same of a trace with Python functions or operators: by its own name of what the thread was in."""
+    found = [pl.DataFrame(schema={"device": pl.Int64, "culprit": pl.String, "ns": pl.Int64})]
+    for device, sums in named_idle(report).items():
+        host = sums.filter(pl.col("bucket").cast(pl.String) == "host")
+        named = pl.lit(device, dtype=pl.Int64).alias("device"), pl.col("culprit").cast(pl.String)
+        found.append(host.select(*named, "ns"))
+    text = pl.col("culprit")
+    frame = text.str.extract(_TRACED, 2).is_not_null()
+    told = pl.concat(found).select(
+        "device",
+        "ns",
+        function=pl.when(frame).then(text.str.extract(_TRACED, 2)).otherwise(text),
+        module=text.str.extract(_TRACED, 1),
+    )
+    keys = ("device", "function", "module")
+    none = {name: pl.lit(None, dtype=pl.String) for name in ("waits_on", "call", "chain")}
+    return (
+        told.group_by(keys)
+        .agg(pl.col("ns").sum())
+        .with_columns(state=pl.lit("unknown"), evidence=pl.lit("trace"), samples=pl.lit(0), **none)
     )
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.host._thread_names import framework_recorded
 from kanalyze.analyses.host._thread_states import NEEDED, STATES
 from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.idle._idle_parts import IDLE, host_culprits
 from kanalyze.analyses.idle._idle_sums import idle_sums, named_idle
-from kanalyze.analyses.idle._waiting_host import EVIDENCE, by_function, by_state
+from kanalyze.analyses.idle._waiting_host import EVIDENCE, by_function, by_state, by_traced_function
 from kanalyze.analyses.naming._host_names import ALIGNED, MAY_READ, with_shares
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import prefetch, require
@@ -123,7 +124,7 @@ BY_FUNCTION: Final = Table(
     ),
     telling=("function", "state", "waits_on", "ns", "host_share", "chain"),
     when="--by function",
-    reads=_SPLIT_READS,
+    reads=(*TABLE.reads, "osrt", *NEEDED),
     may_read=TABLE.may_read,
 )
 
@@ -158,9 +159,15 @@ def _of_threads(report: Report, by: str) -> pl.DataFrame:
     require(report, f"culprits by {by}", *DEVICE_KINDS)
     form = BY_STATE if by == "state" else BY_FUNCTION
     prefetch(report, form)
+    if by == "function" and framework_recorded(report):
+        return _shared(report, form, by_traced_function(report))
     if "osrt" not in report.kinds and not any(report.table(name).height for name in NEEDED):
         raise CannotTellError.without(f"culprits by {by}", report.meta.path, ["osrt", "samples"], report.meta.tool)
-    sums = by_state(report) if by == "state" else by_function(report)
+    return _shared(report, form, by_state(report) if by == "state" else by_function(report))
+
+
+def _shared(report: Report, form: Table, sums: pl.DataFrame) -> pl.DataFrame:
+    """Adds shares to host time by state or function, and puts it in order."""
     lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
     shares = sums.join(lengths, on="device", how="left").with_columns(
         share=pl.col("ns") / pl.col("window").clip(lower_bound=1),

@@ -262,3 +262,18 @@ def test_python_functions_have_the_shares_that_the_program_was_made_for():
     found = shares("sampled_python", "function")
     assert found["tokenize",] == pytest.approx(0.6, abs=0.02)
     assert found["build_prompt",] == pytest.approx(0.4, abs=0.02)
+
+
+def test_a_trace_tells_functions_by_its_python_frames():
+    """They sum to the bucket; what is in no function of the program goes by its own name."""
+    report = kanalyze.read(REPORTS / "torch" / "with_modules.json.gz")
+    found = culprits(report, by="function")
+    assert dict(found.schema) == BY_FUNCTION.schema
+    host_ns = culprits(report).filter(bucket="host").get_column("ns").sum()
+    assert found.get_column("ns").sum() == host_ns > 0
+    assert found.get_column("evidence").unique().to_list() == ["trace"]
+    files = found.get_column("module").drop_nulls()
+    assert len(files)
+    assert files.str.ends_with(".py").all()
+    with pytest.raises(CannotTellError):
+        culprits(report, by="state")
