@@ -24,7 +24,7 @@ _WIDE: Final = 200
 _LESS: Final = "Give it more memory, choose a part with --window, --device or --process, or record fewer steps."
 
 #: Most names listed for a misspelled one.
-_LISTED: Final = 80
+_LISTED: Final = 100
 
 
 class KanalyzeError(Exception):
