@@ -25,6 +25,9 @@ _RIGHT: Final = 20
 _TOP: Final = 22
 _BOTTOM: Final = 46
 
+#: Height of a label.
+_LABEL: Final = 14.0
+
 #: Room around the outermost values, as a factor.
 _MARGIN: Final = 2.0
 
@@ -241,17 +244,20 @@ def _scatter(
             for point in sorted(points, key=lambda one: -one.size)
         ],
         "listed": [(point.number, point.text) for point in points if point.number],
-        "lines": [
-            {
-                "path": " ".join(f"{x:.1f},{y:.1f}" for x, y in line.points),
-                "x": f"{x - 6:.1f}",
-                "y": f"{y - 6:.1f}",
-                "text": line.text,
-            }
-            for line in lines
-            for x, y in [line.place]
-        ],
+        "lines": _labelled(lines),
     }
+
+
+def _labelled(lines: Sequence[Line]) -> list[dict[str, str]]:
+    """Lines with their texts above them; of those that lie close together one below the other."""
+    made, free = [], 0.0
+    for line in sorted(lines, key=lambda one: one.place[1]):
+        x, y = line.place
+        free = max(y - 6, free)
+        path = " ".join(f"{across:.1f},{up:.1f}" for across, up in line.points)
+        made.append({"path": path, "x": f"{x - 6:.1f}", "y": f"{free:.1f}", "text": line.text})
+        free += _LABEL
+    return made
 
 
 def kernels(found: Measured) -> list[dict[str, Any]]:

@@ -42,7 +42,7 @@ def test_points_are_where_their_logarithms_are():
 
 
 def test_the_roofs_meet_at_the_ridge():
-    memory, compute = drawn(None)["lines"]
+    compute, memory = drawn(None)["lines"]
     assert memory["text"] == "DRAM 4.000 TB/s"
     assert compute["text"] == "fp32 60.00 TFLOP/s"
     assert memory["path"].split()[-1] == compute["path"].split()[-1]
@@ -89,3 +89,27 @@ def test_copies_say_direction_memories_and_bandwidth():
     )
     assert [kind for kind, _ in chart["key"]] == ["to-device", "other-way"]
     assert [line["text"] for line in chart["lines"]] == ["Host-to-Device: 20.00 GB/s"]
+
+
+def test_labels_of_lines_that_lie_close_together_are_below_each_other():
+    points = pl.DataFrame(
+        [("Host-to-Device", "Pinned", "Device", 1 << 20, 3, 300_000, 1e10)],
+        schema=[
+            "direction",
+            "source_memory",
+            "target_memory",
+            "size_bytes",
+            "count",
+            "total_ns",
+            "bandwidth_bytes_per_s",
+        ],
+        orient="row",
+    )
+    links = pl.DataFrame(
+        [("Host-to-Device", 1 << 20, 5.53e10), ("Device-to-Host", 1 << 20, 5.54e10)],
+        schema=["direction", "size_bytes", "bandwidth_bytes_per_s"],
+        orient="row",
+    )
+    upper, lower = charts.copies(CopyPoints(points, links, 0))["lines"]
+    assert upper["text"].startswith("Device-to-Host")
+    assert float(lower["y"]) - float(upper["y"]) == pytest.approx(14, abs=0.2)
