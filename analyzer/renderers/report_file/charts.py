@@ -26,7 +26,7 @@ _TOP: Final = 22
 _BOTTOM: Final = 46
 
 #: Height of a label.
-_LABEL: Final = 14.0
+_LABEL: Final = 20.0
 
 #: Room around the outermost values, as a factor.
 _MARGIN: Final = 2.0

@@ -112,4 +112,4 @@ def test_labels_of_lines_that_lie_close_together_are_below_each_other():
     )
     upper, lower = charts.copies(CopyPoints(points, links, 0))["lines"]
     assert upper["text"].startswith("Device-to-Host")
-    assert float(lower["y"]) - float(upper["y"]) == pytest.approx(14, abs=0.2)
+    assert float(lower["y"]) - float(upper["y"]) == pytest.approx(20, abs=0.2)
