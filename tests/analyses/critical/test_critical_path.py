@@ -9,6 +9,7 @@ from kanalyze.analyses.critical.critical_path import critical_path
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, nvtx, report
+from support.simulated import PROGRAMS, run
 from support.slow_path import SlowPath
 from support.strategies import EVENTS, WINDOWS
 
@@ -145,6 +146,14 @@ def test_pieces_are_those_of_the_slow_walk(events, window):
     if span(made) is None:
         return
     _same(made, path(made))
+
+
+@given(PROGRAMS, WINDOWS)
+def test_pieces_of_programs_are_those_of_the_slow_walk(program, window):
+    whole, _ = run(program)
+    for made in (whole, whole.narrow(window=Window(*window))):
+        if span(made) is not None:
+            _same(made, path(made))
 
 
 @pytest.mark.parametrize("name", ["add", "two_gpus", "graph_node", "nvtx", "memory", "thrash", "communicators"])
