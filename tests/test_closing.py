@@ -161,6 +161,7 @@ def test_what_joins_reports_lets_go_of_them(folder):
     assert [reference() for reference in held] == [None] * len(held)
 
 
+@pytest.mark.slow
 def test_a_hundred_reports_that_are_held_keep_few_files_open(export):
     reports = []
     for number in range(100):

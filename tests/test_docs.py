@@ -311,6 +311,7 @@ def rule_names(path: Path) -> list[str]:
 # Everywhere
 
 
+@pytest.mark.slow
 def test_pages_that_the_code_names_exist():
     named = {match for path in (ROOT / "analyzer").rglob("*.py") for match in page_names(path)}
     assert named

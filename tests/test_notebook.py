@@ -90,6 +90,7 @@ def test_names_cannot_break_out_of_the_page():
     text_of(html)
 
 
+@pytest.mark.slow
 def test_a_capture_shows_the_page_of_all_its_tools():
     folder = SAMPLES / "mlp_train"
     text = text_of(kanalyze.read(folder)._repr_html_())

@@ -44,6 +44,7 @@ def same(one, other):
     return all(table.equals(dict(load(other).tables())[name]) for name, table in load(one).tables())
 
 
+@pytest.mark.slow
 def test_a_folder_is_reduced_and_what_cannot_be_is_named(traces, tmp_path):
     steps, errors = [], []
     told = Told(lambda *done: steps.append(done), errors.append)
@@ -93,6 +94,7 @@ def test_where_nothing_can_be_reduced_the_first_reason_is_the_error(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_what_was_finished_before_ctrl_c_is_there(traces, tmp_path):
     def engine(tasks):
         yield from [*one_by_one(tasks)][:2]
@@ -103,6 +105,7 @@ def test_what_was_finished_before_ctrl_c_is_there(traces, tmp_path):
     assert names(tmp_path.joinpath("out").iterdir()) == ["ddp"]
 
 
+@pytest.mark.slow
 def test_python_reduces_and_combines(tmp_path):
     out = tmp_path / "out"
     found = kanalyze.reduce(str(NCCL), out)

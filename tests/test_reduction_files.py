@@ -106,6 +106,7 @@ def test_the_name_of_a_folder_is_a_plain_one(name):
     assert not folder.startswith(".")
 
 
+@pytest.mark.slow
 def test_many_are_read_at_once_and_a_damaged_one_is_named(reduction, tmp_path):
     ranks = [reduction.ranks.with_columns(rank=pl.col("rank") + number) for number in range(150)]
     made = [

@@ -102,5 +102,5 @@ def test_every_quantity_says_its_unit_last(table):
             assert column.dtype == (pl.Int64 if whole else pl.Float64), column.name
 
 
-#: Means, medians and deviations are not whole; `warm` is a median, and `extra` what is beyond it.
-STATISTICS = {"avg", "median", "stddev", "warm", "extra"}
+#: Means, medians and deviations are not whole; `warm` is a median, `extra` what is beyond it, `each` a mean.
+STATISTICS = {"avg", "median", "stddev", "warm", "extra", "each"}

@@ -137,6 +137,7 @@ def walk(paths, *, thorough=True):
     return used, wrong
 
 
+@pytest.mark.slow
 def test_tables_use_nothing_but_what_they_declare():
     assert walk(["tests/reports/add_um.sqlite"])[1] == []
 
@@ -179,6 +180,7 @@ def test_the_page_of_a_large_report_uses_what_it_declares(path, monkeypatch):
     assert {"kernel", "api", "kernel_config"} <= used
 
 
+@pytest.mark.slow
 @settings(max_examples=2, phases=[Phase.generate])
 @given(EVENTS)
 def test_any_events_are_used_as_declared(events):

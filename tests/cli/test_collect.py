@@ -46,6 +46,7 @@ def wait_for(path, text):
     raise AssertionError(f"{path} does not say {text}")
 
 
+@pytest.mark.slow
 def test_a_capture_ends_with_the_summary_and_says_where_it_is(machine):
     del machine
     ran = run("collect", "-o", "cap", "program")
@@ -67,6 +68,7 @@ def test_a_capture_ends_with_the_summary_and_says_where_it_is(machine):
     assert again.error in ran.error
 
 
+@pytest.mark.slow
 def test_the_page_at_its_end_is_that_of_all_tools(machine):
     for page in ("details", "raw", "source"):
         shutil.copy(REPORTS / f"ncu/add.{page}.csv", machine.folder / f"{page}.csv")
@@ -173,6 +175,7 @@ def test_an_option_of_that_name_is_the_program_s_where_it_stands_among_its_own(m
     assert [words[1:] for words in profiled(machine)] == [passed]
 
 
+@pytest.mark.slow
 def test_two_modules(machine):
     Path("package").mkdir()
     for name in ("train", "other"):
@@ -216,6 +219,7 @@ def test_the_command_at_the_end_compares_them_pair_by_pair(machine):
     assert json.loads(run("compare", "cap", "--format", "json").text)["basis"] == "runs"
 
 
+@pytest.mark.slow
 def test_two_programs_that_cannot_be_compared_are_recorded_even_so(machine):
     """nsys fails of one of them, and ncu of the other."""
     for page in ("details", "raw", "source"):
@@ -246,6 +250,7 @@ def test_pages_of_ncu_that_cannot_be_read_are_left_out_of_a_comparison_with_a_wo
     assert message.startswith("cap/base/ncu.raw.csv: damaged at the raw page")
 
 
+@pytest.mark.slow
 def test_what_fails_of_two_programs_is_told_with_its_side(machine):
     machine.mode("ncu", "no permission")
     ran = run("collect", "-o", "cap", "program", "--against", "--fused")
@@ -291,6 +296,7 @@ def test_a_module_and_its_arguments(machine, dashes):
     assert json.loads(Path("cap/manifest.json").read_text())["workload"]["name"] == "train"
 
 
+@pytest.mark.slow
 def test_the_lines_of_a_dry_run_name_nothing_of_this_machine(machine):
     machine.write("python3", OWN_PYTHON)
     machine.make("nvcc")
@@ -315,6 +321,7 @@ def test_a_dry_run_prints_commands_and_runs_nothing(machine):
     assert [*machine.called("nsys"), *machine.called("ncu")] == []
 
 
+@pytest.mark.slow
 def test_the_commands_of_a_dry_run_do_what_the_run_does(machine):
     """Pasted into a shell they write the same reports."""
     machine.write("python3", OWN_PYTHON)
@@ -334,6 +341,7 @@ def test_the_commands_of_a_dry_run_do_what_the_run_does(machine):
     assert home in scratch
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("workload", ["square", "add.cu"])
 def test_every_line_of_a_dry_run_of_a_reference_workload_can_be_pasted(machine, workload):

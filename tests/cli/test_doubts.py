@@ -103,6 +103,7 @@ def test_what_shows_them_does_not_say_where_to_look(cut):
     assert run("show", "health", cut, "--format", "csv").said == ""
 
 
+@pytest.mark.slow
 def test_each_report_is_spoken_of_once(cut, tmp_path):
     other = altered(tmp_path, GRAPH_NODE, f"DELETE FROM {KERNEL} WHERE rowid = 3")
     for command in (("summarize",), ("show", "joined"), ("verify",)):

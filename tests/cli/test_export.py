@@ -67,6 +67,7 @@ def test_a_table_of_a_capture_says_where_it_is_from(tmp_path):
     assert contents["tables"]["kernels"]["origin"] is None
 
 
+@pytest.mark.slow
 def test_arrow_of_several_reports_and_csv_of_windows(tmp_path):
     ran = run(
         "export", ADD, REPORTS / "nvtx.sqlite", "--to", "arrow", "--tables", "kernels,ranges", "-o", tmp_path / "a"

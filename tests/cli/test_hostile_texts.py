@@ -256,7 +256,7 @@ def test_a_page_of_nothing_but_hostile_texts(shift, monkeypatch):
         more=spoilt("more"),
         chapters=[spoilt(chapter)._replace(facts=[("label", spoilt("text"))])],
     )
-    monkeypatch.setattr(pages, "_page_of_any", lambda *_: made)
+    monkeypatch.setattr(pages, "_builder", lambda _: lambda _: made)
     page(shown)
 
 

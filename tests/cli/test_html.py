@@ -75,6 +75,7 @@ def test_reports_of_every_kind(name, tmp_path):
 SECTIONS = ("roofline-picture", "measured", "copies-picture", "roofline", "stalls", "hot_lines")
 
 
+@pytest.mark.slow
 def test_a_section_of_what_ncu_measured_and_none_where_it_measured_nothing(mlp, tmp_path):
     assert [name for name in SECTIONS if f'id="{name}"' in mlp] == [
         "roofline-picture", "measured", "copies-picture", "roofline", "stalls"]  # fmt: skip
@@ -100,6 +101,7 @@ def test_a_window_is_all_there_is(tmp_path):
     assert "step#3" in path.read_text()
 
 
+@pytest.mark.slow
 def test_several_programs_are_refused(tmp_path):
     ran = run("html", ADD, REPORTS / "nvtx.sqlite", "-o", tmp_path / "report.html")
     assert ran.status == 2
@@ -113,6 +115,7 @@ def test_the_report_itself_is_never_overwritten():
     assert "it is the report itself" in ran.error
 
 
+@pytest.mark.slow
 def test_the_ranks_of_a_job_are_side_by_side(tmp_path):
     path = tmp_path / "report.html"
     assert run("html", SAMPLES / "ddp_late", "-o", path).status == 0
@@ -122,6 +125,7 @@ def test_the_ranks_of_a_job_are_side_by_side(tmp_path):
     assert all(f'id="{name}"' in text for name in ("timeline", "ranks", "rank_steps", "collectives", "clocks"))
 
 
+@pytest.mark.slow
 def test_each_report_of_a_job_is_opened_once(tmp_path, monkeypatch):
     opened = []
     reader = read_json.open_report
@@ -135,6 +139,7 @@ def test_each_report_of_a_job_is_opened_once(tmp_path, monkeypatch):
     assert sorted(opened) == ["rank0.json.gz", "rank1.json.gz"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_cannot_be_drawn_is_said_to_be_left_out(tmp_path, monkeypatch):
     def drawn(report, most):
         if report.meta.rank == 1:
@@ -184,6 +189,7 @@ def test_a_part_of_a_job_is_refused(tmp_path):
     assert "the ranks of a job are shown whole" in ran.error
 
 
+@pytest.mark.slow
 def test_two_sides_are_compared(tmp_path):
     path = tmp_path / "report.html"
     base, new = (SAMPLES / f"launch_bound_{name}" for name in ("plain", "graph"))
@@ -200,6 +206,7 @@ def test_baselines_have_a_page_without_a_timeline(tmp_path):
     assert 'id="timeline"' not in path.read_text()
 
 
+@pytest.mark.slow
 def test_both_sides_begin_their_iterations_together():
     base, new = (SAMPLES / f"launch_bound_{name}" for name in ("plain", "graph"))
     found = file_page_of_sides([base], [new], Asked({}), 100_000).timeline
@@ -212,6 +219,7 @@ def test_both_sides_begin_their_iterations_together():
     assert abs(begins[0] - begins[1]) < 1_000_000
 
 
+@pytest.mark.slow
 def test_the_call_tree_is_that_of_the_table(tmp_path):
     path = tmp_path / "report.html"
     trace = SAMPLES / "mlp_train" / "torch.json.gz"

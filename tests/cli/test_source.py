@@ -89,6 +89,7 @@ def test_a_kernel_that_is_not_there_is_told_with_those_that_are():
     assert "add(int, float *, float *)" in remedy
 
 
+@pytest.mark.slow
 @needs_module
 def test_lines_have_their_figures_beside_them():
     ran = run("source", REPORT, "add", columns=100)
@@ -110,6 +111,7 @@ def test_the_module_and_the_page_count_the_same_at_each_instruction():
     assert ours.select(plain).equals(theirs.select("sass"))
 
 
+@pytest.mark.slow
 @needs_module
 def test_lines_add_up_to_the_kernel():
     report = kanalyze.read(REPORT)

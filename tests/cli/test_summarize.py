@@ -69,11 +69,13 @@ def test_the_command_has_the_width_of_the_terminal():
     assert page(TORCH, columns=97) == render([real_summary(TORCH)], Look(97), 8)
 
 
+@pytest.mark.slow
 def test_a_very_narrow_and_a_very_wide_terminal_are_no_trouble():
     assert page(TORCH, columns=1) == page(TORCH, columns=60)
     assert page(TORCH, columns=1000) == page(TORCH, columns=160)
 
 
+@pytest.mark.slow
 def test_top_is_how_many_rows_each_table_has():
     few, many = page(TORCH, "--top", "3"), page(TORCH, "--top", "999")
     assert page(TORCH, "--top", "8") == page(TORCH)

@@ -31,12 +31,14 @@ def again():
     distributions.cache_clear()
 
 
+@pytest.mark.slow
 def test_the_package_is_not_imported_and_can_be_imported_later():
     words = [sys.executable, "-c", ALONE]
     ran = subprocess.run(words, capture_output=True, text=True, check=True)  # noqa: S603 - this very Python
     assert ran.stdout.split() == ["False", "True", "True", "True", "True"]
 
 
+@pytest.mark.slow
 def test_beside_another_thread_the_package_is_imported():
     code = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()" + ALONE
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603 - as above

@@ -85,6 +85,7 @@ def test_where_polars_calls_nothing_the_work_is_done_all_the_same(monkeypatch):
     assert in_one_thread(odd) == [1, 3, 5, 7, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reports", [["add/nsys.sqlite"], ["add"], ["add/nsys.sqlite", "cdist/torch.json.gz"]])
 @pytest.mark.parametrize("more", [0, 1])
 def test_commands_work_in_one_thread_unless_all_reports_together_are_large(monkeypatch, reports, more):

@@ -114,6 +114,7 @@ def without_details_of_communication(ledger):
     return plain.group_by(keys, maintain_order=True).agg(pl.col("ns").sum(), pl.col("share").sum())
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("report", FEW, ids=lambda path: path.stem)
 def test_every_table_is_the_same(report, tmp_path):

@@ -145,7 +145,7 @@ def _told(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
     sums = pl.concat([sums, values.drop("start", "end")], how="horizontal")
     several = pl.col("length") > _SEVERAL * grid.period_ns
     pure = (pl.col("ns") >= _PURE * pl.col("length")) | (several & (pl.col("ns") >= _PURE * grid.period_ns))
-    count = (pl.col("ns") / grid.period_ns).round().cast(pl.Int64).clip(lower_bound=1)
+    count = ((2 * pl.col("ns") + grid.period_ns) // (2 * grid.period_ns)).clip(lower_bound=1)
     return sums.filter(pure).with_columns(samples=count)
 
 

@@ -44,11 +44,11 @@ _MEANS: Final = (
     Column("sm_clock_hz", pl.Float64, _OF.format("GPC Clock Frequency"), nullable=True),
     Column(
         "dram_read_bytes",
-        pl.Float64,
+        pl.Int64,
         "Bytes read from the device's memory in total_ns, at that share of its bandwidth.",
         nullable=True,
     ),
-    Column("dram_write_bytes", pl.Float64, "The same of bytes written.", nullable=True),
+    Column("dram_write_bytes", pl.Int64, "The same of bytes written.", nullable=True),
 )
 
 _DEVICE: Final = Column("device", pl.Int64, "The GPU, as in `devices`.")
@@ -159,8 +159,8 @@ def _of_device(report: Report, form: Table, keys: list[str], device: int, spans:
     per_second = pl.lit(bandwidth, dtype=pl.Float64) * pl.col("total_ns") / 1e9
     return form.select(
         told.with_columns(
-            dram_read_bytes=pl.col("dram_read_share") * per_second,
-            dram_write_bytes=pl.col("dram_write_share") * per_second,
+            dram_read_bytes=(pl.col("dram_read_share") * per_second).cast(pl.Int64, strict=False),
+            dram_write_bytes=(pl.col("dram_write_share") * per_second).cast(pl.Int64, strict=False),
         )
     )
 

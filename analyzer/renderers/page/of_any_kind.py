@@ -56,10 +56,15 @@ def page_of_any(shown: Shown, top: int | None) -> Page:
 
 def pages_of_any(shown: Shown) -> Callable[[int | None], Page]:
     """:func:`page_of_any` by the number of rows, for pages of one summary with several."""
-    module, name, rows = _BUILDERS[shown.kind]
+    page, rows = _builder(shown), _BUILDERS[shown.kind][-1]
+    return lambda top: _plain(page(rows if top is None else top))
+
+
+def _builder(shown: Shown) -> Callable[[int], Page]:
+    module, name, _ = _BUILDERS[shown.kind]
     build = getattr(import_module(f"kanalyze.renderers.page.{module}"), name)
     page: Callable[[int], Page] = build(shown) if shown.kind == "overview" else partial(build, shown)
-    return lambda top: _plain(page(rows if top is None else top))
+    return page
 
 
 def _plain(page: Page) -> Page:

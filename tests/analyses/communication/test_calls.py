@@ -1,6 +1,7 @@
 """Which calls a kernel was launched for: one GPU or several of one thread, sends and receives put together."""
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +79,7 @@ GROUPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(GROUPS)
 def test_each_gpu_of_a_group_has_its_own_calls(groups):
     """A model apart: in each group the GPUs call the same sizes one GPU after the other, and each runs one kernel."""

@@ -119,6 +119,7 @@ def test_it_is_what_the_job_waits(path):
         assert rest.get_column("detail").unique().to_list() == ["transfer" if path == SIZED else None]
 
 
+@pytest.mark.slow
 @given(EVENTS)
 def test_details_sum_to_the_buckets_and_shares_to_one(events):
     made = report(events)
@@ -130,6 +131,7 @@ def test_details_sum_to_the_buckets_and_shares_to_one(events):
     assert not ledger(made).select((pl.col("ns") <= 0).any()).item()
 
 
+@pytest.mark.slow
 def test_the_page_names_whom_it_waits_for():
     with read(UNSIZED) as opened:
         shares = overview_page(overview(opened))(10).ledgers[0].shares

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from kanalyze.sides import Asked, comparison
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
@@ -12,6 +14,7 @@ def counted(base, new):
     return comparison([paths[0]], [paths[1]], Asked({})).table("compare_counters")
 
 
+@pytest.mark.slow
 def test_a_report_against_itself_has_no_change():
     table = counted("square", "square")
     assert table.height
@@ -19,6 +22,7 @@ def test_a_report_against_itself_has_no_change():
     assert table.get_column("base").equals(table.get_column("new").alias("base"))
 
 
+@pytest.mark.slow
 def test_durations_are_those_of_the_launches():
     table = counted("add", "add_parallel")
     rows = table.filter(table.get_column("counter") == "dur_ns")

@@ -18,6 +18,7 @@ REPORTS = sorted(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(7)
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_report_compared_with_itself_has_no_difference(path):
@@ -31,6 +32,7 @@ def test_a_report_compared_with_itself_has_no_difference(path):
     assert set(kernels.get_column("change")) <= {"same"}
 
 
+@pytest.mark.slow
 def test_deltas_sum_to_that_of_an_iteration():
     paths = [ROOT / "sample_reports/launch_bound_plain", ROOT / "sample_reports/launch_bound_graph"]
     found = comparison([paths[0]], [paths[1]], Asked({}))
@@ -43,6 +45,7 @@ def test_deltas_sum_to_that_of_an_iteration():
     assert (kernels.get_column("count_ns") + kernels.get_column("time_ns")).equals(kernels.get_column("delta_ns"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

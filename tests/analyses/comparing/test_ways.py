@@ -38,6 +38,7 @@ def test_launches_tell_the_iterations_of_a_program_with_ranges():
     assert launches.buckets.get_column("ns").sum() == launches.about.ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swapped", [False, True])
 def test_launches_are_what_both_sides_have(unmarked, swapped):
     sides = [MARKED, unmarked][:: -1 if swapped else 1]
@@ -58,6 +59,7 @@ def test_a_baseline_by_ranges_is_compared_where_the_launches_are_the_same(unmark
     assert found.verdict.new_ns == pytest.approx(found.verdict.base_ns, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_baseline_by_ranges_of_another_iteration_is_refused(unmarked, tmp_path):
     (run,) = digests([MARKED], Asked({}))["nsys"]
     twice = replace(run, slots=run.slots.with_columns(count=2 * run.slots.get_column("count")))

@@ -1,5 +1,6 @@
 """The path of programs that a simulator ran, of which it knows what released each operation."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ def test_each_operation_leads_to_what_released_it(program):
         assert found in why, (row, found, why)
 
 
+@pytest.mark.slow
 @given(PROGRAMS, st.integers(0, 200), st.integers(1, 300))
 def test_pieces_cover_any_window(program, low, length):
     made, _ = run(program)

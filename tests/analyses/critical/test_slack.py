@@ -49,6 +49,7 @@ def _delays(known, order, row, more):
     return late
 
 
+@pytest.mark.slow
 @given(EVENTS)
 def test_one_more_moves_the_end(events):
     made = report([event for event in events if event.end is not None and event.end > event.start])

@@ -1,5 +1,6 @@
 """What each operation and call had to wait for."""
 
+import pytest
 from hypothesis import given
 
 from kanalyze.analyses.dependencies._graph import BEFORE, dependencies, release
@@ -123,6 +124,7 @@ def test_migrations_take_no_part():
     assert graph.calls["waited_for"].to_list() == [None, 1]
 
 
+@pytest.mark.slow
 @given(EVENTS)
 def test_edges_lead_to_what_was_over_and_never_round(events):
     graph = dependencies(report(events))

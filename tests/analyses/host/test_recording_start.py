@@ -191,6 +191,7 @@ def test_other_firsts_of_a_process_at_work_before():
     assert cold(report([*calls, *ran, call("cuModuleLoad", 4 * MS, 5 * MS)])).filter(category="first call").height == 1
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS, st.sampled_from([1, 5]))
 def test_windows_at_once_give_what_each_ledger_gives(events, prompt_ns):
@@ -221,6 +222,7 @@ def test_health_says_the_same_of_what_was_attributed_for_windows(events, prompt_
         assert health(after).equals(health(alone), null_equal=True)
 
 
+@pytest.mark.slow
 def test_the_made_up_reports_hold_what_these_rules_are_about():
     seen = Counter()
 

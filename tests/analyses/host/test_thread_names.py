@@ -160,6 +160,7 @@ def test_a_caller_that_calls_itself_is_no_trouble():
     assert host_time(waiting(*events)) == [("torch/a.py(3): f", None, 90)]
 
 
+@pytest.mark.slow
 @given(frame_reports(), WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
 def test_culprits_equal_the_model(made, window, batch):
     events, records = made

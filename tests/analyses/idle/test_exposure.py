@@ -40,6 +40,7 @@ def test_copies_behind_kernels_are_hidden():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.hypothesis
 def test_the_hidden_share_of_launches_is_that_of_a_loop_over_every_instant():
     seen = []

@@ -154,6 +154,7 @@ def assert_sums_to_the_ledger(of):
     return every.height
 
 
+@pytest.mark.slow
 @cases(0.6)
 @given(gap_reports(), WINDOWS, st.sampled_from([0, 0, 3]), st.sampled_from([1, 2, 3, 1_000]))
 def test_gaps_equal_the_model(made, window, threshold, batch):

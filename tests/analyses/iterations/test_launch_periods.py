@@ -119,6 +119,7 @@ def test_every_tenth_step_logs(data):
     assert (~rows.get_column("usual")).arg_true().to_list() == [9, 19, 29, 39, 49]  # not what follows the last
 
 
+@pytest.mark.slow
 @given(st.integers(3, 56), st.integers(1, 98), st.sampled_from(["more", "less"]))
 @FEWER
 def test_one_odd_step_of_sixty(which, place, change):

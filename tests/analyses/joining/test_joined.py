@@ -322,6 +322,7 @@ def test_its_page_is_of_the_first_run_and_tells_of_the_others(repeated):
     assert ran.text.count("\nKERNELS ") == 1
 
 
+@pytest.mark.slow
 def test_two_captures_have_a_page_each():
     folders = [SAMPLES / "add", SAMPLES / "add_parallel"]
     pages = run("summarize", *folders).text.split("─" * 80 + "\n")

@@ -110,6 +110,7 @@ def brute(work, loads):
     return stretch[0], stretch[-1] + 1, most
 
 
+@pytest.mark.slow
 @pytest.mark.hypothesis
 def test_the_steady_part_is_the_one_of_a_loop_over_every_instant():
     seen = []

@@ -176,6 +176,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(st.text("abc", min_size=2, max_size=8), st.text("abc", min_size=2, max_size=8), EVENTS)
 def test_names_change_no_time_of_any_bucket(own, others, events):
     trace = [*launches(others), *(op(name, start, start + length) for name, start, length in events)]

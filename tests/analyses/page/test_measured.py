@@ -15,6 +15,7 @@ from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 
 
+@pytest.mark.slow
 def test_of_a_capture_the_tables_and_the_kernels_with_most_time_of_the_program():
     reports = kanalyze.read_all(SAMPLES / "mlp_train")
     (page,) = file_pages(*reports, most=1000)
@@ -35,6 +36,7 @@ def test_of_a_capture_the_tables_and_the_kernels_with_most_time_of_the_program()
         assert found.reasons.filter(pl.col("event_id") == event_id).equals(own.head(6))
 
 
+@pytest.mark.slow
 def test_lines_of_a_report_in_ncu_s_own_format():
     pytest.importorskip("ncu_report", reason="the module ncu_report is not installed (extra ncu)")
     found = measured(kanalyze.read_all(SAMPLES / "add_parallel_explicit"))

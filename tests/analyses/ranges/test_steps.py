@@ -166,6 +166,7 @@ def test_steps_compare_as_instances_do():
     assert total.select("median_ns", "total_ns").row(0) == (100.0, 400)  # without the step that warms up
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS, st.lists(st.integers(1, 20), min_size=1, max_size=5))
 def test_a_step_equals_the_ledger_of_its_window_and_what_was_launched_in_it(events, lengths):

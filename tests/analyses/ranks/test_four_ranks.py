@@ -58,6 +58,7 @@ def test_waits_sum_with_transfer_to_the_duration_on_all_four(found):
     assert rows.select((pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()).item()
 
 
+@pytest.mark.slow
 def test_clocks_of_one_host_are_one_within_their_bounds(found, pipeline):
     for one in (found, pipeline):
         rows = one.table("clocks")

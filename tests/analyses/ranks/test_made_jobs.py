@@ -116,6 +116,7 @@ def test_all_that_was_recorded_is_matched_on_one_host(plan):
         assert shared.get_column("match").null_count() == 0
 
 
+@pytest.mark.slow
 @given(damaged(recorded=("id", "seq")))
 def test_what_is_told_by_name_is_matched(plan):
     made = play(plan)
@@ -143,6 +144,7 @@ def test_the_true_offset_is_within_its_bounds(plan):
         assert (true - 10 <= high).all()
 
 
+@pytest.mark.slow
 @given(damaged(hosts=1))
 def test_waits_are_exact_on_one_host(plan):
     made = play(plan)
@@ -151,6 +153,7 @@ def test_waits_are_exact_on_one_host(plan):
     assert wrong.is_empty(), wrong
 
 
+@pytest.mark.slow
 @given(damaged())
 def test_waits_err_by_no_more_than_the_doubt_of_clocks(plan):
     made = play(plan)
@@ -160,6 +163,7 @@ def test_waits_err_by_no_more_than_the_doubt_of_clocks(plan):
     assert wrong.is_empty(), wrong
 
 
+@pytest.mark.slow
 @given(damaged())
 def test_the_last_rank_is_the_one_that_came_last(plan):
     made = play(plan)
@@ -168,6 +172,7 @@ def test_the_last_rank_is_the_one_that_came_last(plan):
     assert wrong.is_empty(), wrong
 
 
+@pytest.mark.slow
 @given(damaged())
 def test_identities(plan):
     job = job_of([*play(plan).reductions()])
@@ -189,6 +194,7 @@ def test_identities(plan):
         job.table(name)
 
 
+@pytest.mark.slow
 @given(damaged(), st.randoms(use_true_random=False))
 def test_the_order_of_reductions_does_not_matter(plan, random):
     found = [*play(plan).reductions()]
@@ -375,6 +381,7 @@ def test_bounds_are_longest_paths(plan):
     assert np.where(high > 1 << 59, 0, high).tolist() == np.where(least[:, 0] < -(1 << 59), 0, -least[:, 0]).tolist()
 
 
+@pytest.mark.slow
 @given(damaged())
 def test_waits_equal_those_of_a_plain_loop(plan):
     job = job_of([*play(plan).reductions()])

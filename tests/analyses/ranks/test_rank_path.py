@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from kanalyze import read
 from kanalyze.analyses.critical.critical_path import critical_path
@@ -56,6 +57,7 @@ def test_of_one_report():
     ]
 
 
+@pytest.mark.slow
 def test_the_ranks_of_a_sample():
     rows = path_of_ranks([ROOT / "sample_reports" / "ddp_late"], Asked(cache=False))
     assert rows["rank"].sort().to_list() == [0, 1]

@@ -48,6 +48,7 @@ def test_without_a_change_every_time_is_as_recorded(path):
     _same(read(path, cache=False))
 
 
+@pytest.mark.slow
 @given(EVENTS)
 def test_without_a_change_every_time_of_odd_recordings_is_as_recorded(events):
     _same(report(events))
@@ -67,6 +68,7 @@ def test_faster_host_code_of_simulated_programs(turns, factor):
     assert found.then_ns == simulated(turns, host_ns=lambda one: one.ns // factor).end
 
 
+@pytest.mark.slow
 @given(TURNS)
 def test_both_at_once_in_simulated_programs(turns):
     found = _whatif(simulated(turns).report, faster=(("host:work", 2), ("a", 4), ("b", 2)))
@@ -75,6 +77,7 @@ def test_both_at_once_in_simulated_programs(turns):
     assert found.then_ns == expected.end
 
 
+@pytest.mark.slow
 @given(TURNS, st.lists(st.sampled_from(["a", "b", "host", "calls", "host:work"]), min_size=1, unique=True))
 def test_faster_is_never_later(turns, names):
     made = simulated(turns).report
@@ -83,6 +86,7 @@ def test_faster_is_never_later(turns, names):
     assert took[0] == simulated(turns).end
 
 
+@pytest.mark.slow
 @given(TURNS, st.sampled_from([{"without": ("sync",)}, {"without": ("launch-gaps",)}, {"without": ("startup",)}]))
 def test_what_is_left_out_takes_no_longer(turns, change):
     found = _whatif(simulated(turns).report, **change)
@@ -227,6 +231,7 @@ ANY = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(EVENTS, ANY, st.one_of(st.none(), st.tuples(st.integers(0, 60), st.integers(1, 60))))
 def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
     made = report(events)

@@ -82,6 +82,7 @@ def test_a_command_that_takes_too_long_is_stopped_even_if_it_does_not_want_to(tm
     assert ended.seconds < 20
 
 
+@pytest.mark.slow
 def test_a_command_may_finish_its_files_when_it_is_stopped(tmp_path):
     code = (
         "import signal, sys, time\n"
@@ -125,6 +126,7 @@ def test_other_processes_are_left_alone(tmp_path):
         os.waitpid(pid, 0)
 
 
+@pytest.mark.slow
 def test_progress_tells_the_time_and_the_last_line(tmp_path):
     told = []
     code = "import time\nfor n in range(4): print('line', n, flush=True); time.sleep(0.3)"

@@ -36,6 +36,7 @@ def passes(capture):
     return {one["name"]: (one["status"], one["why"]) for one in capture.manifest["passes"]}
 
 
+@pytest.mark.slow
 def test_two_programs_run_in_turns(stand_ins, program):
     stand_ins.write("other", PROGRAM)
     both = collect_against(program, "other -x 'a b'", ["-n", "1"], output=Path("cap"), repeat=4, passes=("nsys",))
@@ -61,6 +62,7 @@ def ran(stand_ins):
     return [words for words in stand_ins.called("nsys") if words[0] == "profile"]
 
 
+@pytest.mark.slow
 def test_each_side_is_a_capture_as_of_one_program(program):
     both = collect_against(program, "--fused", output=Path("cap"))
     alone = collect(program, output=Path("alone"))
@@ -136,6 +138,7 @@ def test_traces_are_repeated_too_and_each_has_a_folder(script):
     ]
 
 
+@pytest.mark.slow
 def test_a_program_without_a_torch_pass_takes_no_turn_there(script, program):
     path, python = script
     both = collect_against(program, str(path), output=Path("cap"), python=python, passes=("nsys", "torch", "ncu"))
@@ -275,6 +278,7 @@ def test_another_program_that_is_none_is_told_before_anything_runs(stand_ins, pr
     assert (left(), stand_ins.called("nsys")) == (set(), [])
 
 
+@pytest.mark.slow
 def test_an_existing_folder_is_never_overwritten(program):
     Path("cap").mkdir()
     with pytest.raises(OutputError, match="exists already"):

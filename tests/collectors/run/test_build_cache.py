@@ -95,6 +95,7 @@ def test_an_architecture_that_nvcc_does_not_know_is_nvcc_s_error(home):
         collect("good.cu", arch=("10",))
 
 
+@pytest.mark.slow
 def test_an_nvcc_that_takes_too_long_is_told(stand_ins, monkeypatch):
     monkeypatch.setattr("kanalyze.collectors.base.process._GRACE_S", 0.3)
     stand_ins.make("nvcc")
@@ -104,6 +105,7 @@ def test_an_nvcc_that_takes_too_long_is_told(stand_ins, monkeypatch):
         collect("x.cu", output=Path("cap"), timeout_s=1)
 
 
+@pytest.mark.slow
 def test_the_compiler_is_a_step_of_the_progress(stand_ins, monkeypatch):
     monkeypatch.setattr("kanalyze.collectors.base.process._GRACE_S", 0.3)
     stand_ins.make("nvcc")
@@ -145,6 +147,7 @@ def test_a_source_is_compiled_for_the_gpu_present_and_run(stand_ins, monkeypatch
     assert len(stand_ins.called("nsys")) == 9
 
 
+@pytest.mark.slow
 @with_nvcc
 def test_without_a_gpu_the_source_is_still_compiled_first(bare):
     Path("good.cu").write_text("int main() {}\n")

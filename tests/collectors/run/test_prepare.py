@@ -34,6 +34,7 @@ def test_a_program_that_fails_without_a_profiler_is_not_run_under_one(stand_ins)
     assert [*Path().iterdir()] == []
 
 
+@pytest.mark.slow
 def test_one_that_takes_too_long_is_told(stand_ins):
     program = stand_ins.write("slow", "#!/bin/sh\necho started\nexec sleep 900\n")
     with pytest.raises(CollectError, match="without a profiler it took longer than 1 s, and was stopped") as caught:

@@ -258,6 +258,7 @@ def test_launches_that_need_several_runs_of_ncu_have_a_report_each(stand_ins, pr
     assert ran["chosen"] == ["_Z3addiPfS_", "_Z4oncev"]
 
 
+@pytest.mark.slow
 def test_what_the_time_budget_of_ncu_leaves_out_is_said(stand_ins, program):
     stand_ins.mode("ncu", "hangs")
     capture = collect(program, output=Path("cap"), ncu_budget_s=1)

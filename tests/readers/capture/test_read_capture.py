@@ -28,6 +28,7 @@ def test_it_is_the_report_of_nsys_under_the_folder_s_name(capture):
     assert report.kinds == kanalyze.read(ADD).kinds
 
 
+@pytest.mark.slow
 def test_summarize_says_how_far_the_runs_of_a_repeated_pass_are_apart(capture):
     once = run("summarize", capture)
     for number in (2, 10):

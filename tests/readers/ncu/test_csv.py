@@ -369,6 +369,7 @@ def test_pages_are_read_as_record_by_record(tmp_path_factory, text):
     assert measured(**kinds).metrics.rows() == expected  # what cannot be is left out behind that
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["details", "raw", "source"]), st.data())
 @settings(max_examples=25, deadline=None)
 def test_whatever_is_wrong_with_a_page_is_told_or_left_out(tmp_path_factory, kind, data):

@@ -84,6 +84,7 @@ def patched(place: bytes, by: bytes) -> bytes:
     return re.sub(place, lambda match: match[0][: -len(by)] + by, WHOLE)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @needs_module
 @pytest.mark.parametrize(
@@ -100,6 +101,7 @@ def test_metrics_without_a_name_are_left_out_and_counted(tmp_path, place, by):
     assert read(path).table("metrics").height >= read(SAMPLE).table("metrics").height - 2
 
 
+@pytest.mark.slow
 @needs_module
 def test_texts_that_are_none_are_mended(tmp_path):
     path = tmp_path / "k.ncu-rep"
@@ -257,6 +259,7 @@ def test_sources_that_end_the_module_are_refused(tmp_path):
         read(path).table("source_files")
 
 
+@pytest.mark.slow
 @needs_module
 def test_modules_of_the_current_folder_do_not_stand_in_for_ours(tmp_path, monkeypatch):
     for name in ("polars", "struct", "kanalyze"):

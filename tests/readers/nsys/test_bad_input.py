@@ -175,6 +175,7 @@ def test_a_report_of_strings_alone_has_a_page(tmp_path):
     assert "The report records no CUDA activity" in page(only(tmp_path, ADD, "StringIds"))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("table", [KERNEL, MEMCPY, MEMSET])
 @pytest.mark.parametrize("sign", ["StringIds", "META_DATA_EXPORT"], ids=["with strings", "without strings"])
@@ -196,6 +197,7 @@ def test_calls_alone_have_a_page(tmp_path):
     assert column(path, "name") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "step"),
     [
@@ -242,6 +244,7 @@ def test_overhead_of_unknown_threads_is_no_trouble(tmp_path):
     assert page(without_column(tmp_path, GRAPH_NODE, "PROFILER_OVERHEAD", "globalTid"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "name"),
     [

@@ -148,6 +148,7 @@ def test_only_its_user_may_read_the_cache(cache, report):
     assert cache.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_a_changed_report_is_exported_again_and_the_old_export_goes(nsys, cache, report):
     kernels(report)
     nsys.write(ADD_UM)
@@ -199,6 +200,7 @@ def test_what_was_exported_is_read_without_nsys_too(nsys, monkeypatch, tmp_path,
     assert len(nsys.runs) == 1
 
 
+@pytest.mark.slow
 def test_a_damaged_export_in_the_cache_is_made_again(nsys, cache, report):
     kernels(report)
     (kept,) = cache.iterdir()

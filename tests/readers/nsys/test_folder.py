@@ -112,12 +112,14 @@ def test_a_file_of_the_folder_leads_to_the_folder(tmp_path):
     assert kanalyze.read(arrow / "StringIds.arrow").meta.path == arrow
 
 
+@pytest.mark.slow
 def test_a_folder_has_a_page():
     page = run("summarize", PARQUET, columns=200).text
     assert page.startswith("nvtx.parquetdir   nsys 2025.3.2")
     assert page.replace("nvtx.parquetdir", "nvtx.sqlite") == run("summarize", SQLITE, columns=200).text
 
 
+@pytest.mark.slow
 def test_what_the_folder_is_called_does_not_matter(tmp_path):
     for name in ("report_pqtdir", "no suffix", "ä ? #%41*[x].sqlite"):
         shutil.copytree(PARQUET, tmp_path / name)
@@ -167,6 +169,7 @@ def test_numbers_beyond_the_signed_ones_are_those_of_sqlite(tmp_path):
 # Part of a report
 
 
+@pytest.mark.slow
 def test_without_its_strings_a_report_has_no_names(tmp_path):
     path = copied(tmp_path)
     (path / "StringIds.parquet").unlink()

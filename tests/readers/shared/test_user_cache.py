@@ -53,6 +53,7 @@ def same(one, other):
 # As it was written
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_is_decoded_again(cache, trace, decoded):
     first = kanalyze.read(trace)
     (place,) = cache.iterdir()

@@ -126,6 +126,7 @@ def test_gives_what_sqlite_gives(tmp_path, recipe, threads, block_bytes, data):
     assert found == stepped(path, wanted)
 
 
+@pytest.mark.slow
 def test_reads_every_table_of_real_exports():
     rows = 0
     for path in (Path(__file__).parents[2] / "reports").glob("*.sqlite"):
@@ -389,6 +390,7 @@ def outcome(read, path):
         return None
 
 
+@pytest.mark.slow
 def test_no_flipped_byte_gives_other_rows_than_sqlite(small):
     path, root, first, last = small
     whole = path.read_bytes()

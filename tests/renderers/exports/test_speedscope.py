@@ -59,6 +59,7 @@ def written(trace):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [REPORTS / "graph_node.sqlite", SAMPLES / "gelu" / "torch.json.gz"])
 def test_every_event_opens_and_closes_in_order(path):
     trace = slices(kanalyze.read(path))
@@ -81,6 +82,7 @@ def test_every_event_opens_and_closes_in_order(path):
     assert len(found["profiles"]) == len(trace.tracks)
 
 
+@pytest.mark.slow
 def test_profiles_say_where_they_are_from():
     found = written(slices(kanalyze.read(SAMPLES / "gelu" / "torch.json.gz")))
     names = [profile["name"] for profile in found["profiles"]]

@@ -96,6 +96,7 @@ def test_what_the_page_prints_has_a_likeness(text):
     assert text.translate(ASCII).isascii()
 
 
+@pytest.mark.slow
 def test_an_old_terminal_gets_the_page_without_question_marks():
     ran = spawn("summarize", "--full", TORCH, PYTHONIOENCODING="ascii", COLUMNS="80")
     _, line = after("BUSY OVER TIME", ran.raw.decode("ascii").splitlines())

@@ -76,6 +76,7 @@ def test_pictures(tmp_path):
     assert len(re.findall(r'<g id="PathCollection_\d+">', text)) == 3 + 3  # points, and their list
 
 
+@pytest.mark.slow
 def test_a_picture_is_the_same_each_time_and_may_be_empty():
     pytest.importorskip("matplotlib")
     found = roof_points(real_capture(CDIST))

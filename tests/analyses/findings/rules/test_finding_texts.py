@@ -89,6 +89,7 @@ def test_a_headline_of_plain_words_is_a_bit_longer_rather_than_cut():
     assert Finding("rule", 0, 1, "text", "remedy", "ledger", headline=headline).brief.headline == headline
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 def test_names_with_braces_are_said_as_they_are(reports):
     usual, braces = (findings(report).select("rule", "device", "at_stake_ns", "sentence") for report in reports)
@@ -101,6 +102,7 @@ def test_names_with_braces_are_said_as_they_are(reports):
         assert re.sub(f"(?:_v.{{4}})?{re.escape(BRACES)}", "", changed) == plain
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 def test_pages_of_names_with_braces(reports):
     pages = [summarize(reports[1])]

@@ -332,6 +332,7 @@ def programs(draw):
     return program.events
 
 
+@pytest.mark.slow
 @cases(0.2)
 @FEWER
 @given(st.one_of(EVENTS, programs(), programs(), programs()), WINDOWS)

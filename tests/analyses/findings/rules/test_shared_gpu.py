@@ -152,6 +152,7 @@ def test_the_time_is_that_of_a_loop_over_every_instant():
     assert seen["shared"] > 0.1 * seen["all"]
 
 
+@pytest.mark.slow
 def test_two_processes_of_a_real_report():
     text = " ".join(run("summarize", "--full", REPORTS / "two_processes.sqlite").text.split())
     assert "1 shared use of a GPU" in text
