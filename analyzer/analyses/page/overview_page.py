@@ -84,8 +84,8 @@ _COUNTS: Final = {"host-computes": 0.2, "low-utilisation": 0.2, "shared-gpu": 5.
 #: From so many devices on the page is of one of them.
 _SEVERAL: Final = 2
 
-#: The critical path of a step is told in reports of so many operations and calls; others would take a third longer.
-_MOST_ON_PATH: Final = 1 << 19
+#: The critical path of a step is told in reports of so many operations and calls; others would take much longer.
+_MOST_ON_PATH: Final = 1 << 16
 
 #: One-time costs are told in the answer from this share of the recording on.
 _START_UP: Final = 0.1
