@@ -112,8 +112,8 @@ def run(
             last = _tell(log, last, share_done)
         early.pop_all()  # it ended on its own
     _tell(log, last, share_done)
-    lines = [line for line in re.split(rb"[\r\n]+", log.read_bytes()) if line.strip() and not _PERCENT.search(line)]
-    return status, [line.decode(errors="replace") for line in lines]
+    lines = [line.rpartition(b"]")[-1] if _PERCENT.search(line) else line for line in log.read_bytes().splitlines()]
+    return status, [line.decode(errors="replace") for line in lines if line.strip()]
 
 
 def _tell(log: Path, last: int, share_done: Callable[[float], object]) -> int:
