@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.counters.hot_lines import hot_lines
     from kanalyze.analyses.counters.roofline import roofline
     from kanalyze.analyses.counters.stalls import stalls
+    from kanalyze.analyses.critical.critical_path import critical_path
     from kanalyze.analyses.device.copies import copies
     from kanalyze.analyses.device.gpu import gpu
     from kanalyze.analyses.device.kernels import kernels
@@ -89,6 +90,7 @@ __all__ = [
     "concurrency",
     "copies",
     "counters",
+    "critical_path",
     "culprits",
     "exposure",
     "faults",

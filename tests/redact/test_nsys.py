@@ -84,6 +84,9 @@ def _table(report, name):
 
 def assert_same_tables(before, after):
     one, other = tables(before), tables(after)
+    if len(one["communicator_calls"]):  # they tell which ranks a collective has, and so who waits
+        for found in (one, other):
+            del found["critical_path"], found["findings"]
     for found in (one, other):  # made of payloads of ranges, which are taken out
         for name in ("communicator_calls", "python_samples"):
             found.pop(name, None)

@@ -35,7 +35,7 @@ _PATHS: Final = ("path", "read_from", "capture")
 #: Rows of the first page's tables, its findings, and the length of a text in it.
 _OVERVIEW: Final = {
     "ledger": 30,
-    "critical_path": 6,
+    "critical_path": 3,
     "spread": 13,
     "hot_kernels": 6,
     "parts": 6,
