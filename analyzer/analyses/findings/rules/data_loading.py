@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import per_iteration
+from kanalyze.analyses.host._range_lines import overlapping
 from kanalyze.analyses.idle._idle_within import PIECES, idle_within
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.launches._steady_window import least_worth_saying
@@ -84,15 +85,8 @@ def getting_batches(report: Report) -> pl.DataFrame:
     """
     found = _recorded(report)
     if found.is_empty() and (other := report.beside()) is not None and host_names(report).lines:
-        return _in_scope(report, placed(report, _recorded(other)))
+        return overlapping(placed(report, _recorded(other)), report.scope.window)
     return found
-
-
-def _in_scope(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    window = report.scope.window
-    since, until = (None, None) if window is None else (window.start_ns, window.end_ns)
-    after = pl.lit(value=True) if since is None else pl.col("end") > since
-    return spans.filter(after if until is None else after & (pl.col("start") < until))
 
 
 def _recorded(report: Report) -> pl.DataFrame:
