@@ -280,15 +280,11 @@ def _pool(number: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        children = {*multiprocessing.active_children()} - before
-        for child in children:
+        for child in {*multiprocessing.active_children()} - before:
             child.terminate()
-        for child in children:
-            child.join()
         raise
     finally:
-        pool.shutdown()
+        pool.shutdown(cancel_futures=True)  # its own thread waits for its processes: a second waiter would miss them
         if told is None:
             del os.environ[_THREADS]
 
