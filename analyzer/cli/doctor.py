@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -26,7 +26,8 @@ _FILE = click.Path(path_type=Path)
 def doctor(**told: Path | None) -> None:
     """What `kanalyze collect` needs: found or missing, what for, and how to get it.
 
-    The exit status is 1 if anything is missing.
+    The exit status is 1 if anything is missing that a capture needs; what only CPU samples and GPU metrics need is
+    told too.
     """
     from kanalyze.collectors import Options  # noqa: PLC0415 - --help need not wait
     from kanalyze.collectors.tools.doctor import complete  # noqa: PLC0415 - as above
@@ -37,15 +38,20 @@ def doctor(**told: Path | None) -> None:
     sys.exit(0 if complete(lines) else 1)
 
 
+#: Width of the names, and of names with what was found of them.
+_NAME: Final = 16
+_HEAD: Final = 25
+
+
 def _text(line: Examined) -> str:
     """One thing: what was found, what for, and how to get it where it is missing."""
-    head = f"{line.name:<13}{'found' if line.ok else 'MISSING':<9}"
-    rows = [textwrap.fill(f"{line.found}: {line.means}" if line.ok else line.found, width(), initial_indent=head, subsequent_indent=" " * 22)]  # fmt: skip # noqa: E501
+    state = "found" if line.ok else "not here" if line.optional else "MISSING"
+    first = f"{line.found}: {line.means}" if line.ok else line.found
+    rows = [_filled(first, f"{line.name:<{_NAME}}{state}".ljust(_HEAD))]
     if not line.ok:
-        rows += [_indented(f"It {line.means}." if not line.means.startswith("ncu") else f"{line.means}.")]
-        rows += [_indented(f"To get it: {line.remedy}.")]
-    return "".join(f"{row}\n" for row in map(str, rows))
+        rows += [_filled(f"What for: {line.means}."), _filled(f"To get it: {line.remedy}.")]
+    return "".join(f"{row}\n" for row in rows)
 
 
-def _indented(text: str) -> str:
-    return textwrap.fill(outlets.line(text), width(), initial_indent=" " * 22, subsequent_indent=" " * 22)
+def _filled(text: str, head: str = " " * _HEAD) -> str:
+    return textwrap.fill(outlets.line(text), width(), initial_indent=head, subsequent_indent=" " * _HEAD)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kanalyze.collectors.base import files, nvcc
 from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.tools import ncu
+from kanalyze.collectors.tools import nsys, permissions
 from kanalyze.collectors.tools.found import NO_GPU, Tools, find_tools
 from kanalyze.units import size
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.collectors.base.programs import Program
+    from kanalyze.collectors.tools.permissions import Permission
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Examined:
         found: What was found, or why it is not usable.
         means: What it is needed for.
         remedy: How to get it; empty if usable.
+        optional: Whether a capture is complete without it: only CPU samples or GPU metrics need it.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Examined:
     found: str
     means: str
     remedy: str = ""
+    optional: bool = False
 
 
 def doctor(options: Options | None = None, folder: Path | None = None) -> list[Examined]:
@@ -46,7 +49,7 @@ def doctor(options: Options | None = None, folder: Path | None = None) -> list[E
 
 def examine(tools: Tools, folder: Path) -> list[Examined]:
     """Examines `tools` and the disk of `folder`."""
-    return [*_gpus(tools), *_nvcc(tools), *_profilers(tools), _torch(tools), _disk(folder)]
+    return [*_gpus(tools), *_nvcc(tools), *_profilers(tools), *_samples(tools), _torch(tools), _disk(folder)]
 
 
 def _gpus(tools: Tools) -> list[Examined]:
@@ -87,13 +90,45 @@ def _profilers(tools: Tools) -> list[Examined]:
         _tool(tools.nsys, "records a run: kernels, copies, CUDA calls, NVTX ranges"),
         _tool(tools.ncu, "reads the counters of single kernels"),
     ]
-    means = "ncu needs it"
-    if ncu.restricted():
-        why = "administrators only (ERR_NVGPUCTRPERM is what ncu will say)"
-        lines.append(Examined("counters", ok=False, found=why, means=means, remedy=ncu.PERMISSION))
-    elif tools.gpus.present:
-        lines.append(Examined("counters", ok=True, found="this user may read them", means=means))
+    if tools.gpus.present:
+        lines.append(_permission("counters", permissions.counters(), "ncu needs them, and GPU metrics"))
     return lines
+
+
+def _samples(tools: Tools) -> list[Examined]:
+    """What CPU samples and GPU metrics need; a capture without these is complete."""
+    cpu = permissions.cpu_samples()
+    lines = [_permission("CPU samples", cpu, "tell what the host does while the GPU waits", optional=True)]
+    names = permissions.kernel_names() if cpu.ok else None
+    if names is not None:
+        lines.append(_permission("kernel names", names, "tell system calls in CPU samples apart", optional=True))
+    if not tools.nsys.usable:
+        return lines
+    means = "tell which line of Python the host is in"
+    if nsys.has_option(nsys.options_of(tools.nsys), "--python-sampling"):
+        found = "nsys takes them inside the process, without CPU samples too"
+        lines.append(Examined("Python samples", ok=True, found=found, means=means))
+    else:
+        why = f"nsys {tools.nsys.version or 'of unknown version'} does not take them"
+        remedy = "install a newer Nsight Systems"
+        lines.append(Examined("Python samples", ok=False, found=why, means=means, remedy=remedy, optional=True))
+    return [*lines, *_metrics(tools)]
+
+
+def _metrics(tools: Tools) -> list[Examined]:
+    """Whether nsys samples the GPU's counters here, as it says itself."""
+    if not tools.gpus.present:
+        return []
+    found, why = nsys.metrics_of(tools.nsys)
+    means = "tell how busy the SMs, tensor cores and DRAM are over time"
+    if found:
+        return [Examined("GPU metrics", ok=True, found=found, means=means)]
+    remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
+    return [Examined("GPU metrics", ok=False, found=why, means=means, remedy=remedy, optional=True)]
+
+
+def _permission(name: str, told: Permission, means: str, *, optional: bool = False) -> Examined:
+    return Examined(name, told.ok is not False, told.found, means, told.remedy, optional)
 
 
 def _tool(program: Program, means: str) -> Examined:
@@ -129,5 +164,5 @@ def _disk(folder: Path) -> Examined:
 
 
 def complete(lines: Sequence[Examined]) -> bool:
-    """Whether all prerequisites are met."""
-    return all(line.ok for line in lines)
+    """Whether all prerequisites are met, but for optional ones."""
+    return all(line.ok or line.optional for line in lines)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze.collectors.base.nvcc import find_nvcc
 from kanalyze.collectors.base.options import PASSES
 from kanalyze.collectors.base.programs import Program, version_of
-from kanalyze.collectors.tools import ncu, torch_pass
+from kanalyze.collectors.tools import ncu, permissions, torch_pass
 from kanalyze.collectors.tools.machine import Gpus, gpus
 from kanalyze.collectors.tools.nsys import find_nsys
 
@@ -120,4 +120,5 @@ def _ranges_obstacle(workload: Workload, options: Options, tools: Tools) -> Obst
 
 
 def _unpermitted() -> Obstacle | None:
-    return Obstacle("this user may not read the GPU's counters", ncu.PERMISSION) if ncu.restricted() else None
+    counters = permissions.counters()
+    return None if counters.ok is not False else Obstacle("this user may not read the GPU's counters", counters.remedy)

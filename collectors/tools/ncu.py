@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors.base.files import NO_SPACE
 from kanalyze.collectors.base.programs import Program, find
 from kanalyze.collectors.base.step import with_flags
+from kanalyze.collectors.tools.permissions import COUNTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from kanalyze.collectors.base.options import Options
     from kanalyze.collectors.tools.ncu_launches import Selection
@@ -33,19 +34,12 @@ _REMEDY: Final = (
 #: Pages written beside the report.
 PAGES: Final = ("details", "raw", "source")
 
-#: How an administrator permits users to read counters.
-PERMISSION: Final = (
-    "an administrator allows it with `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
-    "/etc/modprobe.d/nvidia-profiling.conf and a reboot; or run as root; in a container, start it with "
-    "--cap-add=SYS_ADMIN (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
-)
-
 #: Meaning of a report without kernels.
 NONE_PROFILED: Final = "no launch was profiled: the program launched none of the kernels that were chosen"
 
 #: Error messages of ncu, and their meaning.
 _MESSAGES: Final = (
-    (r"ERR_NVGPUCTRPERM", f"this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): {PERMISSION}"),
+    (r"ERR_NVGPUCTRPERM", f"this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): {COUNTERS}"),
     (r"No space left on device", NO_SPACE),
     (r"No kernels were profiled", NONE_PROFILED),
     (r"(?i)driver resource.*unavailable|ERR_NVCMPT_?RESOURCE|profiling is not possible|already in use",
@@ -71,26 +65,10 @@ _NO_SOURCES: Final = re.compile(r"No source files were imported")
 #: Lines of ncu in a log shared with the program.
 OWN_LINE: Final = re.compile(r"^==(PROF|WARNING|ERROR)==")
 
-#: Bit of CAP_SYS_ADMIN in a capability set.
-_SYS_ADMIN: Final = 1 << 21
-
 
 def find_ncu(options: Options) -> Program:
     """Finds ncu: the user's choice, else on PATH, else in an installation folder."""
     return find("ncu", "--ncu", options.ncu, _FOLDERS, _REMEDY)
-
-
-def restricted(params: Path = Path("/proc/driver/nvidia/params"), status: Path = Path("/proc/self/status")) -> bool:
-    """Whether the driver restricts counters to administrators, and this process is not one.
-
-    A heuristic: only running ncu shows for certain.
-    """
-    try:
-        only_admin = re.search(r"^RmProfilingAdminOnly:\s*1", params.read_text(encoding="utf-8"), re.MULTILINE)
-        effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status.read_text(encoding="utf-8"), re.MULTILINE)
-    except OSError:
-        return False
-    return bool(only_admin) and not (effective and int(effective[1], 16) & _SYS_ADMIN)
 
 
 def profile(ncu: str, report: Path, options: Options, selection: Selection, workload: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors.base.files import NO_SPACE
-from kanalyze.collectors.base.programs import Program, find
+from kanalyze.collectors.base.programs import Program, find, said
 from kanalyze.collectors.base.step import with_flags
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ _TRACE: Final = (
     "--sample=none",
     "--cpuctxsw=none",
 )
+
+#: Names of the option for GPU metrics, newest first.
+METRICS: Final = ("--gpu-metrics-devices", "--gpu-metrics-device")
+
+#: Longest text of nsys quoted, in characters.
+_WIDE: Final = 300
 
 #: Error messages of nsys, and their meaning.
 _MESSAGES: Final = (
@@ -127,3 +133,26 @@ def launches(nsys: str, report: Path) -> tuple[str, ...]:
 def meaning(log: str) -> str:
     """The meaning of nsys' messages; empty if none is known."""
     return next((meant for pattern, meant in _MESSAGES if re.search(pattern, log)), "")
+
+
+def options_of(nsys: Program) -> str:
+    """What ``nsys profile --help`` prints; empty where it does not run."""
+    ran = said(nsys.command, "profile", "--help") if nsys.usable else None
+    return ran[1] if ran else ""
+
+
+def has_option(options: str, name: str) -> bool:
+    """Whether `options`, of :func:`options_of`, has one of that name."""
+    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", options) is not None
+
+
+def metrics_of(nsys: Program) -> tuple[str, str]:
+    """The GPUs whose counters nsys samples here, and where there are none why, both as it says."""
+    options = options_of(nsys)
+    flag = next((name for name in METRICS if has_option(options, name)), None)
+    if flag is None:
+        return "", f"nsys {nsys.version or 'of unknown version'} does not sample them"
+    ran = said(nsys.command, "profile", f"{flag}=help")
+    told = ran[1] if ran else "it does not say for which GPUs it samples them"
+    gpus = re.findall(r"^\s*\d+: *(.+?)(?: PCI\[.*)?$", told, re.MULTILINE)
+    return ", ".join(gpus), "" if gpus else "nsys: " + " ".join(told.split())[:_WIDE]

@@ -530,8 +530,8 @@ def test_the_doctor_says_what_is_missing_and_ends_with_1(machine):
     (machine.folder / "ncu").unlink()
     ran = run("doctor", "--python", sys.executable, "--nsys", machine.folder / "nsys", columns=200)
     assert (ran.status, ran.error) == (1, "")
-    assert "GPU          found    NVIDIA H200 (compute capability 9.0)" in ran.text
-    assert "nsys         found    2025.3.2.474" in ran.text
+    assert "GPU             found    NVIDIA H200 (compute capability 9.0)" in ran.text
+    assert "nsys            found    2025.3.2.474" in ran.text
 
 
 def test_every_line_of_the_doctor_fits(machine):

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from kanalyze.collectors.base import programs
-from kanalyze.collectors.tools import machine, ncu
+from kanalyze.collectors.tools import machine, permissions
+from kanalyze.collectors.tools.permissions import Permission
 from support.stand_ins import StandIns
 
 
@@ -20,7 +21,8 @@ def bare(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(programs, "installed", lambda *_: [])
     monkeypatch.setattr(machine, "has_device_files", lambda: False)
-    monkeypatch.setattr(ncu, "restricted", lambda: False)
+    for name in ("counters", "cpu_samples", "kernel_names"):
+        monkeypatch.setattr(permissions, name, lambda: Permission(ok=True, found="permitted"))
     monkeypatch.chdir(home)
     return StandIns(folder)
 

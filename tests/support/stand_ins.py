@@ -20,6 +20,10 @@ name, words = {name!r}, sys.argv[1:]
 if words == ["--version"]:
     print({version!r})
     sys.exit()
+if words[0] == "profile" and len(words) == 2 and words[1].endswith("help"):
+    told = here / (name + "." + words[-1].strip("-"))
+    print(told.read_text() if told.exists() else "")
+    sys.exit()
 with (here / "called").open("a") as file:
     file.write(json.dumps([name, *words]) + "\\n")
 mode = here / (name + ".mode")
@@ -147,6 +151,23 @@ Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name
 6000,100,3,1,1,1,1,1,1,22,0.000,0.000,,,,,NVIDIA H200 (0),1,,7,_Z3addiPfS_
 """
 
+#: Of what ``nsys profile --help`` prints.
+_OPTIONS = """
+  --backtrace=
+  --cpuctxsw=
+  --gpu-metrics-devices=
+  or a comma separated list of GPU IDs reported by '--gpu-metrics-devices=help' switch.
+  --python-backtrace=
+  --python-sampling=
+  --python-sampling-frequency=
+  -s, --sample=
+"""
+
+_SAMPLED = """Possible --gpu-metrics-devices values are:
+  0: Hopper GH100 | NVIDIA H200 PCI[0000:00:06.0]
+  all: Select all supported GPUs
+"""
+
 #: A program that prints its check line.
 PROGRAM = """#!/bin/sh
 printf '%s\\n' "$@" > "$(dirname "$0")/arguments"
@@ -220,6 +241,8 @@ class StandIns:
             self.make(name)
         (self.folder / "gpu.json").write_text(json.dumps(_GPU))
         (self.folder / "launches.csv").write_text(LAUNCHES)
+        (self.folder / "nsys.help").write_text(_OPTIONS)
+        (self.folder / "nsys.gpu-metrics-devices=help").write_text(_SAMPLED)
         (self.folder / "export.sqlite").write_bytes(ADD.read_bytes())
         return self
 

@@ -1,7 +1,9 @@
 """The doctor on machines with and without each tool."""
 
+import errno
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,10 @@ import pytest
 from kanalyze.collectors.base.errors import BadOptionError
 from kanalyze.collectors.base.options import Options
 from kanalyze.collectors.base.programs import find
-from kanalyze.collectors.tools import machine, ncu
-from kanalyze.collectors.tools.doctor import doctor
+from kanalyze.collectors.tools import machine, permissions
+from kanalyze.collectors.tools.doctor import complete, doctor
 from kanalyze.collectors.tools.manifest import masked
+from kanalyze.collectors.tools.permissions import Permission, counters, cpu_samples, kernel_names
 
 PYTHON = Path(sys.executable)
 NVCC = """#!/bin/sh
@@ -45,7 +48,11 @@ _FACTS = json.dumps({"version": "2.11.0", "cuda": "13.0", "gpu": True, "triton":
 def test_on_a_whole_machine_everything_is_found(whole):
     found = lines()
     assert [line.name for line in found.values() if not line.ok] == []
-    assert list(found) == ["GPU", "driver", "nvcc", "architecture", "nsys", "ncu", "counters", "torch", "disk"]
+    assert list(found) == [
+        *("GPU", "driver", "nvcc", "architecture", "nsys", "ncu", "counters"),
+        *("CPU samples", "kernel names", "Python samples", "GPU metrics", "torch", "disk"),
+    ]
+    assert found["GPU metrics"].found == "Hopper GH100 | NVIDIA H200"
     assert found["GPU"].found == "NVIDIA H200 (compute capability 9.0)"
     assert found["nvcc"].found == f"13.0.88 ({whole.folder / 'nvcc'})"
     assert found["nsys"].found == f"2025.3.2.474 ({whole.folder / 'nsys'})"
@@ -87,33 +94,132 @@ def test_a_python_without_torch_is_told(whole):
     assert lines()["torch"].found == why
 
 
-def test_counters_for_administrators_only_are_told_with_the_remedy(whole, monkeypatch):
+def test_counters_for_administrators_only_are_told_with_the_remedy(whole, monkeypatch, tmp_path):
     del whole
-    monkeypatch.setattr(ncu, "restricted", lambda: True)
+    monkeypatch.setattr(permissions, "counters", partial(counters, root(tmp_path, params="RmProfilingAdminOnly: 1\n")))
     line = lines()["counters"]
     assert missing() == ["counters"]
     assert "ERR_NVGPUCTRPERM" in line.found
     assert "NVreg_RestrictProfilingToAdminUsers=0" in line.remedy
 
 
+# What is permitted
+
+USER, ROOT, PERFMON, ADMIN = "0000000000000000", "000001ffffffffff", "0000004000000000", "0000000000200000"
+HIDDEN, SHOWN = "0000000000000000 T _stext\n" * 50, "0000000000000000 A first\nffffffff81000000 T _stext\n"
+
+
+def root(folder, capabilities=USER, **told):
+    """A folder with files of the kernel as made up."""
+    places = {
+        "params": "proc/driver/nvidia/params",
+        "level": "proc/sys/kernel/perf_event_paranoid",
+        "pointers": "proc/sys/kernel/kptr_restrict",
+        "symbols": "proc/kallsyms",
+    }
+    files = {places[name]: text for name, text in told.items()}
+    for name, text in {**files, "proc/self/status": f"Name:\tx\nCapEff:\t{capabilities}\n"}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
 @pytest.mark.parametrize(
-    ("params", "capabilities", "restricted"),
+    ("params", "capabilities", "ok"),
     [
-        ("RmProfilingAdminOnly: 1\n", "0000000000000000", True),
-        ("RmProfilingAdminOnly: 1\n", "000001ffffffffff", False),
-        ("RmProfilingAdminOnly: 1\n", "0000000000200000", False),
-        ("RmProfilingAdminOnly: 0\n", "0000000000000000", False),
-        ("Other: 1\n", "0000000000000000", False),
+        ("RmProfilingAdminOnly: 1\n", USER, False),
+        ("RmProfilingAdminOnly: 1\n", PERFMON, False),
+        ("RmProfilingAdminOnly: 1\n", ROOT, True),
+        ("RmProfilingAdminOnly: 1\n", ADMIN, True),
+        ("RmProfilingAdminOnly: 0\n", USER, True),
+        ("Other: 1\n", USER, None),
     ],
 )
-def test_the_driver_s_settings_and_our_capabilities_tell_who_may_count(tmp_path, params, capabilities, restricted):
-    (tmp_path / "params").write_text(params)
-    (tmp_path / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
-    assert ncu.restricted(tmp_path / "params", tmp_path / "status") is restricted
+def test_the_driver_s_settings_and_our_capabilities_tell_who_may_count(tmp_path, params, capabilities, ok):
+    found = counters(root(tmp_path, capabilities, params=params))
+    assert found.ok is ok
+    assert bool(found.remedy) == (ok is False)
 
 
-def test_where_nobody_tells_counters_are_not_restricted(tmp_path):
-    assert not ncu.restricted(tmp_path / "no", tmp_path / "no")
+def test_without_a_driver_nothing_tells_who_may_count(tmp_path):
+    assert counters(tmp_path / "nowhere") == Permission(None, "the driver does not tell whether users may read them")
+
+
+@pytest.mark.parametrize(
+    ("level", "capabilities", "failed", "ok", "found"),
+    [
+        ("2", USER, 0, True, "your own programs, but not the kernel below them (perf_event_paranoid is 2)"),
+        ("1", USER, 0, True, "your own programs, and the kernel below them (perf_event_paranoid is 1)"),
+        ("0", USER, 0, True, "every process and the kernel (perf_event_paranoid is 0)"),
+        ("-1", USER, 0, True, "every process and the kernel (perf_event_paranoid is -1)"),
+        ("4", PERFMON, 0, True, "every process and the kernel, as this process is privileged (perf_event_paranoid is 4)"),  # noqa: E501
+        ("4", USER, errno.EACCES, False, "perf_event_paranoid is 4, which denies them to users"),
+        ("2", ROOT, errno.EPERM, False, "perf_event_open is refused although perf_event_paranoid is 2, as by the filter of a container"),  # noqa: E501
+        ("2", USER, errno.ENOSYS, False, "there is no perf_event_open here"),
+        ("2", USER, errno.EMFILE, False, "perf_event_open fails (Too many open files); perf_event_paranoid is 2"),
+    ],
+)  # fmt: skip
+def test_the_level_of_perf_events_says_what_samples_of_the_cpu_may_see(  # noqa: PLR0913 - a case has as many parts
+    tmp_path, level, capabilities, failed, ok, found
+):
+    told = cpu_samples(root(tmp_path, capabilities, level=f"{level}\n"), lambda: failed)
+    assert (told.ok, told.found) == (ok, found)
+    assert bool(told.remedy) == (not ok)
+
+
+def test_the_level_of_a_user_is_lowered_by_an_administrator(tmp_path):
+    told = cpu_samples(root(tmp_path, level="3\n"), lambda: errno.EACCES)
+    assert "sysctl kernel.perf_event_paranoid=2" in told.remedy
+    assert "--cap-add=PERFMON" in told.remedy
+
+
+def test_a_kernel_without_perf_events_has_no_level(tmp_path):
+    assert cpu_samples(root(tmp_path), lambda: 0).found == "there is no perf_event_open here"
+
+
+def test_this_machine_answers_the_call_itself():
+    assert cpu_samples().found
+
+
+@pytest.mark.parametrize(
+    ("level", "capabilities", "symbols", "ok"),
+    [
+        ("2", USER, HIDDEN, None),
+        ("1", USER, HIDDEN, False),
+        ("1", USER, SHOWN, True),
+        ("2", ROOT, SHOWN, True),
+        ("2", PERFMON, HIDDEN, False),
+    ],
+)
+def test_names_of_the_kernel_matter_where_samples_see_it(tmp_path, level, capabilities, symbols, ok):
+    told = kernel_names(root(tmp_path, capabilities, level=f"{level}\n", symbols=symbols, pointers="1\n"))
+    assert (told.ok if told else None) is ok
+    assert told is None or told.found.endswith(" (kptr_restrict is 1)")
+
+
+@pytest.mark.parametrize("name", ["cpu_samples", "kernel_names"])
+def test_what_only_samples_need_may_be_missing(whole, monkeypatch, name):
+    del whole
+    monkeypatch.setattr(permissions, name, lambda: Permission(ok=False, found="denied", remedy="ask"))
+    examined = doctor(Options(python=PYTHON))
+    assert [(line.found, line.remedy) for line in examined if not line.ok] == [("denied", "ask")]
+    assert complete(examined)
+
+
+def test_an_old_nsys_has_no_samples_of_python_and_another_name_of_metrics(whole):
+    (whole.folder / "nsys.help").write_text("\t--gpu-metrics-device=\n\t--python-sampling-frequency=\n")
+    (whole.folder / "nsys.gpu-metrics-device=help").write_text("\t0: Ampere GA100 | NVIDIA A100 PCI[0000:00:06.0]\n")
+    found = lines()
+    assert (found["Python samples"].ok, found["Python samples"].optional) == (False, True)
+    assert found["GPU metrics"].found == "Ampere GA100 | NVIDIA A100"
+
+
+def test_why_there_are_no_gpu_metrics_is_said_as_nsys_says_it(whole):
+    said = "Illegal --gpu-metrics-devices argument: help.\nNone of the installed GPUs are supported:\n"
+    (whole.folder / "nsys.gpu-metrics-devices=help").write_text(said)
+    line = lines()["GPU metrics"]
+    assert (line.ok, line.optional) == (False, True)
+    assert line.found == f"nsys: {' '.join(said.split())}"
 
 
 def test_little_space_is_told(whole, monkeypatch):
