@@ -14,7 +14,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
-from support.command import SAMPLES, run
+from support.command import REPORTS, SAMPLES, run
 from support.hostile import WHOLE
 from support.real_reports import real_report
 
@@ -283,6 +283,23 @@ def test_the_call_tree_zooms_and_turns_inside_out(browser, tmp_path):
         })()"""
     )
     assert sums[0][0] == sums[0][1] > 0
+    assert found.said == []
+    found.context.close()
+
+
+def test_the_time_that_a_gpu_waited_is_told_by_stacks(browser, tmp_path):
+    path = tmp_path / "report.html"
+    assert run("html", REPORTS / "sampled_lock.sqlite", "-o", path).status == 0
+    found = Shown(browser, path)
+    whole = found.page.text_content("#waiting-flame select")
+    assert whole == "GPU 0: 99.36 ms"
+    boxes = found.page.locator("#waiting-flame .box")
+    assert boxes.first.get_attribute("title") == "all\n99.36 ms, 100.0 %"
+    boxes.filter(has_text="update_table() in host").click()
+    assert found.page.text_content("#waiting-flame [role=status]") == "update_table() in host: 98.06 ms, 98.7 %"
+    found.page.check("#waiting-flame input[type=checkbox]")
+    assert boxes.nth(1).text_content() == "blocked in pthread_mutex_lock (lock)"
+    assert found.page.locator("#flame").count() == 0
     assert found.said == []
     found.context.close()
 

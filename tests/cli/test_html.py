@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from kanalyze import pictures
+from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
@@ -225,8 +226,21 @@ def test_the_call_tree_is_that_of_the_table(tmp_path):
     trace = SAMPLES / "mlp_train" / "torch.json.gz"
     assert run("html", trace, "-o", path).status == 0
     (data,) = re.findall(r'id="flame-data">(.*?)</script>', path.read_text())
-    for by, nodes in json.loads(data).items():
+    for text, nodes in json.loads(data).items():
+        by = text.removesuffix(" time")
         table = tree(real_report(trace), by, min_share=0.002)
         assert [(node[0], node[3], node[4]) for node in nodes] == table.select("parent", "count", f"{by}_ns").rows()
     assert run("html", ADD, "-o", path).status == 0
-    assert "flame-data" not in path.read_text().replace('getElementById("flame-data")', "")
+    assert "flame-data" not in path.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sampled_python.sqlite", "torch/with_modules.json.gz"])
+def test_the_flame_graph_of_waiting_has_the_host_time_of_the_ledger(tmp_path, name):
+    path = tmp_path / "report.html"
+    assert run("html", REPORTS / name, "-o", path).status == 0
+    (data,) = re.findall(r'id="waiting-flame-data">(.*?)</script>', path.read_text())
+    of = real_report(REPORTS / name)
+    ((_, nodes),) = json.loads(data).items()
+    whole = ledger(of).filter(bucket="host").get_column("ns").sum()
+    assert sum(node[4] for node in nodes if node[0] is None) == whole > 0

@@ -23,6 +23,8 @@ from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import count_up_to, gathered
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
@@ -61,24 +63,29 @@ _EARLIEST: Final = -(1 << 61)
 _LATEST: Final = 1 << 61
 
 
-@once_per_report
-def waiting_host(report: Report) -> pl.DataFrame:
-    """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
+def host_pieces(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
+    """Host time while a device in scope waited: device, the thread waited for, and its span set."""
     keys = [key for key in threads(report) if key[1] is not None]
+    if not keys or not activity(report).height:
+        return
     every = pl.DataFrame(
         [(*key, _EARLIEST, _LATEST) for key in keys],
         schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64),
         orient="row",
     )
+    for device, pieces in idle_within(report, every).items():
+        host = pieces.filter(pl.col("bucket") == "host").sort("start")
+        for key, own in parts_by(host, THREAD).items():
+            yield device, (key[0], key[1]), intervals.union(own)
+
+
+@once_per_report
+def waiting_host(report: Report) -> pl.DataFrame:
+    """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
     found = [pl.DataFrame(schema=PARTS)]
-    if keys and activity(report).height:
-        for device, pieces in idle_within(report, every).items():
-            host = pieces.filter(pl.col("bucket") == "host").sort("start")
-            for key, own in parts_by(host, THREAD).items():
-                spans = states_of(report, (key[0], key[1]), intervals.union(own))
-                found.append(
-                    _parts(report, (key[0], key[1]), spans.with_columns(device=pl.lit(device, dtype=pl.Int64)))
-                )
+    for device, key, pieces in host_pieces(report):
+        spans = states_of(report, key, pieces)
+        found.append(_parts(report, key, spans.with_columns(device=pl.lit(device, dtype=pl.Int64))))
     return pl.concat(found).filter(pl.col("ns") > 0)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.idle._waiting_tree import waiting_trees
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.operators.tree import tree
@@ -56,6 +57,7 @@ class FilePage(Generic[Page_co]):
             bins of equal ratio.
         reasons: Why a table or the timeline is missing, by name.
         trees: The call tree, pruned by ``device`` and by ``host`` time; those of which there is any.
+        waiting_trees: Host time while a device waited by stack, for each GPU that some stack tells of, by ``GPU N``.
         rank_steps: The steps of each rank of a job, as the table of that name; empty without a job.
         ranks_left_out: How many ranks of a job the timeline does not have.
         measured: What ncu measured of the kernels; None where it measured none.
@@ -70,6 +72,7 @@ class FilePage(Generic[Page_co]):
     durations: pl.DataFrame = field(default_factory=pl.DataFrame)
     reasons: dict[str, str] = field(default_factory=dict)
     trees: dict[str, pl.DataFrame] = field(default_factory=dict)
+    waiting_trees: dict[str, pl.DataFrame] = field(default_factory=dict)
     rank_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
     ranks_left_out: int = 0
     measured: Measured | None = None
@@ -128,6 +131,7 @@ def _timed(
         durations(report) if drawn else pl.DataFrame(),
         reasons,
         _trees(called),
+        {f"GPU {device}": rows for device, rows in waiting_trees(report, _TREE_SHARE).items()} if drawn else {},
         copies=copy_points(report) if drawn else None,
     )
 

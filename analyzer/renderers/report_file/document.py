@@ -172,7 +172,7 @@ def cell(timeline: Timeline, title: str) -> str:
 def _parts_of_a_page() -> tuple[str, ...]:
     """What the template goes through, each of which may be empty."""
     return (
-        "contents", "ledgers", "first", "blocks", "cannot_tell", "iterations", "trees", "waiting", "roofline",
+        "contents", "ledgers", "first", "blocks", "cannot_tell", "iterations", "flames", "waiting", "roofline",
         "measured", "copies", "sections", "tables", "chapters", "recorded",
     )  # fmt: skip
 
@@ -203,7 +203,7 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         ],
         "timeline": _timeline(found.timeline, "", found.ranks_left_out) if found.timeline else None,
         "iterations": _iterations(found.iterations),
-        "trees": {by: _tree(tree, by) for by, tree in found.trees.items()},
+        "flames": _flames(found),
         "waiting": _waiting(found.rank_steps),
         "roofline": charts.roofline(found.measured.roofs) if found.measured and found.measured.roofs else None,
         "measured": charts.kernels(found.measured) if found.measured else [],
@@ -250,7 +250,7 @@ def _contents(found: FilePage[Shown], page: Page, tables: Sequence[Listed]) -> l
     parts = [("first", "What to do first")] if page.first else []
     parts += [("timeline", "Timeline")] if found.timeline else []
     parts += [("iterations-picture", "Iterations")] if not found.iterations.is_empty() else []
-    parts += [("flame", "Call tree")] if found.trees else []
+    parts += [(flame["id"], flame["title"]) for flame in _flames(found)]
     parts += [("waiting-picture", "Waiting")] if not found.rank_steps.is_empty() else []
     parts += [("roofline-picture", "Roofline")] if found.measured and found.measured.roofs else []
     parts += [("measured", "Measured kernels")] if found.measured and charts.kernels(found.measured) else []
@@ -357,9 +357,39 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
     return {"title": "Iterations", "remark": remark, "pieces": pieces, "width": width}
 
 
-def _tree(tree: pl.DataFrame, by: str) -> list[tuple[int | None, str, str, int, int]]:
-    """The nodes of a call tree by one kind of time: parent, name, kind, count, ns."""
-    rows = tree.select("parent", "name", pl.col("kind").cast(pl.String), "count", f"{by}_ns", "nodes").iter_rows()
+def _flames(found: FilePage[Shown]) -> list[dict[str, Any]]:
+    """The flame graphs: of the call tree by each kind of time, and of the host time that each GPU waited for."""
+    calls = {f"{by} time": _tree(tree, f"{by}_ns") for by, tree in found.trees.items()}
+    waits = {f"{gpu}: {_whole(tree)}": _tree(tree, "ns") for gpu, tree in found.waiting_trees.items()}
+    pictures = [
+        {
+            "id": "flame",
+            "title": "Call tree",
+            "remark": "what was called by what",
+            "chosen": "width",
+            "choice": "time that a box's width is",
+            "trees": calls,
+        },
+        {
+            "id": "waiting-flame",
+            "title": "Where the host was while the GPU waited",
+            "remark": "the ledger's host time by the stack of the thread that the GPU waited for",
+            "chosen": "of",
+            "choice": "GPU that waited",
+            "trees": waits,
+        },
+    ]
+    return [one for one in pictures if one["trees"]]
+
+
+def _whole(tree: pl.DataFrame) -> str:
+    """The time of all nodes."""
+    return units.time(int(tree.filter(pl.col("parent").is_null()).get_column("ns").sum()))
+
+
+def _tree(tree: pl.DataFrame, time: str) -> list[tuple[int | None, str, str, int, int]]:
+    """The nodes of a tree by one kind of time: parent, name, kind, count, ns."""
+    rows = tree.select("parent", "name", pl.col("kind").cast(pl.String), "count", time, "nodes").iter_rows()
     return [
         (parent, outlets.short(name or f"{units.plural(nodes, 'smaller node')}"), kind, count, max(ns, 0))
         for parent, name, kind, count, ns, nodes in rows

@@ -1,4 +1,4 @@
-// The call tree as a flame graph: by device or host time, from callers to callees or the other way round.
+// A tree of calls as a flame graph: by one of several times, from callers to callees or the other way round.
 "use strict";
 
 const flame = (() => {

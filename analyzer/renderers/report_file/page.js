@@ -106,8 +106,8 @@
       to.focus({ preventScroll: true });
     });
 
-  const tree = document.getElementById("flame");
-  if (tree) flame.begin(tree, JSON.parse(document.getElementById("flame-data").textContent));
+  for (const tree of document.querySelectorAll("section.flame"))
+    flame.begin(tree, JSON.parse(tree.querySelector("script").textContent));
 
   const place = document.getElementById("timeline");
   if (place)

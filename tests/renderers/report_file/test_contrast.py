@@ -89,6 +89,6 @@ def test_labels_on_ranges_can_be_read_whatever_their_hue(theme):
 
 
 def test_boxes_of_the_call_tree_can_be_read():
-    boxes = re.findall(r"#flame \.box[^{]*\{[^}]*background: (#\w+);", STYLE)
+    boxes = re.findall(r"\.flame \.box[^{]*\{[^}]*background: (#\w+);", STYLE)
     assert len(boxes) >= 6
     assert all(contrast(colour, "#111") >= TEXT for colour in boxes)
