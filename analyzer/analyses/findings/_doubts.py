@@ -285,11 +285,18 @@ def pairing(report: Report) -> list[Check]:
 
 
 def unused_launches(report: Report) -> pl.DataFrame:
-    """Launching calls that no operation refers to: columns dur_ns and captured (inside a capture on their thread)."""
-    calls = report.kind("api").select("name", "process_id", "thread_id", "start_ns", "dur_ns")
+    """Launching calls that no operation refers to: columns dur_ns and captured (inside a capture on their thread).
+
+    Of calls with one correlation id, such as those of two interfaces inside each other, one is referred to for all.
+    """
+    key = ["process_id", "correlation_id"]
+    calls = report.kind("api").select("name", *key, "thread_id", "start_ns", "dur_ns")
     launching = names_that(report, is_launch_name)
     lost = calls.select(pl.col("name").is_in(launching).fill_null(value=False)).to_series()
-    found = calls.filter(lost.scatter(launching_rows(report), False)).sort("start_ns")  # noqa: FBT003 - polars has no name for it
+    used = launching_rows(report)
+    found = calls.filter(lost.scatter(used, False))  # noqa: FBT003 - polars has no name for it
+    if found.height:
+        found = found.join(calls.select(pl.col(key).gather(used)), on=key, how="anti").sort("start_ns")
     spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
     last = found.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
     return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))

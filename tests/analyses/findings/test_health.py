@@ -113,6 +113,14 @@ def test_what_a_check_finds_is_of_no_other_check():
     assert wrong(*launch(2, 31, name=None)) == [("events without a name", 1, 20, True)]
 
 
+def test_calls_of_two_interfaces_inside_each_other_are_one_launch():
+    """As nsys records them where it takes stacks of calls: under one correlation id."""
+    inside = [call("cudaLaunchKernel", 31, 41, correlation=2), call("cudaLaunchKernel_v7000", 32, 40, correlation=2)]
+    assert wrong(*inside, kernel(42, 44, correlation=2, side=SIDE)) == []
+    inside += [kernel(42, 44, correlation=2, side=SIDE), call(LAUNCH, 50, 57, correlation=2, process=2)]
+    assert ("launches without an operation", 1, 7, True) in wrong(*inside)
+
+
 def test_what_lies_outside_of_the_recording_is_told_where_its_end_is_known():
     late = [*launch(2, 31), call("cudaFree", 61, 65)]
     assert wrong(*late, end=65) == []
