@@ -117,7 +117,7 @@ class Where(TypedDict, total=False):
 
 
 def _nothing() -> None:
-    """A report without a trace beside it."""
+    """A report without another beside it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,7 +126,7 @@ class Report:
 
     `meta` describes its origin, `scope` the selected part. Tables are read on first use and cached; narrowed views
     share the cache. `answers` caches results that analyses share. `beside` opens the trace of the same run that the
-    report's capture has, once; None without one.
+    report's capture has, once; None without one. `sampled` does so for the run in which nsys sampled the program.
 
     A context manager: its file is closed at the end of the block, by :meth:`close`, or when nobody holds the report.
 
@@ -138,6 +138,7 @@ class Report:
     source: Source
     scope: Scope = field(default_factory=Scope)
     beside: Callable[[], Report | None] = _nothing
+    sampled: Callable[[], Report | None] = _nothing
     _kept: Kept = field(default_factory=Kept)
     _whole: WeakValueDictionary[int | None, Report] = field(default_factory=WeakValueDictionary)
     answers: dict[object, Any] = field(default_factory=dict, init=False)

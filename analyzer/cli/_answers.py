@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -134,7 +135,7 @@ def answered(
         source = opened_counters if table.counted else opened_parts
         parts = held.once((path, table.counted), lambda: source(path, where))
         return {name: make(part) for name, part in parts.items()}
-    suited = [way for way in ways if way.tool in table.tools] or ways[:1]
+    suited = [way for way in ways if _tool(way) in table.tools] or ways[:1]
     failed: CannotTellError | None = None
     for way in suited:
         whole = held.once((path, way), way.opened)
@@ -146,9 +147,13 @@ def answered(
                 whole.source.close()
             failed = failed or error
             continue
+        if way is not suited[-1] and _unsampled(table, found):
+            if opened is None:
+                whole.source.close()
+            continue
         closed_at_end(whole)
         if way is not ways[0]:
-            held.origins[table.name] = _from(table.name, way, ways)
+            held.origins[table.name] = _from(table.name, way, ways) + _cost(way, ways, held, path, whole)
             if opened is None:
                 print_message(outlets.line(f"kanalyze: {held.origins[table.name]}"))
         return found
@@ -249,6 +254,31 @@ def _ways(path: Path, where: Where) -> list[Way]:
     from kanalyze.readers.capture.reports import ways  # noqa: PLC0415 - as above
 
     return ways(path, progress_shown(), cache=not where["no_cache"]) if accepts(path, b"") else []
+
+
+def _unsampled(table: Table, found: dict[str | None, T]) -> bool:
+    """Whether this is a table of samples that a report has none of, as nsys was not asked for them."""
+    from kanalyze.sample_model import SAMPLE_TABLES  # noqa: PLC0415 - --help need not import polars
+
+    sampled = any(table.name == one.name for one in SAMPLE_TABLES)
+    return sampled and not any(len(rows) for rows in found.values() if isinstance(rows, Sized))
+
+
+def _cost(way: Way, ways: Sequence[Way], held: Opened, path: Path, sampled: Report) -> str:
+    """What the samples cost that a table is made of, in a sentence; empty for a report without them."""
+    from kanalyze.readers.capture.reports import SAMPLES  # noqa: PLC0415 - --help need not import polars
+
+    if way.tool != SAMPLES:
+        return ""
+    from kanalyze.analyses.iterations._sampling_cost import sampling_cost  # noqa: PLC0415 - few tables need it
+
+    plain = closed_at_end(held.once((path, ways[0], "plain"), ways[0].opened))
+    return f" {sampling_cost(plain, sampled)}"
+
+
+def _tool(way: Way) -> str:
+    """The tool that wrote a report."""
+    return "nsys" if way.tool == "samples" else way.tool
 
 
 def _from(table: str, way: Way, ways: Sequence[Way]) -> str:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from os import PathLike
 
 #: All passes, in the order of execution.
-PASSES: Final = ("nsys", "torch", "ncu")
+PASSES: Final = ("nsys", "samples", "torch", "ncu")
+
+#: The passes that `passes` chooses among; the one of samples has options of its own.
+CHOICES: Final = ("nsys", "torch", "ncu")
 
 ClockControl = Literal["base", "none"]
 
@@ -25,8 +28,11 @@ class Options:
     """Options of a collection.
 
     Attributes:
-        passes: Which of :data:`PASSES` to run; None selects those that suit the workload.
+        passes: Which of :data:`CHOICES` to run; None selects those that suit the workload.
         output: The capture folder; by default named after the workload and the time, in the current folder.
+        samples: Whether a pass of its own samples the host: CPU, Python, scheduler, system calls.
+        metrics: Whether that pass samples the GPU's counters.
+        samples_for_s: The longest time that it records, in seconds; the program is stopped then.
         prepare: Whether the program first runs once without a profiler, to warm up build and compile caches.
         repeat: Number of runs of the nsys pass.
         timeout_s: Time limit of each pass, in seconds.
@@ -52,6 +58,9 @@ class Options:
 
     passes: tuple[str, ...] | None = None
     output: str | PathLike[str] | None = None
+    samples: bool = False
+    metrics: bool = False
+    samples_for_s: float = 60.0
     prepare: bool = False
     repeat: int = 1
     timeout_s: float = 3600.0
@@ -86,6 +95,9 @@ class Keywords(TypedDict, total=False):
 
     passes: tuple[str, ...] | None
     output: str | PathLike[str] | None
+    samples: bool
+    metrics: bool
+    samples_for_s: float
     prepare: bool
     repeat: int
     timeout_s: float
@@ -117,8 +129,8 @@ def checked(options: Options) -> Options:
         UnknownNameError: There is no such pass, or no such recipe.
     """
     for name in options.passes or ():
-        if name not in PASSES:
-            raise UnknownNameError.of("pass", name, PASSES)
+        if name not in CHOICES:
+            raise UnknownNameError.of("pass", name, CHOICES)
     if options.recipe not in RECIPES:
         raise UnknownNameError.of("recipe", options.recipe, RECIPES)
     for text in options.arch:
@@ -136,7 +148,12 @@ def _check_numbers(options: Options) -> None:
     for option in ("repeat", "kernels", "launches"):
         if getattr(options, option) < 1:
             raise BadOptionError.of(f"--{option}", getattr(options, option), "a whole number from 1")
-    times = {"timeout": options.timeout_s, "ncu-budget": options.ncu_budget_s, "duration": options.duration_s}
+    times = {
+        "timeout": options.timeout_s,
+        "ncu-budget": options.ncu_budget_s,
+        "duration": options.duration_s,
+        "samples-for": options.samples_for_s,
+    }
     for option, value in times.items():
         if value is not None and not 0 < value < math.inf:
             raise BadOptionError.of(f"--{option}", value, "a time above 0")

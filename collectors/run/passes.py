@@ -11,7 +11,7 @@ from kanalyze.collectors.base import files
 from kanalyze.collectors.base.checks import Check, checks
 from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.run.runner import StepFailedError, read_end
-from kanalyze.collectors.tools import ncu, torch_pass
+from kanalyze.collectors.tools import ncu, nsys, permissions, torch_pass
 from kanalyze.collectors.tools.ncu_launches import Launch, first_launch, parse, select, unselected
 
 if TYPE_CHECKING:
@@ -59,6 +59,32 @@ def list_launches(plan: Plan, runner: Runner, found: Found) -> None:
     found.launches = parse(listing.log.with_name("launches.csv").read_text(encoding="utf-8", errors="replace"))
     if not found.launches:
         runner.note(NO_KERNELS)
+
+
+def run_samples(plan: Plan, runner: Runner, found: Found, number: int = 1) -> None:
+    """Sample the program for a while, as far as it is permitted; `number` is always 1."""
+    del number
+    cpu, counters = permissions.cpu_samples(), permissions.counters()
+    if plan.options.samples and not cpu.ok:
+        runner.note(f"without CPU samples: {cpu.found}. To get them: {cpu.remedy}")
+    if plan.options.metrics and counters.ok is False:
+        runner.note(f"without GPU metrics: {counters.found}. To get them: {counters.remedy}")
+    what = plan.sampled(nsys.options_of(plan.tools.nsys), cpu=bool(cpu.ok), metrics=counters.ok is not False)
+    if what.lacking:
+        runner.note(f"nsys {plan.tools.nsys.version} has no {', '.join(what.lacking)}: without what that records")
+    sample, export = plan.samples(what)
+    try:
+        _run(sample, runner, found)
+    except StepFailedError:
+        if not (what.host and what.metrics and nsys.no_metrics(read_end(sample.log))):
+            raise
+        runner.note("without GPU metrics: nsys cannot sample them here; `kanalyze doctor` says what it says of that")
+        sample.log.rename(sample.log.with_name("samples-metrics.log"))
+        sample, export = plan.samples(replace(what, metrics=False))
+        _run(sample, runner, found)
+    for line in nsys.warnings(read_end(sample.log)):
+        runner.note(line)
+    runner.run(export)
 
 
 def run_torch(plan: Plan, runner: Runner, found: Found, number: int) -> None:
@@ -155,6 +181,7 @@ def _run(step: Step, runner: Runner, found: Found, limit_s: float | None = None)
 #: One run of each pass.
 RUNS: Final[dict[str, Callable[[Plan, Runner, Found, int], None]]] = {
     "nsys": run_nsys,
+    "samples": run_samples,
     "torch": run_torch,
     "ncu": run_ncu,
 }

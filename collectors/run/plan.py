@@ -14,6 +14,7 @@ from kanalyze.collectors.base.options import PASSES
 from kanalyze.collectors.base.step import Step
 from kanalyze.collectors.tools import ncu, nsys, torch_pass
 from kanalyze.collectors.tools.ncu_launches import Selection, filter_flags, unselected
+from kanalyze.collectors.tools.nsys import Sampled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +109,28 @@ class Plan:
             Step(f"{name}-export", nsys.export(tool, report), self.log(f"{name}-export"), outputs=(exported,)),
         ]
 
+    def sampled(self, known: str = "", *, cpu: bool = True, metrics: bool = True) -> Sampled:
+        """What the pass of samples records of what was asked for.
+
+        Args:
+            known: The options of this nsys; empty for those of the newest known one.
+            cpu: Whether the CPU can be sampled.
+            metrics: Whether the GPU's counters can.
+        """
+        options, work = self.options, self.workload
+        python = work.kind == "python" or work.starts_python
+        return Sampled(options.samples and cpu, options.samples, options.metrics and metrics, python, known)
+
+    def samples(self, what: Sampled) -> list[Step]:
+        """The steps of the pass of samples."""
+        tool, report, log = self.tools.nsys.command, self.folder / "samples", self.log("samples-export")
+        profile = nsys.sampled(tool, report, self.options, what, self.command)
+        recorded, exported = report.with_suffix(".nsys-rep"), report.with_suffix(".sqlite")
+        return [
+            Step("samples", profile, self.log("samples"), outputs=(recorded,), runs_workload=True),
+            Step("samples-export", nsys.export(tool, report), log, outputs=(exported,)),
+        ]
+
     def launches(self) -> Step:
         """The step that lists the kernel launches of the first nsys run."""
         listing = self.folder / "logs" / "launches.csv"
@@ -196,6 +219,8 @@ def _run_lines(one: Scripted, name: str, number: int) -> list[str]:
     """The lines of one run of a pass."""
     if name == "ncu":
         return one.titled(name, _ncu_lines(one.plan, chosen="nsys" in one.passes))
+    if name == "samples":
+        return one.titled("samples, by nsys", [step.shell for step in one.plan.samples(one.plan.sampled())])
     title, steps = ("nsys", one.plan.nsys) if name == "nsys" else ("torch.profiler", one.plan.torch)
     count = one.plan.repetitions(name)
     again = f", {number} of {count}" if count > 1 else ""

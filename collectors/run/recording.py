@@ -190,7 +190,7 @@ class Recording:
         self.records.append(record)
         options = self.setting.options
         self._runner = Runner(record, self.setting.progress, options.timeout_s, self.setting.starter)
-        self._runner.stopped = name == "nsys" and options.duration_s is not None
+        self._runner.stopped = name == "samples" or (name == "nsys" and options.duration_s is not None)
         return True
 
     def run(self, number: int, turn: int) -> bool:

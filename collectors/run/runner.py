@@ -36,7 +36,7 @@ _WIDE: Final = 200
 _RUNNER_SAYS: Final = "kanalyze: "
 
 #: Interpreters of tool messages, by the first word of a step's name.
-_MEANINGS: Final = {"nsys": nsys.meaning, "ncu": ncu.meaning}
+_MEANINGS: Final = {"nsys": nsys.meaning, "samples": nsys.meaning, "ncu": ncu.meaning}
 
 #: Lines shown of a failure's output.
 _LINES: Final = 12
@@ -47,6 +47,7 @@ _LOOKED_AT: Final = 200
 #: Patterns of each tool's own messages, by the first word of a step's name.
 _OWN: Final[dict[str, Callable[[str], re.Match[str] | None]]] = {
     "nsys": nsys.OWN_LINE.search,
+    "samples": nsys.OWN_LINE.search,
     "ncu": ncu.OWN_LINE.search,
 }
 

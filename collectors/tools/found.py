@@ -68,9 +68,11 @@ def wants_torch(workload: Workload, options: Options) -> bool:
 
 def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
     """The requested passes, in order; by default those that suit the workload."""
+    sampled = {"samples"} if options.samples or options.metrics else set()
     if options.passes is not None:
-        return tuple(name for name in PASSES if name in options.passes)
-    return tuple(name for name in PASSES if name != "torch" or workload.kind == "python" or workload.starts_python)
+        return tuple(name for name in PASSES if name in {*options.passes, *sampled})
+    usual = {"nsys", "ncu"} | ({"torch"} if workload.kind == "python" or workload.starts_python else set())
+    return tuple(name for name in PASSES if name in usual | sampled)
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, O
     no_gpu = None if tools.gpus.present else Obstacle("this machine has no GPU that can be used", NO_GPU)
     found = {
         "nsys": no_gpu or _missing(tools.nsys) or _ranges_obstacle(workload, options, tools),
+        "samples": no_gpu or _missing(tools.nsys) or (None if options.samples else _unpermitted()),
         "torch": _torch_obstacle(workload, options) or _missing(tools.torch),
         "ncu": no_gpu or _missing(tools.ncu) or _unpermitted(),
     }

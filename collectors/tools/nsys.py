@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors.base.files import NO_SPACE
@@ -35,8 +35,8 @@ _REMEDY: Final = (
     "its nsys on PATH, or say where it is with --nsys"
 )
 
-#: Trace flags: CUDA and NVTX, individual graph nodes, unified memory faults; no CPU sampling, which takes
-#: gigabytes and answers another question.
+#: Trace flags: CUDA and NVTX, individual graph nodes, unified memory faults; no CPU sampling, which
+#: slows the program down; the pass of samples has it.
 _TRACE: Final = (
     "--trace=cuda,nvtx",
     "--cuda-graph-trace=node",
@@ -93,6 +93,57 @@ def profile(nsys: str, report: Path, options: Options, workload: Sequence[str]) 
     return (nsys, "profile", *with_flags(ours, options.nsys_flags), *workload)
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """What the pass of samples records.
+
+    Attributes:
+        cpu: CPU samples, and what the scheduler did.
+        host: Python samples and system calls.
+        metrics: Counters of the GPUs.
+        python: Whether the program runs Python.
+        known: The options of this nsys, as of :func:`options_of`; empty for those of the newest known one.
+    """
+
+    cpu: bool
+    host: bool
+    metrics: bool
+    python: bool
+    known: str = ""
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags, those that this nsys has."""
+        return [flag for flag in self._wanted() if self._has(flag)]
+
+    @property
+    def lacking(self) -> list[str]:
+        """Names of options that this nsys does not have."""
+        return [flag.partition("=")[0] for flag in self._wanted() if not self._has(flag)]
+
+    def _has(self, flag: str) -> bool:
+        return not self.known or has_option(self.known, flag.partition("=")[0])
+
+    def _wanted(self) -> list[str]:
+        # system calls say what a thread is blocked on; frame pointers are the cheapest way through a stack
+        scope = "process-tree" if self.cpu else "none"
+        wanted = [f"--trace=cuda,nvtx{',osrt' if self.host else ''}", "--cuda-graph-trace=node"]
+        wanted += [f"--sample={scope}", f"--cpuctxsw={scope}", *(["--backtrace=fp"] if self.cpu else [])]
+        if self.host and self.python:
+            wanted += ["--python-sampling=true", "--python-sampling-frequency=1000"]
+        if self.metrics:
+            older = self.known and not has_option(self.known, METRICS[0])
+            wanted.append(f"{METRICS[-1]}=all" if older else f"{METRICS[0]}=cuda-visible")
+        return wanted
+
+
+def sampled(nsys: str, report: Path, options: Options, what: Sampled, workload: Sequence[str]) -> tuple[str, ...]:
+    """The command that samples `workload` into ``report``, a path without suffix, for a limited time."""
+    limited = replace(options, duration_s=min(options.samples_for_s, options.duration_s or options.samples_for_s))
+    ours = [(flag,) for flag in (*what.flags, *_part(limited), f"--output={report}")]
+    return (nsys, "profile", *with_flags(ours, options.nsys_flags), *workload)
+
+
 def _part(options: Options) -> list[str]:
     """Flags that limit recording to a part of the run.
 
@@ -128,6 +179,17 @@ def launches(nsys: str, report: Path) -> tuple[str, ...]:
     """The command that lists kernel launches of ``report.sqlite`` with mangled names, as CSV."""
     listing = ("--report=cuda_gpu_trace:mangled", "--format=csv", "--output=-")
     return (nsys, "stats", *listing, f"{report}.sqlite")
+
+
+def warnings(log: str) -> list[str]:
+    """Distinct warnings of nsys."""
+    lines = (line.strip() for line in log.splitlines() if re.match(r"(?i)\s*warning\b", line))
+    return list(dict.fromkeys(line[:_WIDE] for line in lines))
+
+
+def no_metrics(log: str) -> bool:
+    """Whether nsys refused to sample the GPU's counters."""
+    return re.search(r"(?i)gpu[- ]metrics|ERR_NVGPUCTRPERM", log) is not None
 
 
 def meaning(log: str) -> str:

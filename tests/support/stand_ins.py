@@ -50,6 +50,11 @@ def misbehave():
 _NSYS = """
 if words[0] == "profile":
     misbehave()
+    if mode == "no metrics" and any("gpu-metrics" in word for word in words):
+        print("Illegal --gpu-metrics-devices argument: cuda-visible.")
+        sys.exit(1)
+    if mode == "warns":
+        print("WARNING: CPU IP/backtrace sampling not supported, disabling.")
     start = next(at for at, word in enumerate(words[1:], 1) if not word.startswith("-"))
     ended = subprocess.run(words[start:]).returncode
     output = pathlib.Path(value("--output"))
@@ -154,6 +159,7 @@ Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name
 #: Of what ``nsys profile --help`` prints.
 _OPTIONS = """
   --backtrace=
+  --cuda-graph-trace=
   --cpuctxsw=
   --gpu-metrics-devices=
   or a comma separated list of GPU IDs reported by '--gpu-metrics-devices=help' switch.
@@ -161,6 +167,7 @@ _OPTIONS = """
   --python-sampling=
   --python-sampling-frequency=
   -s, --sample=
+  -t, --trace=
 """
 
 _SAMPLED = """Possible --gpu-metrics-devices values are:

@@ -35,6 +35,7 @@ from kanalyze.analyses.operators.ops import ops
 from kanalyze.analyses.page._headline import page_answer, process_count, windows_of
 from kanalyze.analyses.page._path_answer import path_answer
 from kanalyze.analyses.page._reading_plan import forget_iterations, read_first, reads_of
+from kanalyze.analyses.page._sampled_beside import sampled_beside
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.analyses.shared.workers import many_events, side_by_side
 from kanalyze.errors import CannotTellError
@@ -160,10 +161,11 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
     usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
     findings = sorted(usual, key=_rank, reverse=True)
     answer = page_answer(view, spans, tables) if steady is None else _answer(steady, tables, findings)
+    sampled = sampled_beside(report)
     return Overview(
         meta=report.meta,
         scope=report.scope,
-        answer=worded(answer, interface(report)),
+        answer=worded(f"{answer} {sampled}" if sampled else answer, interface(report)),
         window=view.scope.window,
         steady=steady,
         windows=spans,

@@ -23,6 +23,7 @@ from kanalyze.analyses.occupancy import occupancy
 from kanalyze.analyses.operators import ops
 from kanalyze.analyses.page._headline import page_answer, windows_of
 from kanalyze.analyses.page._reading_plan import forget_threads, read_first, reads_of
+from kanalyze.analyses.page._sampled_beside import sampled_beside
 from kanalyze.analyses.ranges import range_gpu, ranges, steps
 from kanalyze.analyses.shared.workers import many_events, side_by_side
 from kanalyze.analyses.streams import concurrency
@@ -139,13 +140,14 @@ def summarize(report: Report) -> Summary:
     read_first(report, READS)
     tables, reasons = _made(report)
     spans = windows_of(report, tables.get("ledger"))
+    answer = " ".join(filter(None, (page_answer(report, spans, tables), sampled_beside(report))))
     processes = report.processes
     if report.scope.process is not None:
         processes = processes.filter(pl.col("process_id") == report.scope.process)
     return Summary(
         meta=report.meta,
         scope=report.scope,
-        answer=worded(page_answer(report, spans, tables), interface(report)),
+        answer=worded(answer, interface(report)),
         windows=spans,
         processes=processes,
         process_count=device_operations(report).select(pl.col("process_id").n_unique()).item() or processes.height,

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +27,7 @@ from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.torch import read_json as read_torch_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from kanalyze.readers import Progress
@@ -46,7 +48,7 @@ def accepts(path: Path, head: bytes) -> bool:
 
 def holds_reports(folder: Path) -> bool:
     """Whether the capture folder holds a report of any tool."""
-    return bool(reports_in(folder) or traces_in(folder) or runs_in(folder, "ncu"))
+    return bool(reports_in(folder) or samples_in(folder) or traces_in(folder) or runs_in(folder, "ncu"))
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
@@ -58,7 +60,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
         UnknownFormatError: The capture has no report of any tool.
         DamagedReportError: The report is truncated, or its list of tables cannot be read.
     """
-    found = reports_in(path)
+    found = reports_in(path) or samples_in(path)
     if found:
         report = run_of(path, found[0], cache=cache)
         return replace(report, meta=replace(report.meta, path=path, read_from=found[0]))
@@ -72,16 +74,16 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
 
 def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
-    """Opens one run of the nsys pass, with the capture's tables of compiled kernels, and its trace beside it.
+    """Opens a run of nsys, with the capture's tables of compiled kernels, and its trace and its samples beside it.
 
     Raises:
         DamagedReportError: It is truncated, or its list of tables cannot be read.
     """
     report = report_of(SqliteFile(run))
-    beside = TraceBeside(folder, cache=cache)
-    source = CaptureTables(folder, report.source, beside)
-    partial = not recorded_all(commands(folder))
-    return replace(report, meta=replace(report.meta, capture=folder, partial=partial), source=source, beside=beside)
+    beside, sampled = Beside(partial(_only_trace, folder, cache=cache)), Beside(partial(_sampled, folder, run))
+    source = CaptureTables(folder, report.source, (beside, sampled))
+    meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
+    return replace(report, meta=meta, source=source, beside=beside, sampled=sampled)
 
 
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
@@ -113,6 +115,11 @@ def reports_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
 
 
+def samples_in(folder: Path) -> list[Path]:
+    """The report of the pass of samples in a capture; none without one."""
+    return [path for path in [folder / "samples.sqlite"] if path.is_file()]
+
+
 # Tables that a capture adds to its nsys report: the kernels compiled by Triton and inductor.
 
 _COMPILED: Final = "compiled.json"
@@ -121,54 +128,55 @@ _COMPILED: Final = "compiled.json"
 _LOOKED: Final = "torch-run*.json"
 
 
-class TraceBeside:
-    """The trace of torch.profiler in a capture, opened when first asked for, unless it is open already.
+class Beside:
+    """Another report of the same program in a capture, opened when first asked for, unless it is open already."""
 
-    Of several, of ranks or cycles, nothing tells which belongs to a process of nsys: there is none then.
-    """
-
-    def __init__(self, folder: Path, *, cache: bool) -> None:
-        """Look in `folder`, when asked; `cache` as :func:`open_report`."""
-        self._folder, self._cache = folder, cache
+    def __init__(self, opened: Callable[[], Report | None]) -> None:
+        """`opened` opens it, when asked."""
+        self._opened = opened
         self._lock = RLock()
         self._found: Report | None = None
         self._asked = self._own = False
 
     def __call__(self) -> Report | None:
-        """The trace; None without one, or with one that cannot be read, which reading it says."""
+        """The report; None without one, or with one that cannot be read, which reading it says."""
         with self._lock:
             if not self._asked:
-                self._asked = True
-                traces = traces_in(self._folder)
-                if len(traces) == 1:
-                    self._found = self._opened(traces[0])
-                    self._own = True
+                self._asked = self._own = True
+                with suppress(KanalyzeError):
+                    self._found = self._opened()
             return self._found
 
     def use(self, report: Report) -> None:
-        """Takes a trace that is open, whose owner closes it."""
+        """Takes a report that is open, whose owner closes it."""
         with self._lock:
             if not self._asked:
                 self._asked, self._found = True, report
 
     def close(self) -> None:
-        """Close the trace if it was opened here."""
+        """Close the report if it was opened here."""
         with self._lock:
             if self._own and self._found is not None:
                 self._found.close()
             self._asked = True
 
-    def _opened(self, trace: Path) -> Report | None:
-        try:
-            return read_torch_json.open_report(trace, lambda *_: None, cache=self._cache)
-        except KanalyzeError:
-            return None
+
+def _only_trace(folder: Path, *, cache: bool) -> Report | None:
+    """The trace of torch.profiler; of several, of ranks or cycles, nothing tells which belongs to a process of nsys."""
+    traces = traces_in(folder)
+    return read_torch_json.open_report(traces[0], lambda *_: None, cache=cache) if len(traces) == 1 else None
+
+
+def _sampled(folder: Path, run: Path) -> Report | None:
+    """The report of the pass of samples, beside that of another run."""
+    samples = samples_in(folder)
+    return run_of(folder, samples[0]) if samples and samples[0] != run else None
 
 
 class CaptureTables:
     """Tables of a capture's nsys report plus its compiled kernels; see :class:`kanalyze.source.Source`."""
 
-    def __init__(self, folder: Path, source: Source, beside: TraceBeside) -> None:
+    def __init__(self, folder: Path, source: Source, beside: Sequence[Beside]) -> None:
         """Read compiled kernels from `folder` and everything else from `source`, the nsys report."""
         self._folder, self._source, self._beside = folder, source, beside
 
@@ -186,9 +194,10 @@ class CaptureTables:
         return self._compiled() if name == COMPILED_KERNELS.name else self._source.table(name)
 
     def close(self) -> None:
-        """Close the report of nsys, and the trace beside it."""
+        """Close the report of nsys, and those beside it."""
         self._source.close()
-        self._beside.close()
+        for beside in self._beside:
+            beside.close()
 
     def notes_of_read(self) -> pl.DataFrame:
         """Notes on the tables of the nsys report that were read."""

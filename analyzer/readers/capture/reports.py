@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import accepted, read
 from kanalyze.readers.capture import read_capture
-from kanalyze.readers.capture.read_capture import TraceBeside, counters_of, traces_in
+from kanalyze.readers.capture.read_capture import Beside, counters_of, samples_in, traces_in
 from kanalyze.readers.ncu.runs import file_of, runs_in
 from kanalyze.readers.shared.regular_files import readable
 from kanalyze.reduction_files import is_reduction
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: The tool of the pass of samples: nsys, in a run of its own, of which only the tables are asked that no other has.
+SAMPLES: Final = "samples"
+
 #: How the files of reports that have a timeline end.
 _NSYS: Final = ".nsys-rep"
 _EXPORT: Final = ".sqlite"
@@ -34,7 +37,7 @@ def several_tools(path: Path) -> bool:
     """Whether `path` is a capture with a timeline (nsys or torch) and reports of further tools."""
     if not read_capture.accepts(path, b""):
         return False
-    timed, counters = (read_capture.reports_in(path), traces_in(path)), runs_in(path, "ncu")
+    timed, counters = (read_capture.reports_in(path) or samples_in(path), traces_in(path)), runs_in(path, "ncu")
     return all(timed) or (any(timed) and bool(counters))
 
 
@@ -47,15 +50,18 @@ class Way(NamedTuple):
 
 
 def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, runs: bool = False) -> list[Way]:
-    """The reports of the capture in `folder`, each unopened: nsys, torch.profiler (ranks and cycles), ncu.
+    """The reports of the capture in `folder`, each unopened: nsys, samples, torch.profiler (ranks and cycles), ncu.
 
-    Of several nsys runs there is only the first one, with `runs` all of them.
+    Of several nsys runs there is only the first one, with `runs` all of them. Without any, that of samples is nsys'.
     """
-    recorded, counters = read_capture.reports_in(folder), runs_in(folder, "ncu")
+    sampled, counters = samples_in(folder), runs_in(folder, "ncu")
+    recorded = read_capture.reports_in(folder)
+    recorded, sampled = (recorded, sampled) if recorded else (sampled, [])
     found = []
     if recorded:
         found.append(Way("nsys", recorded[0], partial(read, folder, progress, cache=cache)))
         found += [Way("nsys", run, partial(read_capture.run_of, folder, run)) for run in recorded[1:] if runs]
+    found += [Way(SAMPLES, run, partial(read_capture.run_of, folder, run)) for run in sampled]
     for trace in traces_in(folder):
         found.append(Way("torch", trace, partial(trace_of, folder, trace, progress, cache=cache)))
     if counters:
@@ -97,8 +103,8 @@ def every_report(
     """Opens the reports at `path`; of a capture folder those of each tool, nsys first; of a folder of reports all.
 
     The traces of torch.profiler are those of all ranks and cycles. Of several nsys runs only the first one is opened,
-    with `runs` all of them. Raises as :func:`kanalyze.readers.read` does; with `left_out`, further reports of a folder
-    that fail to open are skipped and their errors passed to it.
+    with `runs` all of them; samples beside one are not. Raises as :func:`kanalyze.readers.read` does; with `left_out`,
+    further reports of a folder that fail to open are skipped and their errors passed to it.
     """
     opened = partial(_every_report, progress=progress, cache=cache, runs=runs, left_out=left_out)
     if inside := reports_in_folder(path):  # of which none is looked into again: a link may lead back here
@@ -118,11 +124,11 @@ def _every_report(
     """The same of a path that is no folder of reports."""
     if not read_capture.accepts(path, b""):
         return [read(path, progress, cache=cache)]
-    found = [way.opened for way in ways(path, progress, cache=cache, runs=runs)]
+    found = [way.opened for way in ways(path, progress, cache=cache, runs=runs) if way.tool != SAMPLES]
     reports = _opened(found or [partial(read, path, progress, cache=cache)], left_out)  # which says what is missing
     traces = [one for one in reports if one.meta.tool == "torch.profiler"]
     for one in reports:
-        if len(traces) == 1 and isinstance(one.beside, TraceBeside):
+        if len(traces) == 1 and isinstance(one.beside, Beside):
             one.beside.use(traces[0])
     return reports
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kanalyze.readers import read, room_at
 from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.read_capture import traces_in
-from kanalyze.readers.capture.reports import Way, reports_in_folder, trace_of, ways
+from kanalyze.readers.capture.reports import SAMPLES, Way, reports_in_folder, trace_of, ways
 from kanalyze.readers.ncu.asked_launches import MANIFEST
 from kanalyze.turns import SIDES, Turn
 
@@ -93,7 +93,7 @@ def _in_capture(folder: Path, progress: Progress | None, *, cache: bool) -> list
     """The reports of a capture, with those of every repetition."""
     turns = _turns(folder)
     found = []
-    for way in ways(folder, progress, cache=cache, runs=True):
+    for way in (one for one in ways(folder, progress, cache=cache, runs=True) if one.tool != SAMPLES):
         name = way.file.stem if way.tool == "nsys" else way.tool
         found.append(_Found(way, folder / name, turns.get(name)))
     for repeated in _repeated(folder):

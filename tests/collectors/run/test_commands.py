@@ -266,3 +266,67 @@ def test_options_that_cannot_be_are_refused(options, error, told):
         checked(options)
     assert isinstance(caught.value, KanalyzeError)
     assert str(caught.value).startswith(told)
+
+
+# Samples
+
+HOST = [
+    *("--trace=cuda,nvtx,osrt", "--cuda-graph-trace=node", "--sample=process-tree", "--cpuctxsw=process-tree"),
+    "--backtrace=fp",
+]
+PYTHON = ["--python-sampling=true", "--python-sampling-frequency=1000"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "wanted", "flags"),
+    [
+        (SCRIPT, {"samples": True}, [*HOST, *PYTHON]),
+        (CUDA, {"samples": True}, HOST),
+        (CUDA, {"samples": True, "metrics": True}, [*HOST, "--gpu-metrics-devices=cuda-visible"]),
+        (
+            CUDA,
+            {"metrics": True},
+            [
+                *("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--sample=none", "--cpuctxsw=none"),
+                "--gpu-metrics-devices=cuda-visible",
+            ],
+        ),
+    ],
+)
+def test_a_pass_of_its_own_records_samples_for_a_limited_time(workload, wanted, flags):
+    plan = Plan(workload, checked(Options(**wanted, samples_for_s=7.5)), NOWHERE, Path("cap"))
+    profile, export = plan.samples(plan.sampled())
+    assert list(profile.argv) == ["nsys", "profile", *flags, "--duration=8", "--output=cap/samples", *plan.command]
+    assert export.argv[-2:] == ("--output=cap/samples.sqlite", "cap/samples.nsys-rep")
+
+
+def test_what_an_nsys_does_not_know_is_left_out_or_has_its_older_name():
+    known = "  --trace=  --cuda-graph-trace=  --sample=  --cpuctxsw=  --backtrace=  --gpu-metrics-device= "
+    what = nsys.Sampled(cpu=True, host=True, metrics=True, python=True, known=known)
+    assert what.flags == [*HOST, "--gpu-metrics-device=all"]
+    assert what.lacking == ["--python-sampling", "--python-sampling-frequency"]
+
+
+def test_without_permission_to_sample_the_cpu_the_rest_is_recorded():
+    what = nsys.Sampled(cpu=False, host=True, metrics=False, python=True)
+    assert what.flags == [
+        *("--trace=cuda,nvtx,osrt", "--cuda-graph-trace=node", "--sample=none", "--cpuctxsw=none"),
+        *PYTHON,
+    ]
+
+
+@pytest.mark.parametrize(("duration", "limit"), [(None, 60), (5.0, 5), (100.0, 60)])
+def test_the_part_of_a_run_is_that_of_nsys_and_no_longer_than_samples_may_take(duration, limit):
+    options = checked(Options(samples=True, delay_s=3, duration_s=duration))
+    plan = Plan(CUDA, options, NOWHERE, Path("cap"))
+    assert {"--delay=3", f"--duration={limit}"} <= set(plan.samples(plan.sampled())[0].argv)
+
+
+def test_the_time_of_samples_is_checked():
+    with pytest.raises(BadOptionError, match="--samples-for"):
+        checked(Options(samples_for_s=0))
+
+
+def test_samples_are_no_pass_to_choose():
+    with pytest.raises(UnknownNameError):
+        checked(Options(passes=("samples",)))

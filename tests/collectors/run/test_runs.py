@@ -10,6 +10,8 @@ import pytest
 
 from kanalyze.collectors import collect
 from kanalyze.collectors.base.errors import WorkloadError
+from kanalyze.collectors.tools import permissions
+from kanalyze.collectors.tools.permissions import Permission
 from kanalyze.errors import CollectError, OutputError
 from support.command import ROOT
 from support.stand_ins import PROGRAM, left
@@ -390,3 +392,68 @@ def test_where_another_capture_came_first_ours_goes_beside_it(program, monkeypat
     assert collect(program, output=Path("cap")).folder == Path("cap-2")
     assert left() == {"cap", "cap-2"}
     assert left(Path("cap")) == set()
+
+
+# The pass of samples
+
+
+def notes(capture):
+    return next(one["notes"] for one in capture.manifest["passes"] if one["name"] == "samples")
+
+
+def sampled(stand_ins):
+    return [words for words in stand_ins.called("nsys") if words[0] == "profile" and "--duration=60" in words]
+
+
+def test_samples_are_off_unless_asked_for_and_then_a_pass_of_their_own(stand_ins, program):
+    assert "samples" not in passes(collect(program, output=Path("cap")))
+    capture = collect(program, output=Path("sampled"), samples=True, metrics=True, repeat=2)
+    assert left(Path("sampled")) == {*FILES, "nsys-2.nsys-rep", "nsys-2.sqlite", "samples.nsys-rep", "samples.sqlite"}
+    assert passes(capture) == {"nsys": "done", "samples": "done", "ncu": "done"}
+    assert [path.name for path in capture.reports] == ["nsys.sqlite", "nsys-2.sqlite"]
+    (words,) = sampled(stand_ins)
+    assert {"--sample=process-tree", "--gpu-metrics-devices=cuda-visible"} <= set(words)
+    assert notes(capture) == []
+
+
+def test_samples_alone_are_a_capture(program):
+    capture = collect(program, output=Path("cap"), passes=(), samples=True)
+    assert passes(capture) == {"samples": "done"}
+
+
+@pytest.mark.parametrize(("name", "lost"), [("cpu_samples", "--sample=none"), ("counters", "--cpuctxsw=process-tree")])
+def test_what_is_not_permitted_is_left_out_with_the_way_to_get_it(stand_ins, program, monkeypatch, name, lost):
+    monkeypatch.setattr(permissions, name, lambda: Permission(ok=False, found="denied", remedy="ask"))
+    capture = collect(program, output=Path("cap"), passes=("nsys",), samples=True, metrics=True)
+    what = "CPU samples" if name == "cpu_samples" else "GPU metrics"
+    assert notes(capture) == [f"without {what}: denied. To get them: ask"]
+    (words,) = sampled(stand_ins)
+    assert lost in words
+    assert ("--gpu-metrics-devices=cuda-visible" in words) == (name == "cpu_samples")
+
+
+def test_metrics_alone_that_are_not_permitted_are_no_pass(program, monkeypatch):
+    monkeypatch.setattr(permissions, "counters", lambda: Permission(ok=False, found="denied", remedy="ask"))
+    capture = collect(program, output=Path("cap"), passes=("nsys",), metrics=True)
+    assert passes(capture) == {"nsys": "done", "samples": "skipped"}
+
+
+def test_metrics_that_nsys_refuses_are_left_out(stand_ins, program):
+    stand_ins.mode("nsys", "no metrics")
+    capture = collect(program, output=Path("cap"), passes=("nsys",), samples=True, metrics=True)
+    assert passes(capture) == {"nsys": "done", "samples": "done"}
+    assert [note.partition(":")[0] for note in notes(capture)] == ["without GPU metrics"]
+    assert len(sampled(stand_ins)) == 2
+    alone = collect(program, output=Path("alone"), passes=("nsys",), metrics=True)
+    assert passes(alone) == {"nsys": "done", "samples": "failed"}
+
+
+def test_an_older_nsys_lacks_options_and_warns(stand_ins, program):
+    known = "--trace=\n--cuda-graph-trace=\n--sample=\n--cpuctxsw=\n"
+    (stand_ins.folder / "nsys.help").write_text(known)
+    stand_ins.mode("nsys", "warns")
+    capture = collect(program, output=Path("cap"), passes=("nsys",), samples=True)
+    assert notes(capture) == [
+        "nsys 2025.3.2.474 has no --backtrace: without what that records",
+        "WARNING: CPU IP/backtrace sampling not supported, disabling.",
+    ]

@@ -2,12 +2,15 @@
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 
 import pytest
 
 import kanalyze
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.readers.capture.reports import counters_at, every_report
+from kanalyze.readers.capture.runs import runs_of
 from kanalyze.readers.ncu import asked_launches as capture_manifest
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
 
@@ -158,3 +161,83 @@ def test_a_capture_of_torch_alone_is_read_as_its_trace(tmp_path):
     report = kanalyze.read(tmp_path)
     assert (report.meta.path, report.meta.capture, str(report.meta.read_from)) == (tmp_path, tmp_path, str(trace))
     assert kanalyze.ops(report).equals(kanalyze.ops(kanalyze.read(trace)))
+
+
+# The pass of samples
+
+
+@pytest.fixture
+def sampled(capture):
+    """A capture of a program whose plain run and sampled run are the same recording."""
+    shutil.copyfile(REPORTS / "sampled_host.sqlite", capture / "samples.sqlite")
+    with closing(sqlite3.connect(REPORTS / "sampled_host.sqlite")) as whole:
+        (capture / "nsys.sqlite").unlink()
+        whole.execute("VACUUM INTO ?", [str(capture / "nsys.sqlite")])
+    with closing(sqlite3.connect(capture / "nsys.sqlite")) as plain:
+        for table in (
+            "COMPOSITE_EVENTS",
+            "SAMPLING_CALLCHAINS",
+            "SCHED_EVENTS",
+            "OSRT_API",
+            "OSRT_CALLCHAINS",
+            "CUDA_CALLCHAINS",
+        ):
+            plain.execute(f"DROP TABLE IF EXISTS {table}")
+        plain.commit()
+    return capture
+
+
+def test_tables_of_samples_are_of_that_pass_and_say_what_it_cost(sampled):
+    ran = run("show", "culprits", "--by", "function", "--top", "1", sampled)
+    alone = run("show", "culprits", "--by", "function", "--top", "1", REPORTS / "sampled_host.sqlite")
+    assert (ran.status, ran.text) == (0, alone.text)
+    assert ran.error.startswith(
+        f"kanalyze: culprits is from {sampled / 'samples.sqlite'}; nsys.sqlite does not record it. With samples a step "
+        "took 1.00 × as long ("
+    )
+    assert "samples" not in run("show", "kernels", sampled).error
+
+
+@pytest.mark.parametrize("table", ["cpu_samples", "scheduling"])
+def test_so_are_the_samples_themselves(sampled, table):
+    ran = run("show", table, sampled)
+    assert ran.text == run("show", table, REPORTS / "sampled_host.sqlite").text
+    assert f"{table} is from {sampled / 'samples.sqlite'}" in ran.error
+    (sampled / "samples.sqlite").unlink()
+    assert "(no rows)" in run("show", table, sampled).text
+
+
+def test_the_page_is_of_the_plain_run_and_says_what_the_samples_say_and_cost(sampled):
+    told = " ".join(run("summarize", sampled).text.partition("WHERE")[0].split())
+    assert "In a run with samples, augment_images(long) is 59" in told
+    assert "With samples a step took 1.00 × as long" in told
+    full = " ".join(run("summarize", "--full", sampled).text.partition("WHERE")[0].split())
+    assert "With samples a step took 1.00 × as long" in full
+    part = run("summarize", "--window", "step#2", sampled)
+    assert (part.status, "With samples" in part.text) == (0, False)
+
+
+def test_samples_of_a_program_that_did_other_work_have_no_price(sampled):
+    shutil.copyfile(ADD, sampled / "nsys.sqlite")
+    assert "What sampling cost cannot be told" in " ".join(run("summarize", sampled).text.split())
+
+
+def test_the_samples_are_no_second_run_of_the_program(sampled):
+    assert [report.meta.path for report in every_report(sampled, runs=True)] == [sampled]
+    assert [one.tool for one in runs_of(sampled)] == ["nsys"]
+    assert "1.00" not in run("compare", sampled, sampled).error
+
+
+def test_samples_alone_are_read_as_the_report_of_nsys(sampled):
+    (sampled / "nsys.sqlite").unlink()
+    report = kanalyze.read(sampled)
+    assert report.meta.read_from == sampled / "samples.sqlite"
+    assert report.sampled() is None
+    assert [one.tool for one in runs_of(sampled)] == ["nsys"]
+
+
+def test_damaged_samples_are_left_alone_until_they_are_asked_for(sampled):
+    (sampled / "samples.sqlite").write_text("garbage")
+    page = run("summarize", sampled)
+    assert (page.status, "With samples" in page.text) == (0, False)
+    assert run("show", "cpu_samples", sampled).status == 2
