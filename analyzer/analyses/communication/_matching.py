@@ -538,6 +538,13 @@ def _agree(base: _Sequence, other: _Sequence, mine: Ints, theirs: Ints) -> Bools
     """Row by row of places in both: whether kinds and sizes agree, and clocks can be right."""
     left, right = base.what[mine], other.what[theirs]
     same = ((left == right) | (left == _UNKNOWN) | (right == _UNKNOWN)).all(axis=1)
+    # most shifts fail here, before the times are looked up
+    same[same] = _in_time(base, other, mine[same], theirs[same])
+    return np.asarray(same)
+
+
+def _in_time(base: _Sequence, other: _Sequence, mine: Ints, theirs: Ints) -> Bools:
+    """Row by row of places in both: whether clocks can be right."""
     after, before = base.leaves[mine] & other.enters[theirs], other.leaves[theirs] & base.enters[mine]
     # as if nothing could be buffered
     nothing = ~np.any(after | before, axis=1, keepdims=True) | (base.pair and base.clock != other.clock)
@@ -545,9 +552,9 @@ def _agree(base: _Sequence, other: _Sequence, mine: Ints, theirs: Ints) -> Bools
     least = (other.start[theirs] - base.end[mine]).max(axis=1, where=after, initial=-_FAR)
     greatest = (other.end[theirs] - base.start[mine]).min(axis=1, where=before, initial=_FAR)
     if base.clock == other.clock:
-        return np.asarray(same & (least <= _ONE_HOST_NS) & (greatest >= -_ONE_HOST_NS))
+        return np.asarray((least <= _ONE_HOST_NS) & (greatest >= -_ONE_HOST_NS))
     span = base.end[mine].max(axis=1) - base.start[mine].min(axis=1)
-    return np.asarray(same & (least <= greatest + 2 * STAMP_ERROR_NS + (DRIFT * span).astype(np.int64)))
+    return np.asarray(least <= greatest + 2 * STAMP_ERROR_NS + (DRIFT * span).astype(np.int64))
 
 
 def _disagreeing(rows: Rows, told: _Told, key: Keys, runs: _Runs) -> Bools:
