@@ -14,6 +14,7 @@ from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder
 from kanalyze.readers.capture.runs import runs_of
+from kanalyze.readers.torch.decode.text import is_trace
 from kanalyze.reduction import LATER, TABLES
 from kanalyze.reduction_files import load_each, origin_of, reductions_at
 from kanalyze.report import Report
@@ -195,7 +196,19 @@ def runs_of_ranks(path: Path, progress: Progress | None, *, cache: bool) -> list
 
 
 def _of_one_tool(runs: Sequence[Run]) -> list[Run]:
-    """The runs of the tool that wrote most reports; what no reader opens as it is."""
+    """The runs of the tool that wrote most reports; what no reader opens as it is.
+
+    Beside reports of nsys, JSON that is no trace counts as none, and is kept to be named when it is opened.
+    """
     by_tool = {tool: [run for run in runs if run.tool == tool] for tool in _TOOLS}
+    foreign = [run for run in by_tool["torch"] if by_tool["nsys"] and not _is_trace(run.file)]
+    by_tool["torch"] = [run for run in by_tool["torch"] if run not in foreign]
     known = max(_TOOLS, key=lambda tool: (len(by_tool[tool]), -_TOOLS.index(tool)))
-    return by_tool[known] or [*runs]
+    return [*by_tool[known], *foreign] or [*runs]
+
+
+def _is_trace(file: Path) -> bool:
+    try:
+        return is_trace(file)
+    except OSError:
+        return True  # why it cannot be read shows when it is opened

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from kanalyze import outlets, units
-from kanalyze.cli._answers import expanded
+from kanalyze.cli._answers import expanded, of_each
 from kanalyze.cli._options import (
     Where,
+    different,
     doubted,
     opened_together,
     part,
@@ -92,7 +93,9 @@ def _page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
     """The content: of the ranks of one job together, else of the report that gives the time."""
     from kanalyze.analyses.page.file_page import file_pages  # noqa: PLC0415 - as above
 
-    opened = opened_together(expanded(reports), where, runs=False)
+    paths = different(expanded(reports))
+    found = of_each(paths, lambda report: opened_together([report], where, runs=False))
+    opened = [one for some in found for one in some]
     if several_ranks(one.meta for one in opened):
         if any(value is not None for value in part(where).values()):
             message = "the ranks of a job are shown whole; give one of their reports for a part of it."

@@ -1,12 +1,15 @@
 """``kanalyze ranks``, and what leads there."""
 
+import gzip
 import json
+from pathlib import Path
 
 import pytest
 
 from support.command import SAMPLES, run
 
 JOB = SAMPLES / "ddp_late"
+REPORTS = Path(__file__).parents[1] / "reports"
 
 
 def test_the_page_has_the_answer_first():
@@ -56,3 +59,43 @@ def test_a_rank_that_is_given_twice_is_read_once():
     ran = run("ranks", JOB / "rank0.json.gz", JOB / "rank1.json.gz", JOB / "rank0.json.gz")
     assert "2 ranks" in ran.text.splitlines()[0]
     assert "further reports of ranks: 1" in " ".join(ran.text.split())
+
+
+def _beside_other_json(folder: Path) -> list[str]:
+    """Writes a nsys report of two ranks, and more files of JSON that are no trace than there are reports."""
+    (folder / "job.sqlite").write_bytes((REPORTS / "nccl.sqlite").read_bytes())
+    (folder / "config.json").write_text('{"batch": 4, "note": ["ph"]}')
+    (folder / "losses.json").write_text("[1.5, 0.5]")
+    (folder / "settings.json.gz").write_bytes(gzip.compress(b'[{"lr": 0.1}]'))
+    return ["config.json", "losses.json", "settings.json.gz"]
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        (("ranks", "runs"), 0, "2 ranks   nsys"),
+        (("show", "collectives", "runs"), 0, "all_reduce"),
+        (("reduce", "runs", "-o", "out"), 1, "1 report reduced, 3 left out"),
+    ],
+)
+def test_json_that_is_no_trace_is_named_and_the_reports_of_nsys_are_read(command, status, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    names = _beside_other_json(folder)
+    ran = run(*command)
+    assert ran.status == status
+    assert said in ran.text + ran.error
+    told = [line for line in ran.error.splitlines() if "left out: " in line]
+    assert [name for name in names if any(name in line for line in told)] == names
+
+
+@pytest.mark.slow
+def test_traces_beside_other_json_make_one_file_of_the_job(tmp_path):
+    for name in ("rank0.json.gz", "rank1.json.gz"):
+        (tmp_path / name).write_bytes((JOB / name).read_bytes())
+    (tmp_path / "config.json").write_text("{}")
+    ran = run("html", tmp_path, "-o", tmp_path / "job.html")
+    assert ran.status == 0
+    assert "config.json" in ran.error
+    assert (tmp_path / "job.html").stat().st_size > 100_000

@@ -7,6 +7,7 @@ that cannot be decoded because of it are put together again (:mod:`kanalyze.read
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import zlib
@@ -261,6 +262,21 @@ def open_text(path: Path) -> PlainText | GzipText:
     with path.open("rb") as file:
         compressed = file.read(len(_GZIP)) == _GZIP
     return GzipText(path) if compressed else PlainText(path)
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file begins as a trace does: as an object with trace events, or as a list of such."""
+    try:
+        text = open_text(path)
+    except UnknownFormatError:
+        return False
+    if not text.around.bare:
+        return True
+    with (gzip.open if isinstance(text, GzipText) else open)(path, "rb") as file:
+        try:
+            return b'"ph"' in file.read(_READ_BYTES)
+        except (EOFError, zlib.error):
+            return True  # damage shows when it is read
 
 
 def _until_error(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:

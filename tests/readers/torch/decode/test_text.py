@@ -7,7 +7,7 @@ import pytest
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.torch.decode import text as trace_text
 from kanalyze.readers.torch.decode.repair import outline
-from kanalyze.readers.torch.decode.text import between, is_tail, open_text, split_tail
+from kanalyze.readers.torch.decode.text import between, is_tail, is_trace, open_text, split_tail
 from support.made_traces import LAYOUTS, trace, written_to, x
 
 EVENTS = [
@@ -199,3 +199,20 @@ def test_the_events_are_looked_for_only_so_far(tmp_path, monkeypatch):
     assert taken(written_to(tmp_path, filler + b'"traceEvents": []}'))[1].around.tail == b"}"
     with pytest.raises(UnknownFormatError, match="JSON without traceEvents"):
         open_text(written_to(tmp_path, b'{"a": "' + b"x" * (5 << 20) + b'", "traceEvents": []}'))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b'{"schemaVersion": 1, "traceEvents": [{"ph": "X"}]}', True),
+        (b'[{"ph": "X", "ts": 1}]', True),
+        (b'{"note": "traceEvents", "ph": 1}', False),
+        (b'[{"lr": 0.1}]', False),
+        (b"[1, 2]", False),
+    ],
+)
+@pytest.mark.parametrize("packed", [bytes, gzip.compress])
+def test_a_trace_is_told_from_other_json(text, found, packed, tmp_path):
+    path = tmp_path / "any.json"
+    path.write_bytes(packed(text))
+    assert is_trace(path) is found
