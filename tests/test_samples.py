@@ -60,7 +60,7 @@ def manifest_of(folder: Path) -> dict:
 
 
 def test_there_are_these_and_no_other_and_all_are_small():
-    others = [*BASELINES, "ddp_four", "ddp_late", "pipeline_four", "seeds"]
+    others = [*BASELINES, "ddp_four", "ddp_late", "pipeline_four", "sampled", "seeds"]
     assert sorted(path.name for path in SAMPLES.iterdir()) == ["README.md", *sorted([*NAMES, *others])]
     assert sorted(path.name for path in (SAMPLES / "seeds").iterdir()) == [f"{name}.kz" for name in SEEDS]
     assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 25_000_000
@@ -117,6 +117,38 @@ def test_nothing_is_left_to_redact(folder):
     held = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     held |= {path: gzip.decompress(data) for path, data in held.items() if path.suffix == ".gz"}
     assert not [(path.name, place) for path, data in held.items() for place in PLACES if place in data]
+
+
+@pytest.mark.parametrize("name", ["functions", "loader", "lock", "python", "traffic"])
+def test_samples_tell_no_place_and_are_named(name):
+    path = SAMPLES / "sampled" / f"{name}.sqlite"
+    assert not [place for place in PLACES if place in path.read_bytes()]
+    assert run("redact", path, "--check").lines[1] == "  nothing"
+    told = (SAMPLES / "README.md").read_text()
+    assert f"| `sampled/{name}.sqlite` |" in told
+    assert f" sample_reports/sampled/{name}.sqlite" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "share"),
+    [
+        ("functions", {"function": "augment_images(long)", "state": "running"}, 0.6),
+        ("functions", {"function": "work_for(long)", "state": "running"}, 0.4),
+        ("lock", {"function": "update_table()", "waits_on": "lock"}, 0.985),
+        ("python", {"function": "tokenize"}, 0.6),
+        ("python", {"function": "build_prompt"}, 0.4),
+        ("loader", {"waits_on": "DataLoader worker"}, 0.87),
+    ],
+)
+def test_samples_tell_what_their_programs_do(name, keys, share):
+    found = kanalyze.culprits(real_report(SAMPLES / "sampled" / f"{name}.sqlite"), by="function")
+    assert found.filter(**keys).get_column("host_share").sum() == pytest.approx(share, abs=0.02)
+
+
+def test_sampled_units_tell_the_traffic_of_a_copy():
+    """Eleven copies of 4 GiB read and write as much, in 23.76 ms."""
+    found = kanalyze.gpu_units(real_report(SAMPLES / "sampled" / "traffic.sqlite")).row(0, named=True)
+    assert found["dram_read_bytes"] == pytest.approx(11 * (4 << 30), rel=0.1)
 
 
 @pytest.mark.parametrize("name", [*BASELINES, *(f"seeds/{name}.kz" for name in SEEDS)])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze.redact import nsys_settings
 from kanalyze.redact.nsys_known import IDENTIFIERS, NUMBERS, PROFILED, REFERENCES, SAMPLES, TABLES, Table
+from kanalyze.redact.nsys_stacks import PythonStacks
 from kanalyze.redact.sqlite_files import columns_of, failed, opened, quoted, tables_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ SIGNS: Final = frozenset(
 )
 
 #: Redaction rules for strings, strictest first, for those referred to by several columns.
-_STRICTEST: Final[tuple[How, ...]] = ("path", "free", "name")
+_STRICTEST: Final[tuple[How, ...]] = ("path", "free", "module", "name")
 
 _PROCESS: Final = 24  # thread bits of a globalTid
 
@@ -80,6 +81,8 @@ class _Copy:
     def __post_init__(self) -> None:
         self.database.create_function("redacted", 2, self._redacted, deterministic=True)
         self.database.create_function("not_a_number", 0, _refuse)
+        columns = {column.name for column in columns_of(self.database, "NVTX_EVENTS")}
+        self._stacks = PythonStacks(self.database, columns)
 
     def table(self, name: str, have: list[str]) -> None:
         """Copy the table `name`, if it is known."""
@@ -120,7 +123,7 @@ class _Copy:
         return [column for column in columns if column.name in known]
 
     def _insert(self, name: str, spec: Table, columns: list[Column], have: list[str]) -> None:
-        made = {quoted(column.name): self._expression(spec, column) for column in columns}
+        made = {quoted(column.name): self._expression(name, spec, column) for column in columns}
         if spec.numbered and not any(column.is_row_id for column in columns):
             made = {"rowid": "rowid", **made}
         where = "TRUE"
@@ -144,13 +147,19 @@ class _Copy:
             self.texts.removed.add(_SAMPLED.get(name, what), gone)
         for column in columns:
             if column.name in IDENTIFIERS:
-                sql = f"SELECT count(*) FROM {table} WHERE coalesce({quoted(column.name)}, '') NOT IN ('', 0)"
+                kept = self._stacks.expression(name, column.name) or "NULL"
+                sql = (
+                    f"SELECT count(*) FROM {table} "
+                    f"WHERE coalesce({quoted(column.name)}, '') NOT IN ('', 0) AND ({kept}) IS NULL"
+                )
                 what = "payloads of ranges" if column.name == "binaryData" else "ids and addresses of GPUs"
                 self.texts.removed.add(what, self.database.execute(sql).fetchone()[0])
 
-    def _expression(self, spec: Table, column: Column) -> str:
+    def _expression(self, table: str, spec: Table, column: Column) -> str:
         name = quoted(column.name)
         how = spec.texts.get(column.name)
+        if stack := self._stacks.expression(table, column.name):
+            return stack
         if column.name in IDENTIFIERS or how == "blank":
             return column.nothing
         if how:
@@ -176,7 +185,7 @@ class _Copy:
 
     def _used(self, have: list[str]) -> dict[int, How]:
         """The string ids that kept columns refer to, with the rule for each."""
-        used: dict[int, How] = {}
+        used = dict(self._stacks.used)
         order = {how: rank for rank, how in enumerate(_STRICTEST)}
         for table in (name for name in have if name in TABLES and name != "StringIds"):
             # rows of processes that were not profiled are gone; all other tables are copied unchanged, or not yet
@@ -196,7 +205,7 @@ class _Copy:
         if value is None:
             return None
         text = value.decode("utf-8", "surrogateescape")
-        rules = {"name": self.texts.name, "free": self.texts.free, "path": self.texts.path}
+        rules = {"name": self.texts.name, "free": self.texts.free, "path": self.texts.path, "module": self.texts.module}
         return rules[how](text).encode("utf-8", "surrogateescape")
 
 

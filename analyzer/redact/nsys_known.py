@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: How a text is redacted: only certain matches (`name`), every identifying pattern (`free`), reduced to the last
-#: path component (`path`), or emptied (`blank`).
-How = Literal["name", "free", "path", "blank"]
+#: path component (`path`), or to that and the kind of folder that a module is in (`module`), or emptied (`blank`).
+How = Literal["name", "free", "path", "module", "blank"]
 
 #: Which rows are kept: all, those of profiled processes, stacks of their samples, or those of allowlisted settings.
 Rows = Literal["all", "profiled", "sampled", "settings"]
@@ -73,7 +73,8 @@ REFERENCES: Final[Mapping[str, How]] = {
     **dict.fromkeys(
         ("demangledName", "shortName", "mangledName", "nameId", "textId", "symbol", "CpuInstruction"), "name"
     ),
-    **dict.fromkeys(("module", "sourceFile"), "path"),
+    "sourceFile": "path",
+    "module": "module",
     "jsonTextId": "free",
 }
 

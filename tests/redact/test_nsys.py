@@ -13,6 +13,9 @@ import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
 from kanalyze.redact import redact
+from kanalyze.redact.folder import Removed
+from kanalyze.redact.rules.names import asked
+from kanalyze.redact.rules.texts import Texts
 from support.command import ADD, ADD_UM, REPORTS
 from support.exports import altered
 from support.nsys_versions import VERSIONS, as_written_by
@@ -88,8 +91,7 @@ def assert_same_tables(before, after):
         for found in (one, other):
             del found["critical_path"], found["findings"]
     for found in (one, other):  # made of payloads of ranges, which are taken out
-        for name in ("communicator_calls", "python_samples"):
-            found.pop(name, None)
+        found.pop("communicator_calls", None)
         found["stack_frames"] = of_files(found["stack_frames"])
         if isinstance(found["ledger"], pl.DataFrame):
             found["ledger"] = without_details_of_communication(found["ledger"])
@@ -286,3 +288,59 @@ def test_samples_of_profiled_processes_stay_with_their_functions(tmp_path):
     assert found.get_column("module").unique().drop_nulls().to_list() == ["host"]
     told = ["function", "state", "chain", "samples", "ns"]
     assert found.select(told).equals(kanalyze.culprits(before, by="function").select(told))
+
+
+def test_python_stacks_stay_with_the_kind_of_folder_of_their_files(tmp_path):
+    """So that they tell the same; nothing else of a payload stays, nor the payloads of other ranges."""
+    path, copied = tmp_path / "sampled.sqlite", tmp_path / "copy.sqlite"
+    shutil.copyfile(REPORTS / "sampled_python.sqlite", path)
+    with closing(sqlite3.connect(path)) as database:
+        (wide,) = database.execute(
+            "SELECT max(hex(binaryData) LIKE '%1E050000%') FROM NVTX_EVENTS WHERE binaryData NOT NULL"
+        ).fetchone()
+        assert wide, "memory of the program in what fills frames up"
+        columns = "start, eventType, globalTid, domainId, text, binaryData"
+        sql = f"INSERT INTO NVTX_EVENTS ({columns}) VALUES (?, ?, ?, ?, ?, ?)"
+        (thread,) = database.execute("SELECT globalTid FROM NVTX_EVENTS WHERE eventType = 75").fetchone()
+        database.execute(sql, (451_800_000, 34, thread, 77, "own", b"secret payload" * 9))
+        database.execute(sql, (451_800_000, 34, thread, 1, "own", b"secret payload" * 9))
+        database.commit()
+    removed = redact(path, copied).counts
+    assert removed["payloads of ranges"] == 2
+    with closing(sqlite3.connect(copied)) as database:
+        held = [row[0] for row in database.execute("SELECT binaryData FROM NVTX_EVENTS WHERE binaryData NOT NULL")]
+    assert held
+    assert not [data for data in held if b"secret" in data or b"\x1e\x05\x00\x00" in data]
+    before, after = (kanalyze.read(one) for one in (REPORTS / "sampled_python.sqlite", copied))
+    one, other = (found.table("python_samples").drop_nulls("stack_id") for found in (before, after))
+    assert one.equals(other)
+    told = ["function", "state", "waits_on", "call", "chain", "evidence", "samples", "ns"]
+    one, other = (kanalyze.culprits(found, by="function").select(told) for found in (before, after))
+    assert one.equals(other)
+    assert kanalyze.culprits(after, by="function").get_column("module").drop_nulls().unique().to_list() == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("module", "kept"),
+    [
+        ("/home/jane/secret/app", "app"),
+        ("/usr/lib/x86_64-linux-gnu/libc.so.6", "/usr/lib/libc.so.6"),
+        ("/lib64/ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.2"),
+        ("/usr/local/cuda-13.0/lib64/libcudart.so.13", "/usr/local/cuda/libcudart.so.13"),
+        ("/opt/nvidia/nsight-systems/2025/libToolsInjection64.so", "/opt/nvidia/libToolsInjection64.so"),
+        ("/home/jane/venv/lib/python3.12/site-packages/acme/net.py", "/site-packages/net.py"),
+        (
+            "/home/jane/venv/lib/python3.12/site-packages/torch/utils/data/dataloader.py",
+            "/site-packages/torch/utils/data/dataloader.py",
+        ),
+        ("/home/jane/conda/lib/python3.12/threading.py", "/lib/python3.12/threading.py"),
+        ("/home/jane/code/lib/mine.so", "mine.so"),
+        ("[kernel.kallsyms]", "[kernel.kallsyms]"),
+        ("<string>", "<string>"),
+    ],
+)
+def test_a_module_keeps_the_kind_of_its_folder(module, kept):
+    texts = Texts(asked((), ()), Removed())
+    assert texts.module(module) == kept
+    assert texts.module(kept) == kept
+    assert texts.removed.counts["paths"] == (module != kept)

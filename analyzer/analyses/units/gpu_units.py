@@ -74,7 +74,8 @@ _RANGES: Final = ("range", "range_detail")
 def _grouped(by: str, doc: str, reads: tuple[str, ...], *keys: Column) -> Table:
     may_read = ("op", "kernel_config", "copy_detail") if by == "iteration" else ()
     told, when = (_DEVICE, *keys, *_MEANS), f"--by {by}"
-    return Table("gpu_units", doc, told, when=when, telling=TABLE.telling, reads=(*_READS, *reads), may_read=may_read)
+    telling = (*(key.name for key in keys), *TABLE.telling)
+    return Table("gpu_units", doc, told, when=when, telling=telling, reads=(*_READS, *reads), may_read=may_read)
 
 
 #: The tables that the groupings give.

@@ -7,13 +7,13 @@ memory at once.
 
 from __future__ import annotations
 
-import struct
 from functools import cached_property
 from html import unescape
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.python_stacks import DOMAIN, DOMAINS, MARK, Frame, unpacked
 from kanalyze.readers.nsys.events import process_of, thread_of
 from kanalyze.sample_model import CALL_STACKS, CPU_SAMPLES, PYTHON_SAMPLES, SCHEDULING, STACK_FRAMES
 
@@ -35,22 +35,13 @@ _PYTHON: Final = len(_CHAINS)
 #: Tables of calls that have a stack, and the table that it is in. Id 0 of OSRT_API means none, and is in no chain.
 _CALLS: Final = {"OSRT_API": "OSRT_CALLCHAINS", "CUPTI_ACTIVITY_KIND_RUNTIME": "CUDA_CALLCHAINS"}
 
-#: Domains of Python stacks, by whether they are taken at regular intervals.
-_DOMAINS: Final = {"Python Periodic Sampling": True, "Python Backtrace on CUDA": False}
-
-#: Event types of NVTX: a mark, and a domain's name. Class of the traced calls of OSRT_API; others are marks.
-_MARK: Final = 34
-_DOMAIN: Final = 75
+#: Class of the traced calls of OSRT_API; others are marks.
 _TRACED: Final = 27
 
 #: Modules of the entries that nsys puts where a stack breaks off.
 _NO_MODULES: Final = ("[Broken backtraces]", "[Max depth]")
 
-#: A payload's header (count, schema, size, offset), its own (thread state id, state, frames), and a frame of it
-#: (StringIds of function and file, line).
-_HEADER: Final = struct.Struct("<4Q")
-_STACK: Final = struct.Struct("<QiI")
-_FRAME: Final = struct.Struct("<QQI4x")
+#: nsys' numbers for the state of a Python thread.
 _STATES: Final = {1: "Running", 2: "Blocking Wait", 3: "Uninterruptible"}
 
 
@@ -202,12 +193,12 @@ class Samples:
         known = known.with_columns(
             pl.Series("periodic", [*domains.values()]), pl.col("process_id", "domainId").cast(pl.Int64)
         )
-        marks = raw.with_row_index("row").filter(pl.col("eventType") == _MARK)
+        marks = raw.with_row_index("row").filter(pl.col("eventType") == MARK)
         marks = marks.with_columns(process_id=process_of("globalTid")).join(
             known, on=["process_id", "domainId"], maintain_order="left"
         )
-        payloads = [_unpacked(blobs[row]) if blobs is not None else None for row in marks.get_column("row")]
-        numbers: dict[tuple[tuple[int, int, int], ...], int] = {}
+        payloads = [_stack(blobs[row]) if blobs is not None else None for row in marks.get_column("row")]
+        numbers: dict[tuple[Frame, ...], int] = {}
         stacks = [
             numbers.setdefault(one[1], _SOURCE * _PYTHON + len(numbers)) if one and one[1] else None for one in payloads
         ]
@@ -227,12 +218,12 @@ class Samples:
             return {}
         columns = {"eventType": pl.Int64, "globalTid": pl.Int64, "domainId": pl.Int64, "text": pl.String}
         named = self._database.frame(_NVTX, columns).filter(
-            (pl.col("eventType") == _DOMAIN) & pl.col("text").is_in([*_DOMAINS])
+            (pl.col("eventType") == DOMAIN) & pl.col("text").is_in([*DOMAINS])
         )
         rows = named.select(process_of("globalTid").alias("process_id"), "domainId", "text")
-        return {(process, domain): _DOMAINS[text] for process, domain, text in rows.iter_rows()}
+        return {(process, domain): DOMAINS[text] for process, domain, text in rows.iter_rows()}
 
-    def _python_frames(self, numbers: dict[tuple[tuple[int, int, int], ...], int]) -> pl.DataFrame:
+    def _python_frames(self, numbers: dict[tuple[Frame, ...], int]) -> pl.DataFrame:
         texts = self._labels.of("StringIds")
         rows = [
             (number, depth, _plain(texts.get(function)), _plain(texts.get(file)), line)
@@ -258,16 +249,8 @@ def _traced(raw: pl.DataFrame) -> pl.DataFrame:
     return raw.filter((pl.col("eventClass") == _TRACED).fill_null(value=True))
 
 
-def _unpacked(blob: object) -> tuple[int, tuple[tuple[int, int, int], ...]] | None:
-    """State of the thread, and its frames (function, file, line), innermost first; None where there is no payload."""
+def _stack(blob: object) -> tuple[int, tuple[Frame, ...]] | None:
+    """State of the thread, and its frames; None where there is no payload."""
     data = blob.encode() if isinstance(blob, str) else blob
-    if not isinstance(data, bytes) or len(data) < _HEADER.size:
-        return None
-    _, _, size, begin = _HEADER.unpack_from(data)
-    if begin + size > len(data) or size < _STACK.size:
-        return None
-    _, state, count = _STACK.unpack_from(data, begin)
-    if _STACK.size + count * _FRAME.size > size:
-        return None
-    frames = (_FRAME.unpack_from(data, begin + _STACK.size + at * _FRAME.size) for at in range(count))
-    return state, tuple((function, file, line) for function, file, line in frames)
+    found = unpacked(data) if isinstance(data, bytes) else None
+    return None if found is None else (found.state, found.frames)

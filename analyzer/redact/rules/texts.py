@@ -40,6 +40,21 @@ _REMEMBERED: Final = 100_000
 
 _SEPARATORS: Final = re.compile(r"[\\/]+")
 
+#: Folders of modules that every machine has: of installed packages (of torch with its own folders), Python, the system,
+#: CUDA and ROCm.
+_KINDS_OF_FOLDERS: Final = tuple(
+    map(
+        re.compile,
+        (
+            r"(?P<kind>/(?:site|dist)-packages(?=/torch/)(?:/\w+)+)(?=/[^/]+\Z)",
+            r"(?P<kind>/(?:site|dist)-packages)/",
+            r"(?P<kind>/lib/python3\.\d+)/",
+            r"\A(?P<kind>/(?:usr/)?lib(?:32|64|exec)?)/",
+            r"\A(?P<kind>/usr/local/(?:cuda|nvidia)|/opt/(?:nvidia|rocm))\b",
+        ),
+    )
+)
+
 
 class Texts:
     """Redaction rules for texts, with the identifying names of one report."""
@@ -76,6 +91,13 @@ class Texts:
     def path(self, text: str) -> str:
         """Redacts a path to its last component."""
         return self._made("path", text, self._path)
+
+    def module(self, text: str) -> str:
+        """Redacts the path of a program, library or source file to its last component and the kind of its folder.
+
+        That it is of the system, of CUDA, or of an installed package tells whose code it is; of torch the file stays.
+        """
+        return self._made("module", text, self._module)
 
     def names_and_secrets(self, text: str) -> str:
         """Redacts only names and tokens in `text`, for texts otherwise redacted already."""
@@ -139,6 +161,15 @@ class Texts:
         if last != text:
             self._counts["paths"] += 1
         return self._identified(last)
+
+    def _module(self, text: str) -> str:
+        found = next(filter(None, (kind.search(text) for kind in _KINDS_OF_FOLDERS)), None)
+        if found is None or text in self._whole:
+            return self._path(text)
+        told = f"{found['kind']}/{_SEPARATORS.split(text)[-1]}"
+        if told != text:
+            self._counts["paths"] += 1
+        return self._identified(told)
 
     def _identified(self, text: str) -> str:
         rules = (*ADDRESSES, *self._named) if ADDRESS_HINT.search(text) else self._named
