@@ -43,13 +43,20 @@ def reduced(events: pl.DataFrame, length_ns: int, most: int, whole: tuple[int, i
     long, short = every.filter(alone), every.filter(~alone)
     bins = max((most - kept) // max(short.select(_KEYS).n_unique(), 1), 1)
     width = max(-(-length_ns // bins), 1)
-    by_bin = short.group_by(*_KEYS, (pl.col("start") // width).alias("bin"), maintain_order=True).agg(
-        pl.all().exclude(*_SUMMED).get(pl.col("longest_ns").arg_max()),
-        pl.col("start").min(),
-        pl.col("end", "longest_ns").max(),
-        pl.col("covered_ns", "count").sum(),
+    own = [name for name in short.columns if name not in (*_KEYS, *_SUMMED)]
+    in_bins = [*_KEYS, (pl.col("start") // width).alias("bin")]
+    by_bin = (
+        short.with_row_index("place")
+        .group_by(in_bins, maintain_order=True)
+        .agg(
+            pl.col("place").get(pl.col("longest_ns").arg_max()),
+            pl.col("start").min(),
+            pl.col("end", "longest_ns").max(),
+            pl.col("covered_ns", "count").sum(),
+        )
     )
-    summed = by_bin.with_columns(several=pl.col("count") > 1).select(*long.columns)
+    longest = short.select(own)[by_bin.get_column("place")]
+    summed = by_bin.hstack(longest).with_columns(several=pl.col("count") > 1).select(*long.columns)
     return pl.concat([long, summed]).sort(*order, maintain_order=True)
 
 
