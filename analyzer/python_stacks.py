@@ -57,5 +57,6 @@ def unpacked(data: bytes) -> Stack | None:
 def packed(stack: Stack) -> bytes:
     """The payload of a stack and nothing else: fillers, which hold memory of the program, are 0."""
     size = _STACK.size + len(stack.frames) * _FRAME.size
-    head = _HEADER.pack(stack.payloads, stack.schema, size, _HEADER.size) + _STACK.pack(0, stack.state, len(stack.frames))
-    return head + b"".join(_FRAME.pack(*frame) for frame in stack.frames)
+    head = _HEADER.pack(stack.payloads, stack.schema, size, _HEADER.size)
+    own = _STACK.pack(0, stack.state, len(stack.frames))
+    return head + own + b"".join(_FRAME.pack(*frame) for frame in stack.frames)
