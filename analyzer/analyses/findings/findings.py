@@ -73,7 +73,7 @@ TABLE: Final = Table(
         "streams",
         "devices",
     ),
-    may_read=("communicator_calls", "memory", "fault_detail", "op_detail", "graph_detail", "processes"),
+    may_read=("gpu_metrics", "communicator_calls", "memory", "fault_detail", "op_detail", "graph_detail", "processes"),
 )
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.sampled_units import RULES
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.iterations._sampling_cost import sampling_cost
 from kanalyze.analyses.iterations._steady import known_steady_part
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 _NOTABLE: Final = 0.1
 _SAMPLES: Final = 20
 
-#: Longer names of functions are shortened.
+#: So many findings on the GPU's units are told.
+_TOLD: Final = 2
+
+#: Longer names are shortened.
 _LONGEST: Final = 48
 
 
@@ -32,17 +37,31 @@ def sampled_beside(report: Report) -> str:
     if other is None:
         return ""
     try:
-        return f"{_most_waited_for(other)}{sampling_cost(report, other)}"
+        view = _steady(other)
+        return f"{_most_waited_for(view)}{_units(view)}{sampling_cost(report, other)}"
     except KanalyzeError:  # which a table of that run says
         return ""
 
 
-def _most_waited_for(report: Report) -> str:
-    """The function with most of the host time of the steady part, on the GPU with most of it; empty without samples."""
+def _steady(report: Report) -> Report:
     steady = known_steady_part(report)
-    view = report if steady is None else report.narrow(window=steady.window)
+    return report if steady is None else report.narrow(window=steady.window)
+
+
+def _units(report: Report) -> str:
+    """What findings say of the GPU's units in the steady part; empty where they say nothing."""
+    if report.table("gpu_metrics").is_empty():
+        return ""
+    rules = {rule.__name__.replace("_", "-") for rule in RULES}
+    found = [one for one in ranked(report) if one.rule in rules]
+    told = [one.headline.format(*(shortened(name, _LONGEST) for name in one.names)) for one in found[:_TOLD]]
+    return f"By its GPU metrics: {'; '.join(told)}. " if told else ""
+
+
+def _most_waited_for(report: Report) -> str:
+    """The function with most of the host time, on the GPU with most of it; empty without samples."""
     try:
-        rows = culprits(view, by="function")
+        rows = culprits(report, by="function")
     except KanalyzeError:
         return ""
     waited = rows.group_by("device").agg(pl.col("ns").sum()).sort("ns", "device", descending=[True, False])

@@ -80,7 +80,7 @@ _TOLD: Final = 2
 
 #: What the time of a finding counts in their order: little for those that say what the ledger says, without a cause of
 #: their own; much for one that makes the times of all others hold another program's work.
-_COUNTS: Final = {"host-computes": 0.2, "low-utilisation": 0.2, "shared-gpu": 5.0}
+_COUNTS: Final = {"host-computes": 0.2, "low-utilisation": 0.2, "dram-bound": 0.2, "shared-gpu": 5.0}
 
 #: From so many devices on the page is of one of them.
 _SEVERAL: Final = 2

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses.counters._sampled_means import grids, means
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle._idle_parts import range_names
@@ -14,7 +15,6 @@ from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.ranges._projection import projection
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.timeline._ledger_pieces import ledger_pieces
-from kanalyze.analyses.units._sampled_means import grids, means
 from kanalyze.columns.lookup import gathered
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.units._sampled_means import COUNTERS, Grid, grids, means
+from kanalyze.analyses.counters._sampled_means import COUNTERS, Grid, grids, means
 from kanalyze.analyses.units.gpu_units import BY_BUCKET, BY_GAP, BY_ITERATION, BY_RANGE, TABLE, gpu_units
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, kernel, nvtx, report

@@ -241,3 +241,15 @@ def test_damaged_samples_are_left_alone_until_they_are_asked_for(sampled):
     page = run("summarize", sampled)
     assert (page.status, "With samples" in page.text) == (0, False)
     assert run("show", "cpu_samples", sampled).status == 2
+
+
+def test_the_page_says_what_metrics_of_the_other_run_show(sampled):
+    for name in ("nsys", "samples"):
+        shutil.copyfile(REPORTS / "metrics_phases.sqlite", sampled / f"{name}.sqlite")
+    with closing(sqlite3.connect(sampled / "nsys.sqlite")) as plain:
+        plain.execute("DROP TABLE GPU_METRICS")
+        plain.commit()
+    told = " ".join(run("summarize", sampled).text.partition("WHERE")[0].split())
+    assert "By its GPU metrics: 6.0 % of the SMs are active: few_blocks(float *, long long). " in told
+    ran = run("show", "gpu_units", sampled)
+    assert (ran.status, f"gpu_units is from {sampled / 'samples.sqlite'}" in ran.error) == (0, True)

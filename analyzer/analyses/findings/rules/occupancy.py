@@ -11,6 +11,7 @@ from kanalyze.analyses.device._launch_shapes import SHAPE, other_shapes
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._places import place_of_kernel
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules.sampled_units import few_sms_active
 from kanalyze.analyses.occupancy.occupancy import (
     SHARED_SETTING,
     launch_occupancy,
@@ -105,7 +106,7 @@ def small_grid(report: Report) -> list[Finding]:
     the latter.
     """
     found, per = [], per_iteration(report)
-    small = small_grids(report)
+    small = small_grids(report).join(_measured(report), on=["device", "name"], how="anti")
     for (device,), shapes in small.partition_by("device", as_dict=True, maintain_order=True).items():
         top = shapes.row(0, named=True)
         fit = top["sm_count"] * (top["max_threads_per_sm"] or 0)
@@ -124,6 +125,12 @@ def small_grid(report: Report) -> list[Finding]:
         headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
         found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
     return found
+
+
+def _measured(report: Report) -> pl.DataFrame:
+    """Kernels of which samples say the same, in the types of launches; the finding few-sms has them."""
+    names = few_sms_active(report).select("device", "name")
+    return names.with_columns(pl.col("name").cast(launch_occupancy(report).schema["name"]))
 
 
 #: The remedy for small grids, in CUDA and in PyTorch, whose kernels choose their grids by the shapes; and in a line.

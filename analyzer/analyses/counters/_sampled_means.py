@@ -127,8 +127,16 @@ def means(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
     return _shaped(total.join(sums, on="key", how="left", maintain_order="left"))
 
 
+def cells_within(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
+    """The cells that lie in disjoint `spans` (start, end) but for their edges: start, ns, samples and the values."""
+    inside = _told(grid, spans.with_columns(key=pl.lit(0)))
+    return inside.with_columns(start=grid.cells.get_column("start").gather(inside.get_column("cell"))).drop(
+        "key", "cell"
+    )
+
+
 def _told(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
-    """The cells that tell of a key: key, ns (of the key in the cell), samples, and the cell's values."""
+    """The cells that tell of a key: key, cell, ns (of the key in the cell), samples, and its values."""
     cells = grid.cells
     first = count_up_to(cells.get_column("end"), spans.get_column("start"), equal=True)
     stop = count_up_to(cells.get_column("start"), spans.get_column("end"), equal=False)
