@@ -38,15 +38,15 @@ class CopyPoints:
 
 
 def copy_points(report: Report) -> CopyPoints | None:
-    """The copies in scope whose size is known; None without such."""
+    """The copies in scope whose size is known; None without a large one, which alone shows what a link can do."""
     detail = report.copy_detail.select(
         "event_id", "size_bytes", pl.col("direction", "source_memory", "target_memory").cast(pl.String)
     )
     work = device_operations(report).filter(pl.col("kind") == "memcpy")
     copies = work.join(detail, on="event_id").filter((pl.col("size_bytes") > 0) & (pl.col("dur_ns") > 0))
-    if copies.is_empty():
-        return None
     large = copies.filter(pl.col("size_bytes") >= LARGE_BYTES)
+    if large.is_empty():
+        return None
     fastest = large.with_columns(bandwidth_bytes_per_s=rate(pl.col("size_bytes"), pl.col("dur_ns")))
     keys = ["direction", "source_memory", "target_memory", "size_bytes"]
     sums = copies.group_by(keys).agg(count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum())

@@ -54,7 +54,7 @@ def test_nothing_where_nothing_was_measured(name):
 
 
 def test_copies_by_size_are_all_copies_and_the_line_is_the_fastest_large_one():
-    found = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
+    found = kanalyze.read(SAMPLES / "streams" / "nsys.sqlite")
     points = copy_points(found)
     detail = found.copy_detail.select("event_id", "size_bytes", pl.col("direction").cast(pl.String))
     rows = found.kind("memcpy").join(detail, on="event_id").select("direction", "size_bytes", "dur_ns").rows()
@@ -71,5 +71,6 @@ def test_copies_by_size_are_all_copies_and_the_line_is_the_fastest_large_one():
         assert row["bandwidth_bytes_per_s"] == pytest.approx(row["size_bytes"] * row["count"] / row["total_ns"] * 1e9)
 
 
-def test_no_copies_no_points():
+def test_no_large_copies_no_points():
     assert copy_points(report([kernel(0, 10)])) is None
+    assert copy_points(real_report(REPORTS / "emit_nvtx.sqlite")) is None
