@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hypothesis import strategies as st
+
 from support.build import call, host, kernel, nvtx, report
 
 if TYPE_CHECKING:
@@ -44,6 +46,18 @@ class Sync(NamedTuple):
     """The thread waits for one stream, or for all (None)."""
 
     stream: int | None
+
+
+_STREAMS = st.sampled_from([1, 2, 3])
+_NS = st.integers(1, 60).map(lambda number: 4 * number)
+_INSTRUCTION = st.one_of(
+    st.builds(Host, _NS),
+    st.builds(Launch, st.sampled_from(["a", "b"]), _NS, _STREAMS),
+    st.builds(Launch, st.sampled_from(["a", "b"]), _NS, _STREAMS),
+    st.builds(Event, _STREAMS, _STREAMS),
+    st.builds(Sync, st.one_of(st.none(), _STREAMS)),
+)
+TURNS = st.lists(st.tuples(st.sampled_from([1, 2]), st.lists(_INSTRUCTION, min_size=1, max_size=12)), max_size=5)
 
 
 class Simulated(NamedTuple):

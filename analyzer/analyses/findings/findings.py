@@ -10,6 +10,7 @@ import polars as pl
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
+from kanalyze.analyses.findings._replays import with_replays
 from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle.culprits import culprits
@@ -42,6 +43,12 @@ TABLE: Final = Table(
             "The mean of that time per iteration, rounded, in a window of iterations.",
             nullable=True,
         ),
+        Column(
+            "replayed_ns",
+            pl.Int64,
+            "How much shorter the device's window gets by the remedy, by a replay; null where none was made.",
+            nullable=True,
+        ),
         Column("share", pl.Float64, "That time as a part of the device's window."),
         Column("headline", pl.String, "What was found, in a line."),
         Column("action", pl.String, "What to do about it, in a line: as code or a command where that says it."),
@@ -54,7 +61,7 @@ TABLE: Final = Table(
         Column("definition", pl.String, "What to give `kanalyze` to read what it means and what to do."),
     ),
     purpose="what is worth knowing, ranked, with a remedy",
-    telling=("rule", "at_stake_ns", "per_iteration_ns", "share", "where"),
+    telling=("rule", "at_stake_ns", "replayed_ns", "per_iteration_ns", "share", "where"),
     reads=(
         *DEVICE_KINDS,
         "api",
@@ -75,6 +82,10 @@ TABLE: Final = Table(
     ),
     may_read=("gpu_metrics", "communicator_calls", "memory", "fault_detail", "op_detail", "graph_detail", "processes"),
 )
+
+
+#: Remedies are replayed of reports with at most so many operations and calls: of more it takes many seconds.
+_MOST_REPLAYED: Final = 1 << 20
 
 
 @once_per_report
@@ -109,7 +120,9 @@ def _worded(one: rules.Finding, interface: str) -> rules.Finding:
 
 @analysis
 def findings(report: Report) -> pl.DataFrame:
-    """All findings about the report, the costliest first; kernel names are not shortened.
+    """All findings about the report, what gains most first; kernel names are not shortened.
+
+    That is what a replay says that the remedy gains, and where none was made the time at stake.
 
     Returns:
         :data:`TABLE`; empty if there are none.
@@ -118,10 +131,10 @@ def findings(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations.
 
     Columns:
-        rule, device, at_stake_ns, at_most, per_iteration_ns, share, headline, action, where, sentence, remedy, table,
-        definition.
+        rule, device, at_stake_ns, at_most, per_iteration_ns, replayed_ns, share, headline, action, where, sentence,
+        remedy, table, definition.
     """
-    every = ranked(report)
+    every = sorted(with_replays(report, ranked(report), _MOST_REPLAYED), key=lambda one: -one.gain_ns)
     lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
     iterations = report.scope.window and report.scope.window.count
     rows = [
@@ -131,6 +144,7 @@ def findings(report: Report) -> pl.DataFrame:
             found.at_stake_ns,
             found.at_most,
             (2 * found.at_stake_ns + iterations) // (2 * iterations) if iterations else None,
+            found.replayed_ns,
             found.at_stake_ns / max(lengths[found.device], 1),
             found.headline.format(*found.names),
             found.action,

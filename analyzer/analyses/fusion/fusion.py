@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses.fusion._chains import chains
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import ARROW
-from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import gathered
 from kanalyze.exact import added, wide
@@ -100,19 +100,9 @@ def fusion(report: Report) -> pl.DataFrame:
     """
     require(report, TABLE.name, "op")
     require(report, TABLE, "kernel")
-    kernels = chains(report)
-    if kernels.is_empty():
+    timed = occurrences(report)
+    if timed.is_empty():
         return TABLE.empty()
-    names = host_tree(report).rows.get_column("name").cast(pl.String)
-    around = gathered(names, kernels.get_column("outermost")).alias("around")
-    named = kernels.with_columns(pl.col("name").cast(pl.String), around)
-    speeds = report.devices.select("device", speed="memory_bandwidth_bytes_per_s")
-    each = _occurrences(named).join(speeds, on="device", how="left")
-    each = each.filter((pl.col("fused_bytes") < pl.col("moved_bytes")).fill_null(value=True))
-    at_bandwidth = (pl.col("fused_bytes") * 1e9 / pl.col("speed")).ceil().cast(pl.Int64, strict=False)
-    least = pl.max_horizontal(pl.coalesce(at_bandwidth, "shortest_ns"), _LEAST_NS * pl.col("parts"))
-    # a fused kernel takes no longer than the kernels that it replaces
-    timed = each.with_columns(fused_ns=pl.min_horizontal(least, "total_ns"))
     sums = timed.group_by(_KEYS).agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("kernels").first(),
@@ -122,6 +112,25 @@ def fusion(report: Report) -> pl.DataFrame:
     )
     found = sums.with_columns(saved_ns=pl.col("total_ns") - pl.col("fused_ns"))
     return TABLE.select(found).sort("saved_ns", *_KEYS, descending=[True, *(False for _ in _KEYS)], nulls_last=True)
+
+
+@once_per_report
+def occurrences(report: Report) -> pl.DataFrame:
+    """One row per occurrence of a chain that fusion could shorten: the keys of the table, and its times and bytes.
+
+    Besides: number (that of its `chain` among the chains), parts (kernels of its largest operator).
+    """
+    kernels = chains(report)
+    names = host_tree(report).rows.get_column("name").cast(pl.String)
+    around = gathered(names, kernels.get_column("outermost")).alias("around")
+    named = kernels.with_columns(pl.col("name").cast(pl.String), around)
+    speeds = report.devices.select("device", speed="memory_bandwidth_bytes_per_s")
+    each = _occurrences(named).join(speeds, on="device", how="left")
+    each = each.filter((pl.col("fused_bytes") < pl.col("moved_bytes")).fill_null(value=True))
+    at_bandwidth = (pl.col("fused_bytes") * 1e9 / pl.col("speed")).ceil().cast(pl.Int64, strict=False)
+    least = pl.max_horizontal(pl.coalesce(at_bandwidth, "shortest_ns"), _LEAST_NS * pl.col("parts"))
+    # a fused kernel takes no longer than the kernels that it replaces
+    return each.with_columns(fused_ns=pl.min_horizontal(least, "total_ns"))
 
 
 def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -148,8 +157,7 @@ def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
             pl.when(all_known).then(added(pl.sum_horizontal(map(wide, known)))).alias("moved_bytes"),
             pl.when(all_known).then(pl.max_horizontal(ends, written * kept)).alias("fused_bytes"),
         )
-        .drop("chain")
-        .rename({"text": "chain"})
+        .rename({"chain": "number", "text": "chain"})
     )
 
 

@@ -106,6 +106,7 @@ def candidates(report: Report) -> pl.DataFrame:
     return _candidates_and_cuts(report)[0]
 
 
+@once_per_report
 def repetitions(report: Report) -> pl.DataFrame:
     """The operations in scope that belong to a sequence that repeats: row, sequence, unit (its repetition)."""
     line = launch_series(report)

@@ -11,6 +11,7 @@ import polars as pl
 from kanalyze.analyses.critical.critical_path import TABLE as CRITICAL_PATH
 from kanalyze.analyses.critical.critical_path import critical_path
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
+from kanalyze.analyses.findings._replays import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings.findings import TABLE as FINDINGS
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.health import TABLE as HEALTH
@@ -109,7 +110,7 @@ class Overview:
         process_count: Processes with device operations.
         tables: ledger, spread, culprits, hot_kernels, parts (of an iteration), critical_path, ops, phases and health,
             where known.
-        findings: The findings on that part without one-time costs, those with a cause first, the costliest first.
+        findings: The findings on that part without one-time costs, those with a cause first, what gains most first.
         cannot_tell: Reason by table, for missing tables.
         interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
         zero_ns: Origin of displayed times.
@@ -159,7 +160,7 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
         forget_iterations(report)
     found = ranked(view) if "ledger" in tables and tables["ledger"].height else []
     usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
-    findings = sorted(usual, key=_rank, reverse=True)
+    findings = sorted(with_replays(view, usual, MOST_REPLAYED), key=_rank, reverse=True)
     answer = page_answer(view, spans, tables) if steady is None else _answer(steady, tables, findings)
     sampled = sampled_beside(report)
     return Overview(
@@ -182,7 +183,7 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
 
 def _rank(finding: Finding) -> float:
     """What findings are ordered by, the largest first."""
-    return finding.at_stake_ns * _COUNTS.get(finding.rule, 1.0)
+    return finding.gain_ns * _COUNTS.get(finding.rule, 1.0)
 
 
 def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
@@ -273,6 +274,8 @@ def _first(steady: SteadyPart, findings: list[Finding]) -> str:
         return ""
     best = findings[0].brief
     names = best.headline.format(*("…" for _ in best.names)) if best.names else best.headline.format()
+    if best.replayed_ns is not None:
+        return f"First: {names} (saves {time(best.replayed_ns / steady.number)} by replay)."
     costliest = best.at_stake_ns == max(one.at_stake_ns for one in findings)
     return f"{'Costliest' if costliest else 'First'}: {names} ({time(best.at_stake_ns / steady.number)})."
 

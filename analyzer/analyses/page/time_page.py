@@ -11,6 +11,7 @@ import polars as pl
 from kanalyze.analyses.device import copies
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings import findings, health
+from kanalyze.analyses.findings._replays import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._call_kinds import interface
@@ -51,7 +52,7 @@ class Summary:
         processes: The table of processes, as read.
         process_count: Processes with device operations; where there are none, processes with CUDA calls.
         tables: The other tables by name, without those that the report cannot give.
-        findings: The findings, the costliest first.
+        findings: The findings, what gains most first.
         cannot_tell: Reason by table, for missing tables that every CUDA trace gives.
         not_recorded: Reason by table, for missing tables of optional traces.
         remarks: One-sentence summary by table, for some tables.
@@ -152,7 +153,7 @@ def summarize(report: Report) -> Summary:
         processes=processes,
         process_count=device_operations(report).select(pl.col("process_id").n_unique()).item() or processes.height,
         tables=tables,
-        findings=ranked(report) if "ledger" in tables else [],
+        findings=_findings(report) if "ledger" in tables else [],
         cannot_tell={name: reason for name, reason in reasons.items() if name in _MAKERS},
         not_recorded={name: reason for name, reason in reasons.items() if name in _MORE},
         remarks={
@@ -163,6 +164,11 @@ def summarize(report: Report) -> Summary:
         interface=interface(report),
         zero_ns=report.zero_ns,
     )
+
+
+def _findings(report: Report) -> list[Finding]:
+    """The findings, what gains most first."""
+    return sorted(with_replays(report, ranked(report), MOST_REPLAYED), key=lambda one: -one.gain_ns)
 
 
 def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:

@@ -97,7 +97,7 @@ def changed(report: Report, network: Network, changes: Changes, lags: str = "lag
     if "sync" in changes.without:
         state = _without_sync(report, network, state)
     if changes.graph:
-        state = _as_graphs(report, network, state)
+        state = as_graphs(report, network, state)
     if "launch-gaps" in changes.without:
         state = _without_launch_gaps(report, network, state)
     return state
@@ -109,7 +109,7 @@ def _faster(report: Report, network: Network, state: Changed, what: str, factor:
         return _host_faster(report, network, state, what, share)
     if what == CALLS:
         calls = network.line.calls
-        inside = _inside(network, calls.get_column("start"), calls.get_column("end"))
+        inside = inside_window(network, calls.get_column("start"), calls.get_column("end"))
         own = _less(state.values.own, inside, share)
         saved = (state.values.own - own).filter(~calls.get_column("blocks")).sum()
         return Changed(state.values._replace(own=own), state.lags, state.amdahl_ns + int(saved))
@@ -120,14 +120,14 @@ def _faster(report: Report, network: Network, state: Changed, what: str, factor:
 def _shorter(network: Network, state: Changed, chosen: pl.Series, share: float) -> Changed:
     """The `chosen` operations (Boolean, by row) take less: the share of their time in the window that is saved."""
     work = network.graph.operations
-    inside = _inside(network, work.get_column("start"), work.get_column("end"))
+    inside = inside_window(network, work.get_column("start"), work.get_column("end"))
     inside = (
         pl.DataFrame([inside.alias("i"), chosen.alias("c")]).select(pl.when("c").then("i").otherwise(0)).to_series()
     )
-    return _with_durations(network, state, _less(state.values.durations, inside, share))
+    return with_durations(network, state, _less(state.values.durations, inside, share))
 
 
-def _with_durations(network: Network, state: Changed, durations: pl.Series) -> Changed:
+def with_durations(network: Network, state: Changed, durations: pl.Series) -> Changed:
     """Operations of other durations; transfers of collectives and what ran when the window ended go with them."""
     edges = network.edges
     saved = int((state.values.durations - durations).sum())
@@ -158,7 +158,7 @@ def _less(values: pl.Series, inside: pl.Series, share: float) -> pl.Series:
     ).to_series()
 
 
-def _inside(network: Network, start: pl.Series, end: pl.Series) -> pl.Series:
+def inside_window(network: Network, start: pl.Series, end: pl.Series) -> pl.Series:
     """How much of each ``[start, end)`` is in the window."""
     told = pl.DataFrame([start.alias("s"), end.alias("e")]).with_columns(pl.all().clip(network.start, network.end))
     return told.select((pl.col("e") - pl.col("s")).clip(lower_bound=0)).to_series()
@@ -222,15 +222,21 @@ def _with_bandwidth(report: Report, network: Network, state: Changed, bytes_per_
     small = table.filter(pl.col("chosen") & (pl.col("size") <= _SMALL_BYTES)).get_column("durations").median() or 0
     fixed = pl.min_horizontal("durations", pl.lit(small))
     new = (fixed + pl.col("size") / bytes_per_s * 1e9).floor().cast(pl.Int64)
-    within = _inside(network, network.graph.operations.get_column("start"), network.graph.operations.get_column("end"))
+    within = inside_window(
+        network, network.graph.operations.get_column("start"), network.graph.operations.get_column("end")
+    )
     applies = pl.col("chosen") & (pl.col("size") > 0) & (pl.lit(within) == pl.col("durations"))
-    return _with_durations(network, state, table.select(pl.when(applies).then(new).otherwise("now")).to_series())
+    return with_durations(network, state, table.select(pl.when(applies).then(new).otherwise("now")).to_series())
 
 
 def _host_faster(report: Report, network: Network, state: Changed, what: str, share: float) -> Changed:
     """Host code between calls takes less, all of it or that of ranges."""
+    return host_less(network, state, _host_spans(report, network, what), share)
+
+
+def host_less(network: Network, state: Changed, spans: dict[int | None, pl.DataFrame], share: float) -> Changed:
+    """Host code between calls takes less by a share of what of it lies in `spans` (start, end) of its process."""
     calls, edges = network.line.calls, network.edges
-    spans = _host_spans(report, network, what)
     before = (calls.get_column("start") - calls.get_column("gap")).alias("start")
     gaps = pl.DataFrame([calls.get_column("process_id"), before, calls.get_column("start").alias("end")])
     inside = _covered(gaps, spans)
@@ -360,29 +366,30 @@ def _covered(asked: pl.DataFrame, spans: dict[int | None, pl.DataFrame]) -> pl.S
 
 def _without_sync(report: Report, network: Network, state: Changed) -> Changed:
     """No call waits for the device: those that do nothing else are gone, copies return once they are launched."""
-    line, edges = network.line, network.edges
+    line = network.line
     blocking = blocking_calls(report).select("call_row", "scope")
     pure = blocking.filter(pl.col("scope").is_in(WAITING)).get_column("call_row")
-    places = gathered(line.places, pure)
-    begun = gathered(line.calls.get_column("start"), places)
-    places = places.filter(begun >= network.start)
-    every = line.calls.filter(pl.col("blocks") & (pl.col("start") >= network.start)).get_column("place")
-    ends = edges.get_column("kind")
-    waiting = _place_of_end(network)
-    mine = waiting.is_in(every.implode()).fill_null(value=False)
-    gone = mine & (ends == "return")
-    told = pl.DataFrame(
-        [
-            state.lags.alias("lag"),
-            gone.alias("gone"),
-            (waiting.is_in(places.implode()).fill_null(value=False) & (ends == "own")).alias("pure"),
-        ]
-    )
-    lags = told.select(pl.when("gone").then(_GONE).when("pure").then(0).otherwise("lag")).to_series()
-    calls = line.calls.filter(pl.col("place").is_in(places.implode()))
-    saved = int((calls.get_column("end") - calls.get_column("start")).sum())
+    return without_waits(network, state, gathered(line.places, pure), line.calls.get_column("place"))
+
+
+def without_waits(network: Network, state: Changed, gone: pl.Series, unwaited: pl.Series) -> Changed:
+    """Calls (places) in the window that no longer wait: those of `gone` take no time, others no longer than to return.
+
+    Calls of `gone` that did not wait take no time either.
+    """
+    line, edges = network.line, network.edges
+    calls = line.calls.filter(pl.col("start") >= network.start)
+    gone = calls.filter(pl.col("place").is_in(gone.implode())).get_column("place")
+    every = pl.concat([gone, unwaited.cast(gone.dtype).rename("place")]).unique()
+    every = calls.filter(pl.col("blocks") & pl.col("place").is_in(every.implode())).get_column("place")
+    waiting, kinds = _place_of_end(network), edges.get_column("kind")
+    freed = waiting.is_in(every.implode()).fill_null(value=False)
+    empty = waiting.is_in(gone.implode()).fill_null(value=False) & (kinds == "own")
+    told = pl.DataFrame([state.lags.alias("lag"), (freed & (kinds == "return")).alias("freed"), empty.alias("empty")])
+    lags = told.select(pl.when("freed").then(_GONE).when("empty").then(0).otherwise("lag")).to_series()
+    saved = _sum(gathered(state.values.own, gone))
     own = state.values.own
-    own = own.clone().scatter(places, 0) if len(places) else own
+    own = own.clone().scatter(gone, 0) if len(gone) else own
     return Changed(state.values._replace(own=own), lags, state.amdahl_ns + saved)
 
 
@@ -411,7 +418,7 @@ def _without_startup(report: Report, network: Network, state: Changed) -> Change
     return Changed(state.values._replace(own=own), state.lags, state.amdahl_ns + int((state.values.own - own).sum()))
 
 
-def _as_graphs(report: Report, network: Network, state: Changed) -> Changed:
+def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     """Each repetition of a sequence of launches becomes one launch; host code in between is gone with the launches."""
     found = repetitions(report)
     if found.is_empty():

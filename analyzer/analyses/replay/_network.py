@@ -66,6 +66,7 @@ class Network(NamedTuple):
         edges: target and source (nodes), point, kind, slack (recorded, ns), place (of the call whose host time it is;
             for kinds cut and transfer the row of the operation; else null), binds, lag (ns; that of a replay), low and
             high (those of its bounds); sorted by target.
+        starts: Node of the start of each operation, by row; null past the end.
         line: The calls.
         graph: The dependencies.
         start: Start of the window.
@@ -74,6 +75,7 @@ class Network(NamedTuple):
 
     nodes: pl.DataFrame
     edges: pl.DataFrame
+    starts: pl.Series
     line: HostLine
     graph: Dependencies
     start: int
@@ -131,14 +133,16 @@ def network(report: Report, start: int | None, end: int | None) -> Network:
     end = last if end is None else max(min(end, last), start)
     collectives = last_arrivals(report).select("row", "late")
     nodes = _nodes(line, graph, collectives, end)
-    edges = _edges(line, graph, _Placed(nodes, collectives), end)
-    return Network(nodes.select("at"), edges, line, graph, start, end)
+    numbers = _numbers(line, graph, nodes)
+    edges = _edges(line, graph, _Placed(nodes, numbers, collectives), end)
+    return Network(nodes.select("at"), edges, numbers.starts, line, graph, start, end)
 
 
 class _Placed(NamedTuple):
     """The nodes, and the collectives whose ranks are all in the report (row, and late: that of the last rank)."""
 
     nodes: pl.DataFrame
+    numbers: _Numbers
     collectives: pl.DataFrame
 
 
@@ -194,7 +198,7 @@ def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> _Numbe
 
 
 def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl.DataFrame:
-    nodes, numbers = placed.nodes, _numbers(line, graph, placed.nodes)
+    nodes, numbers = placed.nodes, placed.numbers
     parts = [
         *_of_operations(line, graph, numbers),
         *_of_calls(line, graph, numbers),

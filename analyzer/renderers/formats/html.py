@@ -112,7 +112,7 @@ def _first(found: Page, names: dict[str, str]) -> list[str]:
     if not found.first:
         return []
     items = "".join(
-        f"<li><b>{html(one.worth)}</b> {html(one.headline(names))} "
+        f"<li><b>{html(one.worth)}</b>{f' (→ {html(one.saved)})' if one.saved else ''} {html(one.headline(names))} "
         f"<span class='dim'>{html(f'{one.finding.action} → kanalyze {one.more}')}</span></li>"
         for one in found.first
     )

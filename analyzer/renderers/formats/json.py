@@ -186,7 +186,7 @@ def _short_rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _short_finding(found: Finding) -> dict[str, Any]:
     whole = _finding(found.brief)
-    kept = ("rule", "device", "at_stake_ns", "at_most", "headline", "action", "where", "table")
+    kept = ("rule", "device", "at_stake_ns", "at_most", "replayed_ns", "headline", "action", "where", "table")
     return {name: _cut(whole[name]) if isinstance(whole[name], str) else whole[name] for name in kept}
 
 
@@ -222,6 +222,7 @@ def _finding(found: Finding) -> dict[str, Any]:
         "device": found.device,
         "at_stake_ns": found.at_stake_ns,
         "at_most": found.at_most,
+        "replayed_ns": found.replayed_ns,
         "headline": found.headline.format(*found.names),
         "action": found.action,
         "where": found.where.format() or None,

@@ -98,7 +98,9 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
 def _first(first: First, names: dict[str, str]) -> str:
     finding = first.finding
     said = first._replace(finding=finding._replace(headline=markdown(finding.headline), where=markdown(finding.where)))
-    return f"- **{first.worth}** {said.headline(names)}: {markdown(finding.action)} ({code(f'kanalyze {first.more}')})"
+    saved = f" (→ {first.saved})" if first.saved else ""
+    told = f"{said.headline(names)}: {markdown(finding.action)} ({code(f'kanalyze {first.more}')})"
+    return f"- **{first.worth}**{saved} {told}"
 
 
 def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -242,7 +243,7 @@ def _first(page: Page, look: Look, names: dict[str, str]) -> list[str]:
     lines = ["", _title("WHAT TO DO FIRST", page.first_remark, look)]
     if not page.first:
         return [*lines, f"{_INDENT}Nothing worth a sentence."]
-    wide = max(len(one.worth) for one in page.first)
+    wide = max(len(told) for one in page.first for told in (one.worth, one.saved))
     for one in page.first:
         space = look.width - wide - 2 * len(_INDENT)
         body = wrapped(one.headline(names), space)
@@ -255,9 +256,10 @@ def _first(page: Page, look: Look, names: dict[str, str]) -> list[str]:
         dim = [
             look.paint(line, _DIM) for text in told for line in (wrapped(text, space) if len(text) > space else [text])
         ]
-        first, *more = [*body, *dim]
-        lines.append(f"{_INDENT}{look.paint(one.worth.rjust(wide), _BOLD)}{_INDENT}{first}")
-        lines += [" " * (wide + 2 * len(_INDENT)) + line for line in more]
+        saved = f"→ {one.saved}" if one.saved else ""
+        beside = [f"{_INDENT}{look.paint(one.worth.rjust(wide), _BOLD)}", saved.rjust(wide + len(_INDENT))]
+        empty = " " * (wide + len(_INDENT))
+        lines += [f"{left}{_INDENT}{line}" for left, line in zip_longest(beside, [*body, *dim], fillvalue=empty)]
     return lines
 
 

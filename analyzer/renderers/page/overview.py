@@ -27,7 +27,7 @@ from kanalyze.window import PerIteration
 from kanalyze.wording import worded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Overview
@@ -79,7 +79,7 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
             cannot_tell=list(found.cannot_tell.values()) if "ledger" in found.cannot_tell else [],
             more=more,
             first=[_finding(one, per) for one in findings],
-            first_remark=f"time {per.of} that it takes" if per.iterations else "time that it takes",
+            first_remark=_first_remark(per, findings),
             blocks=blocks,
             overview=True,
         )
@@ -311,7 +311,14 @@ def _operators(found: Overview, per: PerIteration, top: int) -> Section | None:
 def _finding(finding: Finding, per: PerIteration) -> First:
     brief = finding.brief
     sign = "≤ " if finding.at_most else ""
-    return First(f"{sign}{per.mean_time(finding.at_stake_ns)}", brief, f"explain {finding.rule}")
+    saved = "" if finding.replayed_ns is None else per.mean_time(finding.replayed_ns)
+    return First(f"{sign}{per.mean_time(finding.at_stake_ns)}", brief, f"explain {finding.rule}", saved)
+
+
+def _first_remark(per: PerIteration, findings: Sequence[Finding]) -> str:
+    """What the times of findings are."""
+    takes = f"time {per.of} that it takes" if per.iterations else "time that it takes"
+    return takes if all(one.replayed_ns is None for one in findings) else f"{takes}; → saved, by replay"
 
 
 def _once_apart(found: Overview) -> bool:

@@ -114,11 +114,15 @@ class Topic(NamedTuple):
 
 
 class First(NamedTuple):
-    """One thing to do first: the time that it takes, the finding with headline and action, and where to read on."""
+    """One thing to do first: the time that it takes, the finding with headline and action, and where to read on.
+
+    `saved` is what a replay says that it saves; empty where none was made.
+    """
 
     worth: str
     finding: Finding
     more: str
+    saved: str = ""
 
     def headline(self, names: dict[str, str]) -> str:
         """The headline and where it lies, with kernel names shortened by `names`."""

@@ -277,6 +277,7 @@ def _first(one: First, found: FilePage[Shown], names: dict[str, str], tables: se
     finding = one.finding
     return {
         "worth": one.worth,
+        "saved": one.saved,
         "headline": one.headline(names),
         "action": finding.action,
         "text": finding.text.format(*(names[name] for name in finding.names)),

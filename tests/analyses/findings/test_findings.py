@@ -43,6 +43,7 @@ def test_every_column_of_a_finding():
             "at_stake_ns": 40,
             "at_most": False,
             "per_iteration_ns": None,
+            "replayed_ns": None,
             "share": 0.4,
             "headline": "The GPU idles while the host waits for it",
             "action": "launch the next work before you wait for the last",
@@ -63,13 +64,16 @@ def test_kernels_stand_in_sentences_with_their_whole_names_whatever_is_in_these(
     assert sentence.startswith(name + " uses 1 block of 256 threads on 4 SMs")
 
 
-def test_the_costliest_come_first_then_by_rule_and_device():
-    """Three quarters of 80 and of 40; half of the 60 for which processes 1 and 2 are on GPU 2 at once."""
+def test_what_gains_most_comes_first_then_what_costs_most_then_by_rule_and_device():
+    """Three quarters of 80 and of 40; half of the 60 for which processes 1 and 2 are on GPU 2 at once.
+
+    Shorter kernels on the other GPUs gain nothing, as GPU 2 is at work until the end.
+    """
     events = [launch(0, 80), launch(0, 40, device=3), launch(0, 40, device=1)]
     events += [launch(0, 80, 32, device=2), launch(20, 100, 32, device=2, process=2)]
     assert rows(*events) == [
-        ("small-grid", 0, 60, 0.75),
         ("shared-gpu", 2, 30, 0.3),
+        ("small-grid", 0, 60, 0.75),
         ("small-grid", 1, 30, 0.375),
         ("small-grid", 3, 30, 0.375),
     ]

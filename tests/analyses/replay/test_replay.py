@@ -13,22 +13,11 @@ from kanalyze.analyses.replay._whatif import whatif_of
 from kanalyze.errors import KanalyzeError, UnknownNameError
 from kanalyze.readers import read
 from support.build import call, kernel, memcpy, nvtx, report
-from support.slow_replay import Event, Host, Launch, Sync, simulated
+from support.slow_replay import TURNS, simulated
 from support.strategies import EVENTS
 
 SAMPLES = Path("sample_reports")
 REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
-
-STREAMS = st.sampled_from([1, 2, 3])
-NS = st.integers(1, 60).map(lambda number: 4 * number)
-INSTRUCTION = st.one_of(
-    st.builds(Host, NS),
-    st.builds(Launch, st.sampled_from(["a", "b"]), NS, STREAMS),
-    st.builds(Launch, st.sampled_from(["a", "b"]), NS, STREAMS),
-    st.builds(Event, STREAMS, STREAMS),
-    st.builds(Sync, st.one_of(st.none(), STREAMS)),
-)
-TURNS = st.lists(st.tuples(st.sampled_from([1, 2]), st.lists(INSTRUCTION, min_size=1, max_size=12)), max_size=5)
 
 
 def _whatif(found, **changes):

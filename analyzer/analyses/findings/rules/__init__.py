@@ -8,7 +8,12 @@ than the ledger's buckets hold.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.analyses.replay._mending import Mending
 
 #: The maximum length of a user-chosen name in a sentence.
 _LONGEST: Final = 400
@@ -57,6 +62,9 @@ class Finding(NamedTuple):
         where: The range, operator or line of code that it lies in, or most of it, escaped as `text`; empty if unknown.
         at_most: Whether no way to mend it can gain more than `at_stake_ns`; if not, that is what the trouble takes as
             far as the report shows it, and mending it may gain more.
+        mending: What the remedy changes in the recording; None where it cannot be put so, and the function gives None
+            where this report does not tell enough.
+        replayed_ns: What the window gets shorter by, by a replay with that change; None where none was made.
     """
 
     rule: str
@@ -70,11 +78,18 @@ class Finding(NamedTuple):
     action: str = ""
     where: str = ""
     at_most: bool = False
+    mending: Callable[[], Mending | None] | None = None
+    replayed_ns: int | None = None
 
     @property
     def definition(self) -> str:
         """The command of kanalyze that says what the finding means, how it is told, and what to do."""
         return f"explain {self.rule}"
+
+    @property
+    def gain_ns(self) -> int:
+        """What findings are ordered by: what a replay says that the remedy gains, else the time at stake."""
+        return self.at_stake_ns if self.replayed_ns is None else self.replayed_ns
 
     @property
     def brief(self) -> Finding:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
 from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._telling import per_iteration
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.units import percent
 
 if TYPE_CHECKING:
@@ -28,6 +33,7 @@ class Told(NamedTuple):
         more: What follows the share in the sentence, up to its full stop.
         remedy: As in :class:`Finding`, and so are table, headline, action and at_most.
         ns: The time at stake; that of the kernels if None.
+        left: What is left of each kernel by the remedy, as a share of its time; None where that is not known.
     """
 
     rule: str
@@ -40,6 +46,7 @@ class Told(NamedTuple):
     action: str
     ns: int | None = None
     at_most: bool = False
+    left: float | None = None
 
 
 def kernels_that(
@@ -71,4 +78,14 @@ def on_kernels(report: Report, device: DeviceKernels, chosen: Chosen, told: Told
         action=told.action,
         where=place_of(report, chosen.operations(device.device)),
         at_most=told.at_most,
+        mending=None if told.left is None else partial(_mending, report, device.device, chosen, told.left),
     )
+
+
+def _mending(report: Report, device: int, chosen: Chosen, left: float) -> Mending:
+    """The kernels take so much of their time, or are not launched at all."""
+    work = exclusive_operations(report).filter(chosen.operations(device))
+    if not left:
+        return Mending(gone=work.get_column("row"))
+    saved = (pl.col("dur_ns") * (1 - left)).floor().cast(pl.Int64)
+    return Mending(shorter=work.select("row", saved_ns=saved))

@@ -12,6 +12,7 @@ from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.lookup import gathered, positions
@@ -185,6 +186,7 @@ def _attention(report: Report, device: DeviceKernels, chain: pl.DataFrame) -> Fi
         headline=f"Attention is not fused: {share} of kernel time",
         action=call if in_pytorch(report) else "attention of cuDNN, or FlashAttention",
         where=place_of(report, pl.col("row").is_in(chain.get_column("row").implode())),
+        mending=lambda: Mending(gone=chain.filter(~decoded_as(chain, _is_product)).get_column("row")),
     )
 
 

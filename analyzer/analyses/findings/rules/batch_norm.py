@@ -9,6 +9,7 @@ import polars as pl
 
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
+from kanalyze.analyses.findings.rules._mendings import without
 from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.operators._events import host_tree
@@ -117,6 +118,7 @@ def _biased(report: Report, device: int, own: pl.DataFrame, share: str) -> Findi
         headline=f"Biases before BatchNorm are {share} of kernel time",
         action="Conv2d(…, bias=False) before BatchNorm2d",
         where=place_of(report, pl.col("row").is_in(own.get_column("row").implode())),
+        mending=lambda: without(own),
     )
 
 

@@ -9,15 +9,17 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._mendings import calls_within
 from kanalyze.analyses.findings.rules._next_launches import idle_since
 from kanalyze.analyses.findings.rules._sites import site_text, sites_of_launches
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
 from kanalyze.analyses.host._rounds import rounds, rounds_at
-from kanalyze.analyses.idle._blocking_calls import WAITING, in_scope
+from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls, in_scope
 from kanalyze.analyses.idle._idle_within import PIECES, idle_within
 from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -200,7 +202,16 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
         headline=told.headline,
         action=told.action,
         where=where,
+        mending=lambda: _unread(report, own),
     )
+
+
+def _unread(report: Report, own: pl.DataFrame) -> Mending:
+    """The host no longer waits in these reads: calls that only wait are gone, copies return once they are launched."""
+    calls = calls_within(report, own.select(*THREAD, "start", end=pl.col("end").clip(lower_bound=pl.col("start") + 1)))
+    waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
+    pure = pl.col("scope").is_in(WAITING)
+    return Mending(calls=waits.filter(pure).get_column("call_row"), unwaited=waits.filter(~pure).get_column("call_row"))
 
 
 def _kind(where: str, *, small: bool) -> str:

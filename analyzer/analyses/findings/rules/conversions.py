@@ -52,6 +52,7 @@ def _layouts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         "kernels --by operation",
         f"Images change their layout: {percent(chosen.share)} of kernel time",
         "model.to(memory_format=torch.channels_last)" if in_pytorch(report) else "tensors in NHWC",
+        left=0.0,
     )
     return on_kernels(report, device, chosen, told)
 
@@ -143,6 +144,7 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         per.plural(chosen.launches, "cast", _types(chosen)),
         "keep weights in bfloat16, or torch.compile(model)",
         chosen.ns + waited,
+        left=0.0,
     )
     return on_kernels(report, device, chosen, told)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -10,6 +11,7 @@ from kanalyze import exact, intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, operations
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._mendings import merged
 from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._sites import main_site
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
@@ -21,13 +23,14 @@ from kanalyze.analyses.host._rounds import STEP, rounds, rounds_at
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls, scope_of
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._serialised import ordering_calls
 from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream, stream_numbers
 from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.columns.lookup import beside, rows_at
+from kanalyze.columns.lookup import beside, gathered, rows_at
 from kanalyze.exact import rate_of
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 from kanalyze.units import count, plural, rate, size, time
@@ -80,7 +83,18 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
         headline=f"{per.plural(copies.height, 'copy', 'of pageable memory')} block the host",
         action=_PINNED_COPY[in_pytorch(report), to_host],
         where=place_of(report, pl.col("row").is_in(copies.get_column("row").implode())),
+        mending=partial(_pinned, report, copies),
     )
+
+
+def _pinned(report: Report, copies: pl.DataFrame) -> Mending:
+    """The copies do not block, and take no longer than at the rate of pinned ones, where there are such."""
+    calls = gathered(launch_rows(report), copies.get_column("row")).drop_nulls().unique()
+    against = _comparable(report, copies)
+    if not (bytes_per_s := _bandwidth(against) if against.height else 0.0):
+        return Mending(unwaited=calls)
+    saved = pl.col("dur_ns") - (pl.col("size_bytes") / bytes_per_s * 1e9).ceil().cast(pl.Int64)
+    return Mending(shorter=copies.select("row", saved_ns=saved.clip(lower_bound=0)), unwaited=calls)
 
 
 #: How to copy from pinned memory: whether in PyTorch, and whether to the host.
@@ -94,15 +108,20 @@ _PINNED_COPY: Final = {
 
 def _what(report: Report, copies: pl.DataFrame) -> str:
     """The number and bytes of the copies, compared with pinned ones of the same direction."""
-    pinned = asynchronous_copies(report).filter(
+    pinned = _comparable(report, copies)
+    against = f", pinned ones {rate(_bandwidth(pinned))}" if pinned.height else ""
+    moved = f"{size(total(copies, 'size_bytes'))} at {rate(_bandwidth(copies))}{against}"
+    return f"{per_iteration(report).plural(copies.height, 'asynchronous copy', 'of pageable memory')}, {moved}:"
+
+
+def _comparable(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """Large pinned copies of the device and direction of `copies`."""
+    return asynchronous_copies(report).filter(
         pl.col("device") == copies.item(0, "device"),
         pl.col("memory") == PINNED,
         pl.col("detail").is_in(copies.get_column("detail").unique().implode()),
         pl.col("size_bytes") >= _COMPARABLE_BYTES,
     )
-    against = f", pinned ones {rate(_bandwidth(pinned))}" if pinned.height else ""
-    moved = f"{size(total(copies, 'size_bytes'))} at {rate(_bandwidth(copies))}{against}"
-    return f"{per_iteration(report).plural(copies.height, 'asynchronous copy', 'of pageable memory')}, {moved}:"
 
 
 def _recurring(report: Report, copies: pl.DataFrame) -> str:
@@ -349,6 +368,12 @@ def _small_copies_between(report: Report, device: int, direction: str, copies: p
         headline=f"{per.plural(count, 'small copy')}, one after another",
         action=_TOGETHER[in_pytorch(report)],
         where=main_site(report, copies.select("process_id", "thread_id", at="call_start")),
+        mending=partial(
+            merged,
+            copies.join(runs.select("run", merged_ns=joined.cast(pl.Int64)), on="run").select(
+                "row", group="run", kept=pl.lit(1), merged_ns="merged_ns", dur_ns="dur_ns"
+            ),
+        ),
     )
 
 

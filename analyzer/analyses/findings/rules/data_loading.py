@@ -14,6 +14,7 @@ from kanalyze.analyses.idle._idle_within import PIECES, idle_within
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.naming._host_names import host_names, placed
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -147,7 +148,18 @@ def _finding(report: Report, device: int, stake: int, *, workers: bool) -> Findi
         )
         headline = "The loop reads its batches itself: DataLoader has no workers"
         action = "DataLoader(…, num_workers=N, persistent_workers=True, pin_memory=True)"
-    return Finding("data-loading", device, stake, text, remedy, "culprits", headline=headline, action=action)
+    spans = _slow_batches(report).filter(workers=workers).select("process_id", "start", "end")
+    return Finding(
+        "data-loading",
+        device,
+        stake,
+        text,
+        remedy,
+        "culprits",
+        headline=headline,
+        action=action,
+        mending=lambda: Mending(host=spans),
+    )
 
 
 def _most(report: Report, device: int) -> str:

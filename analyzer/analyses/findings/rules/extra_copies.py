@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._mendings import nothing_within
 from kanalyze.analyses.findings.rules._sites import events_around, site_text, sites
 from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.host._launching_call import calls_of, launching_calls
@@ -116,6 +117,7 @@ def _finding(report: Report, device: int, stake: int, copies: pl.DataFrame) -> F
         headline="Tensors are made on the CPU and copied to the GPU",
         action=f"torch.{made}(…, device='cuda') in place of .to('cuda')",
         where=where,
+        mending=lambda: nothing_within(report, copies.select(*THREAD, start="made", end="until")),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -30,6 +31,7 @@ from kanalyze.analyses.idle.culprits import context_culprits, culprits, host_by_
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import least_worth_saying, worth_saying
 from kanalyze.analyses.memory._unified_moves import faults_seen
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.statistics import total
@@ -315,7 +317,8 @@ def unneeded_sync(report: Report) -> list[Finding]:
         headline = f"{per.plural(calls.height, 'wait')} for the GPU that nothing is seen to need"
         one = Finding("unneeded-sync", device, stake, text, remedy, "syncs --by api")
         where = main_site(report, calls.select(*THREAD, at="start"))
-        found.append(one._replace(headline=headline, action=action, where=where))
+        waits = calls.get_column("call_row")
+        found.append(one._replace(headline=headline, action=action, where=where, mending=partial(Mending, calls=waits)))
     return found
 
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._mendings import nothing_within
 from kanalyze.analyses.findings.rules._sites import sites
 from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.findings.rules.data_loading import getting_batches
@@ -123,6 +124,7 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
         headline="A Python loop indexes a tensor element by element",
         action="Index once: x[indices] in place of x[i] in a loop",
         where=literal(where) if where else "",
+        mending=lambda: nothing_within(report, loops.select(*THREAD, "start", "end")),
     )
 
 

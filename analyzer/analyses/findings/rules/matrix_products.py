@@ -62,6 +62,7 @@ def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding
         f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
         _CHANNELS_LAST if images else pad,
         max(chosen.ns - shapes.aligned_ns, 0),
+        left=min(shapes.aligned_ns / chosen.ns, 1.0) if shapes.aligned_ns else None,
     )
     return on_kernels(report, device, chosen, told)
 
@@ -172,6 +173,7 @@ def _older(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         f"Kernels made for {made_for} are {percent(chosen.share)} of kernel time",
         f"{libraries}; dimensions in multiples of {_PAD}",
         chosen.ns // _OLDER,
+        left=1 / _OLDER,
     )
     return on_kernels(report, device, chosen, told)
 
@@ -179,6 +181,12 @@ def _older(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
 #: The first compute capabilities whose tensor cores take these types.
 _TF32: Final = (8, 0)
 _SINCE: Final = {"f16": (7, 0), "bf16": (8, 0)}
+
+#: Peak rates of float32 over TF32, and of 16-bit types without over with tensor cores, dense, by compute capability:
+#: what is left of products at their roof. Source: NVIDIA's datasheets of A100 (19.5, 156, 78, 312 TFLOP/s) and H100 SXM
+#: (66.9, 494.7, 133.8, 989.4).
+_TF32_LEFT: Final = {(8, 0): 19.5 / 156, (9, 0): 66.9 / 494.7}
+_TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
 
 
 def no_tf32(report: Report) -> list[Finding]:
@@ -217,6 +225,7 @@ def _float32(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         "kernels --by dtype",
         f"float32 products without TF32: {percent(chosen.share)} of kernel time",
         'torch.set_float32_matmul_precision("high")' if in_pytorch(report) else "CUBLAS_TF32_TENSOR_OP_MATH",
+        left=_TF32_LEFT.get(device.capability),
     )
     return on_kernels(report, device, chosen, told)
 
@@ -232,6 +241,7 @@ def _float32_images(report: Report, device: DeviceKernels, chosen: Chosen) -> Fi
         "kernels --by dtype",
         f"float32 convolutions without TF32: {percent(chosen.share)} of kernels",
         "torch.backends.cudnn.allow_tf32 = True",
+        left=_TF32_LEFT.get(device.capability),
     )
     return on_kernels(report, device, chosen, told)
 
@@ -261,6 +271,7 @@ def _plain(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         f"{types} products without tensor cores: {percent(chosen.share)} of kernels",
         "make dimensions multiples of 8, and rows begin at multiples of 16 bytes",
         at_most=True,
+        left=_TENSOR_LEFT.get(device.capability),
     )
     return on_kernels(report, device, chosen, told)
 

@@ -16,6 +16,7 @@ from kanalyze.analyses.host._launching_call import launching_calls
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.memory._allocations import allocating_calls
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faults_seen, moves, pages
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.units import plural, rate, size, time
 
@@ -106,7 +107,9 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     remedy = _REMEDIES["retries" if retries else "torch" if in_pytorch(report) else "cuda"]
     one = Finding("allocation-in-loop", device, stake, text, remedy, "memory --by call")
     headline = f"{per.plural(calls.height, 'call')} to allocate or free GPU memory"
-    return one._replace(headline=headline, action=_KEEP[in_pytorch(report)])
+    return one._replace(
+        headline=headline, action=_KEEP[in_pytorch(report)], mending=lambda: Mending(calls=calls.get_column("row"))
+    )
 
 
 def _retries(report: Report, calls: pl.DataFrame) -> int:

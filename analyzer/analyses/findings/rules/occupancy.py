@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze.analyses.device._launch_shapes import SHAPE, other_shapes
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules._mendings import by_shape
 from kanalyze.analyses.findings.rules._places import place_of_kernel
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.findings.rules.sampled_units import few_sms_active
@@ -61,7 +63,15 @@ def low_occupancy(report: Report) -> list[Finding]:
         stake, names = total(shapes, "low_occupancy_ns"), (str(top["name"]),)
         one = Finding("low-occupancy", device, stake, text, remedy, "occupancy", names)
         headline = f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}"
-        found.append(one._replace(headline=headline, action=what, where=_place(report, one), at_most=True))
+        found.append(
+            one._replace(
+                headline=headline,
+                action=what,
+                where=_place(report, one),
+                at_most=True,
+                mending=partial(by_shape, report, int(device), shapes, "low_occupancy_ns"),
+            )
+        )
     return found
 
 
@@ -123,7 +133,8 @@ def small_grid(report: Report) -> list[Finding]:
         action, remedy = _more_blocks(names[0], torch=in_pytorch(report))
         one = Finding("small-grid", device, stake, text, remedy, "occupancy", names)
         headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
-        found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
+        mending = partial(by_shape, report, int(device), shapes, "idle_sm_ns")
+        found.append(one._replace(headline=headline, action=action, where=_place(report, one), mending=mending))
     return found
 
 
@@ -211,7 +222,8 @@ def tail(report: Report) -> list[Finding]:
         one = Finding("tail", device, stake, text, remedy, "occupancy", names)
         headline = f"A last wave leaves {percent(top['tail_share'])} idle: {{0}}"
         action = _EVEN[in_pytorch(report)].format(room=count(room))
-        found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
+        mending = partial(by_shape, report, int(device), shapes, "tail_ns")
+        found.append(one._replace(headline=headline, action=action, where=_place(report, one), mending=mending))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -12,6 +13,7 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernel_sums import decoded_as, kernel_sums, stream_lines
+from kanalyze.analyses.findings.rules._mendings import merged, without
 from kanalyze.analyses.findings.rules._places import launch_before, place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.fusion._chains import is_elementwise
@@ -23,6 +25,7 @@ from kanalyze.decoder.decode import decode
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.replay._mending import Mending
     from kanalyze.decoder.fields import KernelName
     from kanalyze.report import Report
 
@@ -116,8 +119,30 @@ def _unfused(report: Report, steps: _Steps) -> list[Finding]:
         action=action,
         where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
         at_most=True,
+        mending=partial(_fused, steps),
     )
     return [found]
+
+
+#: How many lists a step reads and writes in one pass, by class: weights and moments both ways, and the gradients.
+_PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "Adagrad": 5, "SGD": 5}
+
+
+def _fused(steps: _Steps) -> Mending | None:
+    """Each step in one pass, in as many launches as one operator of it, at the rate of its shortest operator.
+
+    That reads and writes a list. None for classes that cannot be fused.
+    """
+    if steps.optimizer not in _PASSES:
+        return None
+    sums = steps.kernels.group_by("step", "name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
+    shortest = pl.col("exclusive_ns").min() * _PASSES[steps.optimizer] // _BOTH
+    each = sums.group_by("step").agg(
+        kept=pl.col("launches").min(), pass_ns=shortest, ran_ns=pl.col("exclusive_ns").sum()
+    )
+    groups = each.select("step", "kept", merged_ns=pl.min_horizontal("pass_ns", "ran_ns"))
+    work = steps.kernels.select("row", "step", dur_ns="exclusive_ns")
+    return merged(work.join(groups, on="step", maintain_order="left").rename({"step": "group"}))
 
 
 def _each(kernels: pl.DataFrame) -> int:
@@ -319,6 +344,7 @@ def _zeroed(report: Report, steps: _Steps) -> Finding:
         headline=f"zero_grad fills memory: {fills} a step",
         action="optimizer.zero_grad(set_to_none=True)",
         where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
+        mending=partial(without, steps.kernels),
     )
 
 

@@ -11,6 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
+from kanalyze.analyses.findings.rules._mendings import nothing_within
 from kanalyze.analyses.findings.rules._sites import main_site
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import names_that
@@ -150,6 +151,7 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
         headline=f"Kernels are planned and loaded anew in {count(many)} of {per.all}",
         action=action,
         where=main_site(report, loads.select(*THREAD, at="start")),
+        mending=lambda: nothing_within(report, _around(report, loads).unique()),
     )
 
 

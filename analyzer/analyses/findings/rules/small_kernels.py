@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._mendings import merged
 from kanalyze.analyses.findings.rules._places import place_of_kernel
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.fusion._chains import chains
-from kanalyze.analyses.fusion.fusion import fusion
+from kanalyze.analyses.fusion.fusion import fusion, occurrences
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches
+from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, repetitions
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.operators._paths import ARROW
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.model import STREAMS
 from kanalyze.units import count, plural, size, time
@@ -58,6 +61,7 @@ def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding
         headline=f"{per.plural(launches, 'kernel')} take longer to launch than to run",
         action=_REPLAY[in_pytorch(report)],
         where=place_of_kernel(report, device, str(top["name"]), stake),
+        mending=partial(_graphed, report),
     )
 
 
@@ -133,7 +137,13 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
         (str(top["first"]),),
         headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
         action=_REPLAY[in_pytorch(report)],
+        mending=partial(_graphed, report),
     )
+
+
+def _graphed(report: Report) -> Mending | None:
+    """Each sequence that repeats as one launch; None without any."""
+    return Mending(graph=True) if repetitions(report).height else None
 
 
 def _on_default(report: Report, own: pl.DataFrame) -> bool:
@@ -177,8 +187,17 @@ def fusible(report: Report) -> list[Finding]:
         )
         one = Finding("fusion", device, stake, text, _how_to_fuse(worth), "fusion")
         headline = f"{per.plural(launches, 'elementwise kernel')} could be fused"
-        found.append(one._replace(headline=headline, action="torch.compile, or one kernel in Triton or CUDA"))
+        action = "torch.compile, or one kernel in Triton or CUDA"
+        found.append(one._replace(headline=headline, action=action, mending=partial(_fused, report, int(device))))
     return found
+
+
+def _fused(report: Report, device: int) -> Mending:
+    """Each chain whose fusion would save time is as many kernels as its largest operator."""
+    fused = occurrences(report).filter(pl.col("fused_ns") < pl.col("total_ns"))
+    groups = fused.select(group="number", kept="parts", merged_ns="fused_ns")
+    work = chains(report).filter(pl.col("device") == device).select("row", "dur_ns", group="chain")
+    return merged(work.join(groups, on="group", maintain_order="left"))
 
 
 def _longest_chain(top: dict[str, Any]) -> str:

@@ -1,0 +1,77 @@
+"""What a replay says that a finding's remedy gains: beside the time at stake, and never more than `at_most`."""
+
+from pathlib import Path
+
+import pytest
+
+from kanalyze.analyses.findings._replays import with_replays
+from kanalyze.analyses.findings.findings import findings, ranked
+from kanalyze.analyses.page.overview_page import overview
+from kanalyze.errors import KanalyzeError
+from kanalyze.readers import read
+
+SAMPLES = Path("sample_reports")
+REPORTS = sorted(
+    path
+    for pattern in (
+        "sample_reports/*/*.sqlite",
+        "sample_reports/*/*.json.gz",
+        "tests/reports/**/*.sqlite",
+        "tests/reports/**/*.gz",
+    )
+    for path in Path().glob(pattern)
+)
+
+
+def by_rule(path, window="steady"):
+    return {row["rule"]: row for row in findings(read(path, cache=False), window=window).to_dicts()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
+def test_no_replay_gains_more_than_can_be_gained(path):
+    try:
+        rows = findings(read(path, cache=False)).to_dicts()
+    except KanalyzeError:
+        return
+    for row in rows:
+        if row["replayed_ns"] is not None:
+            assert row["replayed_ns"] >= 0
+            assert not row["at_most"] or row["replayed_ns"] <= row["at_stake_ns"], row["rule"]
+
+
+def test_a_kernel_that_nothing_runs_beside_gains_what_it_is_shortened_by():
+    """One block on 132 SMs: 131 of 132 parts of the kernel, and nothing else is behind it."""
+    row = by_rule(SAMPLES / "add" / "nsys.sqlite", window=None)["small-grid"]
+    assert row["replayed_ns"] == row["at_stake_ns"]
+
+
+def test_shorter_kernels_gain_nothing_where_the_host_is_the_limit():
+    found = by_rule(SAMPLES / "mlp_train" / "nsys.sqlite")
+    assert found["no-tf32"]["at_stake_ns"] > 0
+    assert found["no-tf32"]["replayed_ns"] == 0
+    assert found["graph-candidate"]["replayed_ns"] > found["graph-candidate"]["at_stake_ns"]
+
+
+def test_what_two_findings_would_change_alike_is_replayed_for_one():
+    found = by_rule(SAMPLES / "mlp_train" / "nsys.sqlite")
+    assert found["launch-bound"]["replayed_ns"] is None
+
+
+def test_what_gains_most_by_a_replay_comes_first():
+    rows = findings(read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False), window="steady").to_dicts()
+    gains = [row["at_stake_ns"] if row["replayed_ns"] is None else row["replayed_ns"] for row in rows]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_the_page_follows_the_replays():
+    page = overview(read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False))
+    assert page.findings[0].rule == "graph-candidate"
+    assert "by replay" in page.answer
+
+
+def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed():
+    found = read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False)
+    told = with_replays(found, ranked(found), most=1000)
+    assert [one.rule for one in told] == [one.rule for one in ranked(found)]
+    assert all(one.replayed_ns is None for one in told)

@@ -1,0 +1,145 @@
+"""What remedies change, replayed: by hand on small recordings, and as `whatif` where that can say the same."""
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
+from kanalyze.analyses.replay._changes import Changes
+from kanalyze.analyses.replay._mending import Mending, mended
+from kanalyze.analyses.replay._network import network
+from kanalyze.analyses.replay._replay import planned, replayed
+from kanalyze.analyses.replay._whatif import whatif_of
+from support.build import call, kernel, memcpy, report
+from support.slow_replay import TURNS, simulated
+
+LAUNCH, COPY, WAIT = "cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020", "cudaDeviceSynchronize_v3020"
+
+
+def launched(number, begin, start, end):
+    """A call of 10 ns, and the kernel that it launches."""
+    begun = call(LAUNCH, begin, begin + 10, correlation=number, thread=1)
+    return begun, kernel(start, end, correlation=number)
+
+
+def rows(*numbers):
+    return pl.Series("row", numbers, dtype=pl.UInt32)
+
+
+def less(**saved_ns):
+    return pl.DataFrame({"row": rows(*(int(row[1:]) for row in saved_ns)), "saved_ns": list(saved_ns.values())})
+
+
+def ends(found, mending, window=(None, None)):
+    """When the last thing of the window ends."""
+    net = network(found, *window)
+    state = mended(found, net, mending)
+    return replayed(net, planned(net), state.values, state.lags).end
+
+
+def busy():
+    """Three kernels one right after the other, launched ahead: 30, 50 and 20 ns from 12 on."""
+    events = [*launched(1, 0, 12, 42), *launched(2, 10, 42, 92), *launched(3, 20, 92, 112)]
+    return report(events)
+
+
+def lazy():
+    """Four launches of 10 ns, 20 ns of the program before each, kernels of 5 ns that start 2 ns after."""
+    return report([event for n in range(4) for event in launched(n, 30 * n, 30 * n + 12, 30 * n + 17)])
+
+
+@pytest.mark.parametrize(
+    ("mending", "end"),
+    [
+        (Mending(), 112),
+        (Mending(shorter=less(r1=20)), 92),
+        (Mending(shorter=less(r1=60)), 62),
+        (Mending(shorter=less(r2=-8)), 120),
+        (Mending(gone=rows(1)), 62),
+        (Mending(gone=rows(0, 2)), 62),  # the launch of the second, ends at 10 + 2 once the first call is gone
+        (Mending(gone=rows(1), shorter=less(r0=-10)), 72),
+    ],
+)
+def test_operations_of_a_busy_device(mending, end):
+    assert ends(busy(), mending) == end
+
+
+@pytest.mark.parametrize(
+    ("mending", "end"),
+    [
+        (Mending(), 107),
+        (Mending(shorter=less(r3=3)), 104),
+        (Mending(shorter=less(r1=3)), 107),  # the host is the limit
+        (Mending(gone=rows(1)), 77),  # a launch, and the 20 ns before it
+        (Mending(gone=rows(1, 2)), 47),
+        (Mending(gone=rows(3)), 87 - 10),  # nothing is left after the third
+        (Mending(host=pl.DataFrame({"process_id": [1], "start": [10], "end": [30]})), 87),
+        (Mending(host=pl.DataFrame({"process_id": [1], "start": [0], "end": [200]})), 47),
+        (Mending(host=pl.DataFrame({"process_id": [2], "start": [0], "end": [200]})), 107),
+    ],
+)
+def test_operations_for_which_the_host_is_late(mending, end):
+    assert ends(lazy(), mending) == end
+
+
+def test_a_launch_after_a_long_pause_takes_no_more_of_it_along_than_is_usual():
+    """The third of four launches comes after 290 ns, in which something else was done; 20 is usual."""
+    begins = [0, 30, 330, 360]
+    made = report([event for n, at in enumerate(begins) for event in launched(n, at, at + 12, at + 17)])
+    assert ends(made, Mending()) == 377
+    assert ends(made, Mending(gone=rows(2))) == 377 - 30
+
+
+def test_waits_that_are_gone():
+    """The host waits for 60 ns of kernel, and launches the next one after that."""
+    events = [*launched(1, 0, 12, 72), call(WAIT, 10, 75, correlation=2, thread=1), *launched(3, 80, 92, 100)]
+    found = report(events)
+    assert ends(found, Mending()) == 100
+    assert ends(found, Mending(calls=rows(1))) == 72 + 2 + 8  # in its stream, a launch latency later: none was seen
+
+
+def test_copies_that_do_not_block():
+    """A copy is put aside by the host for 38 ns before it starts, in a call of 50; launches take 10."""
+    size = {"size_bytes": 1 << 20, "direction": "Host-to-Device"}
+    sides = {"side": {"source_memory": "Pageable", "target_memory": "Device"}}
+    copy = memcpy(48, 60, correlation=2, **size, **sides)
+    events = [*launched(1, 0, 12, 17), call(COPY, 10, 60, correlation=2, thread=1), copy, *launched(3, 60, 72, 80)]
+    found = report(events)
+    assert ends(found, Mending()) == 80
+    assert ends(found, Mending(unwaited=rows(1))) == 17 + 2 + 12 + 12 + 8  # after it in the stream 12, as recorded
+
+
+def test_only_the_window_changes():
+    found = busy()
+    assert ends(found, Mending(gone=rows(0, 1)), window=(50, 112)) == 112  # the second began before it
+    assert ends(found, Mending(shorter=less(r1=50)), window=(50, 112)) == 112 - 42
+
+
+@given(TURNS, st.sampled_from([2, 4]))
+def test_shorter_kernels_of_simulated_programs(turns, factor):
+    made = simulated(turns).report
+    work = operations(made).filter(pl.col("kind") == "kernel")
+    saved = work.select("row", saved_ns=pl.col("dur_ns") - pl.col("dur_ns") // factor)
+    expected = simulated(turns, kernel_ns=lambda one: one.ns // factor).end
+    assert ends(made, Mending(shorter=saved)) - network(made, None, None).start == expected
+
+
+@pytest.mark.slow
+@given(TURNS)
+def test_calls_that_only_wait_are_gone_as_without_sync(turns):
+    made = simulated(turns).report
+    waits = blocking_calls(made).filter(pl.col("scope").is_in(WAITING)).get_column("call_row")
+    expected = whatif_of(made, Changes(without=("sync",)), [], each=False, measured_ns=None).then_ns
+    assert ends(made, Mending(calls=waits)) - network(made, None, None).start == expected
+
+
+@pytest.mark.slow
+@given(TURNS, st.integers(1, 5), st.integers(1, 5))
+def test_with_fewer_operations_nothing_is_later(turns, every, more):
+    made = simulated(turns).report
+    all_rows = operations(made).get_column("row")
+    some, fewer = all_rows.gather_every(every * more), all_rows.gather_every(every)
+    took = [ends(made, Mending(gone=gone)) for gone in (all_rows.head(0), some, fewer)]
+    assert took == sorted(took, reverse=True)
