@@ -38,6 +38,7 @@ EXPLANATIONS: Final = {
     "caches": "ncu empties the caches before each launch, unless told not to; with it goes what others left there",
     "page faults": "pages of managed memory moved while it ran; under ncu they were there",
     "beside others": "the GPU did other work at the same time; ncu runs each kernel alone",
+    "samples": "as near as samples of another run tell: 10 %, and 1 % of the unit's peak, as they are in whole percent",
     "replay": "ncu runs a kernel alone, with empty caches and maybe at other clocks; how much that is was not measured",
 }
 

@@ -21,12 +21,15 @@ from kanalyze.analyses.joining._match_launches import same_launches
 from kanalyze.analyses.joining._ncu_distortion import UnderNcu, disturbed, measuring
 from kanalyze.analyses.joining._per_step import COUNTS, per_step, shared_steps
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
+from kanalyze.analyses.joining._sampled_against_ncu import FIGURES as SAMPLED
+from kanalyze.analyses.joining._sampled_against_ncu import sampled_rows, why_apart
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Unpack
 
     from polars._typing import PolarsDataType
@@ -41,14 +44,14 @@ REASONS: Final = EXPLANATIONS
 #: The possible results of a comparison.
 VERDICTS: Final = ("equal", "explained", "unexplained")
 
-#: The figures that are compared per kernel, with their units.
+#: The figures that are compared per kernel, with their units; those of sampled counters are in a module of their own.
 _FIGURES: Final = {"launches": "", "registers": "", "shared memory": "bytes", "duration": "ns"}
 
 TABLE: Final = Table(
     "agreement",
     "One figure that two tools tell of one program.",
     (
-        Column("figure", pl.String, f"What it is: {', '.join(_FIGURES)}, copies, bytes copied."),
+        Column("figure", pl.String, f"What it is: {', '.join((*_FIGURES, *SAMPLED))}, copies, bytes copied."),
         Column("name", pl.String, "The kernel, copy or memset.", nullable=True),
         *SHAPE_COLUMNS,
         Column("first_tool", pl.String, "One of the tools."),
@@ -72,7 +75,7 @@ TABLE: Final = Table(
     reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "processes", "devices"),
     may_read=(
         *("symbols", "op", "range", "range_detail", "fault", "copy_detail", "compiled_kernels"),
-        *("launch_numbers", "metrics"),
+        *("launch_numbers", "metrics", "gpu_metrics"),
     ),
 )  # fmt: skip
 
@@ -130,7 +133,24 @@ def _compared(found: Together) -> pl.DataFrame:
     parts = [_kernels(found.base, other) for other in found.reports[1:]]
     if found.torch is not None:
         parts.append(_copied(found.base, found.torch))
+    if found.ncu is not None:
+        parts += [_sampled(found.base, one, found.ncu) for one in _with_metrics(found.base)]
     return pl.concat(parts, how="diagonal_relaxed")
+
+
+def _with_metrics(base: Report) -> list[Report]:
+    """The report with sampled counters of the GPU: the `base`, or the samples that its capture has beside it."""
+    other = base.whole.sampled()
+    reports = (base, *([] if other is None else [other]))
+    return next(([one] for one in reports if one.table("gpu_metrics").height), [])
+
+
+def _sampled(base: Report, sampled: Report, ncu: Report) -> pl.DataFrame:
+    """Compares sampled counters with those that ncu counted."""
+    rows = sampled_rows(sampled, ncu)
+    return _judged(
+        rows, [None if row["first"] == row["second"] else why_apart(row) for row in rows.to_dicts()], base, ncu
+    )
 
 
 def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
@@ -228,6 +248,11 @@ def _with_verdicts(
     reasons = Reasons.between(base, other, steps)
     explain = partial(_under_ncu, UnderNcu.of(base, other, reasons.spread)) if other.meta.timeless else reasons.of
     found = [None if row["first"] == row["second"] else explain(row) for row in rows.iter_rows(named=True)]
+    return _judged(rows, found, base, other)
+
+
+def _judged(rows: pl.DataFrame, found: Sequence[Explained | None], base: Report, other: Report) -> pl.DataFrame:
+    """Adds the tools, the verdict, and reason and why as `found` for each row."""
     equal = (pl.col("first") == pl.col("second")).fill_null(value=False)
     told = pl.DataFrame(
         [(None, None) if one is None else one for one in found], {"reason": pl.String, "why": pl.String}, orient="row"

@@ -55,5 +55,7 @@ def _value(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
     sign, size = ("-" if value < 0 else ""), abs(value)
+    if unit == "share":
+        return sign + units.percent(size)
     text = {"ns": units.time, "bytes": units.size}.get(unit, units.count)(int(size))
     return sign + text

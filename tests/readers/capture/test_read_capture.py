@@ -222,6 +222,13 @@ def test_samples_of_a_program_that_did_other_work_have_no_price(sampled):
     assert "What sampling cost cannot be told" in " ".join(run("summarize", sampled).text.split())
 
 
+def test_where_nothing_repeats_all_of_both_runs_is_compared(sampled):
+    for name in ("nsys", "samples"):
+        shutil.copyfile(ADD, sampled / f"{name}.sqlite")
+    told = " ".join(run("summarize", sampled).text.split())
+    assert "With samples the time from the first operation to the last was 1.00 × as long" in told
+
+
 def test_the_samples_are_no_second_run_of_the_program(sampled):
     assert [report.meta.path for report in every_report(sampled, runs=True)] == [sampled]
     assert [one.tool for one in runs_of(sampled)] == ["nsys"]
