@@ -102,7 +102,7 @@ def _latest(calls: pl.DataFrame, work: pl.DataFrame, count: int, high: int) -> i
         part.select("start", pl.min_horizontal("end", high).alias("end"), pl.lit(rank).alias("rank"), "row")
         for rank, part in enumerate((work, own))
     ]
-    last = pl.concat(sides).sort("end", "rank", "row", descending=[True, False, False]).head(1)
+    last = pl.concat(sides).filter(pl.col("end") == pl.col("end").max()).sort("rank", "row").head(1)
     if last.is_empty():
         return NOWHERE
     return int(last.item(0, "row")) + count * int(last.item(0, "rank"))

@@ -8,7 +8,7 @@ without a gap.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -47,6 +47,8 @@ _CAUSE: Final = pl.Enum(CAUSES)
 
 #: Causes of the time before an operation by the edge that released it.
 _EDGES: Final = dict(zip(BEFORE, ("stream order", "graph order", "event wait"), strict=True))
+
+_Number = TypeVar("_Number", bound=np.integer[Any])
 
 #: No next node.
 NOWHERE: Final = -1
@@ -207,18 +209,21 @@ def walk(through: Nodes, first: int, low: int, high: int) -> pl.DataFrame:
         times[-1] = low
     entered, left = times[:-1], times[1:]
     begin = np.clip(through.begin[visited], left, entered)
-    pieces = pl.DataFrame(
+    told = pl.DataFrame(
         {
-            "start": np.concatenate([begin, left]),
-            "end": np.concatenate([entered, begin]),
-            "code": np.concatenate([through.own[visited], edge]),
-            "node": np.concatenate([visited, visited]),
-            "place": np.concatenate([np.arange(len(visited)) * 2, np.arange(len(visited)) * 2 + 1]),
+            "start": _by_turns(left, begin),
+            "end": _by_turns(begin, entered),
+            "code": _by_turns(edge, through.own[visited]),
+            "node": np.repeat(visited, 2)[::-1],
         }
     ).filter(pl.col("end") > pl.col("start"))
-    told = pieces.sort("place", descending=True)
     names = pl.Series(CAUSES, dtype=_CAUSE)[told.get_column("code").cast(pl.UInt32)]
     return told.select("start", "end", names.alias("cause"), "node")
+
+
+def _by_turns(edges: npt.NDArray[_Number], own: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+    """What the edge and the own piece of each node have, from the last node visited to the first."""
+    return np.column_stack((edges[::-1], own[::-1])).ravel()
 
 
 def _visited(through: Nodes, first: int, low: int) -> list[int]:

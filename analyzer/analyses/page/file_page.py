@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -18,7 +18,7 @@ from kanalyze.analyses.page._measured import Measured, measured
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
 from kanalyze.analyses.page.joint_page import overviews_together
 from kanalyze.analyses.page.overview_page import Overview, overview
-from kanalyze.analyses.page.time_page import TABLES, summarize
+from kanalyze.analyses.page.time_page import TABLES, tables_of
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Unpack
 
-    from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.report import Meta, Report, Where
     from kanalyze.schema import Table
@@ -116,16 +115,14 @@ def _timed(
     shown: Overview | CounterSummary, report: Report, called: Report, others: Sequence[Meta], most: int
 ) -> FilePage[Pages]:
     """The content from a report that gives the time, with the call tree of the report that has one."""
-    makers: list[Callable[[Report], Summary | Timeline | CannotTellError]] = [summarize, partial(_drawn, most=most)]
-    made = side_by_side(report, makers)
-    whole, drawn = cast("Summary", made[0]), cast("Timeline | CannotTellError | None", made[1])
-    reasons = whole.cannot_tell | whole.not_recorded
+    makers: list[Callable[[Report], Any]] = [tables_of, partial(_drawn, most=most)]
+    (tables, reasons), drawn = side_by_side(report, makers)
     if isinstance(drawn, CannotTellError):
         drawn, reasons = None, reasons | {"timeline": str(drawn)}
     return FilePage(
         shown,
         [report.meta, *others],
-        [(table, whole.tables[table.name]) for table in TABLES if table.name in whole.tables],
+        [(table, tables[table.name]) for table in TABLES if table.name in tables],
         drawn,
         _iterations(report),
         durations(report) if drawn else pl.DataFrame(),

@@ -138,8 +138,7 @@ _REMARKS: Final[dict[str, Callable[[pl.DataFrame], str]]] = {"steps": steps.told
 
 def summarize(report: Report) -> Summary:
     """Makes the page of a report: all tables that it allows, the findings, and the headline."""
-    read_first(report, READS)
-    tables, reasons = _made(report)
+    tables, reasons = tables_of(report)
     spans = windows_of(report, tables.get("ledger"))
     answer = " ".join(filter(None, (page_answer(report, spans, tables), sampled_beside(report))))
     processes = report.processes
@@ -171,8 +170,9 @@ def _findings(report: Report) -> list[Finding]:
     return sorted(with_replays(report, ranked(report), MOST_REPLAYED), key=lambda one: -one.gain_ns)
 
 
-def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
-    """The tables that the report allows, and the reason why for each other one."""
+def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+    """The tables of the page that the report allows by name, and the reason why for each other one."""
+    read_first(report, READS)
     everything = _MAKERS | _MORE
     want_names(report)
     # idle attribution takes longest, so it starts first and other tables are made in parallel
