@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: The layout of a reduction; one of another version is made anew.
-VERSION: Final = 1
+VERSION: Final = 2
+
+#: What the host is in while the loop that launches its work gets a batch.
+IN_LOADER: Final = "DataLoader.__next__"
 
 _MEMBER: Final = Column("member", pl.Int64, "The rank, as its row in the ranks of the reduction.")
 _NUMBER: Final = Column("number", pl.Int64, "The collective, as its number among those of its rank.")
@@ -35,6 +38,7 @@ RANKS: Final = Table(
         Column("start_ns", pl.Int64, "Start of the rank's window, in Unix time."),
         Column("end_ns", pl.Int64, "End of the rank's window, in Unix time."),
         Column("communication_ns", pl.Int64, "The bucket communication of the ledger of the window."),
+        Column("on_cpu", pl.Int64, "Collectives that gloo ran on the CPU, beside those of the GPU."),
     ),
 )
 
@@ -80,7 +84,13 @@ PIECES: Final = Table(
 BEFORE: Final = Table(
     "reduced_before",
     "One bucket of the ledger from the end of the group's previous collective to the start of this one.",
-    (_MEMBER, _NUMBER, Column("bucket", pl.String, "The bucket."), Column("ns", pl.Int64, "Time.")),
+    (
+        _MEMBER,
+        _NUMBER,
+        Column("bucket", pl.String, "The bucket."),
+        Column("detail", pl.String, "What of the bucket it is: that of DataLoader is told apart.", nullable=True),
+        Column("ns", pl.Int64, "Time."),
+    ),
 )
 
 STEPS: Final = Table(

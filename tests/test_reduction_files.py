@@ -149,11 +149,11 @@ def test_a_damaged_table_is_named(folder, table, damage):
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"{", b"[]", b"null", b"{}", b'{"reduction": 1}', b"[" * 100_000, b"\xff"),
-        *(b'{"reduction": 1, "tables": []}', b'{"reduction": 1, "tables": {"ranks": 1}}'),
-        b'{"reduction": 1, "tables": {"ranks": {"rows": 1, "bytes": "1", "checksum": ""}}}',
-        b'{"reduction": 1, "tables": {"../ranks": {"rows": 1, "bytes": 1, "checksum": ""}}}',
-        b'{"reduction": 1, "tables": {"health": {"rows": 1, "bytes": 1, "checksum": ""}}}',
+        *(b"", b"{", b"[]", b"null", b"{}", b'{"reduction": 2}', b"[" * 100_000, b"\xff"),
+        *(b'{"reduction": 2, "tables": []}', b'{"reduction": 2, "tables": {"ranks": 1}}'),
+        b'{"reduction": 2, "tables": {"ranks": {"rows": 1, "bytes": "1", "checksum": ""}}}',
+        b'{"reduction": 2, "tables": {"../ranks": {"rows": 1, "bytes": 1, "checksum": ""}}}',
+        b'{"reduction": 2, "tables": {"health": {"rows": 1, "bytes": 1, "checksum": ""}}}',
     ],
     ids=lambda content: str(len(content)),
 )

@@ -412,6 +412,7 @@ class _Rank:
             "start_ns": low,
             "end_ns": self.end[-1:],
             "communication_ns": self._exposed[self.kept].sum(keepdims=True),
+            "on_cpu": [0],
         }
         return RANKS.select(pl.DataFrame(rows))
 
@@ -493,7 +494,7 @@ class _Rank:
             for name, (starts, ends) in self.sums.items()
         ]
         rows = pl.concat(parts).filter(pl.col("ns") > 0).sort("number", maintain_order=True)
-        return BEFORE.select(rows.cast({"bucket": pl.String}))
+        return BEFORE.select(rows.cast({"bucket": pl.String}).with_columns(detail=pl.lit(None, dtype=pl.String)))
 
     def _edges(self) -> tuple[Ints, Ints]:
         """The operations that steps end with, and the one before each; -1 before the first."""

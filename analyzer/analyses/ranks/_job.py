@@ -19,9 +19,10 @@ from kanalyze.analyses.communication._matching import HOW, matched
 from kanalyze.analyses.communication._waits import CANNOT_TELL, Exposed, bytes_of, split, waits
 from kanalyze.analyses.ranks._clocks import clocks_of
 from kanalyze.analyses.ranks._gathered import gathered, later, places, put_together, renumbered, step_of
-from kanalyze.analyses.ranks._lateness import IN_PAIRS, causes, costs, lateness
+from kanalyze.analyses.ranks._lateness import IN_PAIRS, causes, costs, details, lateness
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import NoJobError
+from kanalyze.reduction import BEFORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -52,7 +53,8 @@ class Job:
         hidden: Their time beside other kernels, by member and step.
         steps: The steps of all ranks, `step` the same number for the same step.
         ledgers: Their ledgers, row by row: a column per bucket.
-        before: The ledgers before collectives of those that came last, or before them: member, number, bucket, ns.
+        before: The ledgers before collectives of those that came last, or before them:
+            :data:`kanalyze.reduction.BEFORE`.
         kernels: Kernels of ranks: member, name, count, ns.
         clocks: The offsets of clocks.
         doubts: What is in doubt: check, count, effect.
@@ -151,6 +153,11 @@ class Job:
         """That by cause, in sums of a rank's step: rank, step, bucket, ns."""
         return causes(self, self.lateness).group_by("rank", "step", "bucket").agg(pl.col("ns").sum())
 
+    @cached_property
+    def details(self) -> pl.DataFrame:
+        """What of that is told apart in a bucket, in sums of a rank's step: rank, step, bucket, detail, ns."""
+        return details(self, self.lateness).group_by("rank", "step", "bucket", "detail").agg(pl.col("ns").sum())
+
     @property
     def world_size(self) -> int:
         """Ranks of the job, as the reports tell, at least those that were read."""
@@ -203,6 +210,8 @@ def job_of(
     found = matched(rows, clock, _numbered(rows, tables["steps"]))
     rows = replace(rows, sequence=rows.sequence[:0], id=rows.id[:0])
     doubts += found.doubts
+    if beside := int(ranks.get_column("on_cpu").sum()):
+        doubts.append(("collectives of gloo on ranks with a GPU", beside, _ON_CPU))
     clocks = clocks_of(rows, found, clock, int(clock[0]), int(ranks.item(0, "origin_ns")))
     if clocks.broken:
         doubts.append(("clocks that do not agree", len(clocks.broken), _BROKEN))
@@ -287,7 +296,7 @@ _BY_STEP: Final = pl.DataFrame(
         "unmatched_ns": pl.Int64,
     }
 )
-_LEDGER: Final = pl.DataFrame(schema={"member": pl.Int64, "number": pl.Int64, "bucket": pl.String, "ns": pl.Int64})
+_LEDGER: Final = BEFORE.empty()
 
 
 def _doubts_of(rows: Rows, found: Matches, matches: pl.DataFrame) -> list[tuple[str, int, str]]:
@@ -305,6 +314,7 @@ def _doubts_of(rows: Rows, found: Matches, matches: pl.DataFrame) -> list[tuple[
 
 _BROKEN: Final = "in these parts of the run no offsets of clocks let all collectives be true: their waits are in doubt"
 _SILENT: Final = "what they wait for is not told; beside a GPU those that gloo runs are not read, but NCCL's alone"
+_ON_CPU: Final = "they run on the CPU: who waits in them is not told, and a GPU that idles meanwhile waits for its host"
 _ALONE: Final = "no other rank has them: what of their time is waiting is not told"
 _BUBBLES: Final = "stages of a pipeline wait for each other by design: nobody is called late for such waits"
 _MISSING: Final = "who was not recorded may have been the last: what is told as transfer may be waiting for that rank"

@@ -11,6 +11,7 @@ import polars as pl
 from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.ranks._lateness import EARLIER
 from kanalyze.analyses.ranks.ranks import common_steps
+from kanalyze.reduction import IN_LOADER
 from kanalyze.units import percent, plural, rate, size, time
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
         number = sum(one.steps for one in own)
         waited = sum(one.cost_ns for one in own) // number // max(steps.ranks - 1, 1)
         cause = own[0].causes[0][0] if own[0].causes else "many small parts"
-        why = "" if cause == EARLIER else f", most for its {cause}"
+        detail = own[0].detail if len({one.detail for one in own}) == 1 else None
+        why = "" if cause == EARLIER else f", most for its {cause}" + (f" in {detail}" if detail else "")
         idle = "" if job.ranks.get_column("device").null_count() else " with an idle GPU"
         late = sum(one.late_ns * one.steps for one in own) // number
         yield JobFinding(
@@ -97,7 +99,7 @@ def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
             late * number // max(steps.number, number),
             f"Rank {rank} is {time(late)} late in {plural(number, 'step')}{why}: "
             f"another one waits {time(waited)}{idle}.",
-            _BALANCE.get(cause, "Look at what this rank does there that the others do not."),
+            _BALANCE.get(detail or cause, "Look at what this rank does there that the others do not."),
             "rank_steps",
         )
 
@@ -105,6 +107,7 @@ def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
 _BALANCE: Final = {
     "kernel": "Give ranks equal work: samples of equal length, equal numbers of experts and layers.",
     "host": "Look at this rank's host: a slow DataLoader, logging or checkpoints on one rank, a busy machine.",
+    IN_LOADER: "Look at this rank's DataLoader: its samples, its storage, the processors that its workers share.",
     "launch": "Look at this rank's host: launches come late; a busy machine, or a slow processor.",
     "memcpy": "Copy from pinned memory, without blocking, on this rank as on the others.",
     "loading": "Load what is needed before the first step, on all ranks.",

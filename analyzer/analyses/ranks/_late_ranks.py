@@ -32,6 +32,7 @@ class Late(NamedTuple):
         late_ns: By how much it falls behind in a step, the mean.
         causes: The parts of that by bucket, the largest first; they sum to it up to rounding.
         cost_ns: Exposed waiting of the other ranks for it, in all these steps.
+        detail: What most of the first cause was in, in each of the steps, where the reports show it.
     """
 
     rank: int
@@ -41,6 +42,7 @@ class Late(NamedTuple):
     late_ns: int
     causes: tuple[tuple[str, int], ...]
     cost_ns: int
+    detail: str | None = None
 
 
 def late_ranks(job: Job) -> list[Late]:
@@ -65,7 +67,8 @@ def late_ranks(job: Job) -> list[Late]:
     found = []
     for (run,), own in runs.partition_by("run", as_dict=True, maintain_order=True).items():
         sums = parts.filter(pl.col("run") == run).group_by("bucket").agg(pl.col("ns").sum())
-        named = sums.sort(pl.col("ns").abs(), "bucket", descending=[True, False]).iter_rows()
+        named = [*sums.sort(pl.col("ns").abs(), "bucket", descending=[True, False]).iter_rows()]
+        same = bool(named) and named[0][0] == own.item(0, "cause")
         found.append(
             Late(
                 own.item(0, "rank"),
@@ -75,9 +78,15 @@ def late_ranks(job: Job) -> list[Late]:
                 int(own.get_column("late_ns").sum()) // own.height,
                 tuple((bucket, ns // own.height) for bucket, ns in named),
                 int(own.get_column("cost_ns").sum()),
+                _one_of(own.get_column("detail")) if same else None,
             )
         )
     return sorted(found, key=lambda one: (-one.cost_ns, one.rank, one.first))
+
+
+def _one_of(details: pl.Series) -> str | None:
+    """What all of them say; None where one is missing or another."""
+    return details.item(0) if details.n_unique() == 1 else None
 
 
 def notable_causes(one: Late) -> list[tuple[str, int]]:

@@ -164,6 +164,20 @@ def causes(job: Job, late: pl.DataFrame) -> pl.DataFrame:
     return late.select("match", "rank", "step").join(every, on="match", how="inner").sort("match", "bucket")
 
 
+def details(job: Job, late: pl.DataFrame) -> pl.DataFrame:
+    """What of the causes is told apart in a bucket: of the late rank, less that of the rank before it.
+
+    Columns: match, rank, step, bucket, detail, ns.
+    """
+    late = late.filter(pl.col("new_ns") > 0)
+    told = job.before.drop_nulls("detail")
+    seconds = late.select("match", "rank", "step", member="second", number="second_number")
+    mine = late.select("match", "rank", "step", "member", "number").join(told, on=["member", "number"], how="inner")
+    theirs = seconds.join(told, on=["member", "number"], how="inner").with_columns(-pl.col("ns"))
+    every = pl.concat([one.select("match", "rank", "step", "bucket", "detail", "ns") for one in (mine, theirs)])
+    return every.group_by("match", "rank", "step", "bucket", "detail").agg(pl.col("ns").sum()).sort("match", "detail")
+
+
 def _without_carried(parts: pl.DataFrame) -> pl.DataFrame:
     """The causes without kernels that the rank before it had run while it waited, in an earlier collective.
 

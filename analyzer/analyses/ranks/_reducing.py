@@ -17,6 +17,8 @@ from kanalyze.analyses.device._operations import exclusive_operations, operation
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.health import health
+from kanalyze.analyses.findings.rules.data_loading import getting_batches
+from kanalyze.analyses.idle._idle_within import idle_within
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._marks import launched_work
@@ -29,6 +31,7 @@ from kanalyze.reduction import (
     COLLECTIVES,
     FINDINGS,
     HEALTH,
+    IN_LOADER,
     KERNELS,
     LEDGERS,
     PIECES,
@@ -109,6 +112,7 @@ def _without_gpu(report: Report) -> Reduction:
         "start_ns": told.item(0, "start_ns") + origin,
         "end_ns": int(end.max()) + origin,  # type: ignore[arg-type]
         "communication_ns": 0,
+        "on_cpu": 0,
     }
     zero = pl.lit(0, dtype=pl.Int64)
     steps = STEPS.select(
@@ -186,6 +190,7 @@ def _rank(one: _Member) -> pl.DataFrame:
         "start_ns": low + one.origin_ns,
         "end_ns": high + one.origin_ns,
         "communication_ns": int(sums.get_column("ns").sum()),
+        "on_cpu": collectives_on_cpu(report).filter(process_id=report.scope.process).height,
     }
     return pl.DataFrame([row], schema=RANKS.schema, orient="row")
 
@@ -232,7 +237,27 @@ def _before(one: _Member, found: pl.DataFrame) -> pl.DataFrame:
     spans = found.select("member", "number", start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
     if spans.is_empty():
         return BEFORE.empty()
-    return BEFORE.select(_in_spans(one, spans, ["member", "number"]))
+    return BEFORE.select(_with_loaders(one, spans, _in_spans(one, spans, ["member", "number"])))
+
+
+def _with_loaders(one: _Member, spans: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """The ledgers of spans, with what the host was in DataLoader of the bucket host in rows of its own."""
+    told = found.with_columns(detail=pl.lit(None, dtype=pl.String))
+    batches = getting_batches(one.report)
+    if batches.is_empty():
+        return told
+    idle = idle_within(one.report, batches)
+    if one.device not in idle:
+        return told
+    waits = intervals.union(idle[one.device].filter(pl.col("bucket") == "host").select("start", "end"))
+    keys = ["member", "number"]
+    inside = spans.select(
+        *keys, inside=intervals.overlap(spans.get_column("start"), spans.get_column("end"), waits)
+    ).filter(pl.col("inside") > 0)
+    own = inside.select(*keys, bucket=pl.lit("host"), ns="inside", detail=pl.lit(IN_LOADER))
+    rest = told.join(inside.with_columns(bucket=pl.lit("host")), on=[*keys, "bucket"], how="left")
+    rest = rest.with_columns(ns=pl.col("ns") - pl.col("inside").fill_null(0)).drop("inside").filter(pl.col("ns") > 0)
+    return pl.concat([rest, own.select(rest.columns)]).sort(keys, maintain_order=True)
 
 
 def _in_spans(one: _Member, spans: pl.DataFrame, keys: list[str]) -> pl.DataFrame:

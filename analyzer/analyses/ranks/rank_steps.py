@@ -11,6 +11,9 @@ from kanalyze.schema import Column, Table
 if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
 
+#: A detail is told of a cause from this part of it on.
+MOST: Final = 0.5
+
 _BUSY: Final = ("kernel", "communication", "memcpy", "memset")
 
 TABLE: Final = Table(
@@ -31,6 +34,7 @@ TABLE: Final = Table(
         Column("cause", pl.String, "The bucket with most of that; null where it was never late.", nullable=True),
         Column("cause_ns", pl.Int64, "How much of it that is.", nullable=True),
         Column("cost_ns", pl.Int64, "Exposed waiting of the other ranks for it, summed over them."),
+        Column("detail", pl.String, "What most of the cause was in, where told: DataLoader.__next__.", nullable=True),
     ),
     purpose="each step of each rank: waits, lateness, cause",
     telling=("rank", "step", "ns", "busy_ns", "wait_ns", "late_ns", "cause"),
@@ -48,7 +52,7 @@ def rank_steps(job: Job) -> pl.DataFrame:
 
     Columns:
         rank, step, kind, start_ns, ns, busy_ns, compute_ns, wait_ns, transfer_ns, unmatched_ns, late_ns, cause,
-        cause_ns, cost_ns.
+        cause_ns, cost_ns, detail.
     """
     own = offsets(job).select("member", "rank", "offset_ns")
     steps = pl.concat([job.steps, job.ledgers], how="horizontal").join(own, on="member", how="left")
@@ -81,4 +85,15 @@ def _late(job: Job) -> pl.DataFrame:
     best = job.causes.sort("ns", "bucket", descending=[True, False]).group_by("rank", "step", maintain_order=True)
     named = best.agg(cause=pl.col("bucket").first(), cause_ns=pl.col("ns").first())
     sums = late.group_by("rank", "step").agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
-    return sums.join(named, on=["rank", "step"], how="left", nulls_equal=True)
+    named = named.join(
+        _details(job), left_on=["rank", "step", "cause"], right_on=["rank", "step", "bucket"], how="left"
+    )
+    most = pl.col("of_detail") >= MOST * pl.col("cause_ns")
+    told = named.select("rank", "step", "cause", "cause_ns", detail=pl.when(most).then("detail"))
+    return sums.join(told, on=["rank", "step"], how="left", nulls_equal=True)
+
+
+def _details(job: Job) -> pl.DataFrame:
+    """The largest detail of each bucket of a rank's step: rank, step, bucket, detail, of_detail (its time)."""
+    best = job.details.sort("ns", "detail", descending=[True, False]).group_by("rank", "step", "bucket")
+    return best.agg(pl.col("detail").first(), of_detail=pl.col("ns").first())

@@ -86,7 +86,11 @@ def _waited(one: Late, others: int) -> str:
 
 
 def _causes(one: Late) -> str:
-    named = [f"{bucket} {signed(ns)}" for bucket, ns in notable_causes(one)]
+    of_first = one.causes[0][0] if one.causes and one.detail else None
+    named = [
+        f"{bucket} {signed(ns)}" + (f" in {one.detail}" if bucket == of_first else "")
+        for bucket, ns in notable_causes(one)
+    ]
     return ", ".join(named) or "many small parts"
 
 
