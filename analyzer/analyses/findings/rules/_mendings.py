@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -15,6 +15,10 @@ from kanalyze.columns.lookup import beside
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
+
+#: What a kernel takes that has nothing to do, about: no remedy makes one shorter.
+_LEAST_NS: Final = 1000
 
 
 def without(rows: pl.DataFrame) -> Mending:
@@ -37,13 +41,18 @@ def merged(groups: pl.DataFrame) -> Mending:
 
 
 def by_shape(report: Report, device: int, shapes: pl.DataFrame, stake: str) -> Mending:
-    """Kernels of a device take less by the time `stake` of their launch shape in `shapes`, each by the same share."""
+    """Kernels of a device take less by the time `stake` of their launch shape in `shapes`, each by the same share.
+
+    None gets shorter than a kernel that does nothing.
+    """
     sums = shapes.group_by("name", *SHAPE).agg(pl.col(stake).sum())
     kernels = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
     work = beside(kernels.select("row", "event_id", "name", "dur_ns"), report.kernel_config, *SHAPE)
     work = work.with_columns(pl.col("name").cast(pl.String)).join(sums, on=["name", *SHAPE], nulls_equal=True)
     share = (pl.col(stake) / pl.col("dur_ns").sum().over("name", *SHAPE)).clip(upper_bound=1.0)
-    return Mending(shorter=work.select("row", saved_ns=(pl.col("dur_ns") * share).floor().cast(pl.Int64)))
+    most = (pl.col("dur_ns") - _LEAST_NS).clip(lower_bound=0)
+    saved = pl.min_horizontal((pl.col("dur_ns") * share).floor().cast(pl.Int64), most)
+    return Mending(shorter=work.select("row", saved_ns=saved))
 
 
 def calls_within(report: Report, spans: pl.DataFrame) -> pl.Series:
