@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.report import Report
+    from kanalyze.report import Meta, Report
 
 
 class Form(NamedTuple):
@@ -112,9 +112,20 @@ def summarize(  # noqa: PLR0913 - the options of the command
 
 def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
     """Says which command looks at the ranks of one job together, where the reports are of several."""
-    if several_ranks(page.meta for page in pages if page.kind in ("time", "overview")):
-        told = outlets.command("kanalyze", "ranks", *reports)
+    told = outlets.command("kanalyze", "ranks", *reports)
+    if several_ranks(meta for page in pages for meta in _metas(page)):
         print_message(f"kanalyze: these are ranks of one job: `{told}` says who waits for whom, and why.")
+    elif any(page.kind == "overview" and page.waits_for_others for page in pages):
+        print_message(f"kanalyze: GPUs of this report wait for each other: `{told}` says who for whom, and why.")
+
+
+def _metas(page: Shown) -> Sequence[Meta]:
+    """What a page of time says of the reports that it is of."""
+    if page.kind == "overview":
+        return [page.meta, *page.others]
+    if page.kind == "joint":
+        return page.metas
+    return [page.meta] if page.kind == "time" else []
 
 
 def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]:

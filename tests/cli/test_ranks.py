@@ -39,6 +39,15 @@ def test_a_page_per_rank_points_to_the_ranks_together():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("report", "said"), [("nccl", True), ("two_gpus", False), ("add", False)])
+def test_a_page_of_gpus_that_wait_for_each_other_points_there(report, said):
+    path = REPORTS / f"{report}.sqlite"
+    ran = run("summarize", path)
+    assert ran.status == 0
+    assert (f"`kanalyze ranks {path}` says who for whom" in ran.error) is said
+
+
+@pytest.mark.slow
 def test_ranks_of_one_host_need_no_clocks():
     assert "CLOCKS" in run("ranks", JOB).text
     assert "CLOCKS" not in run("ranks", JOB, "--one-host").text

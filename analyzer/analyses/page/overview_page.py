@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import polars as pl
 
+from kanalyze.analyses.communication._partners import WAITING
 from kanalyze.analyses.critical.critical_path import TABLE as CRITICAL_PATH
 from kanalyze.analyses.critical.critical_path import critical_path
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
@@ -142,6 +143,12 @@ class Overview:
     def tools(self) -> list[str]:
         """The distinct tools, the one that gives the time first."""
         return list(dict.fromkeys(meta.tool for meta in (self.meta, *self.others)))
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether the ledger tells of a GPU that it waits for another one."""
+        ledger = self.tables.get("ledger")
+        return ledger is not None and bool(ledger.get_column("detail").cast(pl.String).str.starts_with(WAITING).any())
 
 
 def overview(report: Report, *, whole: bool = False) -> Overview:
