@@ -13,7 +13,7 @@ import polars as pl
 from kanalyze import exact, named_ranges
 from kanalyze.errors import BadWindowError, DamagedReportError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
-from kanalyze.source import KINDS_KEY, Kept
+from kanalyze.source import KINDS_KEY, Kept, PartedSource
 from kanalyze.window import Scope, Window, lasting, relative
 
 if TYPE_CHECKING:
@@ -215,6 +215,15 @@ class Report:
             return pl.concat([EVENTS.empty(), *(self.seen(kind) for kind in self.kinds)])
         declared = READER_TABLES[name]
         return self._kept.value(name, lambda: self._checked(declared, self.source.table(name)), self.meta.path)
+
+    def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+        """Parts of a table, mapped by `transform` and concatenated.
+
+        Of a large table not more than a part is in memory where the reader can do so; rows are then in no set order.
+        """
+        if isinstance(self.source, PartedSource) and not self._kept.has(name):
+            return self.source.mapped(name, transform)
+        return transform(self.table(name))
 
     @property
     def events(self) -> pl.DataFrame:

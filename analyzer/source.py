@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from threading import RLock, local
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import polars as pl
 
@@ -38,6 +38,14 @@ class Source(Protocol):
 
     def close(self) -> object:
         """Release files and buffers; nothing is read afterwards."""
+
+
+@runtime_checkable
+class PartedSource(Protocol):
+    """A source that gives large tables part by part, for what need not have them in memory."""
+
+    def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+        """The parts of a table, in no set order and not sorted, mapped by `transform` and concatenated."""
 
 
 class UndeclaredReadError(Exception):

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 #: States of a host thread, those that it works in first.
 STATES: Final = ("running", "system call", "runnable", "blocked", "off processor", "unknown")
 
-#: What the readers' tables and kinds of events are that tell of states and functions.
-NEEDED: Final = ("scheduling", "cpu_samples", "python_samples", "stack_frames", "call_stacks")
+#: What the readers' tables are that tell of states and functions, besides CPU samples.
+NEEDED: Final = ("scheduling", "python_samples", "stack_frames", "call_stacks")
 
 #: What a system call waits for, by its name; the first that fits.
 WAITS_ON: Final = {

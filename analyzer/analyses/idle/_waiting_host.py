@@ -5,7 +5,7 @@ Definitions: docs/definitions.md, section 5, "Host time by state".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -23,7 +23,7 @@ from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import count_up_to, gathered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from polars.datatypes import DataType, DataTypeClass
 
@@ -46,7 +46,8 @@ PARTS: Final[dict[str, DataType | DataTypeClass]] = {
 }
 
 _KEYS: Final = ("device", "state", "waits_on", "call")
-_SAMPLED: Final = {"time": pl.Int64, "stack_id": pl.Int64}
+_LINES: Final = {**dict.fromkeys((*THREAD, "first", "last", "height"), pl.Int64), "usual": pl.Float64}
+_HITS: Final = {"asked": pl.Int64, **{key: PARTS[key] for key in (*_KEYS, "stack_id", "samples")}, **_LINES}
 #: Samples of a thread from which on the time between them is known; a single one tells of all of its time.
 _FEWEST: Final = 2
 
@@ -82,35 +83,84 @@ def host_pieces(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]
 @once_per_report
 def waiting_host(report: Report) -> pl.DataFrame:
     """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
-    found = [pl.DataFrame(schema=PARTS)]
+    found, asked = [pl.DataFrame(schema=PARTS)], []
     for device, key, pieces in host_pieces(report):
-        spans = states_of(report, key, pieces)
-        found.append(_parts(report, key, spans.with_columns(device=pl.lit(device, dtype=pl.Int64))))
+        spans = states_of(report, key, pieces).with_columns(device=pl.lit(device, dtype=pl.Int64))
+        told, rest = _parts(report, key, spans)
+        found += told
+        if rest is not None:
+            asked.append((key, rest))
+    if asked:
+        hits, lines = _hits(report, asked)
+        for number, (key, spans) in enumerate(asked):
+            line = lines.filter(process_id=key[0], thread_id=key[1])
+            if line.is_empty():
+                found.append(_untold(spans))
+            else:
+                own = hits.filter(pl.col("asked") == number).drop("asked")
+                found.append(_sampled(spans, own, _each(report, key, line.row(0, named=True)), "cpu samples"))
     return pl.concat(found).filter(pl.col("ns") > 0)
 
 
-def _parts(report: Report, key: ThreadKey, spans: pl.DataFrame) -> pl.DataFrame:
-    """The time of one thread by state, call and stack: :data:`PARTS`. `spans`: device, start, end, call, state."""
+def _parts(report: Report, key: ThreadKey, spans: pl.DataFrame) -> tuple[list[pl.DataFrame], pl.DataFrame | None]:
+    """The time of one thread by state, call and stack: :data:`PARTS`, and the spans of which CPU samples may tell.
+
+    `spans`: device, start, end, call, state.
+    """
     known = system_calls(report)
     events, names, waits = (
         gathered(known.get_column(name), spans.get_column("call")) for name in ("event_id", "name", "waits_on")
     )
     lengths = pl.col("end") - pl.col("start")
     spans = spans.with_columns(names.alias("call"), waits.alias("waits_on"), events.alias("event_id"), ns=lengths)
-    python, native = _python_samples(report).get(key), _cpu_samples(report).get(key)
+    python = _python_samples(report).get(key)
     if python is not None:
-        return _by_nearest(spans, python, _usual(python))
+        return [_by_nearest(spans, python, _usual(python))], None
     inside = pl.col("event_id").is_not_null()
     within, outside = spans.filter(inside), spans.filter(~inside)
-    found = [_of_calls(report, within)]
     off = pl.col("state").is_in(["runnable", "off processor"])
-    found.append(_untold(outside.filter(off)))
-    rest = outside.filter(~off)
-    if native is None:
-        found.append(_untold(rest))
-    else:
-        found.append(_sampled(rest, native, _each(report, key, native), "cpu samples"))
-    return pl.concat(found)
+    return [_of_calls(report, within), _untold(outside.filter(off))], outside.filter(~off)
+
+
+def _hits(report: Report, asked: Sequence[tuple[ThreadKey, pl.DataFrame]]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """CPU samples in the spans of threads, and how each thread was sampled.
+
+    Returns:
+        asked (place in `asked`), the columns :data:`_KEYS`, stack_id and samples; and process_id, thread_id, first,
+        last, height and usual, the usual time between two samples.
+    """
+
+    def counted(part: pl.DataFrame) -> pl.DataFrame:
+        """Counts a part of the samples: rows of hits, and a row for each thread."""
+        by_thread = {(key[0], key[1]): own.sort("time_ns") for key, own in parts_by(part, THREAD).items()}
+        found = [pl.DataFrame(schema=_HITS)]
+        for key in dict.fromkeys(key for key, _ in asked):
+            if key in by_thread:
+                time = by_thread[key].get_column("time_ns")
+                line = (*key, time[0], time[-1], len(time), time.diff().median())
+                found.append(pl.DataFrame([line], schema=_LINES, orient="row"))
+        for number, (key, spans) in enumerate(asked):
+            if key in by_thread and spans.height:
+                counts = _counts(spans, by_thread[key].select("stack_id", time="time_ns"))
+                found.append(counts.with_columns(asked=pl.lit(number, dtype=pl.Int64)))
+        return pl.concat(found, how="diagonal")
+
+    every = report.mapped("cpu_samples", counted)
+    lines = every.filter(pl.col("asked").is_null()).group_by(THREAD)
+    sampled = lines.agg(
+        pl.col("first").min(), pl.col("last").max(), pl.col("height").sum(), pl.col("usual").drop_nulls().first()
+    )
+    hits = every.drop_nulls("asked").group_by("asked", *_KEYS, "stack_id", maintain_order=True)
+    return hits.agg(pl.col("samples").sum()), sampled
+
+
+def _counts(spans: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
+    """How many of the samples of a thread (time, sorted, and stack_id) lie in its spans, by those and by stack."""
+    at = count_up_to(spans.get_column("start"), samples.get_column("time"), equal=True).cast(pl.Int64) - 1
+    hits = samples.with_columns(at=at).filter(at >= 0)
+    around = spans[hits.get_column("at")].select(*_KEYS, "end")
+    hits = pl.concat([hits, around], how="horizontal").filter(pl.col("time") < pl.col("end"))
+    return hits.group_by(*_KEYS, "stack_id", maintain_order=True).agg(samples=pl.len().cast(pl.Int64))
 
 
 def _of_calls(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -130,17 +180,12 @@ def _untold(spans: pl.DataFrame) -> pl.DataFrame:
     return sums.with_columns(**none).select(pl.col(name).cast(kind) for name, kind in PARTS.items())
 
 
-def _sampled(spans: pl.DataFrame, samples: pl.DataFrame, each_ns: float, evidence: str) -> pl.DataFrame:
-    """Time by the samples that lie in it: each stands for `each_ns`, of more than there is for an equal part.
+def _sampled(spans: pl.DataFrame, counts: pl.DataFrame, each_ns: float, evidence: str) -> pl.DataFrame:
+    """Time by `counts` of the samples that lie in it: each stands for `each_ns`, of more than there is an equal part.
 
     What is left over is told by no sample.
     """
     sums = spans.group_by(*_KEYS, maintain_order=True).agg(pl.col("ns").sum())
-    at = count_up_to(spans.get_column("start"), samples.get_column("time"), equal=True).cast(pl.Int64) - 1
-    hits = samples.with_columns(at=at).filter(at >= 0)
-    around = spans[hits.get_column("at")].select(*_KEYS, "end")
-    hits = pl.concat([hits, around], how="horizontal").filter(pl.col("time") < pl.col("end"))
-    counts = hits.group_by(*_KEYS, "stack_id", maintain_order=True).agg(samples=pl.len().cast(pl.Int64))
     told = counts.join(sums, on=_KEYS, nulls_equal=True, maintain_order="left").rename({"ns": "whole"})
     asked = pl.col("samples").sum().over(_KEYS) * each_ns
     part = pl.min_horizontal(pl.lit(1.0), pl.col("whole") / asked)
@@ -189,12 +234,6 @@ def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame, period_ns: float) ->
 
 
 @once_per_process
-def _cpu_samples(report: Report) -> dict[ThreadKey, pl.DataFrame]:
-    """Samples of each thread on a processor: time and stack_id, sorted by time."""
-    return _by_thread(report.table("cpu_samples"))
-
-
-@once_per_process
 def _python_samples(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """Periodic Python stacks of each thread: time and stack_id, sorted by time."""
     known = report.table("python_samples").filter(pl.col("periodic") & pl.col("stack_id").is_not_null())
@@ -212,14 +251,13 @@ def _usual(samples: pl.DataFrame) -> float:
     return float(found) if found is not None else float(_LATEST)
 
 
-def _each(report: Report, key: ThreadKey, samples: pl.DataFrame) -> float:
+def _each(report: Report, key: ThreadKey, sampled: Mapping[str, Any]) -> float:
     """Time on a processor that one sample of a thread stands for; without the scheduler the usual distance."""
     line = processor_lines(report).get(key)
-    if line is None or samples.height < _FEWEST:
-        return _usual(samples)
-    first, last = samples.item(0, "time"), samples.item(-1, "time")
-    on = intervals.clip(line.filter("runs"), first, last)
-    return intervals.length(on) / (samples.height - 1)
+    if line is None or sampled["height"] < _FEWEST:
+        return float(_LATEST) if sampled["usual"] is None else float(sampled["usual"])
+    on = intervals.clip(line.filter("runs"), sampled["first"], sampled["last"])
+    return intervals.length(on) / (int(sampled["height"]) - 1)
 
 
 def by_state(report: Report) -> pl.DataFrame:

@@ -69,6 +69,9 @@ _SPLIT_READS: Final = (
     *NEEDED,
 )
 
+#: Read part by part, since there may be a hundred million.
+_LARGE: Final = "cpu_samples"
+
 _STATE: Final = (
     Column(
         "state",
@@ -100,7 +103,7 @@ BY_STATE: Final = Table(
     telling=("state", "waits_on", "call", "ns", "host_share"),
     when="--by state",
     reads=_SPLIT_READS,
-    may_read=TABLE.may_read,
+    may_read=(*TABLE.may_read, _LARGE),
 )
 
 #: The table that ``by="function"`` gives.
@@ -125,7 +128,7 @@ BY_FUNCTION: Final = Table(
     telling=("function", "state", "waits_on", "ns", "host_share", "chain"),
     when="--by function",
     reads=(*TABLE.reads, "osrt", *NEEDED),
-    may_read=TABLE.may_read,
+    may_read=(*TABLE.may_read, _LARGE),
 )
 
 
@@ -161,9 +164,14 @@ def _of_threads(report: Report, by: str) -> pl.DataFrame:
     prefetch(report, form)
     if by == "function" and framework_recorded(report):
         return _shared(report, form, by_traced_function(report))
-    if "osrt" not in report.kinds and not any(report.table(name).height for name in NEEDED):
+    if "osrt" not in report.kinds and not any(report.table(name).height for name in NEEDED) and not _sampled(report):
         raise CannotTellError.without(f"culprits by {by}", report.meta.path, ["osrt", "samples"], report.meta.tool)
     return _shared(report, form, by_state(report) if by == "state" else by_function(report))
+
+
+def _sampled(report: Report) -> bool:
+    """Whether there are CPU samples."""
+    return bool(report.mapped(_LARGE, lambda part: part.select(pl.len())).to_series().sum())
 
 
 def _shared(report: Report, form: Table, sums: pl.DataFrame) -> pl.DataFrame:

@@ -30,6 +30,7 @@ from kanalyze.readers.nsys.metrics import gpu_metrics, network_metrics
 from kanalyze.readers.nsys.payloads import communicator_calls
 from kanalyze.readers.nsys.samples import Samples
 from kanalyze.report import Meta, Report
+from kanalyze.sample_model import CPU_SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,6 +148,12 @@ class NsysTables:
             "notes": lambda: notes(self._database, self._endless),
         }
         return tables[name]() if name in tables else READER_TABLES[name].empty()
+
+    def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+        """See :class:`kanalyze.source.PartedSource`."""
+        if name == CPU_SAMPLES.name:
+            return self._samples.mapped_cpu_samples(transform)
+        return transform(self.table(name))
 
     def notes_of_read(self) -> pl.DataFrame:
         """Notes on tables that were read already or are small."""

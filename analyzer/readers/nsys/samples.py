@@ -32,6 +32,9 @@ _CHAINS: Final = ("SAMPLING_CALLCHAINS", "OSRT_CALLCHAINS", "CUDA_CALLCHAINS")
 _SOURCE: Final = 1 << 40
 _PYTHON: Final = len(_CHAINS)
 
+#: Ids below it are kept in half of the memory.
+_LARGE_IDS: Final = 1 << 32
+
 #: Tables of calls that have a stack, and the table that it is in. Id 0 of OSRT_API means none, and is in no chain.
 _CALLS: Final = {"OSRT_API": "OSRT_CALLCHAINS", "CUPTI_ACTIVITY_KIND_RUNTIME": "CUDA_CALLCHAINS"}
 
@@ -49,12 +52,64 @@ class _Stacks(NamedTuple):
     """Distinct stacks of one table of call chains.
 
     Attributes:
-        of: id (of the table's own) and stack_id, sorted by id.
+        ids: The table's own ids of stacks, sorted.
+        numbers: Which of the distinct stacks each of them is (UInt32).
+        first: Stack id of the first.
         frames: :data:`kanalyze.sample_model.STACK_FRAMES`.
     """
 
-    of: pl.DataFrame
+    ids: pl.Series
+    numbers: pl.Series
+    first: int
     frames: pl.DataFrame
+
+    def stack_ids(self, wanted: pl.Series) -> pl.Series:
+        """The stack id (Int64) of each of the `wanted` ids (Int64); null for one without a stack."""
+        if self.ids.is_empty() or wanted.is_empty():
+            return pl.Series("stack_id", [None], dtype=pl.Int64).new_from_index(0, len(wanted))
+        known = wanted.cast(self.ids.dtype, strict=False)
+        at = self.ids.search_sorted(known.fill_null(self.ids[0]), side="left").clip(0, len(self.ids) - 1)
+        numbers = self.numbers.gather(at).cast(pl.Int64) + self.first
+        return numbers.set(~(self.ids.gather(at) == known).fill_null(value=False), None).alias("stack_id")
+
+
+class _Numbered:
+    """Numbers the distinct stacks of a table of call chains, whose rows come part by part.
+
+    nsys writes the functions of a stack side by side, and stacks by id: so a part's last stack goes on in the next one.
+
+    Attributes:
+        known: hash, number and first id of each distinct stack.
+        in_order: Whether ids never fell so far.
+    """
+
+    def __init__(self, id_type: type[pl.UInt32 | pl.Int64]) -> None:
+        self._id_type = id_type
+        self.known = pl.DataFrame(schema={"hash": pl.UInt64, "number": pl.UInt32, "id": pl.Int64})
+        self.in_order = True
+        self._open = pl.DataFrame(schema={"id": pl.Int64, "hash": pl.UInt64})
+
+    def add(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Stacks that are complete, by id and number, of further rows (id, hash)."""
+        if rows.is_empty() or not self.in_order:
+            return self._told(self._open.clear())
+        self.in_order = rows.get_column("id").is_sorted() and (
+            self._open.is_empty() or self._open.item(0, "id") <= rows.item(0, "id")
+        )
+        sums = pl.concat([self._open, rows]).group_by("id", maintain_order=True).agg(pl.col("hash").sum())
+        self._open = sums.tail(1)
+        return self._told(sums.head(sums.height - 1))
+
+    def rest(self) -> pl.DataFrame:
+        """The last stack."""
+        return self._told(self._open)
+
+    def _told(self, stacks: pl.DataFrame) -> pl.DataFrame:
+        new = stacks.join(self.known, on="hash", how="anti").unique("hash", keep="first", maintain_order=True)
+        numbers = pl.int_range(self.known.height, self.known.height + new.height, dtype=pl.UInt32)
+        self.known = pl.concat([self.known, new.select("hash", numbers.alias("number"), "id")])
+        told = stacks.join(self.known.drop("id"), on="hash", maintain_order="left")
+        return told.select(pl.col("id").cast(self._id_type, strict=False), "number").drop_nulls("id")
 
 
 class Samples:
@@ -69,17 +124,25 @@ class Samples:
         """Samples of threads on processors, as :data:`kanalyze.sample_model.CPU_SAMPLES`."""
         if not self._database.last_row(_SAMPLES):
             return CPU_SAMPLES.empty()
-        raw = self._database.integers(_SAMPLES, ("id", "start", "globalTid", "cpu"), lambda part: part)
-        stacks = self._stacks(_CHAINS[0]).of
-        joined = raw.join(stacks, on="id", how="left", maintain_order="left")
-        made = joined.select(
-            "cpu",
-            "stack_id",
-            time_ns="start",
-            process_id=process_of("globalTid"),
-            thread_id=thread_of("globalTid"),
-        )
-        return CPU_SAMPLES.select(made.sort("time_ns", maintain_order=True))
+        return CPU_SAMPLES.select(self.mapped_cpu_samples(lambda part: part).sort("time_ns", maintain_order=True))
+
+    def mapped_cpu_samples(self, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+        """The samples part by part, in the order in which nsys wrote them, mapped by `transform`."""
+        if not self._database.last_row(_SAMPLES):
+            return transform(CPU_SAMPLES.empty())
+        stacks = self._stacks(_CHAINS[0])
+
+        def made(raw: pl.DataFrame) -> pl.DataFrame:
+            known = raw.select(
+                "cpu",
+                stacks.stack_ids(raw.get_column("id")),
+                time_ns="start",
+                process_id=process_of("globalTid"),
+                thread_id=thread_of("globalTid"),
+            )
+            return transform(CPU_SAMPLES.select(known))
+
+        return self._database.integers(_SAMPLES, ("id", "start", "globalTid", "cpu"), made)
 
     def python_samples(self) -> pl.DataFrame:
         """Python stacks, as :data:`kanalyze.sample_model.PYTHON_SAMPLES`."""
@@ -98,11 +161,9 @@ class Samples:
                 raw = self._database.integers(
                     table, ("callchainId", "eventClass"), _traced if "OSRT" in table else _all
                 )
-                numbered = raw.select(
-                    pl.int_range(first_ids[table], first_ids[table] + raw.height).alias("event_id"),
-                    id="callchainId",
-                )
-                found.append(CALL_STACKS.select(numbered.drop_nulls("id").join(self._stacks(chains).of, on="id")))
+                stacks = self._stacks(chains).stack_ids(raw.get_column("callchainId"))
+                event_ids = pl.int_range(first_ids[table], first_ids[table] + raw.height).alias("event_id")
+                found.append(CALL_STACKS.select(raw.select(event_ids, stacks).drop_nulls("stack_id")))
         return pl.concat(found).sort("event_id")
 
     def scheduling(self) -> pl.DataFrame:
@@ -153,13 +214,19 @@ class Samples:
 
         def hashed(raw: pl.DataFrame) -> pl.DataFrame:
             frame = pl.struct("symbol", "module", "stackDepth").hash(seed=7).alias("hash")
-            return plain(raw).select("id", frame).group_by("id").agg(pl.col("hash").sum())
+            return plain(raw).select("id", frame)
 
-        ids = self._database.integers(table, wanted, hashed).group_by("id").agg(pl.col("hash").sum()).sort("id")
+        # of a hundred million samples 0.4 GB less; others than their ids belong to none
+        small = table == _CHAINS[0] and self._database.last_row(_SAMPLES) < _LARGE_IDS
+        id_type = pl.UInt32 if small else pl.Int64
+        numbered = _Numbered(id_type)
+        ids = self._database.integers(table, wanted, lambda raw: numbered.add(hashed(raw)))
+        if not numbered.in_order:  # no version of nsys was seen to write them so
+            numbered = _Numbered(id_type)
+            ids = numbered.add(self._database.integers(table, wanted, hashed).sort("id"))
+        ids = pl.concat([ids, numbered.rest()])
         first = _SOURCE * _CHAINS.index(table)
-        chosen = ids.unique("hash", keep="first", maintain_order=True).with_row_index("stack_id", offset=0)
-        chosen = chosen.with_columns(pl.col("stack_id").cast(pl.Int64) + first)
-        one_each = chosen.select("id", "stack_id")
+        one_each = numbered.known.select("id", stack_id=pl.col("number").cast(pl.Int64) + first)
         frames = self._database.integers(
             table, wanted, lambda raw: plain(raw).join(one_each, on="id").drop("id", "specialEntry")
         )
@@ -170,8 +237,8 @@ class Samples:
             depth="stackDepth",
             line=pl.lit(None, dtype=pl.Int64),
         )
-        of = ids.join(chosen.select("hash", "stack_id"), on="hash").select("id", "stack_id").sort("id")
-        return _Stacks(of, STACK_FRAMES.select(made).sort("stack_id", "depth"))
+        frames = STACK_FRAMES.select(made).sort("stack_id", "depth")
+        return _Stacks(ids.get_column("id"), ids.get_column("number"), first, frames)
 
     def _texts(self, frame: pl.DataFrame, column: str) -> pl.Series:
         """The texts of a column of StringIds."""

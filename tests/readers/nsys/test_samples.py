@@ -10,6 +10,8 @@ import polars as pl
 import pytest
 
 import kanalyze
+from kanalyze.readers.storage import sqlite_file
+from kanalyze.readers.storage.sqlite_pages import blocks
 from support.command import REPORTS
 
 
@@ -162,3 +164,41 @@ def test_what_was_not_recorded_is_empty(table, metrics):
     report = kanalyze.read(REPORTS / "add.sqlite")
     assert report.table(table).is_empty()
     assert report.table(metrics).is_empty()
+
+
+def told(path):
+    """What is made of samples: tables, and host time by function."""
+    read = kanalyze.read(path)
+    names = ("function", "module", "state", "waits_on", "call", "chain", "evidence", "samples", "ns")
+    tables = {name: read.table(name) for name in ("cpu_samples", "call_stacks", "stack_frames")}
+    return tables | {"culprits": kanalyze.culprits(kanalyze.read(path), by="function").select(names)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "rows"), [("sampled_host", 101), ("sampled_lock", 1000)])
+def test_samples_in_parts_tell_what_they_tell_at_once(monkeypatch, name, rows):
+    """Wherever the parts end: between the functions of a stack, too."""
+    whole = told(REPORTS / f"{name}.sqlite")
+    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", 0)
+    monkeypatch.setattr(blocks, "_ROWS", rows)
+    taken = blocks._together  # noqa: SLF001 - what cuts a table into parts
+
+    def cut(parts):
+        return (part.slice(at, rows) for part in taken(parts) for at in range(0, part.height, rows))
+
+    monkeypatch.setattr(blocks, "_together", cut)
+    found = told(REPORTS / f"{name}.sqlite")
+    assert [key for key, frame in found.items() if not frame.equals(whole[key])] == []
+
+
+def test_stacks_out_of_order_are_the_same(tmp_path):
+    path = tmp_path / "mixed.sqlite"
+    shutil.copyfile(REPORTS / "sampled_host.sqlite", path)
+    with closing(sqlite3.connect(path)) as database, database:
+        order = "stackDepth, id * 7919 % 1009"
+        database.execute(f"CREATE TABLE mixed AS SELECT * FROM SAMPLING_CALLCHAINS ORDER BY {order}")
+        database.execute("DELETE FROM SAMPLING_CALLCHAINS")
+        database.execute("INSERT INTO SAMPLING_CALLCHAINS SELECT * FROM mixed ORDER BY rowid")
+        database.execute("DROP TABLE mixed")
+    one, other = told(REPORTS / "sampled_host.sqlite"), told(path)
+    assert [key for key, frame in one.items() if not frame.equals(other[key])] == []
