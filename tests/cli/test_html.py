@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import zlib
@@ -244,3 +245,19 @@ def test_the_flame_graph_of_waiting_has_the_host_time_of_the_ledger(tmp_path, na
     ((_, nodes),) = json.loads(data).items()
     whole = ledger(of).filter(bucket="host").get_column("ns").sum()
     assert sum(node[4] for node in nodes if node[0] is None) == whole > 0
+
+
+@pytest.mark.slow
+def test_of_a_capture_it_is_of_the_run_with_samples(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"schema": 1}')
+    shutil.copyfile(ADD, folder / "nsys.sqlite")
+    shutil.copyfile(REPORTS / "sampled_host.sqlite", folder / "samples.sqlite")
+    path = tmp_path / "report.html"
+    assert run("html", folder, "-o", path).status == 0
+    (data,) = re.findall(r'id="waiting-flame-data">(.*?)</script>', path.read_text())
+    ((title, nodes),) = json.loads(data).items()
+    assert title.startswith("GPU 0, samples: ")
+    whole = ledger(real_report(REPORTS / "sampled_host.sqlite")).filter(bucket="host").get_column("ns").sum()
+    assert sum(node[4] for node in nodes if node[0] is None) == whole

@@ -21,7 +21,7 @@ from kanalyze.analyses.page.overview_page import Overview, overview
 from kanalyze.analyses.page.time_page import TABLES, tables_of
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.analyses.timeline._tracks import timeline
-from kanalyze.errors import CannotTellError
+from kanalyze.errors import CannotTellError, KanalyzeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +56,8 @@ class FilePage(Generic[Page_co]):
             bins of equal ratio.
         reasons: Why a table or the timeline is missing, by name.
         trees: The call tree, pruned by ``device`` and by ``host`` time; those of which there is any.
-        waiting_trees: Host time while a device waited by stack, for each GPU that some stack tells of, by ``GPU N``.
+        waiting_trees: Host time while a device waited by stack, for each GPU that some stack tells of, by ``GPU N``
+            (of another run, ``GPU N, samples``).
         rank_steps: The steps of each rank of a job, as the table of that name; empty without a job.
         ranks_left_out: How many ranks of a job the timeline does not have.
         measured: What ncu measured of the kernels; None where it measured none.
@@ -128,7 +129,7 @@ def _timed(
         durations(report) if drawn else pl.DataFrame(),
         reasons,
         _trees(called),
-        {f"GPU {device}": rows for device, rows in waiting_trees(report, _TREE_SHARE).items()} if drawn else {},
+        _waits(report) if drawn else {},
         copies=copy_points(report) if drawn else None,
     )
 
@@ -139,6 +140,18 @@ def _drawn(report: Report, most: int) -> Timeline | CannotTellError:
         return timeline(report, most)
     except CannotTellError as reason:
         return reason
+
+
+def _waits(report: Report) -> dict[str, pl.DataFrame]:
+    """Host time while a device waited by stack; of a report without samples that of the run that has them beside it."""
+    found = {f"GPU {device}": rows for device, rows in waiting_trees(report, _TREE_SHARE).items()}
+    other = report.sampled() if not found and report.whole is report else None
+    if other is None:
+        return found
+    try:
+        return {f"GPU {device}, samples": rows for device, rows in waiting_trees(other, _TREE_SHARE).items()}
+    except KanalyzeError:  # which a table of that run says
+        return {}
 
 
 def _trees(report: Report) -> dict[str, pl.DataFrame]:
