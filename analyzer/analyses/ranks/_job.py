@@ -210,8 +210,7 @@ def job_of(
     found = matched(rows, clock, _numbered(rows, tables["steps"]))
     rows = replace(rows, sequence=rows.sequence[:0], id=rows.id[:0])
     doubts += found.doubts
-    if beside := int(ranks.get_column("on_cpu").sum()):
-        doubts.append(("collectives of gloo on ranks with a GPU", beside, _ON_CPU))
+    doubts += _doubts_of_ranks(ranks)
     clocks = clocks_of(rows, found, clock, int(clock[0]), int(ranks.item(0, "origin_ns")))
     if clocks.broken:
         doubts.append(("clocks that do not agree", len(clocks.broken), _BROKEN))
@@ -299,6 +298,15 @@ _BY_STEP: Final = pl.DataFrame(
 _LEDGER: Final = BEFORE.empty()
 
 
+def _doubts_of_ranks(ranks: pl.DataFrame) -> list[tuple[str, int, str]]:
+    """What of the ranks themselves is in doubt."""
+    told = ranks.get_column("world_size").drop_nulls()
+    more = ranks.height - int(told.max()) if len(told) else 0  # type: ignore[arg-type]
+    beside = int(ranks.get_column("on_cpu").sum())
+    found = [("more ranks than the job has", more, _TOO_MANY), ("collectives of gloo beside a GPU", beside, _ON_CPU)]
+    return [one for one in found if one[1] > 0]
+
+
 def _doubts_of(rows: Rows, found: Matches, matches: pl.DataFrame) -> list[tuple[str, int, str]]:
     """What of the collectives cannot be told."""
     pairs = rows.calls.select(IN_PAIRS).to_series()
@@ -314,6 +322,7 @@ def _doubts_of(rows: Rows, found: Matches, matches: pl.DataFrame) -> list[tuple[
 
 _BROKEN: Final = "in these parts of the run no offsets of clocks let all collectives be true: their waits are in doubt"
 _SILENT: Final = "what they wait for is not told; beside a GPU those that gloo runs are not read, but NCCL's alone"
+_TOO_MANY: Final = "reports of several runs or tools may be taken for several ranks: give those of one run and one tool"
 _ON_CPU: Final = "they run on the CPU: who waits in them is not told, and a GPU that idles meanwhile waits for its host"
 _ALONE: Final = "no other rank has them: what of their time is waiting is not told"
 _BUBBLES: Final = "stages of a pipeline wait for each other by design: nobody is called late for such waits"

@@ -95,5 +95,5 @@ def test_what_is_told_apart_is_a_part_of_its_bucket(reports, loads):
 def test_collectives_of_gloo_beside_those_of_nccl_are_said_not_to_be_told(reports, gloo):
     job = job_of([reduced(one) for one in reports(gloo=gloo)], one_host=True)
     told = {check: count for check, count, _ in job.doubts}
-    assert told == ({"collectives of gloo on ranks with a GPU": 2 * len(STEPS)} if gloo else {})
+    assert told == ({"collectives of gloo beside a GPU": 2 * len(STEPS)} if gloo else {})
     assert job.table("collectives").get_column("group").unique().to_list() == ["0"]

@@ -401,3 +401,14 @@ def test_waits_equal_those_of_a_plain_loop(plan):
         )
         assert row["last_rank"] == (last["rank"] if sure else None)
         assert row["lateness_ns"] == (came[0] - came[1] if sure else None)
+
+
+@pytest.mark.parametrize("further", [0, 1, 2])
+def test_more_ranks_than_the_job_has_are_a_doubt(further):
+    """Reports without a rank of their own, as of another tool, are numbered behind the others."""
+    made = [*play(Plan(ranks=4, hosts=1, steps=3)).reductions()]
+    unknown = [
+        replace(one, ranks=one.ranks.with_columns(pl.lit(None, dtype=pl.Int64).alias("rank"))) for one in made[:further]
+    ]
+    told = {check: count for check, count, _ in job_of([*made, *unknown]).doubts}
+    assert told.get("more ranks than the job has", 0) == further
