@@ -369,7 +369,8 @@ def _without_sync(report: Report, network: Network, state: Changed) -> Changed:
     line = network.line
     blocking = blocking_calls(report).select("call_row", "scope")
     pure = blocking.filter(pl.col("scope").is_in(WAITING)).get_column("call_row")
-    return without_waits(network, state, gathered(line.places, pure), line.calls.get_column("place"))
+    places = gathered(line.places, blocking.get_column("call_row")).drop_nulls()
+    return without_waits(network, state, gathered(line.places, pure), places)
 
 
 def without_waits(network: Network, state: Changed, gone: pl.Series, unwaited: pl.Series) -> Changed:
@@ -447,8 +448,11 @@ def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
         gap=pl.when(inner.fill_null(value=False)).then(0).otherwise("gap"),
     )
     saved = sum(_sum(line.get_column(name) - new.get_column(name)) for name in ("own", "gap"))
+    # those that waited for room in their stream do not, either
+    places = joined.filter(inner.fill_null(value=False)).get_column("place")
+    lags = without_waits(network, state, places, places).lags
     values = state.values._replace(own=new.get_column("own"), gaps=new.get_column("gap"))
-    return Changed(values, state.lags, state.amdahl_ns + saved)
+    return Changed(values, lags, state.amdahl_ns + saved)
 
 
 def _without_launch_gaps(report: Report, network: Network, state: Changed) -> Changed:

@@ -7,12 +7,13 @@ one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.idle._blocking_calls import blocking_calls
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.streams._serialised import LATENCY_NS
 from kanalyze.analyses.streams._waited_for import STREAM, recorded_work, streams
 from kanalyze.columns.lookup import gathered
 
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Scopes of blocking calls that wait for one stream; `event` waits for the work before an event, others for a device.
-_OF_STREAM = ("stream", "copy")
+_OF_STREAM: Final = ("stream", "copy")
+
+#: A stream holds some 1,022 launches that have not ended; a launch that took long and left so many waited for room.
+_FULL: Final = 1_000
+_CALLED: Final = {"start": "begun", "end": "returned"}
 
 
 class HostLine(NamedTuple):
@@ -34,7 +39,8 @@ class HostLine(NamedTuple):
             begin is a node: it is the first of its thread, or handed over to), blocks (whether its end is a node: it
             waits for operations), segment (number of the calls with one base).
         places: Place of each call, or of the outermost call around it, by row of the api events.
-        waits: What blocking calls may wait for: place, row (of the operations) of what was submitted before.
+        waits: What blocking calls may wait for: place, row (of the operations) of what was submitted before; and what
+            launches waited for because the queue of their stream was full.
     """
 
     calls: pl.DataFrame
@@ -82,16 +88,36 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
     work = graph.operations.select("process_id", "device", "end", number="stream").with_row_index("row")
     work = pl.concat([work, streams(report)], how="horizontal").with_columns(begun=launched).drop_nulls("begun")
     work = work.drop_nulls("number").sort("begun", "end", "row")
-    parts = [_of_events(report, calls), _of_streams(calls, work), _of_devices(calls, work)]
+    full = _of_full_queues(graph, places)
+    parts = [_of_events(report, calls), _of_streams(calls, work), _of_devices(calls, work), full]
     copied = calls.select("place", row="copied").drop_nulls()
     told = graph.calls.with_columns(place=places).select("place", row="waited_for").drop_nulls()
     columns = ("place", "row")
     edges = pl.concat([part.select(columns).cast({"row": pl.UInt32}) for part in (*parts, copied, told)])
     ended = gathered(graph.operations.get_column("end"), edges.get_column("row"))
-    until = gathered(graph.calls.get_column("end"), calls.get_column("at"))
-    ends = pl.DataFrame([calls.get_column("place"), until.alias("until")]).group_by("place").agg(pl.col("until").max())
+    until = pl.concat([calls.get_column("place"), full.get_column("place")]).alias("place").to_frame()
+    ended_by = pl.DataFrame([places.alias("place"), graph.calls.get_column("end").alias("until")])
+    ends = ended_by.join(until, on="place", how="semi").group_by("place").agg(pl.col("until").max())
     edges = edges.with_columns(ended=ended).join(ends, on="place", how="left")
     return edges.filter(pl.col("ended") <= pl.col("until")).select(columns).drop_nulls().unique().sort(columns)
+
+
+def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
+    """What launches waited for whose stream had all the launches that it can hold: the one that ended last inside."""
+    work = graph.operations.with_row_index("row").drop_nulls(["call", "stream"])
+    launches = work.group_by("stream", "call").agg(pl.col("row").sort_by("end", "row").last(), pl.col("end").max())
+    known = launches.filter(pl.len().over("stream") > _FULL)
+    call = known.get_column("call")
+    times = [gathered(graph.calls.get_column(side), call).alias(name) for side, name in _CALLED.items()]
+    known = known.with_columns(times).sort("begun", "row").with_columns(number=pl.int_range(pl.len()).over("stream"))
+    done = known.sort("end", "row").select(
+        "stream", behind="row", ended="end", done=pl.int_range(1, pl.len() + 1).over("stream")
+    )
+    long = known.filter(pl.col("returned") - pl.col("begun") > LATENCY_NS).sort("returned")
+    found = long.join_asof(done, left_on="returned", right_on="ended", by="stream", check_sortedness=False)
+    waited = (pl.col("number") + 1 - pl.col("done") >= _FULL) & (pl.col("ended") >= pl.col("begun"))
+    rows = found.filter(waited).select("call", row="behind")
+    return rows.select(gathered(places, rows.get_column("call")).alias("place"), pl.col("row").cast(pl.UInt32))
 
 
 def _of_events(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

@@ -117,6 +117,29 @@ def test_only_the_window_changes():
     assert ends(found, Mending(shorter=less(r1=50)), window=(50, 112)) == 112 - 42
 
 
+def queued(kernel_ns, *, launches=1100, room=1022):
+    """A program that launches ahead until its stream holds `room` launches, and when it ends."""
+    events, done, now = [], [], 0
+    for number in range(launches):
+        begun, now = now, now + 2000
+        if number >= room:
+            now = max(now, done[number - room] + 3000)
+        start = max(now + 1000, done[-1] + 500) if done else now + 1000
+        done.append(start + kernel_ns)
+        events += [call(LAUNCH, begun, now, correlation=number, thread=1)]
+        events += [kernel(start, done[-1], correlation=number)]
+    return report(events), done[-1]
+
+
+@pytest.mark.parametrize("kernel_ns", [10_000, 14_000])
+def test_launches_that_wait_for_room_in_their_stream_wait_less_where_kernels_are_shorter(kernel_ns):
+    found, end = queued(20_000)
+    work = operations(found)
+    assert ends(found, Mending()) == end
+    saved = work.select("row", saved_ns=20_000 - pl.lit(kernel_ns))
+    assert ends(found, Mending(shorter=saved)) == queued(kernel_ns)[1]
+
+
 @given(TURNS, st.sampled_from([2, 4]))
 def test_shorter_kernels_of_simulated_programs(turns, factor):
     made = simulated(turns).report

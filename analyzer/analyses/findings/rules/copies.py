@@ -87,12 +87,12 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
     )
 
 
-def _pinned(report: Report, copies: pl.DataFrame) -> Mending:
-    """The copies do not block, and take no longer than at the rate of pinned ones, where there are such."""
+def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
+    """The copies do not block, and take what pinned ones would; None for large ones if there are no pinned ones."""
     calls = gathered(launch_rows(report), copies.get_column("row")).drop_nulls().unique()
     against = _comparable(report, copies)
     if not (bytes_per_s := _bandwidth(against) if against.height else 0.0):
-        return Mending(unwaited=calls)
+        return None if longest(copies, "size_bytes") >= _COMPARABLE_BYTES else Mending(unwaited=calls)
     saved = pl.col("dur_ns") - (pl.col("size_bytes") / bytes_per_s * 1e9).ceil().cast(pl.Int64)
     return Mending(shorter=copies.select("row", saved_ns=saved.clip(lower_bound=0)), unwaited=calls)
 
