@@ -93,7 +93,7 @@ def replayed(network: Network, plan: Plan, values: Values, lags: pl.Series) -> R
     append = times.append
     for a, lag, b, other in zip(*map(_numbers, columns), strict=True):
         left, right = times[a] + lag, times[b] + other
-        append(max(left, right))
+        append(left if left > right else right)  # noqa: FURB136 - max() takes twice as long
     return Replayed(times, whole)
 
 
