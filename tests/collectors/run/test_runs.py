@@ -405,6 +405,7 @@ def sampled(stand_ins):
     return [words for words in stand_ins.called("nsys") if words[0] == "profile" and "--duration=60" in words]
 
 
+@pytest.mark.slow
 def test_samples_are_off_unless_asked_for_and_then_a_pass_of_their_own(stand_ins, program):
     assert "samples" not in passes(collect(program, output=Path("cap")))
     capture = collect(program, output=Path("sampled"), samples=True, metrics=True, repeat=2)
@@ -438,6 +439,7 @@ def test_metrics_alone_that_are_not_permitted_are_no_pass(program, monkeypatch):
     assert passes(capture) == {"nsys": "done", "samples": "skipped"}
 
 
+@pytest.mark.slow
 def test_metrics_that_nsys_refuses_are_left_out(stand_ins, program):
     stand_ins.mode("nsys", "no metrics")
     capture = collect(program, output=Path("cap"), passes=("nsys",), samples=True, metrics=True)
