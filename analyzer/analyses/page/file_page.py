@@ -15,9 +15,10 @@ from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.page._copy_points import CopyPoints, copy_points
 from kanalyze.analyses.page._measured import Measured, measured
+from kanalyze.analyses.page._reading_plan import read_first
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
 from kanalyze.analyses.page.joint_page import overviews_together
-from kanalyze.analyses.page.overview_page import Overview, overview
+from kanalyze.analyses.page.overview_page import READS, Overview, overview
 from kanalyze.analyses.page.time_page import TABLES, tables_of
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.analyses.timeline._tracks import timeline
@@ -91,13 +92,16 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
         return [_counted(report.narrow(**where)) for report in reports]
     if len(reports) == 1:
         report = reports[0].narrow(**where)
-        return [_timed(overview(report), report, report, [], most)]
+        read_first(report, READS)  # a large report is known as such by then
+        return [_timed(overview, report, report, [], most)]
     found = together("timeline", reports, where)
     pages = overviews_together(*reports, **where)
     made = []
     for page, each in zip(pages, found, strict=False):
         called = each.operators if where.get("window") is None else None  # a window is of the base's clock
-        timed = _timed(page, each.base, called or each.base, [one.meta for one in each.given[1:]], most)
+        timed = _timed(
+            partial(_known, page), each.base, called or each.base, [one.meta for one in each.given[1:]], most
+        )
         made.append(_with_counters(timed, each.given if each.ncu is not None else ()))
     return made
 
@@ -113,11 +117,14 @@ def _with_counters(page: FilePage[Pages], reports: Sequence[Report]) -> FilePage
 
 
 def _timed(
-    shown: Overview | CounterSummary, report: Report, called: Report, others: Sequence[Meta], most: int
+    show: Callable[[Report], Pages], report: Report, called: Report, others: Sequence[Meta], most: int
 ) -> FilePage[Pages]:
     """The content from a report that gives the time, with the call tree of the report that has one."""
-    makers: list[Callable[[Report], Any]] = [tables_of, partial(_drawn, most=most)]
-    (tables, reasons), drawn = side_by_side(report, makers)
+    makers: list[Callable[[Report], Any]] = [
+        lambda report: (show(report), *tables_of(report)),
+        partial(_drawn, most=most),
+    ]
+    (shown, tables, reasons), drawn = side_by_side(report, makers)
     if isinstance(drawn, CannotTellError):
         drawn, reasons = None, reasons | {"timeline": str(drawn)}
     return FilePage(
@@ -132,6 +139,10 @@ def _timed(
         _waits(report) if drawn else {},
         copies=copy_points(report) if drawn else None,
     )
+
+
+def _known(page: Pages, _: Report) -> Pages:
+    return page
 
 
 def _drawn(report: Report, most: int) -> Timeline | CannotTellError:
