@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze import units
 from kanalyze.outlets import html
 from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.page.time import short_names
+from kanalyze.renderers.page.time import short_names, topics_remark
 from kanalyze.renderers.tables.frame import laid_out
 from kanalyze.renderers.text.colours import COLOURS
 from kanalyze.renderers.text.kernel_names import shorten
@@ -123,7 +123,7 @@ def _findings(found: Page, names: dict[str, str]) -> list[str]:
     if not found.topics:
         return []
     items = "".join(f"<li>{_topic(topic, names)}</li>" for topic in found.topics)
-    remark = "<span class='dim'>time at stake: the GPU's time that each takes</span>"
+    remark = f"<span class='dim'>{html(topics_remark(found.topics))}</span>"
     return [f"<h4>Findings {remark}</h4><ul>{items}</ul>"]
 
 
@@ -131,7 +131,8 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
     stake = units.time(topic.finding.at_stake_ns)
     finding = topic.finding
     remedy = html(f"{finding.remedy} → {finding.table}, {finding.definition}")
-    return f"<b>{stake}</b> {html(topic.sentence(names))} <span class='dim'>{remedy}</span>"
+    saved = f" ({html(topic.saved)})" if topic.saved else ""
+    return f"<b>{stake}</b>{saved} {html(topic.sentence(names))} <span class='dim'>{remedy}</span>"
 
 
 def _chapter(chapter: Chapter, name: str) -> str:

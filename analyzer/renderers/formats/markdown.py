@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze import units
 from kanalyze.outlets import code, markdown, paragraph
 from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.page.time import short_names
+from kanalyze.renderers.page.time import short_names, topics_remark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def _page(page: Page) -> str:
     for block in page.blocks:
         lines += ["", f"**{markdown(block.title.capitalize())}** {markdown(block.text)}"]
     if page.topics:
-        lines += ["", "#### Findings", "", "Time at stake: the GPU's time that each takes.", ""]
+        lines += ["", "#### Findings", "", f"{topics_remark(page.topics).replace('time', 'Time', 1)}.", ""]
         lines += [_topic(topic, names) for topic in page.topics]
     for chapter in page.chapters:
         lines += ["", *_chapter(chapter, names)]
@@ -92,7 +92,8 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
     finding = topic.finding
     said = topic._replace(finding=finding._replace(text=markdown(finding.text)), also=markdown(topic.also))
     remedy = markdown(finding.remedy)
-    return f"- **{stake}** {said.sentence(names)} {remedy} ({code(finding.table)}, {finding.definition})"
+    saved = f" ({topic.saved})" if topic.saved else ""
+    return f"- **{stake}**{saved} {said.sentence(names)} {remedy} ({code(finding.table)}, {finding.definition})"
 
 
 def _first(first: First, names: dict[str, str]) -> str:

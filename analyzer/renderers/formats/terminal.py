@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
 from kanalyze.renderers.page.of_any_kind import page_of_any, pages_of_any
-from kanalyze.renderers.page.time import short_names
+from kanalyze.renderers.page.time import short_names, topics_remark
 from kanalyze.renderers.text.grid import LEAST_NAME, Look, wrapped
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
 def _findings(page: Page, look: Look, names: dict[str, str]) -> list[str]:
     if not page.ledgers or page.overview:
         return []
-    lines = ["", _title("FINDINGS", "time at stake: the GPU's time that each takes", look)]
+    lines = ["", _title("FINDINGS", topics_remark(page.topics), look)]
     if not page.topics:
         return [*lines, f"{_INDENT}Nothing worth a sentence."]
     for topic in page.topics:
@@ -232,8 +232,8 @@ def _topic(topic: Topic, look: Look, names: dict[str, str]) -> list[str]:
     remedy = wrapped(f"{finding.remedy} → {finding.table}, {finding.definition}", space)
     body = [*sentence, *(look.paint(text, _DIM) for text in remedy)]
     stake = look.paint(units.time(finding.at_stake_ns).rjust(_STAKE), _BOLD)
-    pad = " " * (_STAKE + 2)
-    return [f"{stake}  {body[0]}", *(pad + text for text in body[1:])]
+    beside = [stake, topic.saved.rjust(_STAKE)]
+    return [f"{left}  {text}" for left, text in zip_longest(beside, body, fillvalue=" " * _STAKE)]
 
 
 def _first(page: Page, look: Look, names: dict[str, str]) -> list[str]:

@@ -107,6 +107,12 @@ class Topic(NamedTuple):
     finding: Finding
     also: str
 
+    @property
+    def saved(self) -> str:
+        """What a replay says that the remedy saves, after an arrow; empty where none was made."""
+        saved_ns = self.finding.replayed_ns
+        return "" if saved_ns is None else f"→ {units.time(saved_ns)}"
+
     def sentence(self, names: dict[str, str]) -> str:
         """The finding as a sentence, with kernel names shortened by `names`."""
         said = self.finding.text.format(*(names[name] for name in self.finding.names))
@@ -242,6 +248,12 @@ def health_line(health: pl.DataFrame) -> str:
         return "health: complete"
     told = [f"{units.count(count)} {check}" for check, count in wrong.select("check", "count").iter_rows()]
     return "health: " + "; ".join(told)
+
+
+def topics_remark(topics: Sequence[Topic]) -> str:
+    """What the times of findings are."""
+    takes = "time at stake: the GPU's time that each takes"
+    return f"{takes}; → saved, by replay" if any(one.saved for one in topics) else takes
 
 
 def _topics(findings: list[Finding]) -> list[Topic]:
