@@ -6,6 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import polars as pl
+
+from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._rank_path import rank_path
 from kanalyze.analyses.ranks._reducing import reduced
@@ -22,8 +25,6 @@ from kanalyze.report import Report
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
-
-    import polars as pl
 
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.readers import Progress
@@ -107,12 +108,26 @@ class _Found:
         yield from self._made
 
 
+def of_ranks(opened: Sequence[Report]) -> bool:
+    """Whether open reports of nsys, which number no ranks, are of one job: each communicates, all at one time."""
+    spans = []
+    for one in opened:
+        work = device_operations(one).filter(pl.col("bucket") == "communication")
+        origin = one.meta.origin_unix_ns
+        if work.is_empty() or origin is None or not one.meta.tool.startswith("nsys"):
+            return False
+        low, high = work.select(pl.col("start").min(), pl.col("end").max()).row(0)
+        spans.append((low + origin, high + origin))
+    return len(spans) > 1 and max(low for low, _ in spans) < min(high for _, high in spans)
+
+
 def reports_of_one_tool(opened: Sequence[Report]) -> list[Report]:
-    """Those of open reports that know their rank, of the tool that wrote most of them."""
+    """Those of open reports that can be of ranks, of the tool that wrote most of them."""
     by_tool: dict[str, list[Report]] = {}
     for one in opened:
-        if one.meta.rank is not None:
-            by_tool.setdefault(one.meta.tool.partition(".")[0], []).append(one)
+        tool = one.meta.tool.partition(".")[0]
+        if one.meta.rank is not None or tool.startswith(_TOOLS[1]):
+            by_tool.setdefault(tool, []).append(one)
     return max(by_tool.values(), key=lambda ones: (len(ones), ones[0].meta.tool.startswith(_TOOLS[0])), default=[])
 
 
@@ -124,7 +139,7 @@ def path_of_ranks(given: Sequence[Path], asked: Asked) -> pl.DataFrame:
         KanalyzeError: A report cannot be read; with `left_out` none of them, and the first reason.
     """
     found = job(given, asked)
-    return rank_path(found, reports_of_ranks(given, asked, {*found.ranks.get_column("rank")}))
+    return rank_path(found, reports_of_ranks(given, asked, found, {*found.ranks.get_column("rank")}))
 
 
 def shifts_ns(found: Job) -> dict[int, int]:
@@ -133,19 +148,30 @@ def shifts_ns(found: Job) -> dict[int, int]:
     return {row["rank"]: row["origin_ns"] - row["offset_ns"] - found.origin_ns for row in rows}
 
 
-def reports_of_ranks(given: Sequence[Report | Path], asked: Asked, wanted: set[int]) -> Iterator[tuple[int, Report]]:
-    """Each of the wanted ranks with its report; one that is opened for that is open until the next."""
-    missing = {*wanted}
+def ranks_by_report(found: Job) -> dict[str, int]:
+    """The rank of each report of a job that is of one alone, by its path."""
+    alone = found.ranks.filter(pl.col("rank").n_unique().over("report") == 1)
+    return dict(alone.select("report", "rank").iter_rows())
+
+
+def reports_of_ranks(
+    given: Sequence[Report | Path], asked: Asked, found: Job, wanted: set[int]
+) -> Iterator[tuple[int, Report]]:
+    """Each of the wanted ranks with its report; one that is opened for that is open until the next.
+
+    Without the ranks that share a report with others.
+    """
+    missing, known = {*wanted}, ranks_by_report(found)
     for one in given:
-        if isinstance(one, Report) and one.meta.rank in missing:
-            missing.remove(one.meta.rank)
-            yield one.meta.rank, one
+        if isinstance(one, Report) and (rank := known.get(str(one.meta.path))) in missing:
+            missing.remove(rank)
+            yield rank, one
     for run in (run for path in given if not isinstance(path, Report) for run in runs_at(path, asked)):
         if not missing:
             break
         # what cannot be read was told when the job was put together
         with suppress(KanalyzeError), run.opened() as report:
-            rank = report.meta.rank
+            rank = known.get(str(report.meta.path))
             if rank is not None and rank in missing:
                 missing.remove(rank)
                 yield rank, report

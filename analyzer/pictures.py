@@ -50,15 +50,18 @@ def file_page_of_job(given: Sequence[Report | Path], asked: jobs.Asked, most: in
     count = sum(1 if isinstance(one, Report) else len(jobs.runs_at(one, asked)) for one in given)
     made = _Drawn(most // min(max(count, 1), _MOST_DRAWN))
     found = jobs.job(given, asked._replace(done=made.draw) if count <= _MOST_DRAWN else asked)
-    shifts, wanted = jobs.shifts_ns(found), _drawn(found)
-    for _, report in jobs.reports_of_ranks(given, asked, wanted - made.looked_at):
+    shifts, wanted, known = jobs.shifts_ns(found), _drawn(found), jobs.ranks_by_report(found)
+    looked_at = {known[path] for path in made.looked_at if path in known}
+    for _, report in jobs.reports_of_ranks(given, asked, found, wanted - looked_at):
         made.draw(report)
-    ranks = sorted(wanted & made.timelines.keys())
-    together = [(f"rank {rank}", shifts[rank], made.timelines[rank]) for rank in ranks]
+    timelines = {known[path]: one for path, one in made.timelines.items() if known.get(path) in wanted}
+    metas = {known[path]: made.metas[path] for path in made.timelines if path in known}
+    ranks = sorted(timelines)
+    together = [(f"rank {rank}", shifts[rank], timelines[rank]) for rank in ranks]
     declared = {name: import_module(module).TABLE for name, module in homes_of_jobs().items()}
     return FilePage(
         found,
-        [made.metas[rank] for rank in ranks],
+        [metas[rank] for rank in ranks],
         [(declared[name], table) for name, table in found.tables.items()],
         on_one_clock(together) if together else None,
         rank_steps=found.table("rank_steps"),
@@ -67,24 +70,24 @@ def file_page_of_job(given: Sequence[Report | Path], asked: jobs.Asked, most: in
 
 
 class _Drawn:
-    """Timelines of ranks, made while their reports are open; none of a rank in whose report nothing happens."""
+    """Timelines of ranks by report, made while that is open; none of one in which nothing happens."""
 
     def __init__(self, most: int) -> None:
         """Draw with `most` events, about, of each rank."""
         self._most = most
-        self.timelines: dict[int, Timeline] = {}
-        self.metas: dict[int, Meta] = {}
-        self.looked_at: set[int] = set()
+        self.timelines: dict[str, Timeline] = {}
+        self.metas: dict[str, Meta] = {}
+        self.looked_at: set[str] = set()
 
     def draw(self, report: Report) -> None:
-        """Makes the timeline of a report, unless its rank has one."""
-        rank = report.meta.rank
-        if rank is None or rank in self.looked_at:
+        """Makes the timeline of a report, unless it has one."""
+        path = str(report.meta.path)
+        if path in self.looked_at:
             return
-        self.looked_at.add(rank)
+        self.looked_at.add(path)
         with suppress(CannotTellError):
-            self.timelines[rank] = timeline(report, self._most)
-            self.metas[rank] = report.meta
+            self.timelines[path] = timeline(report, self._most)
+            self.metas[path] = report.meta
 
 
 def slices_of_job(given: Sequence[Path], asked: jobs.Asked) -> Slices | None:
@@ -100,7 +103,7 @@ def slices_of_job(given: Sequence[Path], asked: jobs.Asked) -> Slices | None:
     """
     found = jobs.job(given, asked)
     shifts = jobs.shifts_ns(found)
-    made = {rank: slices(report) for rank, report in jobs.reports_of_ranks(given, asked, {*shifts})}
+    made = {rank: slices(report) for rank, report in jobs.reports_of_ranks(given, asked, found, {*shifts})}
     return of_ranks([(rank, shifts[rank], made[rank]) for rank in sorted(made)]) if made else None
 
 

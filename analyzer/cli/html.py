@@ -96,11 +96,12 @@ def _page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
     paths = different(expanded(reports))
     found = of_each(paths, lambda report: opened_together([report], where, runs=False))
     opened = [one for some in found for one in some]
-    if several_ranks(one.meta for one in opened):
+    from kanalyze.jobs import Asked, of_ranks, reports_of_one_tool  # noqa: PLC0415 - as above
+
+    if several_ranks(one.meta for one in opened) or (len(opened) > 1 and of_ranks(opened)):
         if any(value is not None for value in part(where).values()):
             message = "the ranks of a job are shown whole; give one of their reports for a part of it."
             raise click.UsageError(message)
-        from kanalyze.jobs import Asked, reports_of_one_tool  # noqa: PLC0415 - few reports need it
         from kanalyze.pictures import file_page_of_job  # noqa: PLC0415 - as above
 
         asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)

@@ -115,6 +115,8 @@ def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
     told = outlets.command("kanalyze", "ranks", *reports)
     if several_ranks(meta for page in pages for meta in _metas(page)):
         print_message(f"kanalyze: these are ranks of one job: `{told}` says who waits for whom, and why.")
+    elif sum(page.kind == "overview" and page.communicates for page in pages) > 1:
+        print_message(f"kanalyze: if these are ranks of one job, `{told}` says who waits for whom, and why.")
     elif any(page.kind == "overview" and page.waits_for_others for page in pages):
         print_message(f"kanalyze: GPUs of this report wait for each other: `{told}` says who for whom, and why.")
 

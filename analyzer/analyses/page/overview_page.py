@@ -145,6 +145,12 @@ class Overview:
         return list(dict.fromkeys(meta.tool for meta in (self.meta, *self.others)))
 
     @property
+    def communicates(self) -> bool:
+        """Whether the ledger has time of collectives."""
+        ledger = self.tables.get("ledger")
+        return ledger is not None and "communication" in ledger.get_column("bucket")
+
+    @property
     def waits_for_others(self) -> bool:
         """Whether the ledger tells of a GPU that it waits for another one."""
         ledger = self.tables.get("ledger")
