@@ -31,15 +31,13 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
 
     None is replayed of a report with more than `most` operations and calls, whose replays would take long.
     """
-    if not any(one.mending for one in found):
-        return list(found)
-    if operations(report).height + report.kind("api").height > most:
-        return list(found)
-    changes = [one.mending() if one.mending else None for one in found]
+    if not any(one.mending for one in found) or operations(report).height + report.kind("api").height > most:
+        return [one._replace(mending=None) for one in found]
+    changes = [one.mending(report) if one.mending else None for one in found]
     told = list(zip(found, changes, strict=True))
     graphs = {one.device for one, change in told if change and change.graph and one.rule == _GRAPH}
     gains = [None if _is_double(one, change, graphs) else _gain(report, one.device, change) for one, change in told]
-    return [one._replace(replayed_ns=gain) for one, gain in zip(found, gains, strict=True)]
+    return [one._replace(replayed_ns=gain, mending=None) for one, gain in zip(found, gains, strict=True)]
 
 
 def _is_double(finding: Finding, change: Mending | None, graphs: set[int]) -> bool:

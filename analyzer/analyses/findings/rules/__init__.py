@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.report import Report
 
 #: The maximum length of a user-chosen name in a sentence.
 _LONGEST: Final = 400
@@ -62,7 +63,7 @@ class Finding(NamedTuple):
         where: The range, operator or line of code that it lies in, or most of it, escaped as `text`; empty if unknown.
         at_most: Whether no way to mend it can gain more than `at_stake_ns`; if not, that is what the trouble takes as
             far as the report shows it, and mending it may gain more.
-        mending: What the remedy changes in the recording; None where it cannot be put so, and the function gives None
+        mending: What the remedy changes in the report; None where it cannot be put so, and the function gives None
             where this report does not tell enough.
         replayed_ns: What the window gets shorter by, by a replay with that change; None where none was made.
     """
@@ -78,7 +79,7 @@ class Finding(NamedTuple):
     action: str = ""
     where: str = ""
     at_most: bool = False
-    mending: Callable[[], Mending | None] | None = None
+    mending: Callable[[Report], Mending | None] | None = None
     replayed_ns: int | None = None
 
     @property

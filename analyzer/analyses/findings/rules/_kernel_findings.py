@@ -78,7 +78,7 @@ def on_kernels(report: Report, device: DeviceKernels, chosen: Chosen, told: Told
         action=told.action,
         where=place_of(report, chosen.operations(device.device)),
         at_most=told.at_most,
-        mending=None if told.left is None else partial(_mending, report, device.device, chosen, told.left),
+        mending=None if told.left is None else partial(_mending, device=device.device, chosen=chosen, left=told.left),
     )
 
 

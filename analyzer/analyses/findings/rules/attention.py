@@ -186,7 +186,7 @@ def _attention(report: Report, device: DeviceKernels, chain: pl.DataFrame) -> Fi
         headline=f"Attention is not fused: {share} of kernel time",
         action=call if in_pytorch(report) else "attention of cuDNN, or FlashAttention",
         where=place_of(report, pl.col("row").is_in(chain.get_column("row").implode())),
-        mending=lambda: Mending(gone=chain.filter(~decoded_as(chain, _is_product)).get_column("row")),
+        mending=lambda _: Mending(gone=chain.filter(~decoded_as(chain, _is_product)).get_column("row")),
     )
 
 

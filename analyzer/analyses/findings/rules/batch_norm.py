@@ -118,7 +118,7 @@ def _biased(report: Report, device: int, own: pl.DataFrame, share: str) -> Findi
         headline=f"Biases before BatchNorm are {share} of kernel time",
         action="Conv2d(…, bias=False) before BatchNorm2d",
         where=place_of(report, pl.col("row").is_in(own.get_column("row").implode())),
-        mending=lambda: without(own),
+        mending=lambda _: without(own),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -202,7 +203,7 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
         headline=told.headline,
         action=told.action,
         where=where,
-        mending=lambda: _unread(report, own),
+        mending=partial(_unread, own=own),
     )
 
 

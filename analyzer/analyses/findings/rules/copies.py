@@ -83,7 +83,7 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
         headline=f"{per.plural(copies.height, 'copy', 'of pageable memory')} block the host",
         action=_PINNED_COPY[in_pytorch(report), to_host],
         where=place_of(report, pl.col("row").is_in(copies.get_column("row").implode())),
-        mending=partial(_pinned, report, copies),
+        mending=partial(_pinned, copies=copies),
     )
 
 
@@ -368,11 +368,10 @@ def _small_copies_between(report: Report, device: int, direction: str, copies: p
         headline=f"{per.plural(count, 'small copy')}, one after another",
         action=_TOGETHER[in_pytorch(report)],
         where=main_site(report, copies.select("process_id", "thread_id", at="call_start")),
-        mending=partial(
-            merged,
+        mending=lambda _: merged(
             copies.join(runs.select("run", merged_ns=joined.cast(pl.Int64)), on="run").select(
                 "row", group="run", kept=pl.lit(1), merged_ns="merged_ns", dur_ns="dur_ns"
-            ),
+            )
         ),
     )
 

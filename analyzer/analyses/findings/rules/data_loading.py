@@ -158,7 +158,7 @@ def _finding(report: Report, device: int, stake: int, *, workers: bool) -> Findi
         "culprits",
         headline=headline,
         action=action,
-        mending=lambda: Mending(host=spans),
+        mending=lambda _: Mending(host=spans),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -117,7 +118,7 @@ def _finding(report: Report, device: int, stake: int, copies: pl.DataFrame) -> F
         headline="Tensors are made on the CPU and copied to the GPU",
         action=f"torch.{made}(…, device='cuda') in place of .to('cuda')",
         where=where,
-        mending=lambda: nothing_within(report, copies.select(*THREAD, start="made", end="until")),
+        mending=partial(nothing_within, spans=copies.select(*THREAD, start="made", end="until")),
     )
 
 

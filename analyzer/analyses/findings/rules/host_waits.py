@@ -318,8 +318,14 @@ def unneeded_sync(report: Report) -> list[Finding]:
         one = Finding("unneeded-sync", device, stake, text, remedy, "syncs --by api")
         where = main_site(report, calls.select(*THREAD, at="start"))
         waits = calls.get_column("call_row")
-        found.append(one._replace(headline=headline, action=action, where=where, mending=partial(Mending, calls=waits)))
+        found.append(
+            one._replace(headline=headline, action=action, where=where, mending=partial(_not_called, calls=waits))
+        )
     return found
+
+
+def _not_called(_: Report, calls: pl.Series) -> Mending:
+    return Mending(calls=calls)
 
 
 #: How not to wait, in CUDA and in PyTorch, whose copies to the GPU wait unless told otherwise.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -124,7 +125,7 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
         headline="A Python loop indexes a tensor element by element",
         action="Index once: x[indices] in place of x[i] in a loop",
         where=literal(where) if where else "",
-        mending=lambda: nothing_within(report, loops.select(*THREAD, "start", "end")),
+        mending=partial(nothing_within, spans=loops.select(*THREAD, "start", "end")),
     )
 
 

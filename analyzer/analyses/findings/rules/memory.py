@@ -108,7 +108,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     one = Finding("allocation-in-loop", device, stake, text, remedy, "memory --by call")
     headline = f"{per.plural(calls.height, 'call')} to allocate or free GPU memory"
     return one._replace(
-        headline=headline, action=_KEEP[in_pytorch(report)], mending=lambda: Mending(calls=calls.get_column("row"))
+        headline=headline, action=_KEEP[in_pytorch(report)], mending=lambda _: Mending(calls=calls.get_column("row"))
     )
 
 

@@ -69,7 +69,7 @@ def low_occupancy(report: Report) -> list[Finding]:
                 action=what,
                 where=_place(report, one),
                 at_most=True,
-                mending=partial(by_shape, report, int(device), shapes, "low_occupancy_ns"),
+                mending=partial(by_shape, device=int(device), shapes=shapes, stake="low_occupancy_ns"),
             )
         )
     return found
@@ -133,7 +133,7 @@ def small_grid(report: Report) -> list[Finding]:
         action, remedy = _more_blocks(names[0], torch=in_pytorch(report))
         one = Finding("small-grid", device, stake, text, remedy, "occupancy", names)
         headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
-        mending = partial(by_shape, report, int(device), shapes, "idle_sm_ns")
+        mending = partial(by_shape, device=int(device), shapes=shapes, stake="idle_sm_ns")
         found.append(one._replace(headline=headline, action=action, where=_place(report, one), mending=mending))
     return found
 
@@ -222,7 +222,7 @@ def tail(report: Report) -> list[Finding]:
         one = Finding("tail", device, stake, text, remedy, "occupancy", names)
         headline = f"A last wave leaves {percent(top['tail_share'])} idle: {{0}}"
         action = _EVEN[in_pytorch(report)].format(room=count(room))
-        mending = partial(by_shape, report, int(device), shapes, "tail_ns")
+        mending = partial(by_shape, device=int(device), shapes=shapes, stake="tail_ns")
         found.append(one._replace(headline=headline, action=action, where=_place(report, one), mending=mending))
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -119,7 +118,7 @@ def _unfused(report: Report, steps: _Steps) -> list[Finding]:
         action=action,
         where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
         at_most=True,
-        mending=partial(_fused, steps),
+        mending=lambda _: _fused(steps),
     )
     return [found]
 
@@ -344,7 +343,7 @@ def _zeroed(report: Report, steps: _Steps) -> Finding:
         headline=f"zero_grad fills memory: {fills} a step",
         action="optimizer.zero_grad(set_to_none=True)",
         where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
-        mending=partial(without, steps.kernels),
+        mending=lambda _: without(steps.kernels),
     )
 
 

@@ -151,7 +151,7 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
         headline=f"Kernels are planned and loaded anew in {count(many)} of {per.all}",
         action=action,
         where=main_site(report, loads.select(*THREAD, at="start")),
-        mending=lambda: nothing_within(report, _around(report, loads).unique()),
+        mending=lambda report: nothing_within(report, _around(report, loads).unique()),
     )
 
 

@@ -61,7 +61,7 @@ def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding
         headline=f"{per.plural(launches, 'kernel')} take longer to launch than to run",
         action=_REPLAY[in_pytorch(report)],
         where=place_of_kernel(report, device, str(top["name"]), stake),
-        mending=partial(_graphed, report),
+        mending=_graphed,
     )
 
 
@@ -137,7 +137,7 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
         (str(top["first"]),),
         headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
         action=_REPLAY[in_pytorch(report)],
-        mending=partial(_graphed, report),
+        mending=_graphed,
     )
 
 
@@ -188,7 +188,7 @@ def fusible(report: Report) -> list[Finding]:
         one = Finding("fusion", device, stake, text, _how_to_fuse(worth), "fusion")
         headline = f"{per.plural(launches, 'elementwise kernel')} could be fused"
         action = "torch.compile, or one kernel in Triton or CUDA"
-        found.append(one._replace(headline=headline, action=action, mending=partial(_fused, report, int(device))))
+        found.append(one._replace(headline=headline, action=action, mending=partial(_fused, device=int(device))))
     return found
 
 
