@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,57 @@ def test_traces_beside_other_json_make_one_file_of_the_job(tmp_path):
     assert ran.status == 0
     assert "config.json" in ran.error
     assert (tmp_path / "job.html").stat().st_size > 100_000
+
+
+def _of_process(path: Path, process: int) -> Path:
+    """Writes the part of a nsys report of two ranks that one of its processes recorded."""
+    path.write_bytes((REPORTS / "nccl.sqlite").read_bytes())
+    with closing(sqlite3.connect(path)) as file:
+        tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            columns = {row[1] for row in file.execute(f'PRAGMA table_info("{table}")')}
+            for column in columns & {"globalPid", "globalTid"}:
+                file.execute(f'DELETE FROM "{table}" WHERE ("{column}" >> 24) & 0xFFFFFF != ?', (process,))
+        file.commit()
+    return path
+
+
+@pytest.fixture
+def report_of_each(tmp_path):
+    """A folder with a report of nsys for each of two ranks."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for number, process in enumerate((1866, 1867)):
+        _of_process(folder / f"{number}.sqlite", process)
+    return folder
+
+
+@pytest.mark.slow
+def test_of_a_report_of_nsys_for_each_rank_the_file_has_both(report_of_each, tmp_path):
+    path = tmp_path / "job.html"
+    ran = run("html", report_of_each, "-o", path)
+    assert ran.status == 0, ran.error
+    text = path.read_text()
+    assert "2 ranks" in text
+    assert run("ranks", report_of_each).text.splitlines()[0] == "kanalyze ranks   2 ranks   nsys   NVIDIA H200"
+    assert text.count("0.sqlite") >= 1 <= text.count("1.sqlite")
+
+
+@pytest.mark.slow
+def test_of_a_report_of_nsys_for_each_rank_the_path_goes_over_both(report_of_each):
+    rows = json.loads(run("show", "critical_path", report_of_each, "--by", "rank", "--format", "json").text)
+    assert {row["rank"] for row in rows} <= {0, 1}
+    assert rows
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_pages_of_several_reports_that_communicate_point_to_the_page_of_the_job(report_of_each):
+    assert f"`kanalyze ranks {report_of_each}` says who waits" in run("summarize", report_of_each).error
+
+
+@pytest.mark.slow
+def test_two_recordings_of_one_job_one_after_the_other_are_no_ranks(tmp_path):
+    ran = run("html", REPORTS / "nccl.sqlite", REPORTS / "communicators.sqlite", "-o", tmp_path / "no.html")
+    assert ran.status == 2
+    assert "2 reports have a time of their own" in ran.error
