@@ -149,8 +149,15 @@ def shifts_ns(found: Job) -> dict[int, int]:
 
 
 def ranks_by_report(found: Job) -> dict[str, int]:
-    """The rank of each report of a job that is of one alone, by its path."""
+    """The rank of each report of a job that is of one alone, by its path.
+
+    Reports of nsys, which number no ranks, count where all of them communicate, and at one time.
+    """
     alone = found.ranks.filter(pl.col("rank").n_unique().over("report") == 1)
+    numbered = ~pl.col("tool").str.starts_with(_TOOLS[1])
+    at_once = (pl.col("communication_ns") > 0).all() & (pl.col("start_ns").max() < pl.col("end_ns").min())
+    if not alone.filter(~numbered).select(at_once).item():
+        alone = alone.filter(numbered)
     return dict(alone.select("report", "rank").iter_rows())
 
 
