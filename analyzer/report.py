@@ -222,6 +222,7 @@ class Report:
         Of a large table not more than a part is in memory where the reader can do so; rows are then in no set order.
         """
         if isinstance(self.source, PartedSource) and not self._kept.has(name):
+            self._kept.used_in_parts(name)
             return self.source.mapped(name, transform)
         return transform(self.table(name))
 

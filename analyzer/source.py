@@ -112,6 +112,11 @@ class Kept:
         """Whether a value is cached."""
         return name in self._values
 
+    def used_in_parts(self, name: str) -> None:
+        """Notes that a value is used that is read part by part, and not cached."""
+        if self._seal is not None:
+            self._seal.check(name, cached=True, ahead=False)
+
     def stacked(self, names: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
         """Concatenates columns of cached frames, once.
 

@@ -103,7 +103,7 @@ BY_STATE: Final = Table(
     telling=("state", "waits_on", "call", "ns", "host_share"),
     when="--by state",
     reads=_SPLIT_READS,
-    may_read=(*TABLE.may_read, _LARGE),
+    may_read=("range", *TABLE.may_read, _LARGE),
 )
 
 #: The table that ``by="function"`` gives.
