@@ -286,7 +286,7 @@ def _longest(data: object) -> tuple[str, list[object]]:
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON
-    """What a command printed, as JSON where it is such."""
+    """Output of a command, as JSON where it is such."""
     try:
         return json.loads(text)
     except ValueError:

@@ -175,7 +175,7 @@ TABLES: Final = {
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a run beside its tables.
+    """Description of a run beside its tables.
 
     Attributes:
         name: The report, as it was given.

@@ -236,7 +236,7 @@ class NoJobError(KanalyzeError):
 
 
 class BadReductionError(KanalyzeError):
-    """What ``kanalyze reduce`` wrote is damaged, or of another version."""
+    """Output of ``kanalyze reduce`` is damaged, or of another version."""
 
     slug = "bad-reduction"
 
@@ -273,7 +273,7 @@ class LostReportError(KanalyzeError):
 
 
 class EngineError(KanalyzeError):
-    """What should do the work side by side cannot be reached, or is not installed."""
+    """Engine for work side by side cannot be reached, or is not installed."""
 
     slug = "no-engine"
 

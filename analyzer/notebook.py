@@ -128,7 +128,7 @@ class NotebookComparison(_comparison.Comparison):
 
     @property
     def buckets(self) -> pl.DataFrame:
-        """Where the difference went, bucket by bucket: table `compare`."""
+        """Difference by bucket: table `compare`."""
         return self.table("compare")
 
     @property
@@ -237,7 +237,7 @@ class NotebookJob:
 
     @property
     def doubts(self) -> pl.DataFrame:
-        """What is in doubt about the job: what was looked at, how often, and what cannot be trusted."""
+        """Doubts about the job: what was looked at, how often, and what cannot be trusted."""
         schema = {"check": pl.String, "count": pl.Int64, "effect": pl.String}
         return NotebookTable(pl.DataFrame(self.job.doubts, schema=schema, orient="row"))
 
@@ -338,7 +338,7 @@ def overview(report: Report, *, whole: bool = False) -> overview_page.Overview:
 
 
 class NotebookWhatIf(_whatif.WhatIf):
-    """What a change brings, displayed as its page."""
+    """Result of a change, displayed as its page."""
 
     def _repr_html_(self) -> str:
         return html.page(self, _TOP)
@@ -355,7 +355,7 @@ def whatif(  # noqa: PLR0913 - the options of the command
     measured: str | None = None,
     **where: Unpack[Where],
 ) -> NotebookWhatIf:
-    """What a change would bring, by a replay of the recording; see docs/whatif.md.
+    """Result of a change, by a replay of the recording; see docs/whatif.md.
 
     Args:
         report: A report of nsys or torch.profiler.

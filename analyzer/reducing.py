@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reduced:
-    """What became of reports that were to be reduced.
+    """Outcomes of reports that were to be reduced.
 
     Attributes:
         out: The folder of the reductions.
@@ -303,7 +303,7 @@ def _end_with(parent: BaseProcess) -> None:
 
 
 def _outcome(future: Future[Outcome], task: Task) -> Outcome:
-    """What an engine gave of a task; of one that ended otherwise, why."""
+    """Result of a task by an engine; of one that ended otherwise, why."""
     try:
         return future.result()
     except Exception as error:  # noqa: BLE001 - engines have types of their own

@@ -151,7 +151,7 @@ HEALTH: Final = Table(
 
 @dataclass(frozen=True)
 class Reduction:
-    """What the analysis of a job needs of one report, of one rank or more.
+    """Reduced report: what the analysis of a job needs of one rank or more.
 
     Attributes:
         ranks: :data:`RANKS`.

@@ -325,7 +325,7 @@ def _at_once(folders: Sequence[Path], names: Collection[str], *, seen: bool) -> 
 
 
 def _tables(folder: Path) -> dict[str, dict[str, Any]]:
-    """What the manifest says of each table.
+    """Entries of the manifest on each table.
 
     Raises:
         BadReductionError: It is missing or no manifest, or of another version.

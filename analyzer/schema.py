@@ -103,7 +103,7 @@ class Table:
 
     @property
     def inputs(self) -> str:
-        """What can have rows of it: tools, ``any`` of them, or ``several`` reports."""
+        """Inputs that can have rows of it: tools, ``any`` of them, or ``several`` reports."""
         tools = ("several",) if self.together or self.sides or self.job else ("ncu",) if self.counted else self.tools
         return "any" if len(tools) == len(TOOLS) else " ".join(tools)
 

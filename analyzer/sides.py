@@ -210,7 +210,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _called(given: Sequence[Report | Path]) -> str:
-    """What a side is called: its report, or the first of several and their number."""
+    """Name of a side: its report, or the first of several and their number."""
     first, *more = _paths(given)
     return f"{first} and {len(more)} more" if more else first
 

@@ -59,7 +59,7 @@ class Hops:
 
 
 def walked(arguments: list[str]) -> Hops:
-    """What a command passes."""
+    """Modules that a command passes."""
     hops = Hops()
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         more = ["-o", str(Path(folder) / "capture")] if arguments[0] == "collect" else []

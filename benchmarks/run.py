@@ -56,7 +56,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run took."""
+    """Cost of one run."""
 
     wall_s: float
     cpu_s: float

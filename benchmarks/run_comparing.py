@@ -63,7 +63,7 @@ def reports(base: Path, new: Path, folder: Path) -> list[Command]:
 
 
 def baselines(base: Path, new: Path) -> list[Command]:
-    """What starting costs at the least, and two baselines compared."""
+    """Rows for the least start and for two baselines compared."""
     return [
         Command("python -c 'import polars'", [sys.executable, "-c", "import polars"]),
         Command("kanalyze compare, two baselines", kanalyze("compare", base, new)),

@@ -69,7 +69,7 @@ _FRAMES: Final = """
 
 
 class Opened(NamedTuple):
-    """What a browser took: to the first picture (s), between frames and to draw one (ms, sorted)."""
+    """Times of a browser: to the first picture (s), between frames and to draw one (ms, sorted)."""
 
     ready_s: float
     between_ms: list[float]
@@ -138,7 +138,7 @@ def _rows(kernels: str, page: Path, runs: int) -> list[list[str]]:
 
 
 def _opened(page: Path, runs: int) -> list[Opened]:
-    """What opening a file takes, in a new browser each time; nothing where there is none."""
+    """Times to open a file, in a new browser each time; none without a browser."""
     try:
         from playwright.sync_api import sync_playwright  # noqa: PLC0415 - an extra
     except ModuleNotFoundError:

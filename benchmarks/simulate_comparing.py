@@ -143,7 +143,7 @@ def coverage_of_steps(count: int, correlation: float, between_runs: float = 0.0,
 
 
 class KernelRates:
-    """What is said of many kernels, one in ten of them changed by 2 %, over many comparisons."""
+    """Rates over many comparisons of many kernels, one in ten of them changed by 2 %."""
 
     def __init__(self, method: str, runs: int, common: float, kernels: int = 200, draws: int = 1000) -> None:
         """Draw and count.
@@ -295,7 +295,7 @@ def print_kernels(draws: int) -> None:
 
 
 def print_cold(draws: int) -> None:
-    """What leaving out cold runs costs and finds."""
+    """Prints what leaving out cold runs costs and finds."""
     rows = [
         [f"{percent(spread)}, {runs}", *map(percent, cold(spread, runs, draws=draws))]
         for spread in (0.01, 0.03, 0.05, 0.1)

@@ -1,4 +1,4 @@
-"""Which reports answer a command: those of a folder, and of a capture the first that records what a table needs."""
+"""Choice of the reports that answer a command: all of a folder, of a capture the first with what a table needs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def of_each(
     tolerated: tuple[type[KanalyzeError], ...] = (),
     lacking: Callable[[Path], None] | None = None,
 ) -> list[T]:
-    """What `work` gives of each path; the first error where it gives nothing of any.
+    """Results of `work` for each path; the first error where there is none.
 
     Paths that were found in a folder are left out with a word where they fail, others where the error is `tolerated`;
     with `lacking` that is told of these in place of the word.
@@ -114,7 +114,7 @@ class Opened:
         """The tables that others of the reports give, and these do not."""
 
     def once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
-        """What `make` gave for `key` when it was first asked for."""
+        """Result of `make` for `key` when it was first asked for."""
         if key not in self._found:
             self._found[key] = make()
         found: T = self._found[key]
@@ -124,7 +124,7 @@ class Opened:
 def answered(
     path: Path, table: Table, where: Where, make: Callable[[Report], T], opened: Opened | None = None
 ) -> dict[str | None, T]:
-    """What `make` gives of each part of a report that was asked for, by its name.
+    """Results of `make` for each part of a report that was asked for, by its name.
 
     Of a capture it is made of the first of its reports that records what the table needs, and a word says which if it
     is not the one that gives the time of all other tables. With `opened` reports stay open for the next table.
@@ -265,7 +265,7 @@ def _unsampled(table: Table, found: dict[str | None, T]) -> bool:
 
 
 def _cost(way: Way, ways: Sequence[Way], held: Opened, path: Path, sampled: Report) -> str:
-    """What the samples cost that a table is made of, in a sentence; empty for a report without them."""
+    """Sentence on the cost of the samples that a table is made of; empty for a report without them."""
     from kanalyze.readers.capture.reports import SAMPLES  # noqa: PLC0415 - --help need not import polars
 
     if way.tool != SAMPLES:
@@ -282,7 +282,7 @@ def _tool(way: Way) -> str:
 
 
 def _from(table: str, way: Way, ways: Sequence[Way]) -> str:
-    """Which report of a capture a table is from, and why."""
+    """Sentence on the report of a capture that a table is from, and why."""
     same = sum(one.tool == way.tool for one in ways)
     which = f", the first of {plural(same, 'trace')}" if same > 1 else ""
     return f"{table} is from {way.file}{which}; {ways[0].file.name} does not record it."

@@ -1,4 +1,4 @@
-"""What the shell completes: tables, groupings, columns, windows of the report on the line, workloads, findings.
+"""Shell completion: tables, groupings, columns, windows of the report on the line, workloads, findings.
 
 Each function is click's ``shell_complete`` of a parameter. A completion has to be quick and quiet: what takes long is
 not looked at, and an error completes nothing.

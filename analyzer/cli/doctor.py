@@ -24,7 +24,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--nsys", type=_FILE, metavar="FILE", help="The nsys to use.")
 @click.option("--ncu", type=_FILE, metavar="FILE", help="The ncu to use.")
 def doctor(**told: Path | None) -> None:
-    """What `kanalyze collect` needs: found or missing, what for, and how to get it.
+    """Check what `kanalyze collect` needs: found or missing, what for, and how to get it.
 
     The exit status is 1 if anything is missing that a capture needs; what only CPU samples and GPU metrics need is
     told too.

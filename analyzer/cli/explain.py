@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--format", "form", type=click.Choice(["terminal", "markdown"]), default="terminal")
 @output
 def explain(name: str | None, form: str, output: Path | None) -> None:
-    """What the finding NAME means, how it is told, and what to do; or all findings, a line each."""
+    """Explain the finding NAME: meaning, evidence, remedy; or list all findings, a line each."""
     from kanalyze.explanations import explanation, names  # noqa: PLC0415 - --help need not import errors
     from kanalyze.renderers.tables import explanations as rendered  # noqa: PLC0415 - as above
 

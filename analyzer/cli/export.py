@@ -65,7 +65,7 @@ def export(  # noqa: PLR0913 - a click command has a parameter per option
     process: int | None,
     no_cache: bool,
 ) -> None:
-    """REPORTS as files of other programs.
+    """Write REPORTS as files of other programs.
 
     parquet, arrow, csv: a folder with a file for each table, named as `kanalyze tables` lists them, and `tables.json`
     with units, meanings, and the reason for each table that the reports cannot give.

@@ -51,7 +51,7 @@ _EVENTS = 600_000
 def html(
     reports: Sequence[Path], base: Sequence[Path], output: Path | None, *, opens: bool, **where: Unpack[Where]
 ) -> None:
-    """One HTML file of REPORTS of one program: the page, a timeline, tables; it opens anywhere, without network.
+    """Write one HTML file of REPORTS of one program: page, timeline, tables; it opens anywhere, without network.
 
     With --base, or of a folder of `collect --against`, it is of the comparison of two sides.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal")
 @output
 def name(names: tuple[str, ...], form: str, output: Path | None) -> None:
-    """What KERNEL says of itself: family, library, operation, types, layout, tile and more.
+    """Decode the name KERNEL: family, library, operation, types, layout, tile and more.
 
     Names are taken as nsys, ncu or torch.profiler prints them. A `-` stands for names read from standard input, one per
     line.

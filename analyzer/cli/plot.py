@@ -58,7 +58,7 @@ def plot(  # noqa: PLR0913 - a click command has a parameter per option
     process: int | None,
     no_cache: bool,
 ) -> None:
-    """A PICTURE of REPORTS.
+    """Draw a PICTURE of REPORTS.
 
     ledger: where the time of each GPU went. timeline: what ran when, of a window. steps: the ledger of each iteration.
     durations: how long the launches of one kernel took. roofline: kernels that ncu measured under their roofs. ranks:

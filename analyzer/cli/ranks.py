@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def ranks(  # noqa: PLR0913 - a click command has a parameter per option
     reports: Sequence[Path], top: int | None, form: str, output: Path | None, *, one_host: bool, no_cache: bool
 ) -> None:
-    """One page on the ranks of a job, from their traces, from nsys reports, folders of them, or a capture."""
+    """Show one page on the ranks of a job, from their traces, from nsys reports, folders of them, or a capture."""
     for report in reports:
         refuse_overwriting(report, output)
     with sparing_memory():

@@ -61,7 +61,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
 
 
 def _summary(found: Reduced) -> str:
-    """What became of the reports, and what to do with them."""
+    """Summary of the reports' outcomes, and what to do with them."""
     parts = [f"{plural(len(found.made), 'report')} reduced"]
     parts += [f"{len(found.there):,} there already"] if found.there else []
     parts += [f"{len(found.left_out):,} left out"] if found.left_out else []

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 )
 @in_one_thread_if_small
 def roofline(reports: Sequence[Path], plot: Path | None) -> None:
-    """Work, bytes and the distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
+    """Show work, bytes and distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
     with sparing_memory():
         from kanalyze.analyses.joining._roof_points import counted_of, roof_points  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE  # noqa: PLC0415 - as above

@@ -83,7 +83,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     one: int | None,
     **options: Any,  # noqa: ANN401 - each has its own type
 ) -> None:
-    """TABLE of REPORTS, all rows. `kanalyze tables` lists the tables.
+    """Show TABLE of REPORTS, all rows. `kanalyze tables` lists the tables.
 
     A terminal shows the columns that fit its width; other formats have all.
 

@@ -31,7 +31,7 @@ _REMEDY = (
 @output
 @in_one_thread_if_small
 def source(report: Path, kernel: str, view: str | None, form: str, output: Path | None) -> None:
-    """Source of KERNEL in REPORT, a report of ncu, with samples, instructions and coalescing beside each line.
+    """Show the source of KERNEL in REPORT, a report of ncu, with samples, instructions and coalescing by line.
 
     Of a folder that `kanalyze collect` wrote, REPORT is what ncu wrote there. KERNEL is a number of the table
     `counters` or a part of a name; of several such kernels the longest is shown.

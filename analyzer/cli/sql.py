@@ -43,7 +43,7 @@ def sql(  # noqa: PLR0913 - a click command has a parameter per option
     process: int | None,
     no_cache: bool,
 ) -> None:
-    """The answer to STATEMENT, in SQL, over the tables of REPORTS.
+    """Answer STATEMENT, in SQL, over the tables of REPORTS.
 
     Tables have the names and columns that `kanalyze tables` lists; those that the statement names are made. Of several
     reports each has the rows of all, and a first column `report`. The SQL is that of polars; docs/sql.md has examples.

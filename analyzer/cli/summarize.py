@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class Form(NamedTuple):
-    """Which page is made: with all sections, or of the whole recording."""
+    """Form of the page: with all sections, or of the whole recording."""
 
     full: bool = False
     whole: bool = False
@@ -93,7 +93,7 @@ def summarize(  # noqa: PLR0913 - the options of the command
     whole: bool,
     **where: Unpack[Where],
 ) -> None:
-    """One page that says where the time of each REPORT went, or each report in a folder of them."""
+    """Show one page that says where the time of each REPORT went, or each report in a folder of them."""
     for report in reports:
         refuse_overwriting(report, output)
     pages = _pages(reports, where, Form(full=full, whole=whole))
@@ -122,7 +122,7 @@ def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
 
 
 def _metas(page: Shown) -> Sequence[Meta]:
-    """What a page of time says of the reports that it is of."""
+    """Descriptions of the reports that a page of time is of."""
     if page.kind == "overview":
         return [page.meta, *page.others]
     if page.kind == "joint":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
 @output
 def tables(table: str | None, form: str, output: Path | None) -> None:
-    """What tables there are, a line each; or the columns of TABLE with units and meaning.
+    """List the tables, a line each; or the columns of TABLE with units and meaning.
 
     The other formats have all of that: with TABLE of one, else of every table.
     """

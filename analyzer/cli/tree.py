@@ -42,7 +42,7 @@ def tree(  # noqa: PLR0913 - a click command has a parameter per option
     output: Path | None,
     **where: Unpack[Where],
 ) -> None:
-    """Which calls of REPORT, a trace of torch.profiler or a capture, led to which kernels, and what they took."""
+    """Show the calls of REPORT, a trace of torch.profiler or a capture, the kernels they led to, and their time."""
     with sparing_memory():
         from kanalyze.analyses.operators.tree import TABLE as TREE  # noqa: PLC0415 - --help need not import polars
         from kanalyze.analyses.operators.tree import default_order  # noqa: PLC0415 - as above

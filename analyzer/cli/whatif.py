@@ -65,7 +65,7 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     output: Path | None,
     **where: Unpack[Where],
 ) -> None:
-    """What would REPORT take with a change? Its operations and calls are replayed along what they wait for."""
+    """Replay REPORT with a change: its operations and calls start anew as soon as what they wait for allows."""
     without = [*dict.fromkeys((*without, *(["startup"] if without_startup else [])))]
     asked = [_faster(one) for one in faster]
     rate = None if copies is None else _rate(copies)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", required=False, shell_complete=_complete.references)
 def workloads(name: str | None) -> None:
-    """The reference workloads with what each teaches; or all that NAME says of itself."""
+    """List the reference workloads with what each teaches; or describe NAME."""
     from kanalyze.collectors.base.workloads import reference, references  # noqa: PLC0415 - --help need not wait
     from kanalyze.errors import UnknownNameError  # noqa: PLC0415 - as above
 

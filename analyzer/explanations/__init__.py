@@ -1,4 +1,4 @@
-"""What each finding means and what to do about it: a text per rule, in Markdown, beside this module.
+"""Explanations of findings and their remedies: a text per rule, in Markdown, beside this module.
 
 The texts are the one source of `kanalyze explain` and of docs/findings.md. Each has a heading (the rule's name), a
 headline, and paragraphs that begin with "Found when:", "At stake:" and "What to do:", with code.
@@ -15,7 +15,7 @@ _FOLDER: Final = Path(__file__).parent
 
 
 class Explanation(NamedTuple):
-    """What a finding means.
+    """Explanation of a finding.
 
     Attributes:
         name: The rule of the finding.

@@ -64,7 +64,7 @@ class Ended:
 
     @property
     def timed_out(self) -> bool:
-        """Whether it was stopped at its time limit."""
+        """True if it was stopped at its time limit."""
         return self.status is None
 
 

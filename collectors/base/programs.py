@@ -43,7 +43,7 @@ class Program:
 
     @property
     def usable(self) -> bool:
-        """Whether it was found without known problems."""
+        """True if it was found without known problems."""
         return self.path is not None and not self.problem
 
     @property

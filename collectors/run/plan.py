@@ -110,7 +110,7 @@ class Plan:
         ]
 
     def sampled(self, known: str = "", *, cpu: bool = True, metrics: bool = True) -> Sampled:
-        """What the pass of samples records of what was asked for.
+        """Records of the pass of samples, of those that were asked for.
 
         Args:
             known: The options of this nsys; empty for those of the newest known one.
@@ -138,7 +138,7 @@ class Plan:
         return Step("nsys-launches", command, self.log("nsys-launches"), outputs=(listing,), stdout=listing)
 
     def torch_folder(self, number: int) -> Path:
-        """Where the torch pass writes; a repetition has a folder of its own, as its files are called the same."""
+        """Folder of the torch pass; a repetition has its own, as its files are called the same."""
         return self.folder if number == 1 else self.folder / numbered("torch", number)
 
     def torch(self, number: int) -> list[Step]:

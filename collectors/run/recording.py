@@ -64,7 +64,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is recorded, and how.
+    """Recording: what is recorded, and how.
 
     Attributes:
         workload: The program.

@@ -96,7 +96,7 @@ def _profilers(tools: Tools) -> list[Examined]:
 
 
 def _samples(tools: Tools) -> list[Examined]:
-    """What CPU samples and GPU metrics need; a capture without these is complete."""
+    """Checks of what CPU samples and GPU metrics need; a capture without these is complete."""
     cpu = permissions.cpu_samples()
     lines = [_permission("CPU samples", cpu, "tell what the host does while the GPU waits", optional=True)]
     names = permissions.kernel_names() if cpu.ok else None

@@ -95,7 +95,7 @@ def profile(nsys: str, report: Path, options: Options, workload: Sequence[str]) 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What the pass of samples records.
+    """Records of the pass of samples.
 
     Attributes:
         cpu: CPU samples, and what the scheduler did.
@@ -198,7 +198,7 @@ def meaning(log: str) -> str:
 
 
 def options_of(nsys: Program) -> str:
-    """What ``nsys profile --help`` prints; empty where it does not run."""
+    """Output of ``nsys profile --help``; empty where it does not run."""
     ran = said(nsys.command, "profile", "--help") if nsys.usable else None
     return ran[1] if ran else ""
 

@@ -1,4 +1,4 @@
-"""What kernel and driver permit this process: CPU samples, names of kernel functions, counters of the GPU."""
+"""Permissions of this process by kernel and driver: CPU samples, names of kernel functions, counters of the GPU."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.Da
 
 
 def _names(members: pl.DataFrame) -> list[str]:
-    """What each rank is called: by its GPU, or by its process where several share one."""
+    """Names of ranks: by GPU, or by process where several share one."""
     single = members.get_column("device").is_unique()
     return [
         f"GPU {device}" if alone else f"process {process}"

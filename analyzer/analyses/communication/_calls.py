@@ -1,4 +1,4 @@
-"""Which calls of a communication library a kernel was launched for, and what they say of it together."""
+"""Calls of a communication library that a kernel was launched for, summed by kernel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BY_PAIRS: Final = ("send", "recv", "all_to_all", "gather", "scatter")
 
 
 def sums_of_calls(calls: pl.DataFrame, kernels: pl.DataFrame, more: Sequence[str] = ()) -> pl.DataFrame:
-    """What the calls of each kernel say: event_id, kind, group, size, own, source, target, in_bytes, out_bytes.
+    """Sums of the calls of each kernel: event_id, kind, group, size, own, source, target, in_bytes, out_bytes.
 
     `calls` has the thread (process_id, thread_id), start_ns, kind, group, size, own, peer, root and bytes; `kernels`
     the thread, event_id, device, kind and call_start. Columns `more` of calls are told too, of the first.
@@ -64,7 +64,7 @@ def _joined(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_calls() -> list[pl.Expr]:
-    """What the calls of one kernel say together."""
+    """Sums of the calls of one kernel."""
     kind, bytes_ = pl.col("kind"), pl.col("bytes")
     sends, receives = kind == "send", kind == "recv"
     single = pl.len() == 1

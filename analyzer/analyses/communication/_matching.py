@@ -75,7 +75,7 @@ _UNKNOWN: Final = -1
 
 
 class Matches(NamedTuple):
-    """What was matched; collectives are numbered by first start.
+    """Matched calls; collectives are numbered by first start.
 
     Attributes:
         match: The number of the collective of each row; -1 for what has no partner.
@@ -186,7 +186,7 @@ _SOME_LOST: Final = "several have one number, and ranks have recorded different 
 
 
 class _Told(NamedTuple):
-    """What calls tell, as numbers, and in which order rows were called.
+    """Attributes of calls as numbers, and the order of rows by call.
 
     Attributes:
         lane: What a collective is counted in: the group, with its ranks; between two ranks, those; else the stream.

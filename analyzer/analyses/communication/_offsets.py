@@ -53,7 +53,7 @@ CLOCKS: Final = {
 
 
 def of_one_clock(rows: Rows, found: Matches, reference: int, base: int, number: int) -> Clocks:
-    """Where all that was matched is by one clock, which has no offset."""
+    """Clocks of a job that has only one, which has no offset."""
     at = found.order[: found.first[-1]]
     ends = rows.start[at] + rows.dur[at]
     table = pl.DataFrame([(reference, 0, base, int(ends.max(initial=base)), 0, 0, 0)], schema=CLOCKS, orient="row")

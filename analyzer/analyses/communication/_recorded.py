@@ -1,4 +1,4 @@
-"""What a report records of each collective: kind, group, sizes, and its name on all ranks."""
+"""Recorded attributes of each collective: kind, group, sizes, and its name on all ranks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _OF_GROUP: Final = ("group", "size", "ranks", "own")
 
 
 def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """What is recorded of communication kernels, rows (row, event_id) of the operations, in their order.
+    """Recorded attributes of communication kernels, rows (row, event_id) of the operations, in their order.
 
     Columns: event_id, stream, and those of :data:`kanalyze.reduction.COLLECTIVES` that a tool records. A kernel whose
     launch was not recorded has the group of the others on its stream, where these have one. What is between two ranks
@@ -151,7 +151,7 @@ _GLOO: Final = "gloo:"
 
 
 def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
-    """What a trace says: arguments of the kernel, else of the operator that launched it."""
+    """Attributes from a trace: arguments of the kernel, else of the operator that launched it."""
     told = report.table("collective_detail").select("event_id", *_FIELDS)
     told = told.with_columns(pl.col(pl.Categorical).cast(pl.String))
     of_op = {name: f"{name}_of_op" for name in _FIELDS}
@@ -257,7 +257,7 @@ def _place(row: dict[str, Any], rank: int | None) -> int | None:
 
 
 def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
-    """What the payloads of NCCL's own ranges say of each kernel, by the calls that it was launched for."""
+    """Attributes from the payloads of NCCL's own ranges, by the calls that each kernel was launched for."""
     sums = _sums_of_payloads(report)
     launched = _of_kind(report, kernels)
     told = launched.join(sums, on="event_id", how="left", maintain_order="left", suffix="_told")
@@ -291,7 +291,7 @@ def _of_kind(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_process
 def _sums_of_payloads(report: Report) -> pl.DataFrame:
-    """What NCCL's calls say of each kernel that they were launched for; see :func:`sums_of_calls`."""
+    """Sums of NCCL's calls by the kernel that they were launched for; see :func:`sums_of_calls`."""
     return sums_of_calls(_calls(report), _of_kind(report, _launched(report)))
 
 

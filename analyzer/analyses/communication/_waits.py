@@ -46,7 +46,7 @@ _CLASSES: Final = pl.Enum([TRANSFER_BOUND, MIXED, SKEW_BOUND, CANNOT_TELL])
 
 
 def waits(rows: Rows, found: Matches, clocks: Clocks, clock: Ints) -> pl.DataFrame:
-    """What ranks waited and transferred in each collective; `clock` is that of each member.
+    """Waiting and transfer of ranks in each collective; `clock` is that of each member.
 
     Columns: call (of its first rank), size (the most that a rank tells, null where none does), present (ranks that have
     it), arrival_ns (of the last rank), moved_ns (how long it transferred as a whole), by_shortest (whether that is the

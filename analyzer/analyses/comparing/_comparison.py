@@ -118,12 +118,12 @@ class Comparison:
 
     @property
     def timed(self) -> Pair:
-        """What the verdict is of: the job, or the rank that the page is about."""
+        """Subject of the verdict: the job, or the rank that the page is about."""
         return self.job or self.pair
 
     @property
     def each(self) -> str:
-        """What is compared: ``step``, or what else an iteration is called; ``whole`` or a window."""
+        """Scope: ``step`` or another name of an iteration; ``whole`` or a window."""
         return self.base.about.each or self.base.about.scope
 
     @cached_property

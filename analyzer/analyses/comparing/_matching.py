@@ -73,7 +73,7 @@ class Block(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """Which operations of base do what those of new do; each operation is in one pair or one block.
+    """Operations of base matched with those of new; each operation is in one pair or one block.
 
     Attributes:
         base: Rows of base that have a row of new.
@@ -111,7 +111,7 @@ def slots_of(digests: Sequence[Digest]) -> Slots:
 
 
 def matches(base: pl.DataFrame, new: pl.DataFrame) -> Matches:
-    """Which operations of base do what those of new do.
+    """Operations of base matched with those of new that do the same.
 
     Per stream the sequences are aligned by place, name and launch shape, and what is left between two matches by name
     and shape, by name, and by family and type; then block by block. What is left of one name and shape in other places
@@ -194,7 +194,7 @@ def _without_weak(
 
 
 def _between(base: int, new: int, mine: Numbers, theirs: Numbers) -> Iterator[tuple[int, int, int, int]]:
-    """What lies between two matches and on both sides: first and last row of base, and of new."""
+    """Rows between two matches and on both sides: first and last row of base, and of new."""
     low = np.concatenate([[0], mine + 1])
     high = np.concatenate([mine, [base]])
     start = np.concatenate([[0], theirs + 1])
@@ -204,7 +204,7 @@ def _between(base: int, new: int, mine: Numbers, theirs: Numbers) -> Iterator[tu
 
 
 def _blocks(base: Numbers, new: Numbers, mine: Numbers, theirs: Numbers) -> Iterator[Block]:
-    """What matches nothing, as blocks between the matches of one stream; one of the sides may be empty."""
+    """Unmatched operations as blocks between the matches of one stream; one of the sides may be empty."""
     at, to = np.searchsorted(base, mine), np.searchsorted(new, theirs)
     low, high = np.concatenate([[0], at + 1]), np.concatenate([at, [len(base)]])
     start, end = np.concatenate([[0], to + 1]), np.concatenate([to, [len(new)]])

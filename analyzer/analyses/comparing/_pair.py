@@ -38,7 +38,7 @@ _FINE: Final = 1000
 
 
 class Limits(NamedTuple):
-    """What counts as a change.
+    """Limits that a change has to pass.
 
     Attributes:
         least_effect: The least change that counts, as a part of the time.
@@ -108,7 +108,7 @@ class Pair:
 
     @cached_property
     def matches(self) -> Matches:
-        """Which operations of base do what those of new do."""
+        """Operations of base matched with those of new that do the same."""
         base, new = self.slots
         return matches(base.rows, new.rows)
 
@@ -142,7 +142,7 @@ class Pair:
         return names.drop("row"), found
 
     def changed(self, base: Floats, new: Floats) -> Changes:
-        """Which rows of times [rows, runs] have changed.
+        """Changed rows of times [rows, runs].
 
         Rows of both sides: by more than the least effect, and with several runs a side by a moderated t at a rate of
         false ones of 5 %; with one by more than a floor. Rows of one side alone, always. Rows below a thousandth of the

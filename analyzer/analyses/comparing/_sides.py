@@ -33,7 +33,7 @@ class LeftOut(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """What differs between the sides beside the program: a name to allow it by, and a sentence."""
+    """A difference between the sides beside the program: a name to allow it by, and a sentence."""
 
     kind: str
     text: str
@@ -57,7 +57,7 @@ class Side(NamedTuple):
 
     @property
     def about(self) -> About:
-        """What is known of the first run."""
+        """Description of the first run."""
         return self.digests[0].about
 
     @property

@@ -141,7 +141,7 @@ def ratio_of_runs(base: Sequence[float], new: Sequence[float], *, paired: bool =
 
 
 def ratios_of_runs(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) -> Estimates:
-    """What :func:`ratio_of_runs` says, of each row of float64[rows, runs]; NaN or 0 where a run is missing.
+    """Ratios by :func:`ratio_of_runs` of each row of float64[rows, runs]; NaN or 0 where a run is missing.
 
     Raises:
         ValueError: Runs are paired, and one side has more of them.
@@ -332,7 +332,7 @@ def noise_floor(runs: Sequence[float], effects: Sequence[float] = NOISE_EFFECTS)
 
 
 def cold_runs(overhead_ns: Sequence[float], whole_ns: Sequence[float]) -> list[int]:
-    """Which runs of a side are cold, by their time of loading and host, as indexes.
+    """Indexes of the cold runs of a side, by their time of loading and host.
 
     A run may be cold that is above the median of the others by three of their median absolute deviations and by a tenth
     of the median whole time. It is cold if it also is above the mean of the remaining runs by more than chance takes
@@ -455,7 +455,7 @@ def shrunk(variances: Floats, degrees: Floats, prior: Prior) -> tuple[Floats, Fl
 
 
 def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> Prior:
-    """What variances have in common, from the moments of their logarithms (Smyth 2004, section 6.2).
+    """Prior of the variances, from the moments of their logarithms (Smyth 2004, section 6.2).
 
     `caution` takes them as less alike than they look, by that many standard errors of their spread.
     """

@@ -62,7 +62,7 @@ class Path:
 
     @property
     def integer(self) -> bool:
-        """Whether it is integer arithmetic."""
+        """True for integer arithmetic."""
         return self.source.startswith("int")
 
     @property

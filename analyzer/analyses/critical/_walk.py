@@ -222,7 +222,7 @@ def walk(through: Nodes, first: int, low: int, high: int) -> pl.DataFrame:
 
 
 def _by_turns(edges: npt.NDArray[_Number], own: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
-    """What the edge and the own piece of each node have, from the last node visited to the first."""
+    """Values of the edge and of the own piece of each node in turn, from the last node visited to the first."""
     return np.column_stack((edges[::-1], own[::-1])).ravel()
 
 

@@ -163,7 +163,7 @@ RUNNING: Final = pl.col("cause").is_in([*BUSY_BUCKETS, "transfer"])
 def critical_path(
     report: Report, by: str | None = None, *, segments: bool = False, **where: Unpack[Where]
 ) -> pl.DataFrame:
-    """What the end of the window waited for, back to its beginning; all rows sum to the window.
+    """Critical path: what the end of the window waited for, back to its beginning; all rows sum to the window.
 
     Definition: docs/whatif.md, "The critical path".
 

@@ -1,1 +1,1 @@
-"""What each device operation and each CUDA call had to wait for: the graph of the critical path and of replays."""
+"""Dependencies of device operations and CUDA calls: the graph of the critical path and of replays."""

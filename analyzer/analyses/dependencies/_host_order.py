@@ -51,7 +51,7 @@ def _outermost(calls: pl.DataFrame) -> pl.Series:
 
 
 def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
-    """What each call does, or a call that is nested in it."""
+    """Kind of each call, or of a call that is nested in it."""
     outer, rank = calls.get_column("outer"), pl.Series("kind", [_OTHER], dtype=pl.UInt8)
     rank = rank.new_from_index(0, calls.height)
     for kind, rows in (

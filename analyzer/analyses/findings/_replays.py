@@ -1,4 +1,4 @@
-"""What each finding's remedy would bring, by a replay of the recording with what it changes."""
+"""Gains of the findings' remedies, by a replay of the recording with what each changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each host thread was doing at any time: on a processor, in a system call, runnable, blocked.
+"""States of each host thread over time: on a processor, in a system call, runnable, blocked.
 
 Definitions: docs/definitions.md, section 5, "Host time by state".
 """

@@ -102,7 +102,7 @@ def unknown_times(report: Report) -> list[tuple[int, int]] | None:
 
 @once_per_report
 def attributed(report: Report) -> list[_Attributed]:
-    """What was attributed of a report: at most one, of the most time asked for."""
+    """Attributions of a report: at most one, of the most time asked for."""
     del report
     return []
 

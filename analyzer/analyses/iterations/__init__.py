@@ -1,1 +1,1 @@
-"""What a program repeats: its iterations, their steady part, and what came before, between and after."""
+"""Iterations of a program, their steady part, and what came before, between and after."""

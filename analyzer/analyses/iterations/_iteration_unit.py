@@ -1,4 +1,4 @@
-"""Which of the units that repeat in a line of launches is an iteration, and not a part or a multiple of one."""
+"""Choice among repeated units of a line of launches: an iteration, and not a part or a multiple of one."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _coded(report: Report) -> pl.DataFrame:
 
 
 def _told(names: pl.Series) -> pl.DataFrame:
-    """What each name tells: masked (number for the name without the numbers in it), and whether it is of a kind.
+    """Attributes of each name: masked (number for the name without the numbers in it), and whether it is of a kind.
 
     Each different name is looked at once. Columns: masked, unified, copies, input, optimizer.
     """

@@ -177,7 +177,7 @@ def _of_line(line: _Line) -> _Found | None:
 
 
 def _weight(line: pl.DataFrame) -> pl.Series:
-    """What each launch counts: half of it by its time on the device, half of it as one of all launches.
+    """Weight of each launch: half of it by its time on the device, half of it as one of all launches.
 
     One long copy of a checkpoint is not most of a program, nor are its many short kernels.
     """

@@ -265,7 +265,7 @@ def _of_framework(name: str) -> bool:
 
 
 def called(name: str) -> str:
-    """What an iteration that begins with a range of this name is called."""
+    """Name of an iteration that begins with a range of this name."""
     bare = plain(name)
     return STEP if _of_framework(name) else bare.rstrip(_BETWEEN) or bare or name
 

@@ -35,7 +35,7 @@ _INDEX: Final = pl.Int64
 
 
 class Cut(NamedTuple):
-    """Where repetitions of a unit begin.
+    """Begins of the repetitions of a unit.
 
     Attributes:
         after: Number of launches from the anchor of a segment to the beginning of the next repetition: 1 to the unit's.

@@ -1,4 +1,4 @@
-"""What sampling cost a program: its iterations in the run that nsys sampled against those in the plain one."""
+"""Cost of sampling: the iterations of the run that nsys sampled against those of the plain one."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class SteadyPart(NamedTuple):
 
     @property
     def each(self) -> str:
-        """What one iteration is called."""
+        """Name of one iteration."""
         return self.window.each or "iteration"
 
     @property

@@ -71,7 +71,7 @@ class Unit(NamedTuple):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What units of the same launches have in common, in whichever process."""
+        """Key of units with the same launches, in whichever process."""
         return self.column, self.length, self.word
 
 

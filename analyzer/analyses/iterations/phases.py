@@ -128,7 +128,7 @@ def _span(start: int, end: int) -> pl.DataFrame:
 
 
 class _Known(NamedTuple):
-    """What the process did at any time.
+    """Activity of the process over time.
 
     Attributes:
         causes: Named times by precedence, before those of the program's own ranges.

@@ -175,7 +175,7 @@ def _between(calls: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
 
 
 def launches_beside(report: Report, points: pl.DataFrame) -> pl.DataFrame:
-    """Where the trace makes the launch that each of `points` (process_id, thread_id, at) follows, or is in.
+    """Place in the trace of the launch that each of `points` (process_id, thread_id, at) follows, or is in.
 
     Columns: process_id, thread_id and at (its start) in the trace; null where that launch has no sure partner.
     """
@@ -261,6 +261,6 @@ def told_briefly(report: Report, rows: pl.DataFrame) -> str:
 
 
 def _named_by_calls(rows: pl.DataFrame) -> pl.Series:
-    """Which rows of `culprits` are host time that is named by the calls around it alone."""
+    """Rows of `culprits` with host time that is named by the calls around it alone."""
     alone = (pl.col("bucket").cast(pl.String) == _BUCKET) & pl.col("range").is_null()
     return rows.select(alone.alias("alone")).to_series()

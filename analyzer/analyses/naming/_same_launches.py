@@ -104,7 +104,7 @@ def surroundings(calls: pl.DataFrame) -> pl.Series:
 
 
 def recurring(pair: ThreadPair) -> pl.Series:
-    """Which launches of the first recording stand in a stretch that the other makes, too, in the same surroundings.
+    """Launches of the first recording in a stretch that the other makes, too, in the same surroundings.
 
     The stretch is as long as half of the other's launches, or longer. A trace of a few steps has such a one in each
     stretch of steps; what happens once, and what other loops share with these steps, has none.

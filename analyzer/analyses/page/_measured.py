@@ -31,7 +31,7 @@ _LINES: Final = 8
 
 @dataclass(frozen=True)
 class Measured:
-    """What ncu measured of a program's kernels.
+    """Kernels of a program that ncu measured.
 
     Attributes:
         roofs: Points of the roofline plot; None where no kernel has work and bytes.
@@ -51,7 +51,7 @@ class Measured:
 
 
 def measured(reports: Sequence[Report]) -> Measured | None:
-    """What ncu measured in the reports of one program; None where they have no counters.
+    """Measurements by ncu in the reports of one program; None where they have no counters.
 
     Args:
         reports: The reports, whole; the first with a timeline gives the time of the kernels.

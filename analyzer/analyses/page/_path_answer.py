@@ -40,7 +40,7 @@ _LONGEST: Final = 24
 
 
 def path_answer(each: str, tables: dict[str, pl.DataFrame]) -> str:
-    """What the end of an iteration waited for, where that is another answer than the ledger's; else empty."""
+    """Sentence on what the end of an iteration waited for, where the ledger answers otherwise; else empty."""
     path, ledger = tables.get("critical_path"), tables.get("ledger")
     if path is None or ledger is None or path.is_empty() or ledger.is_empty():
         return ""
@@ -61,7 +61,7 @@ def path_answer(each: str, tables: dict[str, pl.DataFrame]) -> str:
 
 
 def _mostly(path: pl.DataFrame) -> str:
-    """What had most of the host's time on the path, if that is most of it and has a short name."""
+    """Name of most of the host's time on the path, if that is most of it and has a short name."""
     name, ns, most = path.filter(pl.col("cause") == "host").select("mostly", "ns", "mostly_ns").row(0)
     short = name is not None and len(name) <= _LONGEST and not name.startswith(("between ", "after ", "before "))
     return f", most in {name}" if short and 2 * most >= ns else ""

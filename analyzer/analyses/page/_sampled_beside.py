@@ -29,7 +29,7 @@ _LONGEST: Final = 48
 
 
 def sampled_beside(report: Report) -> str:
-    """Which function the GPU waited for by the samples of another run, and what they cost.
+    """Function that the GPU waited for by the samples of another run, and what they cost.
 
     Empty without such a run, and for a part of a report.
     """
@@ -49,7 +49,7 @@ def _steady(report: Report) -> Report:
 
 
 def _units(report: Report) -> str:
-    """What findings say of the GPU's units in the steady part; empty where they say nothing."""
+    """Sentences of findings on the GPU's units in the steady part; empty where there are none."""
     if report.table("gpu_metrics").is_empty():
         return ""
     rules = {rule.__name__.replace("_", "-") for rule in RULES}

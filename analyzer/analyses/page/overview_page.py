@@ -195,7 +195,7 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
 
 
 def _rank(finding: Finding) -> float:
-    """What findings are ordered by, the largest first."""
+    """Sort key of findings, the largest first."""
     return finding.gain_ns * _COUNTS.get(finding.rule, 1.0)
 
 
@@ -210,7 +210,7 @@ def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
 
 
 def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Callable[[], pl.DataFrame]]:
-    """What makes the tables of the main device, and of the report."""
+    """Functions that make the tables of the main device, and of the report."""
     makers: dict[str, Callable[[], pl.DataFrame]] = {
         "hot_kernels": lambda: hot_kernels(of_device),
         "health": lambda: health(report),
@@ -251,7 +251,7 @@ def _answer(steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[
 
 
 def called(each: str) -> str:
-    """What an iteration is called in a sentence: ``a step``, or ``each 'train_step'``."""
+    """Name of an iteration in a sentence: ``a step``, or ``each 'train_step'``."""
     return with_article(each) if each in WORDS else f"each {each!r}"
 
 

@@ -92,14 +92,14 @@ def _parts(times: Ints, latest: int) -> tuple[Ints, Ints]:
 
 
 def _cuts(first: Ints, part: Ints) -> Ints:
-    """Where slices of the run begin, each of some parts."""
+    """Begins of slices of the run, each of some parts."""
     begins = np.flatnonzero(np.diff(part, prepend=-1))
     slices = first[begins] // OF_SLICE
     return np.asarray(np.r_[begins[np.diff(slices, prepend=-1) > 0], len(part)])
 
 
 class _Run(NamedTuple):
-    """What clocks are told by.
+    """Evidence for clocks.
 
     Attributes:
         rows: The collectives.

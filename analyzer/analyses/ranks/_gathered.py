@@ -243,7 +243,7 @@ def step_of(steps: pl.DataFrame, member: Small, inside: Small) -> pl.Series:
 
 
 def places(steps: pl.DataFrame, member: Small | Ints, index: Small | Ints) -> Ints:
-    """Where the steps of members are in `steps`, by their place in those of the member."""
+    """Rows of the steps of members in `steps`, by their place in those of the member."""
     known = steps.get_column("member").to_numpy()
     firsts = np.searchsorted(known, np.arange(int(member.max(initial=-1)) + 1))
     return np.asarray(firsts[member] + index, dtype=np.int64)

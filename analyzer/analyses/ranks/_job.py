@@ -40,7 +40,7 @@ _HOST: Final = re.compile(r"^(.+)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?$")
 
 @dataclass(frozen=True)
 class Job:
-    """All that is known of a job, rank by rank.
+    """A job, rank by rank.
 
     Attributes:
         ranks: The ranks that were read: member (their place here), rank, host, clock and the columns of
@@ -92,7 +92,7 @@ class Job:
 
     @cached_property
     def rows(self) -> pl.DataFrame:
-        """All that is known of each collective on each rank; by match and rank, those without a partner last."""
+        """Collectives on each rank; by match and rank, those without a partner last."""
         return self.rows_at(self.found.order)
 
     def rows_at(self, at: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
@@ -145,17 +145,17 @@ class Job:
 
     @cached_property
     def lateness(self) -> pl.DataFrame:
-        """What of the lateness of each collective is new; see :func:`lateness`."""
+        """New lateness of each collective; see :func:`lateness`."""
         return lateness(self)
 
     @cached_property
     def causes(self) -> pl.DataFrame:
-        """That by cause, in sums of a rank's step: rank, step, bucket, ns."""
+        """New lateness by cause, in sums of a rank's step: rank, step, bucket, ns."""
         return causes(self, self.lateness).group_by("rank", "step", "bucket").agg(pl.col("ns").sum())
 
     @cached_property
     def details(self) -> pl.DataFrame:
-        """What of that is told apart in a bucket, in sums of a rank's step: rank, step, bucket, detail, ns."""
+        """Causes by detail of a bucket, in sums of a rank's step: rank, step, bucket, detail, ns."""
         return details(self, self.lateness).group_by("rank", "step", "bucket", "detail").agg(pl.col("ns").sum())
 
     @property
@@ -299,7 +299,7 @@ _LEDGER: Final = BEFORE.empty()
 
 
 def _doubts_of_ranks(ranks: pl.DataFrame) -> list[tuple[str, int, str]]:
-    """What of the ranks themselves is in doubt."""
+    """Doubts about the ranks themselves."""
     told = ranks.get_column("world_size").drop_nulls()
     more = ranks.height - int(told.max()) if len(told) else 0  # type: ignore[arg-type]
     beside = int(ranks.get_column("on_cpu").sum())
@@ -308,7 +308,7 @@ def _doubts_of_ranks(ranks: pl.DataFrame) -> list[tuple[str, int, str]]:
 
 
 def _doubts_of(rows: Rows, found: Matches, matches: pl.DataFrame) -> list[tuple[str, int, str]]:
-    """What of the collectives cannot be told."""
+    """Doubts about the collectives."""
     pairs = rows.calls.select(IN_PAIRS).to_series()
     number = len(rows.first) - 1
     told = [

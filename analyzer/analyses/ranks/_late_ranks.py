@@ -85,7 +85,7 @@ def late_ranks(job: Job) -> list[Late]:
 
 
 def _one_of(details: pl.Series) -> str | None:
-    """What all of them say; None where one is missing or another."""
+    """The value that all of them have; None where one is missing or another."""
     return details.item(0) if details.n_unique() == 1 else None
 
 

@@ -91,7 +91,7 @@ def lateness(job: Job) -> pl.DataFrame:
 
 
 def _passed_on(job: Job, late: pl.DataFrame, lanes: Ints) -> Iterator[tuple[list[int], list[int]]]:
-    """What ranks of several groups waited in each collective of `late`: members and times."""
+    """Waiting of ranks of several groups in each collective of `late`: members and times."""
     rows, found = job.collected, job.found
     last = job.matches.get_column("last").fill_null(-1).to_numpy()
     known = found.match >= 0
@@ -107,7 +107,7 @@ def _passed_on(job: Job, late: pl.DataFrame, lanes: Ints) -> Iterator[tuple[list
 
 
 def _new(found: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) -> pl.Series:
-    """What of each lateness is new, in the order of arrival."""
+    """New part of each lateness, in the order of arrival."""
     behind: dict[int, int] = {}  # by how much a member fell behind, or was held up, in the step
     caught_up: dict[tuple[int, int], int] = {}  # what of that the partners in a group have waited for
     steps: dict[int, int | None] = {}
@@ -165,7 +165,7 @@ def causes(job: Job, late: pl.DataFrame) -> pl.DataFrame:
 
 
 def details(job: Job, late: pl.DataFrame) -> pl.DataFrame:
-    """What of the causes is told apart in a bucket: of the late rank, less that of the rank before it.
+    """Details of the causes by bucket: of the late rank, less that of the rank before it.
 
     Columns: match, rank, step, bucket, detail, ns.
     """

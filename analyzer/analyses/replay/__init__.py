@@ -1,1 +1,1 @@
-"""What would a change bring? The recording computed anew along its dependencies, with other durations."""
+"""Replay: the recording computed anew along its dependencies, with other durations."""

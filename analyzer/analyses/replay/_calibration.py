@@ -1,4 +1,4 @@
-"""What the profiler costs per recorded call, range and operator, from what the program takes without it."""
+"""Cost of the profiler per recorded call, range and operator, from what the program takes without it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _OF_DURATIONS: Final = ("cut", "transfer")
 
 @dataclass(frozen=True)
 class Changes:
-    """What is changed together.
+    """Changes that are made together.
 
     Attributes:
         faster: Pattern of kernels (or ``host``, ``host:RANGE``, ``copies``, ``calls``) with its factor.
@@ -322,7 +322,7 @@ def _events_inside(report: Report, asked: pl.DataFrame) -> pl.Series:
 
 
 def _host_spans(report: Report, network: Network, what: str) -> dict[int | None, pl.DataFrame]:
-    """Where host code is faster, by process: in the ranges or operators of a name, or everywhere in the window."""
+    """Spans of faster host code, by process: in the ranges or operators of a name, or everywhere in the window."""
     processes = network.line.calls.get_column("process_id").unique().to_list()
     window = pl.DataFrame({"start": [network.start], "end": [network.end]})
     if what == HOST:

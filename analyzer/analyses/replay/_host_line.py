@@ -81,7 +81,7 @@ def _segments(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFrame:
-    """What each blocking call may wait for: the last operation submitted before it, of each stream in its scope."""
+    """Operations that each blocking call may wait for: the last submitted before it, of each stream in its scope."""
     calls = blocking_calls(report).with_columns(pl.col("call_row").alias("at"))
     calls = calls.with_columns(place=gathered(places, calls.get_column("at")))
     launched = gathered(graph.calls.get_column("start"), graph.operations.get_column("call"))
@@ -103,7 +103,7 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
 
 
 def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
-    """What launches waited for whose stream had all the launches that it can hold: the one that ended last inside."""
+    """Operations that launches waited for with their stream full: the one that ended last inside each."""
     work = graph.operations.with_row_index("row").drop_nulls(["call", "stream"])
     launches = work.group_by("stream", "call").agg(pl.col("row").sort_by("end", "row").last(), pl.col("end").max())
     known = launches.filter(pl.len().over("stream") > _FULL)

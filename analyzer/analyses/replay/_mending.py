@@ -1,4 +1,4 @@
-"""What the remedy of a finding changes: single operations and calls, in place of patterns of names.
+"""Changes by the remedy of a finding: single operations and calls, in place of patterns of names.
 
 What lies before the window is as it was recorded.
 """
@@ -33,7 +33,7 @@ def _no_rows() -> pl.Series:
 
 @dataclass(frozen=True, eq=False)
 class Mending:
-    """What a remedy changes.
+    """Changes that a remedy makes.
 
     Attributes:
         shorter: Operations that take less: row (of the operations), saved_ns; below 0 those that take longer.

@@ -83,7 +83,7 @@ class Network(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What a replay takes things to last.
+    """Durations that a replay assumes.
 
     Attributes:
         durations: Of operations, by row.
@@ -314,7 +314,7 @@ def _edge(
 
 
 def _of_operations(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl.DataFrame]:
-    """What each operation waited for: earlier operations, and its launch."""
+    """Edges to each operation: from earlier operations, and from its launch."""
     work, calls = graph.operations.with_row_index("row"), line.calls
     zero = work.height + 2 * calls.height
     found = []
@@ -353,7 +353,7 @@ def _ends(line: HostLine, numbers: _Numbers, work: int, place: pl.Series) -> tup
 
 
 def _of_calls(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl.DataFrame]:
-    """What begins and ends of calls waited for, where these are nodes."""
+    """Edges to begins and ends of calls, where these are nodes."""
     calls, work = line.calls, graph.operations.height
     handed = calls.filter(pl.col("handover").is_not_null())
     place = handed.get_column("place")
@@ -376,7 +376,7 @@ def _of_calls(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl
 
 
 def _of_window(line: HostLine, graph: Dependencies, numbers: _Numbers, node: int, end: int) -> list[pl.DataFrame]:
-    """What the end of the window waits for: the host after its last call, and operations that ran up to it."""
+    """Edges to the end of the window: from the host after its last call, and from operations that ran up to it."""
     work, calls = graph.operations.with_row_index("row").drop_nulls("stream"), line.calls
     size = graph.operations.height
     over = calls.filter(pl.col("end") <= end).group_by("process_id").agg(pl.col("place").sort_by("end", "place").last())

@@ -1,4 +1,4 @@
-"""What would a change bring? Time now and then, its bounds, what is critical then, and what Amdahl would have said.
+"""What-if: time now and then, its bounds, the critical path then, and Amdahl's figure.
 
 Definitions: docs/whatif.md.
 """
@@ -58,7 +58,7 @@ _NAMED: Final = ("cut", "transfer")
 
 
 class Critical(NamedTuple):
-    """What is on the critical path: a cause (kernel, copy, host code, …), its name, and its time now and then (ns)."""
+    """A part of the critical path: a cause (kernel, copy, host code, …), its name, and its time now and then (ns)."""
 
     cause: str
     name: str
@@ -78,7 +78,7 @@ class Single(NamedTuple):
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What a change brings.
+    """Result of a change.
 
     Attributes:
         kind: Kind of page.
@@ -138,7 +138,7 @@ def prepared(report: Report) -> Prepared:
 def whatif_of(
     report: Report, changes: Changes, told: Sequence[str], *, each: bool, measured_ns: float | None
 ) -> WhatIf:
-    """What `changes` bring to the report's window; `told` says them.
+    """Result of `changes` in the report's window; `told` says them.
 
     Args:
         report: A report of nsys or torch.profiler, narrowed to the window.
@@ -229,7 +229,7 @@ def _each(report: Report, known: Prepared, before: Changes, now_ns: int) -> list
 
 
 def _single_changes(report: Report) -> list[tuple[str, Changes]]:
-    """What is tried alone: kernels, copies, host code, ranges at twice the speed; launches, waits and start-up gone."""
+    """Changes tried alone: kernels, copies, host code, ranges at twice the speed; launches, waits and start-up gone."""
     work = operations(report.whole).filter(pl.col("kind") == "kernel")
     sums = work.group_by(pl.col("name").cast(pl.String)).agg(pl.col("dur_ns").sum()).drop_nulls()
     heavy = sums.sort("dur_ns", "name", descending=[True, False]).get_column("name").head(_MOST_NAMES).to_list()

@@ -61,7 +61,7 @@ def reduced(events: pl.DataFrame, length_ns: int, most: int, whole: tuple[int, i
 
 
 def _inside(every: pl.DataFrame, whole: tuple[int, int] | None, kept: int) -> pl.Series:
-    """Which events lie in the time that stays whole; none where that would be most of what is kept."""
+    """Events in the time that stays whole; none where that would be most of what is kept."""
     low, high = whole or (0, 0)
     inside = every.select(~pl.col("several") & (pl.col("end") > low) & (pl.col("start") < high)).to_series()
     return inside if whole and 2 * int(inside.sum()) <= kept else inside & False

@@ -63,7 +63,7 @@ class Track(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a picture of the recording is drawn from. Times are in nanoseconds, in the report's own origin.
+    """Data of a picture of the recording. Times are in nanoseconds, in the report's own origin.
 
     Attributes:
         start_ns: Start of what is shown.

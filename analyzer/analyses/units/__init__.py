@@ -1,1 +1,1 @@
-"""What the units of a GPU did, by its sampled counters."""
+"""Activity of the units of a GPU, by its sampled counters."""

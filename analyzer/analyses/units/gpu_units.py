@@ -1,4 +1,4 @@
-"""What the units of each GPU did, by operation, bucket, range, iteration or idle gap."""
+"""Activity of the units of each GPU, by operation, bucket, range, iteration or idle gap."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _of_device(report: Report, form: Table, keys: list[str], device: int, spans:
 
 
 def _spans(report: Report, by: str | None) -> pl.DataFrame:
-    """What the means are taken over: device, start, end and the keys of the form."""
+    """Spans that the means are taken over: device, start, end and the keys of the form."""
     if by == "bucket":
         return ledger_pieces(report).select(*_SPANS, pl.col("bucket").cast(pl.String))
     if by == "range":

@@ -136,7 +136,7 @@ def _every_report(
 def _opened(
     ways: Sequence[Callable[[], T]], left_out: Callable[[KanalyzeError], object] | None, *, any_first: bool = False
 ) -> list[T]:
-    """What the `ways` give; those that fail are left out, but not the first of all, or with `any_first` not all."""
+    """Results of the `ways`; those that fail are left out, but not the first of all, or with `any_first` not all."""
     found: list[T] = []
     failed: list[KanalyzeError] = []
     for way in ways:

@@ -1,4 +1,4 @@
-"""What nsys sampled of host threads: stacks on processors, Python stacks, stacks of calls, and the scheduler.
+"""Samples of host threads by nsys: stacks on processors, Python stacks, stacks of calls, and the scheduler.
 
 Facts about the tables: docs/formats.md. A stack has an id by which equal ones of one source are the same; stacks of
 thousands of samples are then held once. Frames are read in two passes, so that no more than the distinct ones are in

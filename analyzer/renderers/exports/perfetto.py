@@ -158,7 +158,7 @@ class _Tracks:
 
 
 def _of_rank(rank: int | None) -> str:
-    """What stands before a name where a trace is of several ranks."""
+    """Prefix of a name where a trace is of several ranks."""
     return "" if rank is None else f"rank {rank}, "
 
 
@@ -194,7 +194,7 @@ class _Widths(NamedTuple):
 
 
 class _Events(NamedTuple):
-    """What packets say of each slice, as arrays, and the flows from calls to what they launched."""
+    """Slices of packets as arrays, and the flows from calls to what they launched."""
 
     name: NDArray[np.uint64]
     category: NDArray[np.uint64]
@@ -205,7 +205,7 @@ class _Events(NamedTuple):
 
     @classmethod
     def of(cls, trace: Slices, tracks: _Tracks, names: pl.Series, kinds: pl.Series) -> _Events:
-        """What is said of the slices of a trace."""
+        """Slices of a trace as packets have them."""
         flow, many = _flows(trace.slices)
         name, category = names.to_numpy(), kinds.to_numpy()
         event = trace.slices.get_column("event_id").fill_null(_NONE).to_numpy().astype(np.uint64)
@@ -330,7 +330,7 @@ def _flows(slices: pl.DataFrame) -> tuple[NDArray[np.uint64], dict[int, list[int
 
 
 def _tag(key: int, kind: int = 0) -> bytes:
-    """What stands before a field's value: a number (0), 64 bits (1), or what has a length (2)."""
+    """Tag before a field's value: a number (0), 64 bits (1), or bytes with a length (2)."""
     tag = key << 3 | kind
     return bytes([tag]) if tag < 0x80 else bytes([tag & 0x7F | 0x80, tag >> 7])  # noqa: PLR2004 - 7 bits in a byte
 

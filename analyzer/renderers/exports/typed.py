@@ -82,7 +82,7 @@ def _metadata(unit: str, meaning: str) -> dict[bytes | str, bytes | str]:
 
 
 class Contents:
-    """What a folder of tables holds, collected while they are written."""
+    """Contents of a folder of tables, collected while they are written."""
 
     def __init__(self, reports: Sequence[str]) -> None:
         """Nothing of the `reports` is written yet."""

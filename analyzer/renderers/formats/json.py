@@ -89,7 +89,7 @@ def content(shown: Shown) -> dict[str, Any]:
 
 
 def _whatif(found: WhatIf) -> dict[str, Any]:
-    """What a change brings: times of the whole window, in ns."""
+    """Result of a change: times of the whole window, in ns."""
     told = asdict(found)
     lists = {name: [one._asdict() for one in getattr(found, name)] for name in ("critical", "single")}
     told.pop("meta")
@@ -158,7 +158,7 @@ def _reasons(cannot_tell: dict[str, str]) -> dict[str, str]:
 
 
 def _iterations(steady: SteadyPart) -> dict[str, Any]:
-    """What repeats, and its steady part."""
+    """Iterations, and their steady part."""
     kinds = steady.rows.filter(pl.col("name") == steady.each).group_by("kind").len().sort("kind")
     return {
         "name": _cut(steady.each),

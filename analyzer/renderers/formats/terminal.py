@@ -237,7 +237,7 @@ def _topic(topic: Topic, look: Look, names: dict[str, str]) -> list[str]:
 
 
 def _first(page: Page, look: Look, names: dict[str, str]) -> list[str]:
-    """What to do first: the time, what is wrong, what to do, and where to read on."""
+    """Findings to act on first: the time, what is wrong, what to do, and where to read on."""
     if not page.overview or not page.ledgers:
         return []
     lines = ["", _title("WHAT TO DO FIRST", page.first_remark, look)]

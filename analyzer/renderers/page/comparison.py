@@ -131,7 +131,7 @@ def _factor(ratio: float) -> str:
 
 
 def _what(found: Comparison) -> str:
-    """What is compared, with the ranks that it is of where there are several."""
+    """Scope of the comparison, with its ranks where there are several."""
     if len(found.pairs) == 1:
         return _one(found)
     ranks = f"rank {found.base.about.rank}" if found.job is None else f"{len(found.pairs):,} ranks"
@@ -243,7 +243,7 @@ def _waterfall(found: Comparison, top: int) -> Section:
 
 
 def _unchanged(kernels: pl.DataFrame) -> str:
-    """That no kernel changed, where there are some; those that did have a section."""
+    """Remark that no kernel changed, where there are some; those that did have a section."""
     if kernels.is_empty() or kernels.get_column("changed").any():
         return ""
     return f"Kernels and copies: {kernels.height:,} within noise."

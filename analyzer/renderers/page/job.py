@@ -81,7 +81,7 @@ def _sentence(one: Late) -> str:
 
 
 def _waited(one: Late, others: int) -> str:
-    """What another rank waits in each of these steps, the mean."""
+    """Mean waiting of another rank in each of these steps."""
     return units.time(one.cost_ns / one.steps / others)
 
 
@@ -95,7 +95,7 @@ def _causes(one: Late) -> str:
 
 
 def _of_collectives(job: Job) -> str:
-    """What can be said where nothing repeats."""
+    """Lines for a job in which nothing repeats."""
     if job.matches.is_empty():
         return "No collective of one rank could be found on another one."
     waits, whole = (int(job.matches.get_column(name).sum()) for name in ("wait_ns", "rank_ns"))
@@ -187,7 +187,7 @@ def _late(job: Job, top: int) -> Section | None:
 
 
 def _findings(job: Job, top: int) -> list[Block]:
-    """What is worth mending, with what of a step it takes."""
+    """Findings, with the part of a step that each takes."""
     found = job_findings(job)[:top]
     told = [Block(units.time(one.at_stake_ns), f"{one.text} {one.action}") for one in found]
     return [Block("WHAT TO DO", "at most that much of a step is gained"), *told] if told else []

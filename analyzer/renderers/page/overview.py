@@ -95,7 +95,7 @@ def _per(window: Window | None) -> PerIteration:
 
 
 def _words(per: PerIteration) -> str:
-    """What times and counts are: ``average of 60 steps``; empty where they are totals."""
+    """Remark on times and counts: ``average of 60 steps``; empty where they are totals."""
     if not per.iterations:
         return ""
     return f"one {per.each}" if per.iterations == 1 else f"average of {per.all}"
@@ -184,7 +184,7 @@ def _other_devices(rows: pl.DataFrame) -> list[Block]:
 
 
 def _detail(found: Overview, per: PerIteration, bucket: str, device: int, rows: pl.DataFrame) -> str:
-    """What most of a bucket was, `rows` of the ledger: kernel families, ranges, or what held the device up."""
+    """Largest parts of a bucket, `rows` of the ledger: kernel families, ranges, or what held the device up."""
     if bucket == _KERNEL:
         return _families(found)
     details = [*zip(rows["detail"].to_list(), rows["ns"].to_list(), strict=True)]
@@ -316,7 +316,7 @@ def _finding(finding: Finding, per: PerIteration) -> First:
 
 
 def _first_remark(per: PerIteration, findings: Sequence[Finding]) -> str:
-    """What the times of findings are."""
+    """Remark on the times of findings."""
     takes = f"time {per.of} that it takes" if per.iterations else "time that it takes"
     return takes if all(one.replayed_ns is None for one in findings) else f"{takes}; → saved, by replay"
 
@@ -342,7 +342,7 @@ def _once(found: Overview) -> str:
 
 
 def _blocks(found: Overview) -> list[Block]:
-    """What is not in the ledger: the recording outside of the steady part, or what was paid once."""
+    """Time outside of the ledger: before, between and after the steady part, or what was paid once."""
     table = found.tables.get("phases")
     if _once_apart(found) and "ledger" in found.tables and (once := _once(found)):
         return [Block("PAID ONCE", once)]
@@ -378,7 +378,7 @@ def _part(name: str, count: int) -> str:
 
 
 def _more(found: Overview) -> str:
-    """What to type next, a command each line."""
+    """Commands to type next, one a line."""
     narrowed = {"--window": found.scope.window, "--device": found.scope.device, "--process": found.scope.process}
     options = [word for name, value in narrowed.items() if value is not None for word in (name, value)]
     shown = [command("kanalyze", "summarize", found.meta.path, *options, "--full")]

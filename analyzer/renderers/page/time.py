@@ -109,7 +109,7 @@ class Topic(NamedTuple):
 
     @property
     def saved(self) -> str:
-        """What a replay says that the remedy saves, after an arrow; empty where none was made."""
+        """Saving by replay after an arrow; empty where no replay was made."""
         saved_ns = self.finding.replayed_ns
         return "" if saved_ns is None else f"→ {units.time(saved_ns)}"
 
@@ -251,7 +251,7 @@ def health_line(health: pl.DataFrame) -> str:
 
 
 def topics_remark(topics: Sequence[Topic]) -> str:
-    """What the times of findings are."""
+    """Remark on the times of findings."""
     takes = "time at stake: the GPU's time that each takes"
     return f"{takes}; → saved, by replay" if any(one.saved for one in topics) else takes
 

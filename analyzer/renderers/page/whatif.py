@@ -64,7 +64,7 @@ def _gain(found: WhatIf) -> str:
 
 
 def _critical(found: WhatIf, top: int) -> Section:
-    """What the end of the window waits for, now and then."""
+    """Critical path to the end of the window, now and then."""
     heads = (Head("now"), Head("then"), Head("of then"), Head("", left=True))
     rows = [
         (

@@ -65,7 +65,7 @@ class Line(NamedTuple):
 
     @property
     def place(self) -> tuple[float, float]:
-        """Where the text ends: at the right end of a level line, else in the middle."""
+        """Anchor of the text: the right end of a level line, else the middle."""
         (x, y), (other_x, other_y) = self.points
         return (max(x, other_x), y) if y == other_y else ((x + other_x) / 2, (y + other_y) / 2)
 
@@ -229,7 +229,7 @@ def _scatter(
     up: Callable[[float], str],
     across: Callable[[float], str],
 ) -> dict[str, Any]:
-    """What the template draws: places as texts, the largest points at the back."""
+    """Points as the template draws them: places as texts, the largest points at the back."""
     return {
         "wide": _WIDE,
         "high": _HIGH,

@@ -170,7 +170,7 @@ def cell(timeline: Timeline, title: str) -> str:
 
 
 def _parts_of_a_page() -> tuple[str, ...]:
-    """What the template goes through, each of which may be empty."""
+    """Sections for the template, each of which may be empty."""
     return (
         "contents", "ledgers", "first", "blocks", "cannot_tell", "iterations", "flames", "waiting", "roofline",
         "measured", "copies", "sections", "tables", "chapters", "recorded",
@@ -182,7 +182,7 @@ def _rendered(parts: Mapping[str, Any]) -> str:
 
 
 def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
-    """What the template takes, without the data of the timeline."""
+    """Arguments of the template, without the data of the timeline."""
     page = page_of_any(found.shown, None)
     names = short_names(page, _NAME)
     tables = [*_tables(found, rows)]
@@ -504,7 +504,7 @@ def _bars(row: Mapping[str, Any]) -> Cell:
 
 
 def _recorded(metas: Sequence[Meta]) -> Iterator[tuple[str, str]]:
-    """Where the reports came from, as pairs of label and text."""
+    """Origins of the reports, as pairs of label and text."""
     for meta in metas:
         tool = " ".join(filter(None, (meta.tool, meta.tool_version)))
         yield "report", outlets.short(meta.path.name)

@@ -94,7 +94,7 @@ def encoded(timeline: Timeline) -> str:
 
 
 def _begin(timeline: Timeline) -> list[int]:
-    """What is shown at first: the windows of the devices."""
+    """Interval shown at first: the windows of the devices."""
     ledgers = [number for number, track in enumerate(timeline.tracks) if track.kind == "ledger"]
     own = timeline.events.filter(pl.col("track").is_in(ledgers))
     low, high = own.select(pl.col("start").min() - timeline.start_ns, pl.col("end").max() - timeline.start_ns).row(0)

@@ -58,7 +58,7 @@ class _Cells(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Which columns a table shows.
+    """Columns that a table shows.
 
     Those that fit, `first` ones before others, and `how` to see the others; or `every` one, a column of names last
     unless they stand as `given`.

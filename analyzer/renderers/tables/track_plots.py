@@ -40,7 +40,7 @@ _MS: Final = 1_000_000
 
 
 def timeline(found: Timeline, form: str) -> bytes:
-    """What ran when: a row for each track and lane; a box of several short events is as high as they cover of it."""
+    """Timeline: a row for each track and lane; a box of several short events is as high as they cover of it."""
     rows = _rows(found)
     shown, left = rows[:_ROWS], max(len(rows) - _ROWS, 0)
     told = [one for one in found.counters if one.points.height][: max(_ROWS - len(shown), 4)]

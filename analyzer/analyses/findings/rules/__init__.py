@@ -89,7 +89,7 @@ class Finding(NamedTuple):
 
     @property
     def gain_ns(self) -> int:
-        """What findings are ordered by: what a replay says that the remedy gains, else the time at stake."""
+        """Sort key of findings: the remedy's gain by replay, else the time at stake."""
         return self.at_stake_ns if self.replayed_ns is None else self.replayed_ns
 
     @property

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Told(NamedTuple):
-    """What a finding says of kernels: `noun` `how`: their time, their share of kernel time; then `more`.
+    """Words of a finding on kernels: `noun` `how`: their time, their share of kernel time; then `more`.
 
     Attributes:
         rule: Its name.

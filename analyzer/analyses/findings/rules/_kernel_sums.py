@@ -86,7 +86,7 @@ class Chosen(NamedTuple):
         return str(self.rows.item(0, "name"))
 
     def operations(self, device: int) -> pl.Expr:
-        """Which device operations they are."""
+        """Rows of their device operations."""
         names = self.rows.get_column("name").cast(pl.Categorical)
         known = (pl.col("device") == device) & (pl.col("kind") == "kernel") & pl.col("name").is_in(names.implode())
         return known if self.but is None else known & ~pl.col("row").is_in(self.but.implode())

@@ -1,4 +1,4 @@
-"""What remedies change in a recording, for the replays of findings."""
+"""Changes that remedies make to a recording, for the replays of findings."""
 
 from __future__ import annotations
 

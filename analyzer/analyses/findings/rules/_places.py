@@ -1,4 +1,4 @@
-"""Where a program launched some operations: the line of code, or the range, that most of their time belongs to."""
+"""Launch places of operations: the line of code, or the range, that most of their time belongs to."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _sides(text: str) -> tuple[int, int, int, int] | None:
 
 
 def _is_matrix(shape: object) -> bool:
-    """Whether it is the shape of a matrix, or of a batch of them."""
+    """True for the shape of a matrix, or of a batch of them."""
     sides = shape if isinstance(shape, list) else []
     known = all(isinstance(side, int) and not isinstance(side, bool) and 0 < side < _LARGEST for side in sides)
     return known and len(sides) in {len("mk"), len("bmk")}

@@ -1,4 +1,4 @@
-"""Where in the program host threads were at some moments: the operator, the program's own function, the range."""
+"""Places of host threads in the program at some moments: the operator, the program's own function, the range."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PRINTS: Final = r"torch/_tensor_str\.py\("
 
 
 def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
-    """What each of `points` (process_id, thread_id, at) was inside of: one text, or null, in each column.
+    """Surroundings of each of `points` (process_id, thread_id, at): one text, or null, in each column.
 
     Columns: operator (the outermost of PyTorch's own, with what users write for it), function (the program's innermost
     Python function), range (the innermost one; null for steps of the framework's profiler).

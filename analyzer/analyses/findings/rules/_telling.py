@@ -1,4 +1,4 @@
-"""What sentences of findings share: figures per iteration, PyTorch or CUDA, and calls in the user's words.
+"""Wording that findings share: figures per iteration, PyTorch or CUDA, and calls in the user's words.
 
 A finding on a window of iterations (:class:`kanalyze.window.Window`) tells its times and counts as an average per
 iteration, as a user counts them: "1,184 kernels a step". In any other window it tells totals.

@@ -216,13 +216,13 @@ def _unread(report: Report, own: pl.DataFrame) -> Mending:
 
 
 def _kind(where: str, *, small: bool) -> str:
-    """What a program of PyTorch reads, by the operator in which it does."""
+    """Kind of value that a program of PyTorch reads, by the operator in which it does."""
     operator = where.split(" ", maxsplit=1)[0]
     return _KINDS.get(operator, "tensor" if not small else "scalar" if operator in _SCALARS else "value")
 
 
 class _Told(NamedTuple):
-    """What a finding says that depends on what is read: a number or a tensor of PyTorch, or any copy."""
+    """Words of a finding that depend on the value read: a number or a tensor of PyTorch, or any copy."""
 
     headline: str
     action: str
@@ -275,7 +275,7 @@ _TOLD: Final = {
 
 
 def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
-    """Where most reads are, with their number; and the first of these places."""
+    """Places of most reads, with their number; and the first of these places."""
     calls = rows_at(report.kind("api").select("name"), own.get_column("call_row"))
     at = sites_of_launches(report, own.select(*THREAD, at="start"))
     named = pl.concat([own, at, calls.select(api=shown(pl.col("name")))], how="horizontal")

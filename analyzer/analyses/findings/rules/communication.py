@@ -125,7 +125,7 @@ def _untold(report: Report, rank: _Rank, least: _Rank, worth: dict[int, float]) 
 
 
 def _transfer(report: Report, rank: _Rank) -> Finding:
-    """What is left of exposed communication without waiting for partners."""
+    """Exposed communication without waiting for partners."""
     per, torch, moved = per_iteration(report), in_pytorch(report), rank.ns - rank.waited_ns
     waited = f" {per.time(rank.waited_ns)} of that is waiting, mostly for {rank.partner}." if rank.partner else ""
     rest = moved - rank.transfer_ns
@@ -144,7 +144,7 @@ def _transfer(report: Report, rank: _Rank) -> Finding:
 
 
 def _waiting(report: Report, rank: _Rank) -> Finding:
-    """What of exposed communication is waiting for a partner that comes later."""
+    """Part of exposed communication that is waiting for a partner that comes later."""
     per = per_iteration(report)
     return Finding(
         "exposed-communication",

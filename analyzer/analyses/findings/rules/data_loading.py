@@ -163,7 +163,7 @@ def _finding(report: Report, device: int, stake: int, *, workers: bool) -> Findi
 
 
 def _most(report: Report, device: int) -> str:
-    """What takes most of the idle time in the loader's range, where the report names it."""
+    """Culprit of most of the idle time in the loader's range, where the report names it."""
     rows = culprits(report).filter(
         (pl.col("device") == device) & (pl.col("bucket") == "host") & pl.col("range").str.contains(_NEXT)
     )

@@ -78,7 +78,7 @@ def _is_layout(said: KernelName) -> bool:
 
 
 class _Shapes(NamedTuple):
-    """What shapes say of unaligned products.
+    """Shapes of unaligned products.
 
     Attributes:
         odd: Dimensions of the products that no aligned kernel takes, those with most time first.

@@ -76,7 +76,7 @@ def low_occupancy(report: Report) -> list[Finding]:
 
 
 def _place(report: Report, one: Finding) -> str:
-    """Where the kernel of a finding is launched."""
+    """Launch place of the kernel of a finding."""
     return place_of_kernel(report, one.device, one.names[0], one.at_stake_ns)
 
 
@@ -159,7 +159,7 @@ _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:ch
 
 
 def _more_blocks(name: str, *, torch: bool) -> tuple[str, str]:
-    """What to do about a small grid of the kernel `name`: in a line, and as a sentence."""
+    """Remedy for a small grid of the kernel `name`: in a line, and as a sentence."""
     if torch and _PER_CHANNEL.search(name):
         remedy = (
             "It runs a block for each channel. Of images in channels_last other kernels normalize, with more blocks: "

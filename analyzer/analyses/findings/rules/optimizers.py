@@ -58,7 +58,7 @@ def unfused_optimizer(report: Report) -> list[Finding]:
 
 
 class _Steps(NamedTuple):
-    """What steps of one optimizer launched on one device.
+    """Launches of one optimizer's steps on one device.
 
     Attributes:
         device: The GPU.
@@ -74,7 +74,7 @@ class _Steps(NamedTuple):
 
 
 def _is_update(said: KernelName) -> bool:
-    """Whether it updates each element on its own, as an optimizer's operators do."""
+    """True for an update of each element on its own, as an optimizer's operators do."""
     return is_elementwise(said) and said.operation not in _NO_UPDATES
 
 
@@ -166,7 +166,7 @@ def _waits(report: Report, steps: _Steps) -> int:
 
 
 def _in_ranges(report: Report, method: str) -> list[_Steps]:
-    """What each optimizer launched in its ranges, by device and class."""
+    """Launches of each optimizer in its ranges, by device and class."""
     ranges = _ranges(report, method)
     if ranges.is_empty() or "api" not in report.kinds:
         return []
@@ -204,7 +204,7 @@ def _ranges(report: Report, method: str) -> pl.DataFrame:
 
 
 def _by_launches(report: Report) -> list[_Steps]:
-    """What looks like steps of an optimizer of Adam's kind, by device; none where a fused one runs, or has ranges."""
+    """Launches like those of Adam's steps, by device; none where a fused optimizer runs, or has ranges."""
     devices = [one for one in kernel_sums(report) if _may_be_unfused(one.rows)]
     if not devices or _ranges(report, "step").height:
         return []
@@ -224,7 +224,7 @@ def _may_be_unfused(rows: pl.DataFrame) -> bool:
 
 
 def _marks(said: KernelName) -> bool:
-    """Whether it is the update that ends a step of Adam's kind: w += a · m / v, of lists or of one tensor."""
+    """True for the update that ends a step of Adam's kind: w += a · m / v, of lists or of one tensor."""
     pointwise = said.family == "optimizer" and (said.functor or "").startswith("PointwiseOp")
     return said.library == "aten" and (pointwise or (said.family == "elementwise" and said.operation == "addcdiv"))
 

@@ -1,4 +1,4 @@
-"""What sampled counters of a GPU show: few SMs active, idle tensor cores, DRAM or PCIe at work, a clock that falls.
+"""Findings on sampled counters of a GPU: few SMs active, idle tensor cores, DRAM or PCIe at work, a falling clock.
 
 A kernel counts only where samples tell of at least half of its time; the counters are of the whole GPU, whatever ran.
 """
