@@ -70,10 +70,15 @@ def _label_of(names: pl.Series, codes: pl.Series) -> pl.Series:
     return codes[at.fill_null(len(codes) - 1) if at.has_nulls() else at]
 
 
+def call_labels(report: Report, names: pl.Series) -> pl.Series:
+    """Rows of :func:`labels` of calls by their names."""
+    return _label_of(names, label_codes(report)[0])
+
+
 def shown_calls(report: Report, names: pl.Series) -> pl.Series:
     """Display names of calls; null for null."""
     details = labels(report).get_column("detail").cast(pl.Categorical)
-    return details[_label_of(names, label_codes(report)[0])].set(names.is_null(), None)
+    return details[call_labels(report, names)].set(names.is_null(), None)
 
 
 @once_per_process
@@ -142,14 +147,14 @@ class Stretch(NamedTuple):
         first, stop = thread.around(self.low, self.high)
         rows = thread.rows.slice(first, stop - first)
         calls = report.kind("api").select("name", "start_ns", "dur_ns")[rows]
-        done = _name_and_times(calls).select(*sides, label=_label_of(calls.get_column("name"), label_codes(report)[0]))
+        done = _name_and_times(calls).select(*sides, label=call_labels(report, calls.get_column("name")))
         done = _relabelled(done, rows, unseen_syncs(report), unseen_label(report))
         makers = context_calls(report)
         if makers.height and rows.is_in(makers.get_column("row").implode()).any():
             own = makers.filter(pl.col("row").is_in(rows.implode())).sort("row")
             lasting = own.filter(pl.col("end_ns") > pl.col("made_ns"))
             rest = lasting.select(start="made_ns", end="end_ns").select(
-                *sides, label=_label_of(lasting.get_column("name"), label_codes(report)[0])
+                *sides, label=call_labels(report, lasting.get_column("name"))
             )
             made = pl.DataFrame({"row": rows}).join(own.select("row", "made_ns"), on="row", how="left")
             until = made.select(pl.col("made_ns").alias("end")).select(self.lanes.placed(lane, "end")).to_series()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -10,28 +11,32 @@ import polars as pl
 from kanalyze import units
 from kanalyze.analyses.critical._names import with_names
 from kanalyze.analyses.critical._path import path
-from kanalyze.analyses.device._operations import device_operations, recorded
+from kanalyze.analyses.critical._walk import CAUSES
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, recorded
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.host._call_kinds import call_names
 from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
 from kanalyze.analyses.host._range_lines import overlapping
-from kanalyze.analyses.host._thread_timeline import labels, shown_calls
+from kanalyze.analyses.host._thread_timeline import call_labels, labels, shown_calls
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.timeline._counters import counters
 from kanalyze.analyses.timeline._lanes import lanes_of_events
 from kanalyze.analyses.timeline._ledger_pieces import ledger_pieces
 from kanalyze.analyses.timeline._reduced import reduced
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import first_rows, gathered
+from kanalyze.columns.ordering import in_order
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from polars.datatypes import DataType, DataTypeClass
 
+    from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.analyses.timeline._counters import Counter
     from kanalyze.report import Report
 
@@ -41,12 +46,11 @@ TONES: Final = (*BUCKETS, "range", "operator", "python", "call", "iteration", "o
 #: Tracks that a picture has room for.
 MOST_TRACKS: Final = 1000
 
-#: Events of a track before lanes and reduction.
-_EVENTS: Final[dict[str, DataType | DataTypeClass]] = {
-    "start": pl.Int64,
-    "end": pl.Int64,
+_TONE: Final = pl.Enum(TONES)
+
+#: What is told of an event that is drawn, beside its times and tone.
+_TOLD: Final[dict[str, DataType | DataTypeClass]] = {
     "name": pl.Categorical,
-    "tone": pl.Enum(TONES),
     "note": pl.Categorical,
     "event_id": pl.Int64,
     "launch_id": pl.Int64,
@@ -59,6 +63,21 @@ class Track(NamedTuple):
     group: str
     label: str
     kind: str
+
+
+class _Line(NamedTuple):
+    """The events of a track.
+
+    Attributes:
+        track: The track.
+        spans: Start, end and tone of each event.
+        told: Columns of :data:`_TOLD`, those that there are, of some events by their rows in `spans`. It is asked for
+            what is drawn: of a large report a part of the events.
+    """
+
+    track: Track
+    spans: pl.DataFrame
+    told: Callable[[pl.Series], pl.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -100,33 +119,49 @@ def timeline(report: Report, most: int) -> Timeline:
     """
     if report.meta.timeless:
         raise CannotTellError.timeless("timeline", report.meta.path)
-    every = [(track, events) for track, events in _tracks(report) if events.height]
-    pairs = every[:MOST_TRACKS]
-    if not pairs:
+    every = [line for line in _lines(report) if line.spans.height]
+    lines = every[:MOST_TRACKS]
+    if not lines:
         raise CannotTellError.without("timeline", report.meta.path, (*DEVICE_KINDS, "api", "range"), report.meta.tool)
-    low, high = _shown(report, [events for _, events in pairs])
-    parts = []
-    for number, (_, events) in enumerate(pairs):
-        inside = overlapping(events, report.scope.window)
-        line = inside.with_columns(pl.col("start", "end").clip(low, high)).with_columns(
-            pl.max_horizontal("start", "end").alias("end")
+    low, high = _shown(report, [line.spans for line in lines])
+    events = pl.concat(
+        _placed(overlapping(line.spans.with_row_index("row"), report.scope.window), low, high).with_columns(
+            track=pl.lit(number, dtype=pl.UInt16)
         )
-        line = line.sort("start", "end", descending=[False, True], maintain_order=True)
-        lanes = lanes_of_events(line.get_column("start"), line.get_column("end"))
-        parts.append(line.with_columns(lanes, track=pl.lit(number, dtype=pl.UInt16)))
-    events = pl.concat(parts)
+        for number, line in enumerate(lines)
+    )
     placed, whole = events.drop_nulls("lane"), _steady_iteration(report)
     return Timeline(
         low,
         high,
         report.zero_ns,
-        [track for track, _ in pairs],
-        _linked(reduced(placed, high - low, most, whole)),
+        [line.track for line in lines],
+        _linked(_told(reduced(placed, high - low, most, whole), lines)),
         [*counters(report, low, high)],
         events.height - placed.height,
-        len(every) - len(pairs),
+        len(every) - len(lines),
         whole,
     )
+
+
+def _placed(events: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
+    """The events of a track clipped to what is shown, by start, the longest first, with their lanes."""
+    if events.select((pl.col("start") < low).any() | (pl.col("end") > high).any()).item():
+        events = events.with_columns(pl.col("start", "end").clip(low, high))
+    if not (events.get_column("start").diff() > 0).all():
+        events = events.sort("start", "end", descending=[False, True], maintain_order=True)
+    return events.with_columns(lanes_of_events(events.get_column("start"), events.get_column("end")))
+
+
+def _told(events: pl.DataFrame, lines: list[_Line]) -> pl.DataFrame:
+    """The events, sorted by track, with the columns of :data:`_TOLD`."""
+    found, rows, begin = [pl.DataFrame(schema=_TOLD)], events.get_column("row"), 0
+    for length, track in events.get_column("track").rle().struct.unnest().iter_rows():
+        told = lines[track].told(rows.slice(begin, length))
+        begin += length
+        missing = {name: pl.lit(None) for name in _TOLD if name not in told.columns}
+        found.append(told.with_columns(**missing).select(pl.col(name).cast(kind) for name, kind in _TOLD.items()))
+    return events.drop("row").hstack(pl.concat(found))
 
 
 def _steady_iteration(report: Report) -> tuple[int, int] | None:
@@ -149,26 +184,31 @@ def _shown(report: Report, tracks: list[pl.DataFrame]) -> tuple[int, int]:
     return low, max(high, low + 1)
 
 
-def _tracks(report: Report) -> Iterator[tuple[Track, pl.DataFrame]]:
+def _lines(report: Report) -> Iterator[_Line]:
     """The tracks: iterations, the critical path, of each device the ledger and its streams, then the host threads."""
     several = report.processes.get_column("process_id").n_unique() > 1
-    yield Track("Iterations", "iterations", "iteration"), _iterations(report)
-    yield Track("Critical path", "critical path", "path"), _critical(report)
-    pieces, work = ledger_pieces(report), _operations(report)
+    yield _line(Track("Iterations", "iterations", "iteration"), _iterations(report))
+    yield _line(Track("Critical path", "critical path", "path"), _critical(report))
+    pieces, streams = ledger_pieces(report), _streams(report)
     for device in windows(report).get_column("device"):
         group = f"GPU {device}"
-        yield Track(group, "ledger", "ledger"), _ledger(pieces.filter(pl.col("device") == device))
-        own = work.filter(pl.col("device") == device)
-        for (process, stream), part in own.group_by("process_id", "stream", maintain_order=True):
+        yield _line(Track(group, "ledger", "ledger"), _ledger(pieces.filter(pl.col("device") == device)))
+        for process, stream, own in streams.get(device, []):
             label = f"stream {'?' if stream is None else stream}"
-            yield Track(group, f"{label}, process {process}" if several else label, "stream"), _only(part)
+            track = Track(group, f"{label}, process {process}" if several else label, "stream")
+            yield _line(track, own, partial(_of_operations, report, own.get_column("at")))
     yield from _host(report, several=several)
 
 
-def _only(events: pl.DataFrame) -> pl.DataFrame:
-    """The columns of a track; those that are missing are null."""
-    missing = {name: pl.lit(None, dtype=kind) for name, kind in _EVENTS.items() if name not in events.columns}
-    return events.with_columns(**missing).select(pl.col(name).cast(kind) for name, kind in _EVENTS.items())
+def _line(track: Track, events: pl.DataFrame, told: Callable[[pl.Series], pl.DataFrame] | None = None) -> _Line:
+    """A track of `events`, which have the columns of :data:`_TOLD` themselves unless there is `told`."""
+    spans = events.select("start", pl.max_horizontal("start", "end").alias("end"), pl.col("tone").cast(_TONE))
+    return _Line(track, spans, told or events.__getitem__)
+
+
+def _toned(kinds: pl.Series, tones: Sequence[str]) -> pl.Series:
+    """The tone of each of some values of an enumeration, of whose categories `tones` are those."""
+    return gathered(pl.Series(tones, dtype=_TONE), kinds.to_physical().cast(pl.UInt32))
 
 
 def _iterations(report: Report) -> pl.DataFrame:
@@ -176,11 +216,11 @@ def _iterations(report: Report) -> pl.DataFrame:
     try:
         found = iterations(report)
     except CannotTellError:
-        return pl.DataFrame(schema=_EVENTS)
+        return pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "tone": _TONE})
     named = pl.format("{} {}", "name", "index")
     tone = pl.when(pl.col("kind") == "steady").then(pl.lit("iteration")).otherwise(pl.lit("odd"))
     end = pl.col("start_ns") + pl.col("dur_ns")
-    return _only(found.select(start="start_ns", end=end, name=named, tone=tone, note="kind"))
+    return found.select(start="start_ns", end=end, name=named, tone=tone, note="kind")
 
 
 #: What pieces of the critical path are coloured by, by cause; others by the bucket of that name.
@@ -193,35 +233,50 @@ _PATH_TONES: Final = {
     "return of a wait": "sync",
     "call": "api",
 }
+_CAUSE: Final = pl.Enum(CAUSES)
+_TONES_OF_CAUSES: Final = [_PATH_TONES.get(cause, cause) for cause in CAUSES]
 
 
 def _critical(report: Report) -> pl.DataFrame:
     """The pieces of the critical path, each named for what it is of; the note is its cause."""
     pieces = with_names(report, path(report))
-    tone = pl.col("cause").cast(pl.String).replace(_PATH_TONES)
-    return _only(pieces.select("start", "end", "name", tone=tone, note="cause"))
+    tone = _toned(pieces.get_column("cause").cast(_CAUSE), _TONES_OF_CAUSES)
+    return pieces.select("start", "end", "name", tone=tone, note="cause")
 
 
 def _ledger(pieces: pl.DataFrame) -> pl.DataFrame:
-    return _only(pieces.select("start", "end", name=pl.col("culprit"), tone=pl.col("bucket"), note=pl.col("range")))
+    tone = _toned(pieces.get_column("bucket"), BUCKETS)
+    return pieces.select("start", "end", name="culprit", tone=tone, note="range")
 
 
-def _operations(report: Report) -> pl.DataFrame:
-    """Operations of the devices in scope, with their launches, and how they were launched in words."""
+def _streams(report: Report) -> dict[int, list[tuple[int | None, int | None, pl.DataFrame]]]:
+    """Operations of each device in scope by process and stream: start, end, tone, and their rows in ``at``."""
     work = device_operations(report)
-    places = recorded(report, "stream").get_column("stream").gather(work.get_column("row"))
+    stream = recorded(report, "stream").get_column("stream").gather(work.get_column("row"))
+    tone = _toned(work.get_column("bucket"), BUSY_BUCKETS)
+    spans = work.select("device", "process_id", stream, "start", "end", tone=tone).with_row_index("at")
+    found: dict[int, list[tuple[int | None, int | None, pl.DataFrame]]] = {}
+    parts = parts_by(spans, ("device", "process_id", "stream"))
+    for device, process, number in sorted(parts, key=lambda key: [(one is not None, one) for one in key]):
+        own = parts[device, process, number]
+        found.setdefault(device, []).append((process, number, in_order(own, "start")))
+    return found
+
+
+def _of_operations(report: Report, at: pl.Series, rows: pl.Series) -> pl.DataFrame:
+    """Names of operations, how they were launched in words, and their launches; `at` are their rows in all of them."""
+    work = device_operations(report).select("row", "event_id", "name")[at.gather(rows)]
     launches = gathered(
         report.kind("api").get_column("event_id"), gathered(launch_rows(report), work.get_column("row"))
     )
-    line = work.with_columns(places, launches.alias("launch_id"), tone=pl.col("bucket"))
-    notes = pl.concat([_launch_notes(report), _copy_notes(report)])
-    joined = line.join(notes, on="event_id", how="left", maintain_order="left")
-    return joined.sort("device", "process_id", "stream", "start")
+    notes = pl.concat([_launch_notes(report, work), _copy_notes(report, work)])
+    line = work.with_columns(launches.alias("launch_id"))
+    return line.join(notes, on="event_id", how="left", maintain_order="left")
 
 
-def _launch_notes(report: Report) -> pl.DataFrame:
-    """Grid and block of each kernel, as text: event_id and note."""
-    config = report.kernel_config
+def _launch_notes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Grid and block of each kernel of `work`, as text: event_id and note."""
+    config = report.kernel_config.join(work, on="event_id", how="semi")
     sides = [
         pl.concat_str([pl.col(f"{what}_{axis}").cast(pl.String) for axis in "xyz"], separator=",")
         for what in ("grid", "block")
@@ -230,9 +285,10 @@ def _launch_notes(report: Report) -> pl.DataFrame:
     return config.select("event_id", note=told.cast(pl.Categorical))
 
 
-def _copy_notes(report: Report) -> pl.DataFrame:
-    """Size of each copy and memset, as text: event_id and note."""
+def _copy_notes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Size of each copy and memset of `work`, as text: event_id and note."""
     detail = report.copy_detail.select("event_id", "size_bytes").drop_nulls("size_bytes")
+    detail = detail.join(work, on="event_id", how="semi")
     sizes = detail.get_column("size_bytes").unique()
     texts = pl.Series("note", [units.size(size) for size in sizes], dtype=pl.String).cast(pl.Categorical)
     return detail.join(pl.DataFrame([sizes, texts]), on="size_bytes", how="left").select("event_id", "note")
@@ -249,40 +305,44 @@ _HOST: Final = (
 )
 
 
-def _host(report: Report, *, several: bool) -> Iterator[tuple[Track, pl.DataFrame]]:
+def _host(report: Report, *, several: bool) -> Iterator[_Line]:
     """The tracks of the host threads, those of one thread together, the busiest in CUDA calls first."""
-    found: dict[tuple[int | None, int | None], list[tuple[Track, pl.DataFrame]]] = {}
-    weight: dict[tuple[int | None, int | None], int] = {}
+    found: dict[ThreadKey, list[_Line]] = {}
+    weight: dict[ThreadKey, int] = {}
     for kind, label, tone in _HOST:
         if kind not in report.kinds:
             continue
         events = report.kind(kind)
         tones = pl.lit(tone) if tone else _call_tones(report, events)
-        names = shown_calls(report, events.get_column("name")) if kind == "api" else events.get_column("name")
         # a range that was never closed ends where the recording does; what ends before it starts covers no time
         end = (pl.col("start_ns") + pl.col("dur_ns").clip(0)).fill_null(
             pl.max_horizontal("start_ns", report.recorded[1])
         )
-        line = events.with_columns(names.alias("name"), start="start_ns", end=end, tone=tones)
-        for key, part in line.group_by("process_id", "thread_id", maintain_order=True):
-            process, thread = key
+        spans = events.select(*THREAD, start="start_ns", end=end, tone=tones).with_row_index("at")
+        parts = parts_by(spans, THREAD)
+        for process, thread in sorted(parts, key=lambda key: parts[key].item(0, "at")):
+            own = parts[process, thread]
             group = f"thread {'?' if thread is None else thread}" + (f" of process {process}" if several else "")
-            found.setdefault((process, thread), []).append((Track(group, label, kind), _only(part)))
-            weight[process, thread] = weight.get((process, thread), 0) + (part.height if kind == "api" else 1)
+            told = partial(_of_host, report, kind, own.get_column("at"))
+            found.setdefault((process, thread), []).append(_line(Track(group, label, kind), own, told))
+            weight[process, thread] = weight.get((process, thread), 0) + (own.height if kind == "api" else 1)
     for key in sorted(found, key=lambda one: -weight[one]):
         yield from found[key]
 
 
+def _of_host(report: Report, kind: str, at: pl.Series, rows: pl.Series) -> pl.DataFrame:
+    """Names of events of a host thread; `at` are their rows in all of their kind."""
+    told = report.kind(kind).select("event_id", "name")[at.gather(rows)]
+    return told if kind != "api" else told.with_columns(shown_calls(report, told.get_column("name")).alias("name"))
+
+
 def _call_tones(report: Report, calls: pl.DataFrame) -> pl.Series:
     """The bucket of each call; `launch` for those that launch."""
-    known = labels(report).head(len(call_names(report))).select("name", "bucket")
-    tones = calls.select("name").join(known, on="name", how="left", maintain_order="left").get_column("bucket")
-    return tones.fill_null("api").scatter(launching_rows(report), "launch")
+    tones = labels(report).get_column("bucket").cast(_TONE)
+    return gathered(tones, call_labels(report, calls.get_column("name"))).scatter(launching_rows(report), "launch")
 
 
 def _linked(events: pl.DataFrame) -> pl.DataFrame:
     """Replaces the id of the launching call by its row in this frame; null where it is not in it."""
-    rows = events.select("event_id", launch=pl.int_range(pl.len(), dtype=pl.Int64)).drop_nulls("event_id")
-    rows = rows.unique("event_id", keep="first")
-    linked = events.join(rows, left_on="launch_id", right_on="event_id", how="left", maintain_order="left")
-    return linked.drop("event_id", "launch_id")
+    rows = first_rows(events.get_column("event_id"), events.get_column("launch_id"))
+    return events.drop("event_id", "launch_id").with_columns(rows.cast(pl.Int64).alias("launch"))

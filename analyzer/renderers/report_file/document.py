@@ -303,7 +303,7 @@ def _window(found: FilePage[Shown]) -> str:
 
 
 def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, Any]:
-    buckets = [name for name in BUCKETS if name in timeline.events.get_column("tone").unique().to_list()]
+    tones = timeline.events.get_column("tone").unique().to_list()
     made = [number for number, track in enumerate(timeline.tracks) if track.kind in _MADE]
     own = timeline.events.filter(~pl.col("track").is_in(made))
     sums = own.filter("several")
@@ -317,7 +317,7 @@ def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, A
         told += f"; without {units.count(timeline.tracks_left_out)} tracks of threads with few CUDA calls"
     if ranks_left_out:
         told += f"; without {units.count(ranks_left_out)} ranks"
-    return {"remark": told, "data": data, "legend": [(name, MEANINGS[name]) for name in buckets]}
+    return {"remark": told, "data": data, "legend": [(name, MEANINGS[name]) for name in BUCKETS if name in tones]}
 
 
 def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
@@ -460,7 +460,7 @@ def _tables(found: FilePage[Shown], most: int) -> Iterator[Listed]:
 def _listed(table: Table, title: str, shown: pl.DataFrame, height: int, durations: pl.DataFrame | None) -> Listed:
     last = last_of(shown.columns)
     first = dict.fromkeys([*([last] if last else []), *table.telling, *shown.columns])
-    order = [name for name in first if name in shown.columns and not shown.get_column(name).is_null().all()]
+    order = [name for name in first if name in shown.columns and shown.get_column(name).null_count() < shown.height]
     docs = {column.name: column.doc for column in table.columns}
     heads = [Heading(name, outlets.short(docs.get(name, "")), is_text(shown.schema[name])) for name in order]
     columns = [_cells(name, shown.get_column(name), name=name == last) for name in order]

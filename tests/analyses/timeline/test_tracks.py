@@ -52,7 +52,7 @@ def test_what_is_nested_too_deeply_has_no_lane():
 @given(SPANS, st.integers(1, 60))
 def test_sums_lose_no_event_and_no_time(spans, most):
     rows = [(0, lane, *span, "kernel" if span[0] % 2 else "memcpy") for span, lane in lanes(spans)]
-    schema = {"track": pl.UInt16, "lane": pl.UInt16, "start": pl.Int64, "end": pl.Int64, "tone": pl.String}
+    schema = {"track": pl.UInt16, "lane": pl.UInt16, "start": pl.Int64, "end": pl.Int64, "tone": pl.Categorical}
     events = pl.DataFrame(rows, schema=schema, orient="row").with_columns(name=pl.format("{}", "start"))
     found = reduced(events, 100, most)
     of_tone = ["track", "lane", "tone"]
@@ -67,7 +67,7 @@ def test_sums_lose_no_event_and_no_time(spans, most):
 def test_the_longest_stay_single():
     rows = [(0, 0, at * 100, at * 100 + 1 + (at == 7) * 90) for at in range(100)]
     events = pl.DataFrame(rows, schema=["track", "lane", "start", "end"], orient="row")
-    found = reduced(events.with_columns(tone=pl.lit("kernel"), name=pl.lit("k")), 10_000, 10)
+    found = reduced(events.with_columns(tone=pl.lit("kernel", dtype=pl.Categorical), name=pl.lit("k")), 10_000, 10)
     assert found.filter(pl.col("end") - pl.col("start") == 91).rows(named=True)[0]["count"] == 1
 
 
@@ -198,7 +198,7 @@ def test_a_steady_iteration_stays_whole():
 def test_what_would_be_most_of_it_is_summed_as_all_else():
     rows = [(0, 0, at * 10, at * 10 + 5) for at in range(100)]
     events = pl.DataFrame(rows, schema=["track", "lane", "start", "end"], orient="row")
-    events = events.with_columns(tone=pl.lit("kernel"), name=pl.lit("k"))
+    events = events.with_columns(tone=pl.lit("kernel", dtype=pl.Categorical), name=pl.lit("k"))
     assert reduced(events, 1000, 50, (0, 100)).filter(pl.col("start") < 100).height == 10
     assert reduced(events, 1000, 50, (0, 900)).height == reduced(events, 1000, 50).height
 
