@@ -57,10 +57,10 @@ def path(report: Report) -> pl.DataFrame:
     if sides is None:
         return pl.DataFrame(schema=PATH)
     low, high = sides
-    through = nodes(report)
     first = first_node(report, high)
     if first == NOWHERE:
         return pl.DataFrame(schema=PATH)
+    through = nodes(report)
     pieces = _described(report, through, walk(through, first, low, high))
     found = int((pieces.get_column("end") - pieces.get_column("start")).sum())
     if found != high - low:
@@ -69,7 +69,7 @@ def path(report: Report) -> pl.DataFrame:
 
 
 def first_node(report: Report, high: int) -> int:
-    """The node at which the walk from `high` begins.
+    """The node at which the walk from `high` begins: an operation or a call.
 
     The operation that runs then, of several the first one; else the first to start later, or of what ended before the
     last one, a device before the host.
@@ -111,15 +111,11 @@ def _latest(calls: pl.DataFrame, work: pl.DataFrame, count: int, high: int) -> i
 def _described(report: Report, through: Nodes, pieces: pl.DataFrame) -> pl.DataFrame:
     """Adds to the pieces what they are of: the columns of :data:`PATH`."""
     graph = dependencies(report)
-    kinds = pl.col("node") < through.operations
-    place = pl.col("node") - through.operations
-    told = pieces.with_columns(
-        row=pl.when(kinds).then("node").cast(pl.UInt32),
-        called=pl.when(~kinds).then(place - pl.when(place >= through.calls).then(through.calls).otherwise(0)),
-    )
-    launched = gathered(graph.operations.get_column("call"), told.get_column("row")).alias("launched")
-    told = told.with_columns(launched).with_columns(call=pl.coalesce(pl.col("called").cast(pl.UInt32), "launched"))
-    asked = rows_at(graph.calls.select(*THREAD, at="start"), told.get_column("call"))
-    process = gathered(operations(report).get_column("process_id"), told.get_column("row"))
-    told = told.hstack(asked).with_columns(process_id=pl.coalesce("process_id", process))
-    return told.select(*PATH)
+    row, called = through.row(pieces.get_column("node")), through.call(pieces.get_column("node"))
+    launched = gathered(graph.operations.get_column("call"), row)
+    call = called.zip_with(called.is_not_null(), launched).alias("call")
+    asked = rows_at(graph.calls.select(*THREAD, at="start"), call)
+    process = gathered(operations(report).get_column("process_id"), row)
+    own = asked.get_column("process_id")
+    asked = asked.with_columns(own.zip_with(own.is_not_null(), process))
+    return pieces.hstack([row.alias("row"), call]).hstack(asked).select(*PATH)

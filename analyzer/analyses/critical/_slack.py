@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
 import polars as pl
 
 from kanalyze.analyses.critical._path import first_node, span
@@ -18,6 +17,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
+    import numpy as np  # in functions alone: the page of a small report never imports it
     import numpy.typing as npt
 
     from kanalyze.report import Report
@@ -113,6 +113,8 @@ def slack(report: Report) -> pl.Series | None:
 
     Null for operations that do not end in the window.
     """
+    import numpy as np  # noqa: PLC0415 - it takes long to import
+
     sides, graph = span(report), dependencies(report)
     if sides is None:
         return pl.Series("slack", [], dtype=pl.Int64)
@@ -146,6 +148,8 @@ def _latest(known: Edges, nodes: _Nodes, inside: npt.NDArray[np.bool_], free: In
     Nodes are taken from the last to the first: what begins later is known before what it waited for. Of one instant
     operations begin after calls, and calls begin after others end.
     """
+    import numpy as np  # noqa: PLC0415 - it takes long to import
+
     begins, ends, ranks = nodes
     near = inside[known.source] & inside[known.target]
     source, target, room = (column[near] for column in known)

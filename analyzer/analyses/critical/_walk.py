@@ -1,16 +1,17 @@
 """The walk of the critical path: from the end of a window back to its beginning, from each thing to what released it.
 
-Definition: docs/whatif.md, "The critical path". The nodes of a walk are, in this order: each operation, the end of
-each CUDA call, and the begin of each. A node that is entered at a time t gives two pieces: its own, [begin, t], and
-that of the edge, [leave, begin]; the walk goes on at its next node at the time `leave`. So pieces follow each other
-without a gap.
+Definition: docs/whatif.md, "The critical path". The nodes of a walk are, in this order: each operation, each CUDA call,
+and the begin of each call. A node that is entered at a time t gives two pieces: its own, [begin, t], and that of the
+edge, [leave, begin]; the walk goes on at its next node at the time `leave`. So pieces follow each other without a gap.
+
+Most nodes lead to the one before them: a call to the call before it, and in a stream each operation to the one before.
+A walk takes such runs of nodes in one step, and only what it visits is looked at more closely.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-import numpy as np
 import polars as pl
 
 from kanalyze.analyses.communication._partners import last_arrivals
@@ -18,15 +19,11 @@ from kanalyze.analyses.dependencies._graph import BEFORE, dependencies, release
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, operations
 from kanalyze.analyses.host._context_creation import unseen_syncs
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, rows_at
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from kanalyze.analyses.dependencies._graph import Dependencies
     from kanalyze.report import Report
-
-    Ints = npt.NDArray[np.int64]
 
 #: Causes of time on the path: what runs on a device, why it did not run yet, and what the host did.
 CAUSES: Final = (
@@ -48,87 +45,131 @@ _CAUSE: Final = pl.Enum(CAUSES)
 #: Causes of the time before an operation by the edge that released it.
 _EDGES: Final = dict(zip(BEFORE, ("stream order", "graph order", "event wait"), strict=True))
 
-_Number = TypeVar("_Number", bound=np.integer[Any])
-
-#: No next node.
+#: No node.
 NOWHERE: Final = -1
 
 #: Before all times.
 _LONG_AGO: Final = -(1 << 62)
 
 
+class Walkable(Protocol):
+    """Nodes of which each has a next one: of a report, or of several ranks."""
+
+    @property
+    def next(self) -> pl.Series:
+        """The node at which a walk goes on after each (UInt32); null where none is known."""
+
+    @property
+    def begin(self) -> pl.Series:
+        """Start of the own piece of each (ns)."""
+
+    def described(self, nodes: pl.Series) -> pl.DataFrame:
+        """Begin, leave, own and edge of `nodes` (UInt32), as in :class:`Nodes`."""
+
+
 class Nodes(NamedTuple):
     """The nodes of walks through a recording.
 
     Attributes:
-        operations: Number of operations, the first nodes.
-        calls: Number of calls; their ends are the next nodes, their begins the last.
-        begin: Start of the own piece of each node (ns).
-        leave: When the next node is entered (ns).
-        next: That node; :data:`NOWHERE` where none is known.
-        own: Cause of its own piece, an index of :data:`CAUSES`.
-        edge: Cause of the piece of its edge.
+        next: The node at which a walk goes on after each (UInt32); null where none is known.
+        begin: Start of the own piece of each (ns).
+        work: Of operations: leave (when the next node is entered, ns), own and edge (the causes of both pieces, as
+            indices of :data:`CAUSES`).
+        graph: What the nodes are of.
+        unseen: Rows of calls that waited for work from before the recording.
     """
 
-    operations: int
-    calls: int
-    begin: Ints
-    leave: Ints
-    next: Ints
-    own: npt.NDArray[np.int8]
-    edge: npt.NDArray[np.int8]
+    next: pl.Series
+    begin: pl.Series
+    work: pl.DataFrame
+    graph: Dependencies
+    unseen: pl.Series
+
+    @property
+    def operations(self) -> int:
+        """Number of operations, the first nodes."""
+        return self.work.height
+
+    def row(self, nodes: pl.Series) -> pl.Series:
+        """Rows of the operations that `nodes` are; null for those of calls."""
+        return nodes.set(nodes >= self.operations, None)
+
+    def call(self, nodes: pl.Series) -> pl.Series:
+        """Rows of the calls that `nodes` are, or are the begin of; null for operations."""
+        place = nodes.set(nodes < self.operations, None) - self.operations
+        return (place % max(self.graph.calls.height, 1)).cast(pl.UInt32)
+
+    def described(self, nodes: pl.Series) -> pl.DataFrame:
+        """Begin, leave, own and edge of `nodes` (UInt32), as above."""
+        calls, row = self.graph.calls, self.call(nodes)
+        known = rows_at(calls.select("kind", "waited_for", "process_before"), row)
+        before = gathered(calls.get_column("end"), known.get_column("process_before")).alias("before")
+        unseen = row.is_in(self.unseen.implode()) if len(self.unseen) else pl.lit(value=False)
+        waits = pl.col("waited_for").is_not_null() & (pl.col("node") < self.operations + calls.height)
+        columns = [nodes.alias("node"), gathered(self.begin, nodes).alias("begin"), before]
+        told = rows_at(self.work, self.row(nodes)).hstack(known).hstack(columns)
+        return told.select(
+            "begin",
+            pl.coalesce("leave", pl.when(waits).then("begin").otherwise("before"), _LONG_AGO),
+            pl.coalesce(
+                "own",
+                pl.when(waits).then(_code("return of a wait")),
+                pl.when(unseen).then(_code("unknown")),
+                pl.when(pl.col("kind") == "launch").then(_code("launch")),
+                _code("call"),
+            ),
+            pl.coalesce("edge", _code("host")),
+        )
 
 
 @once_per_process
 def nodes(report: Report) -> Nodes:
     """The nodes of all walks through a report, for any window."""
     graph = dependencies(report)
-    parts = (_operations(report, graph), _ends(report, graph), _begins(graph))
-    columns = (
-        np.concatenate([part.get_column(name).to_numpy() for part in parts])
-        for name in ("begin", "leave", "next", "own", "edge")
-    )
-    begin, leave, following, own, edge = columns
-    counts = graph.operations.height, graph.calls.height
-    return Nodes(*counts, begin, leave, following.astype(np.int64), own.astype(np.int8), edge.astype(np.int8))
+    work, calls = _operations(report, graph), graph.calls
+    start, behind = calls.get_column("start"), calls.get_column("waited_for")
+    waits = behind.is_not_null()
+    before = (calls.get_column("process_before") + work.height).cast(pl.UInt32)
+    over = gathered(graph.operations.get_column("end"), behind)
+    following = pl.concat([work.get_column("next"), behind.zip_with(waits, before).alias("next"), before.alias("next")])
+    begin = pl.concat([work.get_column("begin"), over.zip_with(waits, start).alias("begin"), start.alias("begin")])
+    return Nodes(following.rechunk(), begin.rechunk(), work.drop("next", "begin"), graph, unseen_syncs(report))
 
 
 def _operations(report: Report, graph: Dependencies) -> pl.DataFrame:
-    """The nodes of the operations: begin, leave, next, own, edge."""
-    work, count = graph.operations, pl.lit(graph.operations.height, dtype=pl.Int64)
-    edges = ("call", *BEFORE)
-    line = pl.DataFrame([work.get_column("start"), work.get_column("end"), *(release(graph, name) for name in edges)])
-    line = line.with_columns(latest=pl.max_horizontal(edges))
-    binding = pl.coalesce(
-        pl.when(pl.col(name) == pl.col("latest")).then(pl.lit(name)) for name in (*BEFORE, "call")
-    ).alias("binding")
-    rows = {f"{name}_row": work.get_column(name).cast(pl.Int64) for name in edges}
-    ends = {f"{name}_end": gathered(work.get_column("end"), work.get_column(name)) for name in BEFORE}
-    call_end = gathered(graph.calls.get_column("end"), work.get_column("call"))
-    line = line.with_columns(binding, rank=operations(report).get_column("rank"), call_end=call_end, **rows, **ends)
-    inside = pl.col("call_end") > pl.col("call")
-    by_name = {name: pl.col("binding") == name for name in edges}
-    following = pl.coalesce(
-        pl.when(by_name["call"] & (pl.col("call") < pl.col("call_end")))
-        .then(pl.col("call_row") + count + graph.calls.height)
-        .when(by_name["call"])
-        .then(pl.col("call_row") + count),
-        *(pl.when(by_name[name]).then(f"{name}_row") for name in BEFORE),
-        NOWHERE,
+    """The nodes of the operations: begin, leave, own, edge and next."""
+    work, edges = graph.operations, ("call", *BEFORE)
+    ends = [gathered(work.get_column("end"), work.get_column(name)).alias(f"{name}_end") for name in BEFORE]
+    call_end = gathered(graph.calls.get_column("end"), work.get_column("call")).alias("call_end")
+    rank = operations(report).get_column("rank").cast(pl.Int8).alias("own")
+    released = [release(graph, name).alias(f"{name}_at") for name in edges]
+    line = work.select("start", *edges).hstack([*released, *ends, call_end, rank])
+    line = line.with_columns(latest=pl.max_horizontal(f"{name}_at" for name in edges))
+    first = {name: pl.col(f"{name}_at") == pl.col("latest") for name in (*BEFORE, "call")}  # of equal ones the first
+    by = pl.coalesce(pl.when(binds).then(pl.lit(place, pl.UInt8)) for place, binds in enumerate(first.values()))
+    line = line.with_columns(by.alias("by"))
+    by_name = {name: pl.col("by") == place for place, name in enumerate(first)}
+    at_end, begins = pl.col("call_at") == pl.col("call_end"), work.height + graph.calls.height
+    told = line.select(
+        pl.col("start").alias("begin"),
+        pl.coalesce(
+            *(pl.when(by_name[name]).then(pl.min_horizontal(f"{name}_end", "start")) for name in BEFORE),
+            "latest",
+            _LONG_AGO,
+        ).alias("leave"),
+        "own",
+        pl.coalesce(
+            pl.when(pl.col("call").is_null() & by_name["event_before"].ne_missing(other=True)).then(_code("unknown")),
+            *(pl.when(by_name[name]).then(_code(cause)) for name, cause in _EDGES.items()),
+            pl.when(by_name["call"] & ~at_end).then(_code("launch")),
+            pl.when(by_name["call"]).then(_code("launch latency")),
+            _code("unknown"),
+        ).alias("edge"),
+        pl.coalesce(
+            *(pl.when(by_name[name]).then(name) for name in BEFORE),
+            pl.when(by_name["call"]).then(pl.col("call") + pl.when(at_end).then(work.height).otherwise(begins)),
+        ).alias("next"),
     )
-    leave = pl.coalesce(
-        *(pl.when(by_name[name]).then(pl.min_horizontal(f"{name}_end", "start")) for name in BEFORE),
-        "latest",
-        _LONG_AGO,
-    )
-    edge = pl.coalesce(
-        pl.when(pl.col("call_row").is_null() & ~by_name["event_before"].fill_null(value=False)).then(_code("unknown")),
-        pl.when(by_name["call"] & inside).then(_code("launch")),
-        pl.when(by_name["call"]).then(_code("launch latency")),
-        *(pl.when(by_name[name]).then(_code(cause)) for name, cause in _EDGES.items()),
-        _code("unknown"),
-    )
-    told = line.select(begin="start", leave=leave, next=following, own=pl.col("rank").cast(pl.Int8), edge=edge)
     return _with_partners(report, told)
 
 
@@ -144,49 +185,7 @@ def _with_partners(report: Report, told: pl.DataFrame) -> pl.DataFrame:
     return told.with_columns(
         own,
         *(told.get_column(name).scatter(rows, arrival) for name in ("begin", "leave")),
-        told.get_column("next").scatter(rows, late.get_column("late").cast(pl.Int64)),
-    )
-
-
-def _ends(report: Report, graph: Dependencies) -> pl.DataFrame:
-    """The nodes of the ends of calls: what they blocked on, or their begin."""
-    calls, behind = graph.calls, graph.calls.get_column("waited_for")
-    unseen = pl.Series([False]).new_from_index(0, calls.height)
-    rows = unseen_syncs(report)
-    unseen = unseen.scatter(rows, True) if len(rows) else unseen  # noqa: FBT003 - polars has no name for it
-    ended = gathered(graph.operations.get_column("end"), behind)
-    begins = graph.operations.height + calls.height
-    line = calls.select("start", "kind").with_row_index("row").with_columns(ended.alias("ended"), behind, unseen=unseen)
-    blocked = pl.col("waited_for").is_not_null()
-    own = (
-        pl.when(blocked)
-        .then(_code("return of a wait"))
-        .when("unseen")
-        .then(_code("unknown"))
-        .when(pl.col("kind") == "launch")
-        .then(_code("launch"))
-        .otherwise(_code("call"))
-    )
-    return line.select(
-        begin=pl.coalesce("ended", "start"),
-        leave=pl.coalesce("ended", "start"),
-        next=pl.coalesce(pl.col("waited_for").cast(pl.Int64), pl.col("row").cast(pl.Int64) + begins),
-        own=own,
-        edge=_code("call"),
-    )
-
-
-def _begins(graph: Dependencies) -> pl.DataFrame:
-    """The nodes of the begins of calls: the host comes from the call that ended last before."""
-    calls, before = graph.calls, graph.calls.get_column("process_before")
-    ended = gathered(calls.get_column("end"), before)
-    line = calls.select("start").with_columns(ended.alias("ended"), before.cast(pl.Int64).alias("before"))
-    return line.select(
-        begin="start",
-        leave=pl.coalesce("ended", _LONG_AGO),
-        next=(pl.col("before") + graph.operations.height).fill_null(NOWHERE),
-        own=_code("call"),
-        edge=_code("host"),
+        told.get_column("next").scatter(rows, late.get_column("late")),
     )
 
 
@@ -194,46 +193,55 @@ def _code(cause: str) -> pl.Expr:
     return pl.lit(CAUSES.index(cause), dtype=pl.Int8)
 
 
-def walk(through: Nodes, first: int, low: int, high: int) -> pl.DataFrame:
+def walk(through: Walkable, first: int, low: int, high: int) -> pl.DataFrame:
     """The walk from node `first`, which is entered at `high`, back to `low` (ns).
 
     Returns:
         The pieces in the order of time: start, end, cause, node. They are disjoint, and cover [low, high].
     """
-    visited = np.array(_visited(through, first, low), dtype=np.int64)
-    leave = through.leave[visited]
-    times = np.minimum.accumulate(np.clip(np.concatenate(([high], leave)), low, high))
-    edge = through.edge[visited].copy()
-    if times[-1] > low:  # the walk came back to where it had been: events of one instant that wait for each other
-        edge[-1] = CAUSES.index("unknown")
-        times[-1] = low
-    entered, left = times[:-1], times[1:]
-    begin = np.clip(through.begin[visited], left, entered)
-    told = pl.DataFrame(
-        {
-            "start": _by_turns(left, begin),
-            "end": _by_turns(begin, entered),
-            "code": _by_turns(edge, through.own[visited]),
-            "node": np.repeat(visited, 2)[::-1],
-        }
-    ).filter(pl.col("end") > pl.col("start"))
-    names = pl.Series(CAUSES, dtype=_CAUSE)[told.get_column("code").cast(pl.UInt32)]
-    return told.select("start", "end", names.alias("cause"), "node")
+    visited = _visited(through, first, low)
+    told = through.described(visited).with_columns(left=pl.col("leave").clip(low, high).cum_min(), node=visited)
+    # a walk that came back to where it had been: events of one instant that wait for each other
+    is_last = pl.int_range(pl.len()) == pl.len() - 1
+    stuck = is_last & (pl.col("left") > low)
+    line = told.select(
+        left=pl.when(is_last).then(low).otherwise("left"),
+        entered=pl.col("left").shift(1, fill_value=high),
+        edge=pl.when(stuck).then(_code("unknown")).otherwise("edge"),
+        begin="begin",
+        own="own",
+        node="node",
+    )
+    line = line.with_columns(pl.min_horizontal(pl.max_horizontal("begin", "left"), "entered").alias("begin")).reverse()
+    pieces = line.select(
+        start=pl.concat_arr("left", "begin").explode(),
+        code=pl.concat_arr("edge", "own").explode(),
+        node=pl.concat_arr("node", "node").explode(),
+    ).with_columns(end=pl.col("start").shift(-1, fill_value=high))
+    pieces = pieces.filter(pl.col("end") > pl.col("start"))
+    cause = pl.Series("cause", CAUSES, dtype=_CAUSE)[pieces.get_column("code").cast(pl.UInt32)]
+    return pieces.select("start", "end", cause, "node")
 
 
-def _by_turns(edges: npt.NDArray[_Number], own: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
-    """Values of the edge and of the own piece of each node in turn, from the last node visited to the first."""
-    return np.column_stack((edges[::-1], own[::-1])).ravel()
-
-
-def _visited(through: Nodes, first: int, low: int) -> list[int]:
-    """The nodes of a walk, followed by their pointers until one that begins at `low` or before."""
-    begin, following = through.begin.data, through.next.data
-    seen, found, node = bytearray(len(through.next)), [], first
-    while node >= 0 and not seen[node]:
-        seen[node] = 1
-        found.append(node)
-        if begin[node] <= low:
+def _visited(through: Walkable, first: int, low: int) -> pl.Series:
+    """The nodes of a walk, by runs, until one that begins at `low` or before."""
+    node = pl.int_range(pl.len(), dtype=pl.UInt32)
+    leads_on = (pl.col("next") + 1).eq_missing(node)
+    ends = through.next.alias("next").to_frame().select(pl.when(~leads_on).then(node).forward_fill().fill_null(0))
+    last_of, begin, after = ends.to_series().item, through.begin.item, through.next.item
+    seen: dict[int, int] = {}  # where the run to each last node was entered
+    at: int | None = first
+    while at is not None:
+        last = last_of(at)
+        if last in seen:
             break
-        node = following[node]
-    return found
+        seen[last] = at
+        if begin(last) <= low:
+            break
+        at = after(last)
+    runs = [(entered, last) for last, entered in seen.items()]
+    if at is not None and at > seen[last]:
+        runs.append((at, seen[last] + 1))
+    line = pl.DataFrame(runs, schema={"entered": pl.Int64, "last": pl.Int64}, orient="row")
+    every = line.select(pl.int_ranges("entered", pl.col("last") - 1, -1, dtype=pl.Int64).explode())
+    return every.to_series().cast(pl.UInt32)

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.critical._names import ON_HOST, by_operator, by_range, with_names
+from kanalyze.analyses.critical._names import ON_HOST, by_operator, by_range, named_pieces, with_names
 from kanalyze.analyses.critical._path import path
 from kanalyze.analyses.critical._slack import slack
 from kanalyze.analyses.critical._walk import CAUSES
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, operations
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.columns.grouping import grouped
 from kanalyze.columns.lookup import gathered, taken
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
@@ -218,12 +219,10 @@ def _sums(report: Report, pieces: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 
 def _by_cause(report: Report) -> pl.DataFrame:
-    pieces = with_names(report, path(report))
+    pieces = named_pieces(report, path(report))
     sums = _sums(report, path(report), "cause")
-    most = (
-        pieces.group_by("cause", "name")
-        .agg(mostly_ns=_NS.sum())
-        .sort("mostly_ns", pl.col("name").cast(pl.String), descending=[True, False])
+    most = grouped(pieces, ("cause", "name"), [_NS.sum().alias("mostly_ns")]).sort(
+        "mostly_ns", pl.col("name").cast(pl.String), descending=[True, False]
     )
     most = most.unique("cause", keep="first").rename({"name": "mostly"})
     return TABLE.select(sums.join(most, on="cause", maintain_order="left"))

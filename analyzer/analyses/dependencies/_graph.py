@@ -32,7 +32,6 @@ waited_for                row in `operations` of what it blocked on: the operati
                           those that it can have waited for; null for none. Of nested calls the outer one has it.
                           Where the report does not say for which stream or event: of the process, in calls of more
                           than 10 µs
-thread_before             row of the outermost call before it on its thread, by start; null if it is nested
 process_before            row of the outermost call of any thread of its process that ended last before it began;
                           null if it is nested
 ========================  ==================================================================================

@@ -16,7 +16,8 @@ from kanalyze.analyses.idle._blocking_calls import blocking_calls, waited_for
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._serialised import LATENCY_NS
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import count_up_to, gathered
+from kanalyze.columns.ordering import in_order_of
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -32,22 +33,20 @@ def host_calls(report: Report) -> pl.DataFrame:
     end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
     calls = in_time(report, report.kind("api").select(*THREAD, start="start_ns", end=end))
     calls = calls.with_columns(pl.max_horizontal("start", "end").alias("end")).with_row_index("row")
-    calls = calls.with_columns(_outermost(calls))
-    calls = calls.with_columns(_kinds(report, calls), _waited_for(report, calls))
-    calls = calls.with_columns(_before_on_thread(calls), _before_in_process(calls))
+    calls = calls.hstack([_outermost(calls)])
+    calls = calls.hstack([_kinds(report, calls), _waited_for(report, calls), _before_in_process(calls)])
     return calls.drop("row")
 
 
 def _outermost(calls: pl.DataFrame) -> pl.Series:
     """Row of the outermost call of its thread around each call: `outer`."""
-    line = calls.select("row", *THREAD, "start", "end").sort(
-        *THREAD, "start", "end", "row", descending=[False, False, False, True, False]
-    )
-    reached = pl.col("end").cum_max().over(THREAD)
-    inside = (reached.shift(1).over(THREAD) >= pl.col("end")) & (pl.col("start") < pl.col("end"))
-    alone = pl.when(~inside.fill_null(value=False)).then("row").forward_fill()
-    found = line.select("row", outer=alone)
-    return found.sort("row").get_column("outer")
+    line = in_order_of(calls.with_columns(sooner=-pl.col("end")), (*THREAD, "start"), ("sooner",))
+    first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in THREAD)
+    line = line.with_columns(thread=first.cum_sum())
+    reached = pl.col("end").cum_max().shift(1).over("thread")
+    inside = (reached >= pl.col("end")) & (pl.col("start") < pl.col("end"))
+    found = line.select("row", before=pl.when(~inside.fill_null(value=False)).then("row").forward_fill())
+    return _placed(calls, found, "outer")
 
 
 def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
@@ -107,25 +106,22 @@ def _with_last_ended(report: Report, waits: pl.DataFrame, these: pl.Series) -> p
     return pl.concat([waits.filter(~these), found.select(waits.columns)])
 
 
-def _before_on_thread(calls: pl.DataFrame) -> pl.Series:
-    """Row of the outermost call before each outermost call of its thread, by start."""
-    line = calls.filter(pl.col("outer") == pl.col("row")).sort(*THREAD, "start", "end", "row")
-    return _placed(calls, line.select("row", before=pl.col("row").shift(1).over(THREAD)), "thread_before")
-
-
 def _before_in_process(calls: pl.DataFrame) -> pl.Series:
     """Row of the outermost call of its process that ended last before each outermost call began.
 
     Of several that ended at once the longest, then the one with the lower row.
     """
     found = [pl.DataFrame(schema={"row": pl.UInt32, "before": pl.UInt32})]
-    outermost = calls.filter(pl.col("outer") == pl.col("row")).select("row", "process_id", "start", "end")
+    outermost = calls.filter(pl.col("outer") == pl.col("row"))
+    earlier = {"later": -pl.col("start"), "lower": -pl.col("row").cast(pl.Int64)}
+    outermost = outermost.select("row", "process_id", "start", "end", **earlier)
     for part in parts_by(outermost, ["process_id"]).values():
-        line = part.sort("end", "start", "row", descending=[False, True, True]).with_row_index("place")
-        begun = line.get_column("end").search_sorted(line.get_column("start"), side="right").cast(pl.UInt32)
-        place = pl.DataFrame([begun, line.get_column("place")]).select(pl.min_horizontal(pl.all())).to_series()
-        at = (place.cast(pl.Int64) - 1).set(place == 0, None).cast(pl.UInt32)
-        found.append(line.select("row", gathered(line.get_column("row"), at).alias("before")))
+        line = in_order_of(part, ("end",), ("later", "lower")).with_row_index("place")
+        begun = count_up_to(line.get_column("end"), line.get_column("start"), equal=True)
+        place, rows = line.get_column("place"), line.get_column("row")
+        after = pl.concat([rows.clear(1), rows])  # of a number of calls the last one
+        before = gathered(after, begun.zip_with(begun < place, place))
+        found.append(pl.DataFrame([rows, before.alias("before")]))
     return _placed(calls, pl.concat(found), "process_before")
 
 

@@ -18,6 +18,7 @@ from kanalyze.analyses.streams._serialised import ordered
 from kanalyze.analyses.streams._streams import stream_numbers, used_streams
 from kanalyze.analyses.streams._waited_for import event_waits
 from kanalyze.columns.lookup import beside, gathered
+from kanalyze.columns.ordering import in_order_of
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -57,14 +58,16 @@ def migrated(report: Report) -> pl.Series:
 
 def _before_in_stream(line: pl.DataFrame) -> pl.DataFrame:
     """The operation of its stream that ended last before each; if one still ran, the one that started last."""
-    order = line.drop_nulls("stream").select("row", "stream", "start", "end").sort("stream", "start", "end", "row")
+    order = in_order_of(
+        line.drop_nulls("stream").select("row", "stream", "start", "end"), ("stream", "start"), ("end",)
+    )
     reached = pl.col("end").cum_max().over("stream")
     latest = pl.when(pl.col("end") == reached).then("row").forward_fill()
     order = order.with_columns(reached.alias("reached"), latest.alias("latest"))
-    before = [pl.col(name).shift(1).over("stream").alias(f"before_{name}") for name in ("row", "reached", "latest")]
-    over = pl.col("before_reached") <= pl.col("start")
-    chosen = pl.when(over).then("before_latest").otherwise("before_row")
-    return order.with_columns(before).select("row", before=chosen).drop_nulls()
+    over = pl.col("reached").shift(1) <= pl.col("start")
+    chosen = pl.when(over).then(pl.col("latest").shift(1)).otherwise(pl.col("row").shift(1))
+    same = pl.col("stream") == pl.col("stream").shift(1)
+    return order.select("row", before=pl.when(same).then(chosen)).drop_nulls()
 
 
 @once_per_process

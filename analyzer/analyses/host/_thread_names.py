@@ -21,7 +21,9 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import innermost_line
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import count_up_to, gathered
+from kanalyze.columns.ordering import in_order_of
 from kanalyze.named_ranges import STEP_PREFIX
 
 if TYPE_CHECKING:
@@ -61,17 +63,27 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([told.filter(pl.col("culprit").is_not_null()), between])
 
 
+@once_per_process
 def named_events(report: Report) -> pl.DataFrame:
     """Operators, annotations, modules and library functions that program code called, none of them a profiler step.
 
     Columns: process_id, thread_id, start, end, name; of events with equal times the last one is the innermost.
     """
-    return _host_events(report).table
+    # of events with equal start and end the last one is the innermost: the operator
+    parts = [_named(report.kind("range"))]
+    if "python" in report.kinds:
+        python = _python(report)
+        inner = python.filter((pl.col("role") == "module") | called_by_program(python))
+        parts.append(inner.select(*THREAD, *_EVENT_COLUMNS))
+    return pl.concat([*parts, _named(report.kind("op"))]) if "op" in report.kinds else pl.concat(parts)
 
 
+@once_per_process
 def program_functions(report: Report) -> pl.DataFrame:
     """Python functions of the program itself, with the columns of :func:`named_events`."""
-    return _functions(report).table
+    if "python" not in report.kinds:
+        return named_events(report).clear()
+    return _python(report).filter(pl.col("role") == "program").select(*THREAD, *_EVENT_COLUMNS)
 
 
 class _HostEvents(NamedTuple):
@@ -151,18 +163,13 @@ def _overlapping(events: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 @once_per_process
 def _host_events(report: Report) -> _HostEvents:
     """Operators, annotations, modules, and library functions called by program code."""
-    python = _python(report)
-    inner = python.filter((pl.col("role") == "module") | called_by_program(python))
-    # of events with equal start and end the last one is the innermost: the operator
-    parts = [_named(report.kind("range")), inner.select(*THREAD, *_EVENT_COLUMNS), _named(report.kind("op"))]
-    return _with_timelines(report, pl.concat(parts))
+    return _with_timelines(report, named_events(report))
 
 
 @once_per_process
 def _functions(report: Report) -> _HostEvents:
     """Python functions of the program itself."""
-    python = _python(report)
-    return _with_timelines(report, python.filter(pl.col("role") == "program").select(*THREAD, *_EVENT_COLUMNS))
+    return _with_timelines(report, program_functions(report))
 
 
 @once_per_process
@@ -221,10 +228,10 @@ def _neighbours(report: Report) -> dict[ThreadKey, _Neighbours]:
     calls = report.kind("api")
     names = shown_calls(report, calls.get_column("name")).alias("name")
     own = calls.select(*THREAD, **_start_and_end()).with_columns(names)
-    every = pl.concat([_host_events(report).table, own])
+    every = pl.concat([named_events(report), own]).with_columns(sooner=-pl.col("end"))
     found = {}
-    for key, part in every.partition_by(THREAD, as_dict=True).items():
-        line = part.sort("start", "end", descending=[False, True], maintain_order=True)
+    for key, part in parts_by(every, THREAD).items():
+        line = in_order_of(part, ("start",), ("sooner",))
         found[key[0], key[1]] = _Neighbours(
             line.get_column("start"), line.get_column("end").cum_max(), line.get_column("name")
         )
@@ -240,19 +247,19 @@ def neighbours(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Serie
     sides = _neighbours(report).get(key)
     if sides is None:
         return pl.Series([None], dtype=pl.Categorical).new_from_index(0, pieces.height)
-    begun = sides.start.search_sorted(pieces.get_column("start"), side="right").cast(pl.Int64) - 1
-    latest = gathered(sides.reached, begun.set(begun < 0, None))
-    first = sides.reached.search_sorted(latest.fill_null(0), side="left").set(begun < 0, None)
-    after = sides.start.search_sorted(pieces.get_column("end"), side="left")
+    begun = count_up_to(sides.start, pieces.get_column("start"), equal=True)
+    latest = gathered(sides.reached, (begun - 1).set(begun == 0, None))
+    first = count_up_to(sides.reached, latest.fill_null(0), equal=False).set(begun == 0, None)
+    after = count_up_to(sides.start, pieces.get_column("end"), equal=False)
     places = {"a": first, "b": after.set(after == len(sides.start), None)}
     pairs = pl.DataFrame({side: _neighbour_names(sides.name, at) for side, at in places.items()})
     return between_texts(pairs)
 
 
 def _neighbour_names(names: pl.Series, at: pl.Series) -> pl.Series:
-    unnamed = at.is_not_null() & gathered(names, at).is_null()
-    texts = gathered(names, at).cast(pl.String)
-    return texts.set(unnamed, _UNNAMED).cast(pl.Categorical)
+    told = gathered(names, at)
+    unnamed = at.is_not_null() & told.is_null()
+    return told.cast(pl.String).set(unnamed, _UNNAMED).cast(pl.Categorical) if unnamed.any() else told
 
 
 def between_texts(pairs: pl.DataFrame) -> pl.Series:
@@ -271,5 +278,5 @@ def between_texts(pairs: pl.DataFrame) -> pl.Series:
 
 def forget_names(report: Report) -> None:
     """Empties the caches of this module, which for a large report are as large as its events."""
-    for kept in (_host_events, _functions, _python, _idle, _neighbours):
+    for kept in (named_events, program_functions, _host_events, _functions, _python, _idle, _neighbours):
         kept.forget(report)

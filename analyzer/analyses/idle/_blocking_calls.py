@@ -16,6 +16,7 @@ from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.streams._waited_for import STREAM, recorded_work, streams
 from kanalyze.columns.lookup import beside, rows_at, taken
+from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -159,8 +160,8 @@ def _last_ended(calls: pl.DataFrame, work: pl.DataFrame, by: list[str]) -> pl.Da
     """As-of join by the columns `by`: adds `behind`, the row of the last of `work` to end before each call returned."""
     if calls.is_empty():
         return calls.with_columns(behind=pl.lit(None, dtype=pl.UInt32))
-    used = work.join(calls.select(by).unique(), on=by, how="semi", nulls_equal=False)
-    ended = used.sort("ended", "row").select(*by, "ended", behind="row")
+    used = work.join(calls.select(by).unique(), on=by, how="semi", nulls_equal=False, maintain_order="left")
+    ended = in_order(used, "ended").select(*by, "ended", behind="row")
     return calls.sort("end").join_asof(ended, left_on="end", right_on="ended", by=by, check_sortedness=False)
 
 

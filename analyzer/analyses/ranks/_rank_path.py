@@ -12,7 +12,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.critical._path import first_node
-from kanalyze.analyses.critical._walk import CAUSES, NOWHERE, Nodes, nodes, walk
+from kanalyze.analyses.critical._walk import CAUSES, NOWHERE, nodes, walk
 from kanalyze.analyses.critical.critical_path import BY_RANK, RUNNING
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
@@ -31,15 +31,31 @@ if TYPE_CHECKING:
 _STEADY: Final = "steady"
 
 
+class _Nodes(NamedTuple):
+    """Nodes as of :class:`kanalyze.analyses.critical._walk.Walkable`, described beforehand: begin, leave, own, edge."""
+
+    next: pl.Series
+    table: pl.DataFrame
+
+    @property
+    def begin(self) -> pl.Series:
+        """Start of the own piece of each (ns)."""
+        return self.table.get_column("begin")
+
+    def described(self, nodes: pl.Series) -> pl.DataFrame:
+        """Begin, leave, own and edge of `nodes`."""
+        return self.table[nodes]
+
+
 class _Part(NamedTuple):
     """A rank: its member and process, the nodes of its report in times of the job, and of which its collectives are.
 
-    `low` and `high` are the part of the job's time that is looked at; `first` is the node that it ends with.
+    `first` is the node that it ends with.
     """
 
     member: int
     process: int | None
-    through: Nodes
+    through: _Nodes
     collectives: Ints
     first: int
 
@@ -113,25 +129,22 @@ def _recorded(report: Report, shift: int) -> tuple[int, int]:
 def _part(report: Report, member: int, shift: int, high: int) -> _Part:
     """The nodes of a rank's report, moved to the time of the job."""
     own = nodes(report)
-    known = own.next != NOWHERE
-    through = own._replace(begin=own.begin + shift, leave=np.where(known, own.leave + shift, own.leave))
+    every = own.described(pl.int_range(len(own.next), dtype=pl.UInt32, eager=True))
+    known = own.next.is_not_null()
+    leave = every.get_column("leave")
+    moved = every.with_columns(pl.col("begin") + shift, (leave + shift).zip_with(known, leave))
     talks = exclusive_operations(report).filter(pl.col("bucket") == "communication").sort("began", "event_id")
     rows = intervals.first_come(talks).get_column("row").to_numpy().astype(np.int64)
-    return _Part(member, report.scope.process, through, rows, max(first_node(report, high - shift), 0))
+    return _Part(member, report.scope.process, _Nodes(own.next, moved), rows, max(first_node(report, high - shift), 0))
 
 
-def _together(job: Job, parts: list[_Part], bases: Ints) -> Nodes:
+def _together(job: Job, parts: list[_Part], bases: Ints) -> _Nodes:
     """The nodes of all ranks as one: a collective leads to the rank that came last to it."""
-    columns = [
-        np.concatenate([getattr(part.through, name) for part in parts]) for name in ("begin", "leave", "own", "edge")
-    ]
-    begin, leave, own, edge = columns
-    following = np.concatenate(
-        [
-            np.where(part.through.next < 0, NOWHERE, part.through.next + base)
-            for part, base in zip(parts, bases[:-1], strict=True)
-        ]
+    table = pl.concat([part.through.table for part in parts])
+    following = pl.concat(
+        [(part.through.next + int(base)).cast(pl.UInt32) for part, base in zip(parts, bases[:-1], strict=True)]
     )
+    begin = table.get_column("begin").to_numpy()
     node = np.full(len(job.collected), NOWHERE, dtype=np.int64)
     for part, base in zip(parts, bases[:-1], strict=True):
         first, stop = job.collected.first[part.member : part.member + 2]
@@ -146,12 +159,13 @@ def _together(job: Job, parts: list[_Part], bases: Ints) -> Nodes:
     at, match = at[order], match[order]
     ends = np.flatnonzero(np.r_[match[1:] != match[:-1], True]) if len(match) else np.zeros(0, dtype=np.int64)
     late = np.repeat(at[ends], np.diff(np.r_[-1, ends])) if len(match) else at
-    arrival = begin[late].copy()
-    own[at] = CAUSES.index("transfer")
+    arrival = begin[late]
+    own = table.get_column("own").scatter(pl.Series(at), CAUSES.index("transfer"))
     waiting = late != at
-    begin[at[waiting]] = leave[at[waiting]] = arrival[waiting]
-    following[at[waiting]] = late[waiting]
-    return Nodes(0, 0, begin, leave, following, own, edge)
+    moved, arrived = pl.Series(at[waiting], dtype=pl.UInt32), pl.Series(arrival[waiting], dtype=pl.Int64)
+    times = (table.get_column(name).scatter(moved, arrived) for name in ("begin", "leave"))
+    following = following.scatter(moved, pl.Series(late[waiting], dtype=pl.UInt32))
+    return _Nodes(following, table.with_columns(own, *times))
 
 
 def _sums(pieces: pl.DataFrame, count: int | None, window_ns: int) -> pl.DataFrame:
