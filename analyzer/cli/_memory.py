@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -145,6 +144,8 @@ def free_in_groups(root: Path, path: str, limit: str, usage: str) -> Iterable[in
 
 def in_own_process(work: Callable[[], int], print_error: Callable[[OutOfMemoryError], None]) -> int:
     """The exit status of `work`, done in a child of this process; 2, and a printed error, if it gets no memory."""
+    import tempfile  # noqa: PLC0415 - imports as much as the rest of the command line, where memory is tight only
+
     with tempfile.TemporaryFile() as said:
         child = os.fork()
         if not child:

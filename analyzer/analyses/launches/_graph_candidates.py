@@ -37,6 +37,9 @@ SHORTEST: Final = 3
 #: Minimum number of operations in a graph of a periodic sequence: shorter periods are unrolled.
 NODES: Final = 32
 
+#: Of more operations the tables on the way to candidates take too much memory to be kept.
+_KEPT: Final = 1 << 16
+
 #: Multiplier that spreads places over 64 bits, and the divisor that splits hashes so that sums do not overflow.
 _SPREAD: Final = 2862933555777941757
 _HALF: Final = 1 << 31
@@ -109,8 +112,8 @@ def candidates(report: Report) -> pl.DataFrame:
 @once_per_report
 def repetitions(report: Report) -> pl.DataFrame:
     """The operations in scope that belong to a sequence that repeats: row, sequence, unit (its repetition)."""
-    line = launch_series(report)
-    return _with_units(line, _words(line)).drop_nulls("unit").select("row", "sequence", "unit")
+    _, _, units = _series_of_launches(report)
+    return units.drop_nulls("unit").select("row", "sequence", "unit")
 
 
 def graph_costs(report: Report) -> dict[int, float]:
@@ -128,13 +131,30 @@ def cut_launches(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def _candidates_and_cuts(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The results of :func:`candidates` and :func:`cut_launches`; their intermediate tables are too large to cache."""
-    line = launch_series(report)
-    words = _words(line)
+    """The results of :func:`candidates` and :func:`cut_launches`."""
+    line, words, units = _series_of_launches(report)
     short = (pl.col("length") < SHORTEST) & (pl.col("alike") >= FEWEST)
     cut = line.filter(words.select(short).to_series().gather(line.get_column("stretch")))
     waits = launch_waits(report), queued_waits(report)
-    return _candidates(report, waits, _with_units(line, words)), _cut(report, waits, cut)
+    return _candidates(report, waits, units), _cut(report, waits, cut)
+
+
+def _series_of_launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """The operations by series, their stretches, and the operations with the repetition of each; kept if they are few.
+
+    A page needs them twice, once for the candidates and once to replay graphs: 0.03 of 1.1 s at 0.6 MB.
+    """
+    found = _found_series(report)
+    if found[0].height > _KEPT:
+        _found_series.forget(report)
+    return found
+
+
+@once_per_report
+def _found_series(report: Report) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    line = launch_series(report)
+    words = _words(line)
+    return line, words, _with_units(line, words)
 
 
 def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:

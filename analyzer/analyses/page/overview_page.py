@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 import polars as pl
 
 from kanalyze.analyses.communication._partners import WAITING
-from kanalyze.analyses.critical.critical_path import TABLE as CRITICAL_PATH
-from kanalyze.analyses.critical.critical_path import critical_path
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.findings._replays import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings.findings import TABLE as FINDINGS
@@ -32,8 +30,6 @@ from kanalyze.analyses.iterations.phases import phases
 from kanalyze.analyses.launches.hot_kernels import TABLE as HOT_KERNELS
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
-from kanalyze.analyses.operators.ops import TABLE as OPS
-from kanalyze.analyses.operators.ops import ops
 from kanalyze.analyses.page._headline import page_answer, process_count, windows_of
 from kanalyze.analyses.page._path_answer import path_answer
 from kanalyze.analyses.page._reading_plan import forget_iterations, read_first, reads_of
@@ -52,10 +48,8 @@ if TYPE_CHECKING:
     from kanalyze.report import Meta, Report
     from kanalyze.window import Scope, Window
 
-#: What the page is computed from, whatever it is of.
-READS: Final = reads_of(
-    (LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS, OPS, CRITICAL_PATH), "devices", "processes"
-)
+#: What the page is computed from, whatever it is of; operators and the critical path need nothing else.
+READS: Final = reads_of((LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS), "devices", "processes")
 
 #: What the GPU does in an iteration, or waits for, by bucket.
 _DOES: Final = {
@@ -220,8 +214,12 @@ def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dic
         makers["phases"] = lambda: phases(report)
         makers["spread"] = lambda: spread_of(report, steady)
         if device_operations(report).height + report.kind("api").height <= _MOST_ON_PATH:
+            from kanalyze.analyses.critical.critical_path import critical_path  # noqa: PLC0415 - not for a whole page
+
             makers["critical_path"] = lambda: critical_path(report, window=steady.window)
     if "op" in report.kinds:
+        from kanalyze.analyses.operators.ops import ops  # noqa: PLC0415 - for traces only
+
         makers["ops"] = lambda: ops(of_device)
     return makers
 

@@ -8,7 +8,6 @@ memory at once.
 from __future__ import annotations
 
 from functools import cached_property
-from html import unescape
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -304,6 +303,8 @@ class Samples:
 
 def _plain(text: str | None) -> str | None:
     """A text of a Python frame without nsys' escapes: ``&lt;module&gt;`` is ``<module>``."""
+    from html import unescape  # noqa: PLC0415 - has a table of all entities, for Python's stacks only
+
     return None if text is None else unescape(text)
 
 
