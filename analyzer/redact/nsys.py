@@ -205,7 +205,14 @@ class _Copy:
         if value is None:
             return None
         text = value.decode("utf-8", "surrogateescape")
-        rules = {"name": self.texts.name, "free": self.texts.free, "path": self.texts.path, "module": self.texts.module}
+        texts = self.texts
+        rules = {
+            "name": texts.name,
+            "free": texts.free,
+            "path": texts.path,
+            "module": texts.module,
+            "counters": texts.counters,
+        }
         return rules[how](text).encode("utf-8", "surrogateescape")
 
 

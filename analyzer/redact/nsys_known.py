@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: How a text is redacted: only certain matches (`name`), every identifying pattern (`free`), reduced to the last
-#: path component (`path`), or to that and the kind of folder that a module is in (`module`), or emptied (`blank`).
-How = Literal["name", "free", "path", "module", "blank"]
+#: path component (`path`), or to that and the kind of folder that a module is in (`module`), to the counters of a GPU in
+#: a JSON text (`counters`), or emptied (`blank`).
+How = Literal["name", "free", "path", "module", "counters", "blank"]
 
 #: Which rows are kept: all, those of profiled processes, stacks of their samples, or those of allowlisted settings.
 Rows = Literal["all", "profiled", "sampled", "settings"]
@@ -120,6 +121,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "NVTX_PAYLOAD_ENUM_ENTRIES": Table({"name": "name"}),
     "TARGET_INFO_GPU": Table({"name": "name", "chipName": "name"}),
     "TARGET_INFO_GPU_METRICS": Table({"sourceName": "name", "typeName": "name", "metricName": "name"}),
+    "GENERIC_EVENTS": Table({"data": "counters"}),
     "TARGET_INFO_NVTX_CUDA_STREAM": Table({"name": "name"}),
     "TARGET_INFO_SESSION_START_TIME": Table({"utcTime": "free", "localTime": "blank"}),
     "TARGET_INFO_SYSTEM_ENV": Table(

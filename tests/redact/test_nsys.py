@@ -1,5 +1,6 @@
 """nsys exports: every table stays what it was, and nothing of the machine and its user is left in any byte."""
 
+import json
 import shutil
 import sqlite3
 from contextlib import closing
@@ -264,6 +265,25 @@ def test_another_database_is_refused(tmp_path):
         database.execute("CREATE TABLE mine (x TEXT)")
     with pytest.raises(UnknownFormatError, match="an SQLite database that nsys did not write"):
         redact(tmp_path / "other.sqlite", tmp_path / "out.sqlite")
+
+
+def test_counters_in_generic_events_stay_and_nothing_else_of_them(tmp_path):
+    path, copied = tmp_path / "old.sqlite", tmp_path / "copy.sqlite"
+    shutil.copyfile(REPORTS / "add.sqlite", path)
+    counters = [{"SMs Active [Throughput %]": str(value), "Timestamp": 7} for value in (5, 9)]
+    others = [{"comm": "secret", "GPC Clock Frequency [MHz]": "secret"}, ["secret"], {"secret Active": 5}]
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE GENERIC_EVENTS (timestamp INTEGER, typeId INTEGER, data TEXT)")
+        rows = [(at * 10, 256, json.dumps(told)) for at, told in enumerate(counters + others)]
+        database.executemany("INSERT INTO GENERIC_EVENTS VALUES (?, ?, ?)", [*rows, (90, 1, "{secret"), (91, 1, None)])
+    removed = redact(path, copied).counts
+    assert b"secret" not in copied.read_bytes()
+    assert removed["values of generic events that are no counters of a GPU"] == 7
+    found = kanalyze.read(copied).table("gpu_metrics")
+    assert found.select("metric", "unit", "value").rows() == [
+        ("SMs Active", "Throughput %", 5),
+        ("SMs Active", "Throughput %", 9),
+    ]
 
 
 def test_samples_of_profiled_processes_stay_with_their_functions(tmp_path):

@@ -6,6 +6,7 @@ Analyses depend on names of kernels and ranges, so :meth:`Texts.name` replaces o
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -56,6 +57,16 @@ _KINDS_OF_FOLDERS: Final = tuple(
 )
 
 
+#: Words that names of a GPU's sampled counters and their units are made of, and whole numbers.
+_WORDS: Final = (
+    "GPC|SYS|GR|SMs?|L2|FE|FP16|Clock|Frequency|Active|Issued?|Instructions?|Tensor|Pipe|Compute|Graphics|CS|VTG|Vertex|Tess"
+    "|Geometry|Pixel|Async|Sync|Unallocated|Warps|in|Flight|DRAM|VRAM|Read|Write|Bandwidth|Throughput|NVLink|PCIe|RX|TX"
+    "|Requests|Responses|User|Protocol|Data|Avg|per|Cycle|Ratio|MHz|%"
+)
+_COUNTER: Final = re.compile(rf"(?:{_WORDS})(?:[ /]{{1,3}}\[?(?:{_WORDS})\]?)+")
+_WHOLE: Final = re.compile(r"-?\d{1,19}")
+
+
 class Texts:
     """Redaction rules for texts, with the identifying names of one report."""
 
@@ -98,6 +109,17 @@ class Texts:
         That it is of the system, of CUDA, or of an installed package tells whose code it is; of torch the file stays.
         """
         return self._made("module", text, self._module)
+
+    def counters(self, text: str) -> str:
+        """Reduces the JSON text of a generic event to the sampled counters of a GPU, whole numbers by their names."""
+        try:
+            told = json.loads(text)
+        except (ValueError, RecursionError):
+            told = None
+        rows = told.items() if isinstance(told, dict) else ()
+        kept = {name: value for name, value in rows if _COUNTER.fullmatch(name) and _WHOLE.fullmatch(str(value))}
+        self.removed.add("values of generic events that are no counters of a GPU", len(rows) - len(kept) or not rows)
+        return json.dumps(kept) if kept else ""
 
     def names_and_secrets(self, text: str) -> str:
         """Redacts only names and tokens in `text`, for texts otherwise redacted already."""
