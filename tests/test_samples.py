@@ -119,14 +119,15 @@ def test_nothing_is_left_to_redact(folder):
     assert not [(path.name, place) for path, data in held.items() for place in PLACES if place in data]
 
 
-@pytest.mark.parametrize("name", ["functions", "loader", "lock", "python", "traffic"])
+@pytest.mark.parametrize("name", sorted(path.name for path in (SAMPLES / "sampled").iterdir()))
 def test_samples_tell_no_place_and_are_named(name):
-    path = SAMPLES / "sampled" / f"{name}.sqlite"
-    assert not [place for place in PLACES if place in path.read_bytes()]
+    path = SAMPLES / "sampled" / name
+    files = path.iterdir() if path.is_dir() else [path]
+    assert not [(file.name, place) for file in files for place in PLACES if place in file.read_bytes()]
     assert run("redact", path, "--check").lines[1] == "  nothing"
     told = (SAMPLES / "README.md").read_text()
-    assert f"| `sampled/{name}.sqlite` |" in told
-    assert f" sample_reports/sampled/{name}.sqlite" in told
+    assert f"| `sampled/{name}` |" in told
+    assert f" sample_reports/sampled/{name}" in told
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,10 @@ def test_samples_tell_no_place_and_are_named(name):
         ("python", {"function": "tokenize"}, 0.6),
         ("python", {"function": "build_prompt"}, 0.4),
         ("loader", {"waits_on": "DataLoader worker"}, 0.87),
+        ("sleep", {"function": "wait_for_disk(double)", "waits_on": "sleep"}, 0.8),
+        ("sleep", {"function": "augment_images(double)", "state": "running"}, 0.2),
+        ("crowded", {"state": "runnable"}, 0.65),
+        ("crowded", {"function": "augment_images(double)", "state": "running"}, 0.35),
     ],
 )
 def test_samples_tell_what_their_programs_do(name, keys, share):
@@ -149,6 +154,45 @@ def test_sampled_units_tell_the_traffic_of_a_copy():
     """Eleven copies of 4 GiB read and write as much, in 23.76 ms."""
     found = kanalyze.gpu_units(real_report(SAMPLES / "sampled" / "traffic.sqlite")).row(0, named=True)
     assert found["dram_read_bytes"] == pytest.approx(11 * (4 << 30), rel=0.1)
+
+
+@pytest.mark.parametrize(("function", "share"), [("prepare_batch", 4 / 6.2), ("wait_for_disk", 2 / 6.2)])
+def test_few_samples_tell_functions_within_five_points(function, share):
+    """Thirty of Python, of five steps with 4 and 2 ms."""
+    found = kanalyze.culprits(real_report(SAMPLES / "sampled" / "units" / "samples.sqlite"), by="function")
+    assert found.filter(function=function).get_column("host_share").sum() == pytest.approx(share, abs=0.05)
+
+
+def test_sampled_units_tell_what_ran_in_each_range():
+    """Known of each of five steps: GiB read and written, 8 blocks on 132 SMs, 256 MiB to the other GPU of 450 GB/s."""
+    found = kanalyze.gpu_units(real_report(SAMPLES / "sampled" / "units" / "samples.sqlite"), by="range")
+    told = {row["range"]: row for row in found.iter_rows(named=True)}
+    gib = 5 * (1 << 30)
+    for name, read, written in (("add", 2, 2), ("sum", 2, None), ("peer", 0.25, None)):
+        assert told[name]["dram_read_bytes"] == pytest.approx(read * gib, rel=0.1), name
+        assert told[name]["dram_write_bytes"] == (written and pytest.approx(written * gib, rel=0.1)), name
+    assert told["few"]["sms_active_share"] == pytest.approx(8 / 132, abs=0.005)
+    assert told["product"]["tensor_active_share"] == pytest.approx(0.935, abs=0.02)  # by ncu
+    assert told["load"]["pcie_read_share"] > 0.9
+    rate = gib / 4 / told["peer"]["total_ns"]  # GB/s, which whole samples at its edges make less
+    assert told["peer"]["nvlink_write_share"] == pytest.approx(rate / 450, abs=0.05)
+    assert told["thin products"]["samples"] >= 20  # though each of the 100 is shorter than a sample
+
+
+def test_sampled_units_agree_with_what_ncu_counted():
+    ran = run("verify", SAMPLES / "sampled" / "units")
+    assert (ran.status, ran.lines[0]) == (0, "24 figures: 6 equal, 18 explained, 0 unexplained")
+    found = kanalyze.agreement(*kanalyze.read_all(SAMPLES / "sampled" / "units"))
+    assert found.filter(reason="samples").height == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"),
+    [("foreign", {"few-sms", "busy-pcie"}), ("units/samples", {"few-sms", "dram-bound", "clock-drop"})],
+)
+def test_sampled_units_give_findings(name, rules):
+    found = set(kanalyze.findings(real_report(SAMPLES / "sampled" / f"{name}.sqlite")).get_column("rule"))
+    assert found & {"few-sms", "idle-tensor-cores", "dram-bound", "busy-pcie", "clock-drop"} == rules
 
 
 @pytest.mark.parametrize("name", [*BASELINES, *(f"seeds/{name}.kz" for name in SEEDS)])

@@ -17,7 +17,7 @@ from kanalyze.columns.lookup import count_up_to
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The counters by column: nsys' names in all versions, in which unit.
+#: The counters by column: nsys' names in all versions. Of NVLink some GPUs have four a direction, which are summed.
 COUNTERS: Final = {
     "sms_active_share": r"^SMs? Active$",
     "sm_issue_share": r"^SM (?:Issue|Instructions? Issued?)",
@@ -27,8 +27,8 @@ COUNTERS: Final = {
     "dram_write_share": r"^DRAM Write (?:Bandwidth|Throughput)$",
     "pcie_read_share": r"^PCIe (?:RX|Read) Throughput$",
     "pcie_write_share": r"^PCIe (?:TX|Write) Throughput$",
-    "nvlink_read_share": r"^NVLink (?:RX|Read) (?:Bandwidth|Throughput)$",
-    "nvlink_write_share": r"^NVLink (?:TX|Write) (?:Bandwidth|Throughput)$",
+    "nvlink_read_share": r"^NVLink (?:RX|Read) (?:Bandwidth|Throughput|(?:Requests|Responses) (?:User|Protocol) Data)$",
+    "nvlink_write_share": r"^NVLink (?:TX|Write) (?:Bandwidth|Throughput|(?:Requests|Responses) (?:User|Protocol) Data)$",
     "sm_clock_hz": r"^GPC Clock Frequency$",
 }
 
@@ -84,18 +84,23 @@ def _grid(runs: pl.DataFrame) -> Grid:
     runs = runs.with_columns(start=pl.col("start_ns"), end=pl.col("start_ns") + pl.col("dur_ns"))
     edges = pl.concat([runs.get_column("start"), runs.get_column("end")]).unique().sort()
     cells = pl.DataFrame({"start": edges.slice(0, len(edges) - 1), "end": edges.slice(1)})
-    for (name,), own in runs.partition_by("column", as_dict=True).items():
-        line = own.sort("start").unique("start", keep="first", maintain_order=True)
-        at = count_up_to(line.get_column("start"), cells.get_column("start"), equal=True).cast(pl.Int64) - 1
-        at = at.set(at < 0, None)
-        value = line.get_column("value").gather(at)
-        inside = cells.get_column("end") <= line.get_column("end").gather(at)
+    for (name,), parts in runs.partition_by("column", as_dict=True).items():
+        own = [_values(cells, part) for part in parts.partition_by("metric")]
         scale = 1 if name == _CLOCK else _PERCENT
-        cells = cells.with_columns((value.set(~inside.fill_null(value=False), None) / scale).alias(str(name)))
+        cells = cells.with_columns((sum(own[1:], own[0]) / scale).alias(str(name)))
     values = [name for name in COUNTERS if name in cells.columns]
     recorded = cells.filter(pl.any_horizontal(pl.col(values).is_not_null()))
     one = runs.select((pl.col("dur_ns") / pl.col("samples")).median()).item()
     return Grid(recorded, max(int(one), 1))
+
+
+def _values(cells: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
+    """The value of one counter in each cell; null where it is not recorded."""
+    line = runs.sort("start").unique("start", keep="first", maintain_order=True)
+    at = count_up_to(line.get_column("start"), cells.get_column("start"), equal=True).cast(pl.Int64) - 1
+    at = at.set(at < 0, None)
+    inside = cells.get_column("end") <= line.get_column("end").gather(at)
+    return line.get_column("value").gather(at).set(~inside.fill_null(value=False), None)
 
 
 def means(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report, Where
 
+#: Shares of the bandwidth from which on bytes are told.
+_TOLD: Final = 0.05
+
 _OF = "nsys' {}, the mean over the samples that tell; null where the GPU has none."
 
 _MEANS: Final = (
@@ -39,13 +42,14 @@ _MEANS: Final = (
     Column("dram_write_share", pl.Float64, _OF.format("DRAM Write Bandwidth"), nullable=True),
     Column("pcie_read_share", pl.Float64, _OF.format("PCIe RX Throughput"), nullable=True),
     Column("pcie_write_share", pl.Float64, _OF.format("PCIe TX Throughput"), nullable=True),
-    Column("nvlink_read_share", pl.Float64, _OF.format("NVLink RX Bandwidth"), nullable=True),
-    Column("nvlink_write_share", pl.Float64, _OF.format("NVLink TX Bandwidth"), nullable=True),
+    Column("nvlink_read_share", pl.Float64, _OF.format("NVLink RX Bandwidth, or the sum of RX data"), nullable=True),
+    Column("nvlink_write_share", pl.Float64, _OF.format("NVLink TX Bandwidth, or the sum of TX data"), nullable=True),
     Column("sm_clock_hz", pl.Float64, _OF.format("GPC Clock Frequency"), nullable=True),
     Column(
         "dram_read_bytes",
         pl.Int64,
-        "Bytes read from the device's memory in total_ns, at that share of its bandwidth.",
+        "Bytes read from the device's memory in total_ns, at that share of its bandwidth; null below 5 % of it, as nsys"
+        " writes whole percents.",
         nullable=True,
     ),
     Column("dram_write_bytes", pl.Int64, "The same of bytes written.", nullable=True),
@@ -160,10 +164,15 @@ def _of_device(report: Report, form: Table, keys: list[str], device: int, spans:
     per_second = pl.lit(bandwidth, dtype=pl.Float64) * pl.col("total_ns") / 1e9
     return form.select(
         told.with_columns(
-            dram_read_bytes=(pl.col("dram_read_share") * per_second).cast(pl.Int64, strict=False),
-            dram_write_bytes=(pl.col("dram_write_share") * per_second).cast(pl.Int64, strict=False),
+            dram_read_bytes=_bytes("dram_read_share", per_second),
+            dram_write_bytes=_bytes("dram_write_share", per_second),
         )
     )
+
+
+def _bytes(share: str, at_most: pl.Expr) -> pl.Expr:
+    """Bytes at that share of the bandwidth; null where half a percent is more than a tenth of the share."""
+    return pl.when(pl.col(share) >= _TOLD).then(pl.col(share) * at_most).cast(pl.Int64, strict=False)
 
 
 def _spans(report: Report, by: str | None) -> pl.DataFrame:

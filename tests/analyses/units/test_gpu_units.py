@@ -65,6 +65,21 @@ def test_clocks_are_in_hz_and_bytes_are_of_the_bandwidth():
     assert told(metrics, columns=columns)[0][:2] == (None, None)
 
 
+@pytest.mark.parametrize(("percent", "told_bytes"), [(4, None), (5, 14), (40, 112)])
+def test_bytes_of_a_share_that_is_too_small_for_whole_percents_are_not_told(percent, told_bytes):
+    metrics = [run(0, 130, percent, metric="DRAM Read Bandwidth")]
+    found = told(metrics, columns=("dram_read_share", "dram_read_bytes"), memory_bandwidth_bytes_per_s=4_000_000_000)
+    assert found[0] == (percent / 100, told_bytes)
+
+
+def test_the_parts_of_nvlinks_traffic_are_summed():
+    parts = {"Requests User": 80, "Requests Protocol": 5, "Responses User": 0, "Responses Protocol": 1}
+    metrics = [run(0, 130, value, metric=f"NVLink TX {part} Data") for part, value in parts.items()]
+    metrics += [run(0, 60, 3, metric="NVLink RX Requests User Data"), run(0, 130, 4, metric="NVLink RX Bandwidth")]
+    found = told(metrics, columns=("nvlink_write_share", "nvlink_read_share"))
+    assert found[0] == (pytest.approx(0.86), pytest.approx(0.07))  # of the time in which all of them are recorded
+
+
 def test_by_bucket_the_times_are_the_ledgers():
     found = gpu_units(report(PROGRAM, gpu_metrics=METRICS), by="bucket")
     assert dict(found.schema) == BY_BUCKET.schema
