@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: How a text is redacted: only certain matches (`name`), every identifying pattern (`free`), reduced to the last
-#: path component (`path`), or to that and the kind of folder that a module is in (`module`), to the counters of a GPU in
-#: a JSON text (`counters`), or emptied (`blank`).
+#: path component (`path`), or to that and the kind of folder that a module is in (`module`), to the counters of a GPU
+#: in a JSON text (`counters`), or emptied (`blank`).
 How = Literal["name", "free", "path", "module", "counters", "blank"]
 
 #: Which rows are kept: all, those of profiled processes, stacks of their samples, or those of allowlisted settings.

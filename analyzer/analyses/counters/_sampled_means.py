@@ -27,8 +27,8 @@ COUNTERS: Final = {
     "dram_write_share": r"^DRAM Write (?:Bandwidth|Throughput)$",
     "pcie_read_share": r"^PCIe (?:RX|Read) Throughput$",
     "pcie_write_share": r"^PCIe (?:TX|Write) Throughput$",
-    "nvlink_read_share": r"^NVLink (?:RX|Read) (?:Bandwidth|Throughput|(?:Requests|Responses) (?:User|Protocol) Data)$",
-    "nvlink_write_share": r"^NVLink (?:TX|Write) (?:Bandwidth|Throughput|(?:Requests|Responses) (?:User|Protocol) Data)$",
+    "nvlink_read_share": r"^NVLink (?:RX|Read) (?:Bandwidth|Throughput|Re(?:quests|sponses) (?:User|Protocol) Data)$",
+    "nvlink_write_share": r"^NVLink (?:TX|Write) (?:Bandwidth|Throughput|Re(?:quests|sponses) (?:User|Protocol) Data)$",
     "sm_clock_hz": r"^GPC Clock Frequency$",
 }
 
