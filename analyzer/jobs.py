@@ -109,16 +109,21 @@ class _Found:
 
 
 def of_ranks(opened: Sequence[Report]) -> bool:
-    """Whether open reports of nsys, which number no ranks, are of one job: each communicates, all at one time."""
-    spans = []
+    """Whether open reports of nsys, which number no ranks, are of one job."""
+    times = []
     for one in opened:
         work = device_operations(one).filter(pl.col("bucket") == "communication")
         origin = one.meta.origin_unix_ns
-        if work.is_empty() or origin is None or not one.meta.tool.startswith("nsys"):
+        if origin is None or not one.meta.tool.startswith("nsys"):
             return False
-        low, high = work.select(pl.col("start").min(), pl.col("end").max()).row(0)
-        spans.append((low + origin, high + origin))
-    return len(spans) > 1 and max(low for low, _ in spans) < min(high for _, high in spans)
+        times.append(work.select(pl.col("start").min() + origin, pl.col("end").max() + origin))
+    return len(times) > 1 and _communicate_at_once(pl.concat(times))
+
+
+def _communicate_at_once(times: pl.DataFrame) -> bool:
+    """Whether all reports communicate, and at one time: start and end of that of each, null of one that does not."""
+    start, end = pl.col("start"), pl.col("end")
+    return bool(times.select(start.is_not_null().all() & (start.max() < end.min())).item())
 
 
 def reports_of_one_tool(opened: Sequence[Report]) -> list[Report]:
@@ -151,12 +156,14 @@ def shifts_ns(found: Job) -> dict[int, int]:
 def ranks_by_report(found: Job) -> dict[str, int]:
     """The rank of each report of a job that is of one alone, by its path.
 
-    Reports of nsys, which number no ranks, count where all of them communicate, and at one time.
+    Reports of nsys, which number no ranks, count where all of them communicate, and at one time, as far as the windows
+    of their ranks tell.
     """
     alone = found.ranks.filter(pl.col("rank").n_unique().over("report") == 1)
     numbered = ~pl.col("tool").str.starts_with(_TOOLS[1])
-    at_once = (pl.col("communication_ns") > 0).all() & (pl.col("start_ns").max() < pl.col("end_ns").min())
-    if not alone.filter(~numbered).select(at_once).item():
+    communicates = pl.when(pl.col("communication_ns") > 0)
+    times = alone.filter(~numbered).select(start=communicates.then("start_ns"), end=communicates.then("end_ns"))
+    if not _communicate_at_once(times):
         alone = alone.filter(numbered)
     return dict(alone.select("report", "rank").iter_rows())
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import polars as pl
 
+from kanalyze.analyses.critical._path import path
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.idle._waiting_tree import waiting_trees
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
@@ -93,15 +94,13 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
     if len(reports) == 1:
         report = reports[0].narrow(**where)
         read_first(report, READS)  # a large report is known as such by then
-        return [_timed(overview, report, report, [], most)]
+        return [_timed(report, report, [], most)]
     found = together("timeline", reports, where)
     pages = overviews_together(*reports, **where)
     made = []
     for page, each in zip(pages, found, strict=False):
         called = each.operators if where.get("window") is None else None  # a window is of the base's clock
-        timed = _timed(
-            partial(_known, page), each.base, called or each.base, [one.meta for one in each.given[1:]], most
-        )
+        timed = _timed(each.base, called or each.base, [one.meta for one in each.given[1:]], most, page)
         made.append(_with_counters(timed, each.given if each.ncu is not None else ()))
     return made
 
@@ -117,14 +116,17 @@ def _with_counters(page: FilePage[Pages], reports: Sequence[Report]) -> FilePage
 
 
 def _timed(
-    show: Callable[[Report], Pages], report: Report, called: Report, others: Sequence[Meta], most: int
+    report: Report, called: Report, others: Sequence[Meta], most: int, page: Pages | None = None
 ) -> FilePage[Pages]:
-    """The content from a report that gives the time, with the call tree of the report that has one."""
+    """Content from a report that gives the time, with the call tree of `called`; makes the page unless it is given."""
+    # the critical path is half of the timeline's work, and made beside the rest of it
     makers: list[Callable[[Report], Any]] = [
-        lambda report: (show(report), *tables_of(report)),
+        lambda report: page or overview(report),
+        path,
         partial(_drawn, most=most),
+        tables_of,
     ]
-    (shown, tables, reasons), drawn = side_by_side(report, makers)
+    shown, _, drawn, (tables, reasons) = side_by_side(report, makers)
     if isinstance(drawn, CannotTellError):
         drawn, reasons = None, reasons | {"timeline": str(drawn)}
     return FilePage(
@@ -139,10 +141,6 @@ def _timed(
         _waits(report) if drawn else {},
         copies=copy_points(report) if drawn else None,
     )
-
-
-def _known(page: Pages, _: Report) -> Pages:
-    return page
 
 
 def _drawn(report: Report, most: int) -> Timeline | CannotTellError:

@@ -187,9 +187,9 @@ def _shown(report: Report, tracks: list[pl.DataFrame]) -> tuple[int, int]:
 def _lines(report: Report) -> Iterator[_Line]:
     """The tracks: iterations, the critical path, of each device the ledger and its streams, then the host threads."""
     several = report.processes.get_column("process_id").n_unique() > 1
+    pieces, streams = ledger_pieces(report), _streams(report)
     yield _line(Track("Iterations", "iterations", "iteration"), _iterations(report))
     yield _line(Track("Critical path", "critical path", "path"), _critical(report))
-    pieces, streams = ledger_pieces(report), _streams(report)
     for device in windows(report).get_column("device"):
         group = f"GPU {device}"
         yield _line(Track(group, "ledger", "ledger"), _ledger(pieces.filter(pl.col("device") == device)))

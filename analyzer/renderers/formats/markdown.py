@@ -44,7 +44,7 @@ def _page(page: Page) -> str:
     for block in page.blocks:
         lines += ["", f"**{markdown(block.title.capitalize())}** {markdown(block.text)}"]
     if page.topics:
-        lines += ["", "#### Findings", "", f"{topics_remark(page.topics).replace('time', 'Time', 1)}.", ""]
+        lines += ["", f"#### Findings: {topics_remark(page.topics)}", ""]
         lines += [_topic(topic, names) for topic in page.topics]
     for chapter in page.chapters:
         lines += ["", *_chapter(chapter, names)]
