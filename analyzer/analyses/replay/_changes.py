@@ -19,7 +19,8 @@ from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.replay._network import recorded_values
-from kanalyze.columns.lookup import beside, count_up_to, gathered
+from kanalyze.analyses.replay._profiler import HOST_EDGES, without_profiler
+from kanalyze.columns.lookup import beside, gathered
 from kanalyze.decoder.spelling import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.outlets import short
@@ -45,7 +46,6 @@ _GONE: Final = -(1 << 60)
 #: Copies of fewer bytes take what any copy takes.
 _SMALL_BYTES: Final = 4096
 
-_HOST_EDGES: Final = ("thread", "handover", "tail")
 _LAUNCHES: Final = ("launch", "early launch")
 _OF_DURATIONS: Final = ("cut", "transfer")
 
@@ -87,7 +87,7 @@ def changed(report: Report, network: Network, changes: Changes, lags: str = "lag
     """The network's values, and its `lags` (lag, low or high), with all of `changes`."""
     state = Changed(recorded_values(network), network.edges.get_column(lags).alias("lag"), 0)
     if changes.profiler_ns:
-        state = _without_profiler(report, network, state, changes.profiler_ns)
+        state = without_profiler(report, network, state, changes.profiler_ns)
     for what, factor in changes.faster:
         state = _faster(report, network, state, what, factor)
     if changes.copies_bytes_per_s is not None:
@@ -110,7 +110,7 @@ def _faster(report: Report, network: Network, state: Changed, what: str, factor:
     if what == CALLS:
         calls = network.line.calls
         inside = inside_window(network, calls.get_column("start"), calls.get_column("end"))
-        own = _less(state.values.own, inside, share)
+        own = _less(state.values.own, recorded_values(network).own, inside, share)
         saved = (state.values.own - own).filter(~calls.get_column("blocks")).sum()
         return Changed(state.values._replace(own=own), state.lags, state.amdahl_ns + int(saved))
     chosen = _copies(report) if what == COPIES else _kernels(report, what)
@@ -124,7 +124,8 @@ def _shorter(network: Network, state: Changed, chosen: pl.Series, share: float) 
     inside = (
         pl.DataFrame([inside.alias("i"), chosen.alias("c")]).select(pl.when("c").then("i").otherwise(0)).to_series()
     )
-    return with_durations(network, state, _less(state.values.durations, inside, share))
+    recorded = recorded_values(network).durations
+    return with_durations(network, state, _less(state.values.durations, recorded, inside, share))
 
 
 def with_durations(network: Network, state: Changed, durations: pl.Series) -> Changed:
@@ -136,11 +137,13 @@ def with_durations(network: Network, state: Changed, durations: pl.Series) -> Ch
         before = state.values.durations
         left = pl.DataFrame([durations.alias("new"), before.alias("old")])
         ratio = left.select(pl.when(pl.col("old") > 0).then(pl.col("new") / pl.col("old")).otherwise(1.0)).to_series()
-        known = edges.with_columns(
-            state.lags.alias("lag"), gathered(ratio, _place(edges, _OF_DURATIONS)).alias("ratio")
-        )
+        place = _place(edges, _OF_DURATIONS)
+        less = gathered(before - durations, place)
+        known = edges.with_columns(lag=state.lags, ratio=gathered(ratio, place), less=less)
         scaled = (pl.col("lag") * pl.col("ratio")).floor().cast(pl.Int64)
-        lags = known.select(pl.when(pl.col("kind").is_in(_OF_DURATIONS)).then(scaled).otherwise("lag")).to_series()
+        left_over = (pl.col("lag") - pl.col("less")).clip(lower_bound=0)
+        of = pl.when(pl.col("kind") == "transfer").then(scaled).when(pl.col("kind") == "cut").then(left_over)
+        lags = known.select(of.otherwise("lag")).to_series()
     return Changed(state.values._replace(durations=durations), lags, state.amdahl_ns + saved)
 
 
@@ -149,13 +152,13 @@ def _place(edges: pl.DataFrame, kinds: tuple[str, ...]) -> pl.Series:
     return edges.select(pl.when(pl.col("kind").is_in(kinds)).then("place")).to_series()
 
 
-def _less(values: pl.Series, inside: pl.Series, share: float) -> pl.Series:
-    """`values` less a share of what of each is inside; times of 0 or more stay so."""
-    less = (inside.cast(pl.Float64) * share).floor().cast(pl.Int64)
-    told = pl.DataFrame([values.alias("v"), less.alias("less")])
-    return told.select(
-        pl.when(pl.col("v") > 0).then((pl.col("v") - pl.col("less")).clip(lower_bound=0)).otherwise("v")
-    ).to_series()
+def _less(values: pl.Series, recorded: pl.Series, inside: pl.Series, share: float) -> pl.Series:
+    """`values` less a share of what is left of the part that was `inside` as recorded; times of 0 or more stay so."""
+    told = pl.DataFrame([values.alias("v"), recorded.alias("recorded"), inside.alias("inside")])
+    left = (pl.col("inside") - (pl.col("recorded") - pl.col("v"))).clip(lower_bound=0)
+    less = (left.cast(pl.Float64) * share).floor().cast(pl.Int64)
+    new = (pl.col("v") - less).clip(lower_bound=0)
+    return told.select(pl.when(pl.col("v") > 0).then(new).otherwise("v")).to_series()
 
 
 def inside_window(network: Network, start: pl.Series, end: pl.Series) -> pl.Series:
@@ -239,86 +242,30 @@ def host_less(network: Network, state: Changed, spans: dict[int | None, pl.DataF
     calls, edges = network.line.calls, network.edges
     before = (calls.get_column("start") - calls.get_column("gap")).alias("start")
     gaps = pl.DataFrame([calls.get_column("process_id"), before, calls.get_column("start").alias("end")])
-    inside = _covered(gaps, spans)
-    new = _less(state.values.gaps, inside, share)
+    now = pl.DataFrame([_covered(gaps, spans).alias("inside"), calls.get_column("gap"), state.values.gaps.alias("now")])
+    left = pl.when(pl.col("now") > 0).then(pl.col("inside") * (pl.col("now") / pl.col("gap"))).otherwise(0)
+    new = now.select(gap=pl.col("now") - (left * share).floor().cast(pl.Int64)).to_series()
     at = network.nodes.get_column("at")
     until = gathered(at, edges.get_column("target")).alias("end")
     since = (until - edges.get_column("slack")).alias("start")
-    process = gathered(calls.get_column("process_id"), _place(edges, _HOST_EDGES)).alias("process_id")
-    host = pl.DataFrame(
-        [edges.get_column("kind"), process, since, until, edges.get_column("slack"), state.lags.alias("lag")]
-    )
-    host = host.with_row_index("edge").filter(pl.col("kind").is_in(_HOST_EDGES) & (pl.col("slack") > 0))
+    process = gathered(calls.get_column("process_id"), _place(edges, HOST_EDGES)).alias("process_id")
+    host = edges.select("kind", "binds", "slack", process_id=process, start=since, end=until, lag=state.lags)
+    host = host.with_row_index("edge").filter(pl.col("kind").is_in(HOST_EDGES) & (pl.col("slack") > 0))
     part = _covered(host.select("process_id", "start", "end"), spans)
-    less = pl.col("part") * (pl.col("lag") / pl.col("slack")) * share
-    lag = host.with_columns(part.alias("part")).select("edge", lag=pl.col("lag") - less.floor().cast(pl.Int64))
-    lags = (
-        state.lags.clone().scatter(lag.get_column("edge"), lag.get_column("lag").clip(lower_bound=0))
-        if lag.height
-        else state.lags
-    )
-    tail = (host.get_column("lag") - lag.get_column("lag")).filter(host.get_column("kind") == "tail")
-    saved = _sum(state.values.gaps - new) + _sum(tail)
-    return Changed(state.values._replace(gaps=new), lags, state.amdahl_ns + int(saved))
+    less = (part * (pl.col("lag") / pl.col("slack")) * share).floor().cast(pl.Int64)
+    host = host.with_columns(less=pl.min_horizontal(less, "lag"))
+    lags = state.lags
+    if host.height:
+        lags = lags.clone().scatter(host.get_column("edge"), host.get_column("lag") - host.get_column("less"))
+    # where a begin is handed over, that time is the host's, not the time since the last call of its own thread
+    told = host.filter(pl.col("binds") | (pl.col("kind") == "tail")).get_column("less")
+    saved = _sum((state.values.gaps - new).filter(~calls.get_column("begins"))) + _sum(told)
+    return Changed(state.values._replace(gaps=new), lags, state.amdahl_ns + saved)
 
 
 def _sum(values: pl.Series) -> int:
     """The sum of times, in ns."""
     return int(values.sum())
-
-
-def _without_profiler(report: Report, network: Network, state: Changed, cost_ns: float) -> Changed:
-    """Each recorded call, range and operator took less by `cost_ns`, as far as it took so long."""
-    calls, edges = network.line.calls, network.edges
-    own = state.values.own
-    own = (
-        own.clip(upper_bound=None)
-        - pl.select(pl.min_horizontal(own.clip(lower_bound=0), pl.lit(int(cost_ns)))).to_series()
-    )
-    before = (calls.get_column("start") - calls.get_column("gap")).alias("start")
-    asked = pl.DataFrame(
-        [calls.get_column("process_id"), before, calls.get_column("start").alias("end"), state.values.gaps.alias("gap")]
-    )
-    cost = (_events_inside(report, asked) * cost_ns).floor().cast(pl.Int64).alias("cost")
-    gaps = (
-        asked.with_columns(cost)
-        .select(pl.when(pl.col("gap") > 0).then((pl.col("gap") - pl.col("cost")).clip(lower_bound=0)).otherwise("gap"))
-        .to_series()
-    )
-    at = network.nodes.get_column("at")
-    until = gathered(at, edges.get_column("target")).alias("end")
-    process = gathered(calls.get_column("process_id"), _place(edges, _HOST_EDGES)).alias("process_id")
-    host = pl.DataFrame(
-        [
-            edges.get_column("kind"),
-            process,
-            (until - edges.get_column("slack")).alias("start"),
-            until,
-            state.lags.alias("lag"),
-        ]
-    )
-    host = host.with_row_index("edge").filter(pl.col("kind").is_in(_HOST_EDGES) & (pl.col("lag") > 0))
-    cost = (_events_inside(report, host) * cost_ns).floor().cast(pl.Int64).alias("cost")
-    lag = host.with_columns(cost).select("edge", lag=(pl.col("lag") - pl.col("cost")).clip(lower_bound=0))
-    lags = state.lags.clone().scatter(lag.get_column("edge"), lag.get_column("lag")) if lag.height else state.lags
-    return Changed(state.values._replace(own=own, gaps=gaps), lags, state.amdahl_ns)
-
-
-def _events_inside(report: Report, asked: pl.DataFrame) -> pl.Series:
-    """Half the begins and ends of ranges and operators of its process within each row (process_id, start, end)."""
-    parts = [
-        report.kind(kind).select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-        for kind in ("range", "op")
-    ]
-    sides = pl.concat([part.select("process_id", at=side) for part in parts for side in ("start", "end")]).drop_nulls()
-    found = pl.zeros(asked.height, dtype=pl.Float64, eager=True)
-    every = asked.with_row_index("at")
-    for process in asked.get_column("process_id").unique().to_list():
-        own = every.filter(pl.col("process_id").eq_missing(process))
-        line = sides.filter(pl.col("process_id").eq_missing(process)).get_column("at").sort()
-        counts = [count_up_to(line, own.get_column(side), equal=False).cast(pl.Float64) for side in ("start", "end")]
-        found = found.scatter(own.get_column("at"), (counts[1] - counts[0]).clip(lower_bound=0) / 2)
-    return found
 
 
 def _host_spans(report: Report, network: Network, what: str) -> dict[int | None, pl.DataFrame]:

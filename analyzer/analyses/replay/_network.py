@@ -18,6 +18,7 @@ import polars as pl
 from kanalyze.analyses.communication._partners import last_arrivals
 from kanalyze.analyses.dependencies._graph import dependencies
 from kanalyze.analyses.replay._host_line import HostLine, host_line
+from kanalyze.analyses.streams._serialised import LATENCY_NS
 from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ KINDS: Final = (
     "window",
     "cut",
     "tail",
+    "held",
     "recorded",
 )
 _KIND: Final = pl.Enum(KINDS)
@@ -52,6 +54,9 @@ _WHAT: Final = ("origin", "finish", "end", "begin", "start", "window")
 
 #: Of the lags of a kind that bind, the share that is no larger than what is taken as their largest.
 _MOST: Final = 0.95
+
+#: Edges to the end of the window; where another binds, nothing comes between.
+_OF_END: Final = ("window", "tail", "held")
 
 #: Later than any slack.
 LATEST: Final = 1 << 62
@@ -279,15 +284,15 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     others = waits.group_by("target").agg(back=pl.col("slack").min())
     edges = edges.join(usual, on="kind", how="left", maintain_order="left")
     edges = edges.join(others, on="target", how="left", maintain_order="left")
-    fixed = pl.when(pl.col("kind").is_in(["own", "transfer"])).then("back").when(pl.col("kind") == "window").then(0)
+    fixed = pl.when(pl.col("kind").is_in(["own", "transfer"])).then("back").when(pl.col("kind").is_in(_OF_END)).then(0)
     keeps = pl.col("binds") | (pl.col("kind") == "cut") | ((pl.col("kind") == "tail") & (not exact))
     # of a kind that never binds nothing is known but that it takes no longer than its least slack
     launch = usual.filter(pl.col("kind") == "launch").get_column("usual").max()
-    unknown = pl.min_horizontal("least", pl.lit(launch, dtype=pl.Float64)).clip(lower_bound=0)
+    unknown = pl.min_horizontal("least", pl.lit(launch, dtype=pl.Float64), pl.lit(LATENCY_NS)).clip(lower_bound=0)
     lags = {
         "lag": pl.coalesce("usual", unknown, pl.lit(0)),
         "low": pl.lit(0),
-        "high": pl.coalesce("most", "usual", "least"),
+        "high": pl.coalesce("most", "usual", pl.min_horizontal("least", pl.lit(LATENCY_NS))),
     }
     found = []
     for name, lag in lags.items():
@@ -376,10 +381,16 @@ def _of_calls(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl
 
 
 def _of_window(line: HostLine, graph: Dependencies, numbers: _Numbers, node: int, end: int) -> list[pl.DataFrame]:
-    """Edges to the end of the window: from the host after its last call, and from operations that ran up to it."""
+    """Edges to the end of the window: from the host after its last call, and from operations that ran up to it.
+
+    A host that a call holds by then has come as far as that call's begin.
+    """
     work, calls = graph.operations.with_row_index("row").drop_nulls("stream"), line.calls
     size = graph.operations.height
-    over = calls.filter(pl.col("end") <= end).group_by("process_id").agg(pl.col("place").sort_by("end", "place").last())
+    holds = pl.col("blocks") & ~pl.col("first") & (pl.col("start") < end) & (pl.col("end") > end)
+    known = calls.with_columns(held=holds.shift(-1, fill_value=False)).filter(pl.col("end") <= end)
+    over = known.group_by("process_id").agg(pl.col("place", "held").sort_by("end", "place").last())
+    held, over = over.filter("held").get_column("place") + 1, over.filter(~pl.col("held"))
     last = work.filter(pl.col("end") <= end).group_by("stream").agg(pl.col("row").sort_by("end", "row").last())
     cut = work.filter((pl.col("start") < end) & (pl.col("end") > end))
     place, rows, running = over.get_column("place"), last.get_column("row"), cut.get_column("row")
@@ -387,6 +398,7 @@ def _of_window(line: HostLine, graph: Dependencies, numbers: _Numbers, node: int
     zero = pl.Series([size + 2 * calls.height], dtype=pl.UInt32).new_from_index(0, len(running))
     return [
         _edge("tail", target.new_from_index(0, len(place)), *_ends(line, numbers, size, place), place),
+        _edge("held", target.new_from_index(0, len(held)), gathered(numbers.bases, held), held + size),
         _edge("window", target.new_from_index(0, len(rows)), gathered(numbers.starts, rows), rows),
         _edge("cut", target.new_from_index(0, len(running)), gathered(numbers.starts, running), zero, running),
     ]

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.launches._graph_candidates import repetitions
-from kanalyze.analyses.replay._calibration import profiler_cost
 from kanalyze.analyses.replay._changes import COPIES, HOST, Changes, changed, plain_names, together
 from kanalyze.analyses.replay._network import Network, network, point_values
+from kanalyze.analyses.replay._profiler import Costs, profiler_costs
 from kanalyze.analyses.replay._replay import Plan, Replayed, path, planned, replayed
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import require
@@ -48,6 +49,7 @@ _CAUSES: Final = {
     "thread": "host code",
     "handover": "host code",
     "tail": "host code",
+    "held": "CUDA calls",
     "window": "host code",
     "recorded": "before the first event",
 }
@@ -88,13 +90,15 @@ class WhatIf:
         each: What one is called.
         now_ns: The window as recorded; with `measured_ns` less what the profiler is taken to cost.
         then_ns: The window after the change.
-        low_ns: With lags of 0 where nothing waited for them.
-        high_ns: With their largest.
+        low_ns: With lags of 0 where nothing waited for them, and the most that the profiler can have cost.
+        high_ns: With their largest, and the least that it can have.
         amdahl_ns: `now_ns` less all that the change takes off, as if nothing overlapped.
         critical: What is on the critical path, the longest then first; `then_ns` of all add up to the window then.
         single: Single changes by gain; empty unless asked for.
         measured_ns: What the window takes without a profiler, where given.
         profiler_ns: What the profiler is taken to cost per recorded call, range and operator; 0 unless measured.
+        profiler_low_ns: The least that explains what was measured; 0 unless measured.
+        profiler_high_ns: The most.
     """
 
     kind: ClassVar[Literal["whatif"]] = "whatif"
@@ -112,6 +116,8 @@ class WhatIf:
     single: tuple[Single, ...] = ()
     measured_ns: float | None = None
     profiler_ns: float = 0.0
+    profiler_low_ns: float = 0.0
+    profiler_high_ns: float = 0.0
 
     @property
     def gain_ns(self) -> int:
@@ -148,12 +154,10 @@ def whatif_of(
         measured_ns: What the window takes without the profiler.
     """
     known = prepared(report)
-    cost = 0.0 if measured_ns is None else profiler_cost(report, *known, measured_ns)
-    before = Changes(profiler_ns=cost)
-    now = _replayed(report, known, before, "lag")
-    after = together(before, changes)
-    then, state = _replayed(report, known, after, "lag")
-    low, high = (_replayed(report, known, after, lags)[0].end - known.network.start for lags in ("low", "high"))
+    costs = Costs(0, 0, 0) if measured_ns is None else _costs(report, known, measured_ns)
+    now = _replayed(report, known, Changes(profiler_ns=costs.found))
+    then, state = _replayed(report, known, together(Changes(profiler_ns=costs.found), changes))
+    low, high = _bounds(report, known, changes, costs)
     window, now_ns = report.scope.window, now[0].end - known.network.start
     return WhatIf(
         meta=report.meta,
@@ -166,15 +170,35 @@ def whatif_of(
         high_ns=high,
         amdahl_ns=max(now_ns - state.amdahl_ns, 0),
         critical=tuple(_critical(report, known, now, (then, state))),
-        single=tuple(_each(report, known, before, now_ns)) if each else (),
+        single=tuple(_each(report, known, costs, now_ns)) if each else (),
         measured_ns=measured_ns,
-        profiler_ns=cost,
+        profiler_ns=costs.found,
+        profiler_low_ns=costs.least,
+        profiler_high_ns=costs.most,
     )
 
 
-def _replayed(report: Report, known: Prepared, changes: Changes, lags: str) -> tuple[Replayed, Changed]:
+def _replayed(report: Report, known: Prepared, changes: Changes, lags: str = "lag") -> tuple[Replayed, Changed]:
     state = changed(report, known.network, changes, lags)
     return replayed(known.network, known.plan, state.values, state.lags), state
+
+
+def _took(report: Report, known: Prepared, changes: Changes, cost_ns: float, lags: str) -> int:
+    """What the window takes, where the profiler costs so much per event."""
+    after = together(Changes(profiler_ns=cost_ns), changes)
+    return _replayed(report, known, after, lags)[0].end - known.network.start
+
+
+def _bounds(report: Report, known: Prepared, changes: Changes, costs: Costs) -> tuple[int, int]:
+    """The least and the most that the window takes."""
+    sides = (costs.most, "low"), (costs.least, "high")
+    low, high = (_took(report, known, changes, *side) for side in sides)
+    return low, high
+
+
+def _costs(report: Report, known: Prepared, measured_ns: float) -> Costs:
+    """What the profiler costs, by what the window takes without it."""
+    return profiler_costs(cache(lambda cost_ns: _took(report, known, Changes(), cost_ns, "lag")), measured_ns)
 
 
 def _critical(
@@ -214,16 +238,15 @@ def _parts(report: Report, known: Prepared, found: Replayed, state: Changed) -> 
     return +parts
 
 
-def _each(report: Report, known: Prepared, before: Changes, now_ns: int) -> list[Single]:
+def _each(report: Report, known: Prepared, costs: Costs, now_ns: int) -> list[Single]:
     """Single changes, the largest gain first."""
     found = []
     for told, change in _single_changes(report):
         try:
-            after = together(before, change)
-            then, state = _replayed(report, known, after, "lag")
+            then, state = _replayed(report, known, together(Changes(profiler_ns=costs.found), change))
         except KanalyzeError:  # there is nothing of that kind
             continue
-        low, high = (_replayed(report, known, after, lags)[0].end - known.network.start for lags in ("low", "high"))
+        low, high = _bounds(report, known, change, costs)
         found.append(Single(told, then.end - known.network.start, low, high, max(now_ns - state.amdahl_ns, 0)))
     return sorted(found, key=lambda one: (one.then_ns, one.amdahl_ns, one.change))
 

@@ -33,10 +33,7 @@ def _per(found: WhatIf) -> PerIteration:
 def answer(found: WhatIf) -> str:
     """Time now and then, the bounds, and what Amdahl's law would have promised."""
     per = _per(found)
-    measured = ""
-    if found.measured_ns is not None:
-        cost = f"{units.time(found.profiler_ns)} per recorded call, range and operator"
-        measured = f" The profiler is taken to cost {cost}." if found.profiler_ns else _NOTHING_FOUND
+    measured = "" if found.measured_ns is None else f" {_profiler(found)}"
     if not found.changes:
         return f"The recording takes {per.time(found.now_ns)}.{measured}"
     between = f"{units.time(_each(found, found.low_ns))} to {units.time(_each(found, found.high_ns))}"
@@ -47,8 +44,19 @@ def answer(found: WhatIf) -> str:
     return f"{told}{amdahl if apart else ''}{measured}"
 
 
-#: What is said where the measured time does not tell the profiler's cost.
-_NOTHING_FOUND: Final = " What the profiler costs cannot be told from the measured time: the device is the limit."
+def _profiler(found: WhatIf) -> str:
+    """What the profiler is taken to cost, and how well that is known."""
+    low, high = units.time(found.profiler_low_ns), units.time(found.profiler_high_ns)
+    if found.profiler_ns:
+        return f"The profiler is taken to cost {units.time(found.profiler_ns)} ({low} to {high}) per {_EVENT}."
+    if found.profiler_high_ns:
+        untold = "What the profiler costs cannot be told from the measured time"
+        return f"{untold}: the bounds take {low} to {high} per {_EVENT}."
+    return "No cost of the profiler explains the measured time."
+
+
+#: What a profiler's cost is of.
+_EVENT: Final = "recorded call, range and operator"
 
 
 def _each(found: WhatIf, ns: float) -> float:

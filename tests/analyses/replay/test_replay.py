@@ -193,10 +193,69 @@ def test_single_changes_by_gain():
 
 def test_the_measured_time_tells_what_the_profiler_costs():
     found = whatif_of(_host_bound(1000), Changes(), [], each=False, measured_ns=900_000)
-    assert 0 < found.profiler_ns < 5_000
+    assert 0 < found.profiler_low_ns < found.profiler_ns < found.profiler_high_ns < 10_000
     assert found.then_ns == found.now_ns == pytest.approx(900_000, abs=200)
+    assert (found.low_ns, found.high_ns) == pytest.approx((873_000, 927_000), abs=3_000)
+
+
+def test_a_cost_that_does_not_explain_what_was_measured_is_none():
     none = whatif_of(_host_bound(1000), Changes(), [], each=False, measured_ns=100)
-    assert (none.profiler_ns, none.now_ns) == (0, 965_000)
+    assert (none.profiler_ns, none.now_ns, none.high_ns) == (0, 965_000, 965_000)
+    slower = whatif_of(_host_bound(1000), Changes(), [], each=False, measured_ns=2_000_000)
+    assert (slower.profiler_high_ns, slower.low_ns) == (0, 965_000)
+
+
+def test_of_a_device_bound_program_the_bounds_have_what_the_host_may_take_without_the_profiler():
+    change = Changes(faster=(("gemm", 100),))
+    found = whatif_of(_device_bound(), change, [], each=False, measured_ns=520_000)
+    assert (found.profiler_ns, found.profiler_low_ns, found.profiler_high_ns) == (0, 0, 50_000)
+    assert 65_000 < found.then_ns == found.high_ns  # the host as recorded
+    assert found.low_ns == 25_000  # and without any: what is left of ten kernels, the gaps between them, the return
+
+
+def test_what_a_call_cannot_have_cost_is_taken_from_the_host_code_behind_it():
+    events = [call("cudaLaunchKernel", at, at + 1_000, correlation=at) for at in range(0, 100_000, 10_000)]
+    found = whatif_of(
+        report([*events, kernel(95_000, 95_100, correlation=90_000)]), Changes(), [], each=False, measured_ns=55_000
+    )
+    assert found.profiler_ns == pytest.approx(4_300, abs=150)
+    assert found.now_ns == pytest.approx(55_000, abs=150)
+
+
+def test_changes_of_one_thing_multiply():
+    twice = whatif_of(_host_bound(1000), Changes(faster=(("gemm", 2), ("*", 3))), [], each=False, measured_ns=None)
+    once = whatif_of(_host_bound(1000), Changes(faster=(("gemm", 6),)), [], each=False, measured_ns=None)
+    assert twice.then_ns == pytest.approx(once.then_ns, abs=20)
+    change = Changes(faster=(("gemm", 1000), ("host", 2), ("host:prepare", 3)))
+    host = whatif_of(_host_bound(1000), change, [], each=False, measured_ns=None)
+    each = 5_000 + 15_000 / 2 + 80_000 / 6  # call, host code outside of the range and in it
+    assert host.then_ns == pytest.approx(9 * each + 5_000 + 2_000 + 8_000, abs=1_000)  # launched, begun, returned
+
+
+def _device_bound():
+    """Launches one after the other, and kernels that take longer; the host then waits."""
+    events = []
+    for step in range(10):
+        events.append(call("cudaLaunchKernel", 6_000 * step, 6_000 * step + 5_000, correlation=step))
+        start = 4_000 + 51_000 * step
+        events.append(kernel(start, start + 50_000, name="gemm", correlation=step))
+    return report([*events, call("cudaDeviceSynchronize", 62_000, 520_000)])
+
+
+def test_the_end_of_a_window_does_not_wait_for_a_host_that_waits():
+    part = _device_bound().narrow(window="55us..513us")  # from the start of the second kernel to the last one's end
+    found = whatif_of(part, Changes(faster=(("gemm", 2),)), [], each=False, measured_ns=None)
+    assert (found.now_ns, found.then_ns) == (458_000, 458_000 - 9 * 25_000)
+    cut = _device_bound().narrow(window="55us..500us")
+    halved = whatif_of(cut, Changes(faster=(("gemm", 2),)), [], each=False, measured_ns=None)
+    assert halved.then_ns == 8 * 25_000 + 8 * 1_000 + 37_000 // 2
+
+
+def test_a_launch_that_nothing_waited_for_takes_no_longer_than_launches_do():
+    events = [call("cudaLaunchKernel", 0, 5_000, correlation=0), kernel(4_000, 300_000, name="gemm", correlation=0)]
+    events += [call("cudaLaunchKernel", 6_000, 8_000, correlation=1), kernel(301_000, 302_000, name="b", correlation=1)]
+    found = whatif_of(report(events), Changes(faster=(("gemm", 1000),)), [], each=False, measured_ns=None)
+    assert found.then_ns == 8_000 + 10_000 + 1_000
 
 
 def test_a_network_ends_at_the_window():
