@@ -55,6 +55,7 @@ def test_modules_of_our_own_are_imported_inside_functions_only_by_the_command_li
         "analyzer/readers/storage/sqlite_file.py",
         "analyzer/analyses/naming/_same_launches.py",
         "analyzer/analyses/communication/_partners.py",
+        "analyzer/analyses/page/overview_page.py",
     )
     deferring_polars = ("analyzer/readers/torch/read_json.py", "analyzer/readers/torch/cache.py")  # while others decode
     deferring_readers = ("analyzer/sides.py",)  # two baselines need none

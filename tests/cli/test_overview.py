@@ -89,6 +89,17 @@ def test_json_of_the_page_leads_to_the_tables():
     assert all(run("explain", finding["rule"]).status == 0 for finding in found["findings"])
 
 
+def test_a_remedy_that_saves_next_to_nothing_is_left_to_the_full_page():
+    path = REPORTS / "emit_nvtx.sqlite"
+    found = json.loads(run("summarize", path, "--format", "json").text)
+    least = found["windows"][0]["window_ns"] / 1000
+    assert all((one["replayed_ns"] or least) >= least for one in found["findings"])
+    every = json.loads(run("show", "findings", path, "--window", "steady", "--format", "json").text)
+    (left,) = [one for one in every if one["rule"] == "small-grid"]
+    assert left["replayed_ns"] == 0 < least < left["at_stake_ns"]
+    assert "small-grid" not in [one["rule"] for one in found["findings"]]
+
+
 def test_markdown_has_the_same_parts():
     text = page(MLP, "--format", "markdown")
     assert "#### What to do first" in text

@@ -27,9 +27,12 @@ from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, 
 from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.iterations.phases import phases
+from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.launches.hot_kernels import TABLE as HOT_KERNELS
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
+from kanalyze.analyses.operators.ops import TABLE as OPS
+from kanalyze.analyses.operators.ops import ops
 from kanalyze.analyses.page._headline import page_answer, process_count, windows_of
 from kanalyze.analyses.page._path_answer import path_answer
 from kanalyze.analyses.page._reading_plan import forget_iterations, read_first, reads_of
@@ -48,8 +51,10 @@ if TYPE_CHECKING:
     from kanalyze.report import Meta, Report
     from kanalyze.window import Scope, Window
 
-#: What the page is computed from, whatever it is of; operators and the critical path need nothing else.
-READS: Final = reads_of((LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS), "devices", "processes")
+#: What the page is computed from, whatever it is of; the critical path needs nothing else.
+READS: Final = reads_of(
+    (LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS, OPS), "devices", "processes"
+)
 
 #: What the GPU does in an iteration, or waits for, by bucket.
 _DOES: Final = {
@@ -167,7 +172,7 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
         forget_iterations(report)
     found = ranked(view) if "ledger" in tables and tables["ledger"].height else []
     usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
-    findings = sorted(with_replays(view, usual, MOST_REPLAYED), key=_rank, reverse=True)
+    findings = _worth_doing(view, usual)
     answer = page_answer(view, spans, tables) if steady is None else _answer(steady, tables, findings)
     sampled = sampled_beside(report)
     return Overview(
@@ -186,6 +191,15 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
         zero_ns=report.zero_ns,
         named=told_briefly(view, tables["culprits"]) if "culprits" in tables else "",
     )
+
+
+def _worth_doing(view: Report, found: list[Finding]) -> list[Finding]:
+    """The findings on a part, what gains most first; without those that gain too little by a replay for a sentence."""
+    told = with_replays(view, found, MOST_REPLAYED)
+    if not told:
+        return []
+    least = least_worth_saying(view)
+    return sorted((one for one in told if one.gain_ns >= least[one.device]), key=_rank, reverse=True)
 
 
 def _rank(finding: Finding) -> float:
@@ -214,12 +228,10 @@ def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dic
         makers["phases"] = lambda: phases(report)
         makers["spread"] = lambda: spread_of(report, steady)
         if device_operations(report).height + report.kind("api").height <= _MOST_ON_PATH:
-            from kanalyze.analyses.critical.critical_path import critical_path  # noqa: PLC0415 - not for a whole page
+            from kanalyze.analyses.critical.critical_path import critical_path  # noqa: PLC0415 - imports numpy
 
             makers["critical_path"] = lambda: critical_path(report, window=steady.window)
     if "op" in report.kinds:
-        from kanalyze.analyses.operators.ops import ops  # noqa: PLC0415 - for traces only
-
         makers["ops"] = lambda: ops(of_device)
     return makers
 

@@ -41,6 +41,9 @@ _BUCKETS: Final = 6
 _MORE_BUCKETS: Final = 4
 _DETAILS: Final = 3
 
+#: Room for the remark on the times of findings, beside the title at 80 columns.
+_REMARK: Final = 62
+
 #: What is left of a ledger beside its largest buckets.
 _REST: Final = "rest"
 
@@ -94,11 +97,15 @@ def _per(window: Window | None) -> PerIteration:
     return PerIteration(window.count, window.each or "iteration")
 
 
-def _words(per: PerIteration) -> str:
-    """Remark on times and counts: ``average of 60 steps``; empty where they are totals."""
+def _words(found: Overview, per: PerIteration) -> str:
+    """Remark on times and counts: ``average of 60 steps``; empty where they are totals.
+
+    ``in a row`` where there are more such steps, of which the answer tells the median.
+    """
     if not per.iterations:
         return ""
-    return f"one {per.each}" if per.iterations == 1 else f"average of {per.all}"
+    some = found.steady is not None and per.iterations < found.steady.usual.height
+    return f"one {per.each}" if per.iterations == 1 else f"average of {per.all}{' in a row' if some else ''}"
 
 
 def _heading(found: Overview) -> list[str]:
@@ -126,7 +133,7 @@ def _ledger(found: Overview, per: PerIteration, window: dict[str, Any]) -> Calla
         rows = rows.filter(pl.col("bucket") != _LOADING)
     sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
     length = int(sums.get_column("ns").sum())
-    shown, words = round(length / (per.iterations or 1)), _words(per)
+    shown, words = round(length / (per.iterations or 1)), _words(found, per)
     buckets = [(str(bucket), ns) for bucket, ns in sums.iter_rows()]
     apportioned = units.apportioned([ns for _, ns in buckets], shown)
     texts = units.adding_up(apportioned, shown)
@@ -316,9 +323,11 @@ def _finding(finding: Finding, per: PerIteration) -> First:
 
 
 def _first_remark(per: PerIteration, findings: Sequence[Finding]) -> str:
-    """Remark on the times of findings."""
-    takes = f"time {per.of} that it takes" if per.iterations else "time that it takes"
-    return takes if all(one.replayed_ns is None for one in findings) else f"{takes}; → saved, by replay"
+    """Remark on the times of findings, as long as there is room for at 80 columns."""
+    takes = "GPU time that it takes"
+    told = [f"GPU time {per.of} that it takes", f"GPU time {per.of}", takes] if per.iterations else [takes]
+    saved = "" if all(one.replayed_ns is None for one in findings) else "; → saved in all, by replay"
+    return next((text for one in told if len(text := f"{one}{saved}") <= _REMARK), f"{takes}{saved}")
 
 
 def _once_apart(found: Overview) -> bool:

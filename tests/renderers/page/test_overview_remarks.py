@@ -1,0 +1,29 @@
+"""What stands beside the titles of the first page."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from kanalyze.renderers.page.overview import _first_remark
+from kanalyze.window import PerIteration
+
+
+@pytest.mark.parametrize(
+    ("each", "told"),
+    [
+        ("step", "GPU time of a step that it takes; → saved in all, by replay"),
+        ("iteration", "GPU time of an iteration; → saved in all, by replay"),
+        ("train_step_of_the_first_network", "GPU time that it takes; → saved in all, by replay"),
+    ],
+)
+def test_times_of_findings_are_told_in_the_room_that_there_is(each, told):
+    remark = _first_remark(PerIteration(7, each), [SimpleNamespace(replayed_ns=ns) for ns in (None, 5)])
+    assert remark == told
+    assert len(f"WHAT TO DO FIRST  {remark}") <= 80
+
+
+def test_without_a_replay_nothing_is_saved_by_one():
+    assert _first_remark(PerIteration(7, "step"), [SimpleNamespace(replayed_ns=None)]) == (
+        "GPU time of a step that it takes"
+    )
+    assert _first_remark(PerIteration(None, ""), []) == "GPU time that it takes"
