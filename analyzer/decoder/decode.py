@@ -32,7 +32,11 @@ _DECODERS: Final[tuple[Callable[[Spelled], dict[str, Any] | None], ...]] = (
 _EXACT: Final = ("aten", "inductor", "deep_ep", "cudnn", "cub", "thrust")
 
 
-@lru_cache(maxsize=1 << 12)
+#: Names that are kept; rules ask for all names of a report one after the other, so that fewer would keep none of them.
+_KEPT: Final = 1 << 16
+
+
+@lru_cache(maxsize=_KEPT)
 def decode(name: str) -> KernelName:
     """Decodes a kernel name, see :class:`kanalyze.decoder.fields.KernelName`.
 
@@ -40,6 +44,7 @@ def decode(name: str) -> KernelName:
     """
     apart = spelled(name)
     found = next((fields for decoder in _DECODERS if (fields := decoder(apart))), {})
-    if found.get("family", OTHER) == OTHER and found.get("library") not in _EXACT and (more := engines.words(apart)):
+    vague = bool(found) and found.get("family", OTHER) == OTHER and found.get("library") not in _EXACT
+    if vague and (more := engines.words(apart)):
         found = {**more, **{field: value for field, value in found.items() if field != "family" and value}}
     return KernelName(function=apart.function, **{"family": OTHER, **found})

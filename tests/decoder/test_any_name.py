@@ -110,3 +110,13 @@ def test_operators_are_told_apart_by_the_longest_name(text, told):
 @given(st.lists(st.sampled_from(["add", "_to_copy", "mul", "native_layer_norm", "_softmax"]), max_size=8))
 def test_joined_operators_are_found_again(names):
     assert operators("_".join(names), {"add", "_to_copy", "mul", "native_layer_norm", "_softmax"}) == tuple(names)
+
+
+def test_each_of_many_names_is_decoded_once():
+    names = [f"kernel_{number}" for number in range(5_000)]
+    for name in names:
+        decode(name)
+    before = decode.cache_info().misses
+    for name in names:
+        decode(name)
+    assert decode.cache_info().misses == before

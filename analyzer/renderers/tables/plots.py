@@ -172,7 +172,8 @@ def picture(draw: Callable[[Any], None], form: str, high: float, wide: float = _
     except ModuleNotFoundError as error:
         raise OutputError.without_package("a picture", "matplotlib", "plot") from error
     dated = {"svg": "Date", "pdf": "CreationDate"}
-    with mpl.rc_context({"svg.hashsalt": "kanalyze", "svg.fonttype": "none", "font.size": 9, "axes.titlesize": 10}):
+    titles: dict[Any, Any] = {"axes.titlesize": 10, "axes.titlelocation": "left", "axes.titleweight": "bold"}
+    with mpl.rc_context({"svg.hashsalt": "kanalyze", "svg.fonttype": "none", "font.size": 9, **titles}):
         figure = Figure(figsize=(wide, high), layout="constrained")
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)

@@ -40,7 +40,7 @@ def render(found: RoofPoints, form: str) -> bytes:
 def _draw(found: RoofPoints, axes: Any) -> None:  # noqa: ANN401 - matplotlib is not installed everywhere
     rows = found.points.to_dicts()
     axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
-    axes.set_title(outlets.picture(f"Roofline of {found.title}"), loc="left", fontweight="bold")
+    axes.set_title(outlets.picture(f"Roofline of {found.title}"))
     axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
     if rows:
         _roofs(axes, rows)
@@ -52,6 +52,7 @@ def _draw(found: RoofPoints, axes: Any) -> None:  # noqa: ANN401 - matplotlib is
         outlets.picture(f"area: time by {found.time_from}; blue: memory-bound, red: compute-bound{left}"),
         loc="right",
         fontsize=8,
+        fontweight="normal",
         color="#666666",
     )
 
