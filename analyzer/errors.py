@@ -200,9 +200,9 @@ class BadBaselineError(KanalyzeError):
     slug = "bad-baseline"
 
     @classmethod
-    def damaged(cls, path: Path, reason: str) -> BadBaselineError:
-        """Error: the baseline at `path` cannot be read because of `reason`."""
-        return cls(f"{path}: no baseline ({reason}).", "Make it again with `kanalyze compare --save FILE REPORT…`.")
+    def damaged(cls, path: Path, reason: str, what: str = "baseline", made: str = "--save FILE") -> BadBaselineError:
+        """Error: `path` cannot be read because of `reason`; it should be `what` the option `made`."""
+        return cls(f"{path}: no {what} ({reason}).", f"Make it again with `kanalyze compare {made} REPORT…`.")
 
     @classmethod
     def version(cls, path: Path, found: object, known: int) -> BadBaselineError:
@@ -380,14 +380,14 @@ class BadWindowError(KanalyzeError):
 
 
 class BadThresholdError(KanalyzeError):
-    """The argument of ``--threshold`` is invalid."""
+    """The argument of ``--threshold``, or of an option that takes a share, is invalid."""
 
     slug = "bad-threshold"
 
     @classmethod
-    def of(cls, text: str, what: str, example: str) -> BadThresholdError:
-        """Error: `text` is not `what` the table takes, such as `example`: unit missing or wrong, or not a number."""
-        return cls(f"--threshold {text!r}: not {what}.", f"Write a number with its unit, as in {example}.")
+    def of(cls, text: str, what: str, example: str, option: str = "--threshold") -> BadThresholdError:
+        """Error: `text` is not `what` the `option` takes, such as `example`: unit missing or wrong, or not a number."""
+        return cls(f"{option} {text!r}: not {what}.", f"Write a number with its unit, as in {example}.")
 
 
 class UnknownNameError(KanalyzeError):

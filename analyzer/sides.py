@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -49,8 +50,9 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
     """The paths of base and of new: two of them, the folder of an interleaved collection, or those of base apart.
 
     Raises:
-        IncomparableError: That is not clear.
+        IncomparableError: That is not clear, or a path is given twice.
     """
+    _refuse_twice([*base, *reports])
     if base:
         return [*base], [*reports]
     if len(reports) == 1:
@@ -61,6 +63,17 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
     if len(reports) != _TWO:
         raise IncomparableError.unclear(len(reports))
     return [reports[0]], [reports[1]]
+
+
+def _refuse_twice(given: Sequence[Report | Path]) -> None:
+    """Refuses a path that is given twice: one run that counts as two makes any difference look sure, or none."""
+    seen = set()
+    for one in given:
+        if not isinstance(one, Path):
+            continue
+        if (place := os.path.realpath(one)) in seen:  # which raises nothing of a link to itself
+            raise IncomparableError(f"{one} is given twice.", "Give each run once, on one side.")
+        seen.add(place)
 
 
 def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], asked: Asked) -> Comparison:
@@ -147,15 +160,24 @@ def _whole(tool: str, found: list[Digest], given: Sequence[Report | Path], reaso
 
 def digests(given: Sequence[Report | Path], asked: Asked, part: Part = STEADY) -> dict[str, list[Digest]]:
     """The runs of a side by tool, all ranks of each; a report is closed before the next one is opened."""
+    _refuse_twice(given)
     found: dict[str, list[Digest]] = {}
     for one in given:
         if isinstance(one, Path) and one.suffix == SUFFIX:
-            every = loaded(_bytes(one), one)
+            every = _in_window(loaded(_bytes(one), one), one, asked)
         else:
             every = [digest for report in opened_of(one, asked) for digest in _of_report(report, asked, part)]
         for digest in every:
             found.setdefault(digest.about.tool.partition(" ")[0], []).append(digest)
     return found
+
+
+def _in_window(runs: list[Digest], path: Path, asked: Asked) -> list[Digest]:
+    """The runs of a baseline, which was made of a window where one is asked for."""
+    window = asked.where.get("window")
+    if window is not None and str(window) != STEADY and any(one.about.scope in (STEADY, WHOLE) for one in runs):
+        raise IncomparableError.steps(f"{path} was made without --window {str(window)!r}")
+    return runs
 
 
 def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Digest]:

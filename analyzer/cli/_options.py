@@ -84,7 +84,7 @@ def in_one_thread_if_small(command: F) -> F:
 
     @wraps(command)
     def chosen(*arguments: object, **options: object) -> object:
-        paths = cast("Sequence[Path]", options.get("reports") or [options["report"]])
+        paths = cast("Sequence[Path]", options["reports"] if "reports" in options else [options["report"]])
         size = sum(map(_bytes, paths))
         small = size < _SMALL_BYTES
         click.get_current_context().meta[_EVERYTHING] = small

@@ -120,7 +120,7 @@ def _asked(options: dict[str, Any]) -> Asked:
 
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
-    effect, floor = _share(options["least"], _LEAST), options["floor"]
+    effect, floor = _share("--least", options["least"], _LEAST), options["floor"]
     if floor is None:
         limits = Limits(effect)
     else:
@@ -131,13 +131,13 @@ def _asked(options: dict[str, Any]) -> Asked:
     return Asked(part(where), not where["no_cache"], progress_shown(), doubted, limits, print_left_out)
 
 
-def _share(text: str, example: str) -> float:
+def _share(option: str, text: str, example: str) -> float:
     """A share above 0 and below 1."""
     from kanalyze.units import parse_percent  # noqa: PLC0415 - --help need not import polars
 
     found = parse_percent(text)
     if found is None or not 0 < found < 1:
-        raise BadThresholdError.of(text, "a share between 0 and 100 %", example)
+        raise BadThresholdError.of(text, "a share between 0 and 100 %", example, option)
     return found
 
 
@@ -177,5 +177,5 @@ def _gated(found: Comparison, options: dict[str, Any]) -> Comparison:
     for kind in options["allow"]:
         if kind not in KINDS:
             raise UnknownNameError.of("kind of doubt", kind, KINDS)
-    limit = _share(options["fail_above"], "3%")
+    limit = _share("--fail-above", options["fail_above"], "3%")
     return replace(found, gate=gate_of(found, limit, options["metric"], options["allow"]))

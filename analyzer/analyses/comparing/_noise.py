@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: The layout of a stored floor.
 VERSION: Final = 1
 
+#: What a stored floor is called, and the option that makes one.
+_MADE: Final = ("noise floor", "--noise -o FILE.json")
+
 #: The part of all kernels whose noise is below that of the floor for single kernels.
 _MOST: Final = 0.95
 
@@ -118,10 +121,10 @@ def read_floor(content: bytes, path: Path) -> tuple[float, float]:
     try:
         told = json.loads(content)
         if told["floor"] != VERSION:
-            raise BadBaselineError.version(path, told["floor"], VERSION)
+            raise BadBaselineError.damaged(path, f"of version {told['floor']}, not {VERSION}", *_MADE)
         step, rows = float(told["step"]), float(told["rows"])
     except (ValueError, TypeError, KeyError) as why:
-        raise BadBaselineError.damaged(path, str(why)) from None
+        raise BadBaselineError.damaged(path, str(why), *_MADE) from None
     if not (0 <= step < np.inf and 0 <= rows < np.inf):
-        raise BadBaselineError.damaged(path, "its floors are no shares")
+        raise BadBaselineError.damaged(path, "its floors are no shares", *_MADE)
     return step, rows

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts, whole_means
+from kanalyze.analyses.iterations._parts_of_step import BETWEEN
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ TABLE: Final = Table(
     "rows sum to an iteration of the host, which is not that of `compare` where the host runs ahead.",
     (
         Column("range", pl.String, "Its name; (between them) is the time in none of them."),
-        *COUNTS,
+        *(replace(one, doc=f"{one.doc[:-1]}; null for the time in none.", nullable=True) for one in COUNTS),
         *TIMES,
         Column("base_busy_ns", pl.Int64, "Time of it in which the GPU was busy, in base."),
         Column("new_busy_ns", pl.Int64, "The same in new."),
@@ -45,4 +47,5 @@ def compare_ranges(pair: Pair) -> pl.DataFrame:
         return TABLE.empty()
     busy = whole_means("busy_ns", values["busy_ns"])
     frame = pl.DataFrame([*keys, *counts(*values["count"]), *compared(pair, *values["ns"]), *busy])
-    return TABLE.select(by_size(frame, "range"))
+    told = frame.with_columns(pl.when(pl.col("range") != BETWEEN).then(pl.col("base_count", "new_count")))
+    return TABLE.select(by_size(told, "range"))

@@ -238,15 +238,20 @@ def _waterfall(found: Comparison, top: int) -> Section:
     cells.append(("together", units.time(verdict.base_ns), units.time(verdict.new_ns), signed(delta), ""))
     heads = (Head("bucket", left=True), Head("base"), Head("new"), Head("difference"), Head("", left=True))
     remark = f"per {found.each}, mean of {units.plural(len(found.base.digests), 'run')} and {len(found.new.digests)}"
-    foot = _unchanged(found.table("compare_kernels"))
+    foot = _unchanged(found)
     return Section("WHERE THE DIFFERENCE WENT", remark if found.base.about.each else "", Grid(heads, cells), foot)
 
 
-def _unchanged(kernels: pl.DataFrame) -> str:
-    """Remark that no kernel changed, where there are some; those that did have a section."""
-    if kernels.is_empty() or kernels.get_column("changed").any():
-        return ""
-    return f"Kernels and copies: {kernels.height:,} within noise."
+def _unchanged(found: Comparison) -> str:
+    """Remark on how many rows are within noise of the tables in which nothing changed; the others have a section."""
+    tables = {
+        "kernels and copies": found.table("compare_kernels"),
+        "operators": found.table("compare_ops"),
+        "ranges": found.table("compare_ranges"),
+        "calls that wait": found.table("compare_calls").filter("blocking"),
+    }
+    same = {title: rows.height for title, rows in tables.items() if rows.height and not rows["changed"].any()}
+    return f"Within noise: {', '.join(f'{title} ({rows:,})' for title, rows in same.items())}." if same else ""
 
 
 def _bar(part: float) -> str:
@@ -284,7 +289,7 @@ def _changes(
         (
             signed(row["delta_ns"]),
             *([row["change"]] if kinds else []),
-            f"{number(row['base_count'])} → {number(row['new_count'])}",
+            "" if row["base_count"] is None else f"{number(row['base_count'])} → {number(row['new_count'])}",
             f"{units.time(row['base_ns'])} → {units.time(row['new_ns'])}",
             told(row),
         )

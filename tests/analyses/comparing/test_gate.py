@@ -69,5 +69,5 @@ def test_one_run_has_no_noise():
     "content", [b"", b"{}", b'{"floor": 2, "step": 1, "rows": 1}', b'{"floor": 1, "step": "x", "rows": 1}']
 )
 def test_what_is_no_floor_is_an_error(content):
-    with pytest.raises(BadBaselineError):
+    with pytest.raises(BadBaselineError, match=r"floor\.json: no noise floor \("):
         read_floor(content, Path("floor.json"))

@@ -16,6 +16,7 @@ from kanalyze.digest import LAUNCHES, dumped
 from kanalyze.errors import IncomparableError
 from kanalyze.renderers.page.comparison import answer
 from kanalyze.sides import Asked, comparison, digests
+from support.command import SAMPLES, refused, run
 
 MARKED = Path(__file__).parents[3] / "tests" / "reports" / "findings_clean.sqlite"
 
@@ -69,6 +70,40 @@ def test_a_baseline_by_ranges_of_another_iteration_is_refused(unmarked, tmp_path
         comparison([saved], [unmarked], Asked({}))
 
 
+def test_a_baseline_of_no_window_is_not_compared_with_one(tmp_path):
+    """Its iterations would be compared with the window, or with all of new."""
+    saved = {}
+    for name, window in (("steps", None), ("window", "step#2")):
+        saved[name] = tmp_path / f"{name}.kz"
+        saved[name].write_bytes(dumped(digests([MARKED], Asked({"window": window}))["nsys"]))
+    with pytest.raises(IncomparableError, match=r"steps\.kz was made without --window 'step#2'"):
+        comparison([saved["steps"]], [MARKED], Asked({"window": "step#2"}))
+    with pytest.raises(IncomparableError, match="A baseline holds its iterations alone"):
+        comparison([saved["window"]], [MARKED], Asked({}))
+    found = comparison([saved["window"]], [MARKED], Asked({"window": "step#2"}))
+    assert found.verdict.base_ns == found.verdict.new_ns
+
+
+@pytest.mark.parametrize("words", [["--base", "a", "--base", "a", "b"], ["a", "a"], ["--noise", "a", "./a"]], ids=str)
+def test_a_run_that_is_given_twice_is_refused(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        shutil.copy(MARKED, name)
+    assert refused(run("compare", *words))[0].startswith("a is given twice.")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "0 reports: which of them are base, and which new?"),
+        (["--least", "2", "a", "b"], "--least '2': not a share between 0 and 100 %."),
+        (["--fail-above", "0", SAMPLES / "loop_base.kz", SAMPLES / "loop_fuse.kz"], "--fail-above '0': not a share"),
+    ],
+)
+def test_what_is_wrong_is_called_by_its_name(words, told):
+    assert refused(run("compare", *words))[0].startswith(told)
+
+
 @pytest.mark.parametrize(
     ("base", "new", "same"),
     [
@@ -85,11 +120,11 @@ def test_iterations_of_mostly_the_same_launches_are_the_same_thing(base, new, sa
 
 
 def test_ways_differ_only_where_both_sides_have_some():
-    def run(found_by):
+    def runs_by(found_by):
         one = digest(slots(plain("a"), 100))
         return replace(one, about=replace(one.about, found_by=found_by))
 
-    assert not found_otherwise([run("launches")], [run("launches")])
-    assert not found_otherwise([run("ranges forward to optimizer")], [run("ranges")])
-    assert not found_otherwise([run("")], [run("ranges")])
-    assert "by ranges in base, by profiler" in found_otherwise([run("ranges")], [run("profiler steps")])
+    assert not found_otherwise([runs_by("launches")], [runs_by("launches")])
+    assert not found_otherwise([runs_by("ranges forward to optimizer")], [runs_by("ranges")])
+    assert not found_otherwise([runs_by("")], [runs_by("ranges")])
+    assert "by ranges in base, by profiler" in found_otherwise([runs_by("ranges")], [runs_by("profiler steps")])
