@@ -283,11 +283,13 @@ def print_steps(draws: int) -> None:
 def print_kernels(draws: int) -> None:
     """Rates of many kernels at once."""
     rows = []
-    for kernels, runs, common in (
-        *((200, runs, common) for runs in (2, 3, 4) for common in (0.0, 0.002, 0.005, 0.01)),
-        *((kernels, 3, 0.0) for kernels in (10, 30, 60)),
+    for kernels, runs, common, times_more in (  # a clock is one value, however many kernels there are
+        *((200, runs, 0.0, 1) for runs in (2, 3, 4)),
+        *((60, runs, common, 3) for runs in (2, 3, 4) for common in (0.002, 0.005, 0.01)),
+        *((kernels, 3, 0.0, 1) for kernels in (10, 30, 60)),
     ):
-        ours, welch = (KernelRates(method, runs, common, kernels, draws) for method in ("moderated", "welch"))
+        count = times_more * draws
+        ours, welch = (KernelRates(method, runs, common, kernels, count) for method in ("moderated", "welch"))
         shares = (ours.false_share, ours.alarms, ours.coverage, ours.found, welch.false_share, welch.found)
         rows.append([f"{kernels}, {runs} v {runs}, {percent(common)}", *map(percent, shares)])
     head = ["kernels, runs, common part", "false", "alarms", "coverage", "found", "false, Welch", "found, Welch"]

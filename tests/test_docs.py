@@ -78,6 +78,20 @@ def test_the_table_of_the_seeds_has_the_verdicts_of_compare():
         assert told.replace(", 3 against 3 runs", "").startswith(said), names
 
 
+def test_the_table_of_changes_has_the_verdicts_of_compare():
+    text = sections((ROOT / "docs/comparing.md").read_text())["Held against the machine"]
+    rows = re.findall(r"^\| `(\w+)`: [^|]+ \| [^|]+ \| ([^|]+) \| ([^|:]+)[^|]*\|$", text, flags=re.MULTILINE)
+    assert len(rows) == 6
+    for name, said, where in rows:
+        sides = ([ROOT / f"sample_reports/changes/{name}_{side}.kz"] for side in ("base", "new"))
+        told = answer(comparison(*sides, Asked({}))).removeprefix("A step ")
+        told = re.sub(r", \d against \d runs, interleaved", "", told)
+        assert told.startswith(said), name
+        assert where.startswith("no kernel or copy") or f": {where.partition(';')[0]}" in told.replace(", api", ""), (
+            name
+        )
+
+
 @pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)
 @pytest.mark.usefixtures("folder")
 def test_python_examples_give_what_they_show(path):

@@ -152,11 +152,14 @@ def test_a_comparison_shows_its_page(fused):
     assert "872.3 µs" in text_of(fused.buckets._repr_html_())
 
 
-def test_a_side_is_a_report_a_path_or_several_of_these(fused):
+def test_a_side_is_a_report_a_path_or_several_of_these(fused, tmp_path):
     base, new = (SAMPLES / f"loop_{name}.kz" for name in ("base", "fuse"))
     for given in (str(base), [base], (one for one in [str(base)])):
         assert kanalyze.compare(given, new).verdict == fused.verdict
-    assert [*kanalyze.compare([base, base], new).base.values_ns] == [*fused.base.values_ns] * 2
+    copy = shutil.copy(base, tmp_path)
+    assert [*kanalyze.compare([base, copy], new).base.values_ns] == [*fused.base.values_ns] * 2
+    with pytest.raises(kanalyze.KanalyzeError, match="is given twice"):
+        kanalyze.compare([base, base], new)
     report = kanalyze.read(ADD)
     assert kanalyze.compare(report, ADD).verdict.base_ns == kanalyze.compare(ADD, [report]).verdict.new_ns > 0
 
