@@ -33,18 +33,18 @@ def in_order(frame: pl.DataFrame, column: str) -> pl.DataFrame:
 def in_order_of(frame: pl.DataFrame, columns: Sequence[str], ties: Sequence[str]) -> pl.DataFrame:
     """`frame` sorted by `columns`, then by `ties`, equal rows in their order; the last of `columns` has no nulls.
 
-    By one after the other, the last one first; by `ties` only where there are any. 3 million calls of three threads
-    take 0.07 s, since they are sorted by start already; ``sort`` by thread, start and end takes 1.4.
+    By one column after the other, the last one first, and by `ties` only rows with equal neighbours. 3 million calls of
+    three threads take 0.07 s, since they are sorted by start already; ``sort`` by thread, start and end takes 1.4.
     """
-    line = _by_each(frame, columns)
-    values = line.get_column(columns[-1])
-    return _by_each(frame, (*columns, *ties)) if (values.slice(1) == values.head(-1)).any() else line
-
-
-def _by_each(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     for column in reversed(columns):
         frame = in_order(frame, column)
-    return frame
+    values = frame.get_column(columns[-1])
+    same, edge = values.slice(1) == values.head(-1), pl.Series([False])
+    if not same.any():
+        return frame
+    rows = (same.clone().extend(edge) | edge.extend(same)).arg_true()
+    tied = frame[rows].select(pl.arg_sort_by(*columns, *ties, maintain_order=True)).to_series()
+    return frame[pl.int_range(frame.height, dtype=pl.UInt32, eager=True).scatter(rows, rows[tied])]
 
 
 def first_seen(values: pl.Series) -> pl.Series:

@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.columns.ordering import first_seen, in_order, repeated
+from kanalyze.columns.ordering import first_seen, in_order, in_order_of, repeated
 
 PAIRS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.integers(0, 3)), max_size=20)
 
@@ -24,3 +24,14 @@ def test_first_and_repeated_values_are_those_of_a_list(values, ordered):
 def test_rows_in_order_are_sorted_rows(pairs):
     frame = pl.DataFrame(pairs, schema={"a": pl.Int64, "b": pl.Int64}, orient="row").with_row_index("at")
     assert in_order(frame, "b").equals(frame.sort("b", maintain_order=True))
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 3), max_size=12))
+def test_rows_in_order_of_several_columns_are_sorted_rows(triples):
+    frame = pl.DataFrame(triples, schema=dict.fromkeys("abc", pl.Int64), orient="row").with_row_index("row")
+    expected = [(*triple, row) for row, triple in enumerate(triples)]
+    found = in_order_of(frame, ("a", "b"), ("c",)).select("a", "b", "c", "row").rows()
+    assert found == sorted(expected)
+    assert in_order_of(frame, ("a",), ("c", "b")).get_column("row").to_list() == [
+        row for *_, row in sorted((a, c, b, row) for a, b, c, row in expected)
+    ]

@@ -13,7 +13,7 @@ from kanalyze.analyses.critical._walk import CAUSES
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, operations
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.columns.grouping import grouped
+from kanalyze.columns.grouping import grouped, slices
 from kanalyze.columns.lookup import gathered, taken
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
@@ -97,7 +97,7 @@ BY_KERNEL: Final = Table(
             "slack_ns",
             pl.Int64,
             "How much longer one of its launches may take, all else as it was, before the window's end moves: the "
-            "least of them, 0 on the path; null where none ends in the window, and of millions of launches.",
+            "least of them, 0 on the path; null where none ends in the window, and of tens of millions of launches.",
             nullable=True,
         ),
         Column("median_slack_ns", pl.Float64, "The median of its launches.", nullable=True),
@@ -219,11 +219,12 @@ def _sums(report: Report, pieces: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 
 def _by_cause(report: Report) -> pl.DataFrame:
-    pieces = named_pieces(report, path(report))
-    sums = _sums(report, path(report), "cause")
-    most = grouped(pieces, ("cause", "name"), [_NS.sum().alias("mostly_ns")]).sort(
-        "mostly_ns", pl.col("name").cast(pl.String), descending=[True, False]
-    )
+    every, keys = path(report), ("cause", "name")
+    sums = _sums(report, every, "cause")
+    ns = [_NS.sum().alias("mostly_ns")]
+    parts = pl.concat([grouped(named_pieces(report, part), keys, ns) for part in slices(every)])
+    most = parts.group_by(keys).agg(pl.col("mostly_ns").sum())
+    most = most.sort("mostly_ns", pl.col("name").cast(pl.String), descending=[True, False])
     most = most.unique("cause", keep="first").rename({"name": "mostly"})
     return TABLE.select(sums.join(most, on="cause", maintain_order="left"))
 

@@ -50,6 +50,7 @@ def _stream(report: Report) -> pl.Series:
     return numbers.set(migrated(report), None)
 
 
+@once_per_process
 def migrated(report: Report) -> pl.Series:
     """Whether each operation is a migration of unified memory, which nothing submitted."""
     moved = beside(operations(report).select("event_id"), report.copy_detail, "migration_cause")

@@ -87,7 +87,7 @@ _COUNTS: Final = {"host-computes": 0.2, "low-utilisation": 0.2, "dram-bound": 0.
 _SEVERAL: Final = 2
 
 #: The critical path of a step is told in reports of so many operations and calls; others would take much longer.
-_MOST_ON_PATH: Final = 1 << 16
+_MOST_ON_PATH: Final = 1 << 17
 
 #: One-time costs are told in the answer from this share of the recording on.
 _START_UP: Final = 0.1
