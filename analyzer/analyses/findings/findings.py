@@ -11,18 +11,23 @@ import polars as pl
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
 from kanalyze.analyses.findings._replays import with_replays
+from kanalyze.analyses.findings.rules import sampled_units
 from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.launches._steady_window import WORTH_SAYING, least_worth_saying
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 from kanalyze.wording import worded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from kanalyze.report import Report
 
 TABLE: Final = Table(
@@ -84,6 +89,10 @@ TABLE: Final = Table(
 )
 
 
+#: Findings on the same kernels, by the shape of the grid and by sampled counters.
+_SMALL_GRID: Final = "small-grid"
+_FEW_SMS: Final = "few-sms"
+
 #: Remedies are replayed of reports with at most so many operations and calls: of more it takes many seconds.
 _MOST_REPLAYED: Final = 1 << 20
 
@@ -99,7 +108,13 @@ def ranked(report: Report) -> list[rules.Finding]:
     names = [found.name for found in pkgutil.iter_modules(rules.__path__) if not found.name.startswith("_")]
     modules = [import_module(f"{rules.__name__}.{name}") for name in names]
     # by name: what needs most memory (graph_candidate) comes before what keeps most (pageable_copy), 0.3 GB at 1 GB
-    every = sorted((rule for module in modules for rule in module.RULES), key=lambda rule: rule.__name__)
+    return _worth_saying(
+        report, sorted((rule for module in modules for rule in module.RULES), key=lambda rule: rule.__name__)
+    )
+
+
+def _worth_saying(report: Report, every: Sequence[Callable[[Report], list[rules.Finding]]]) -> list[rules.Finding]:
+    """The findings of some rules with enough time at stake, the costliest first."""
     found = [finding for some in side_by_side(report, every) for finding in some]
     least, lengths = least_worth_saying(report), {device: end - low for device, low, end in windows(report).iter_rows()}
     once = {device: WORTH_SAYING * ns for device, ns in lengths.items()}
@@ -108,6 +123,50 @@ def ranked(report: Report) -> list[rules.Finding]:
     words = interface(report)
     told = [_worded(one.brief, words) for one in worth]
     return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
+
+
+def ranked_with_samples(report: Report) -> list[rules.Finding]:
+    """The same, and after them those on the GPU's units in the run that nsys sampled, of a capture with one.
+
+    What they have at stake is the same part of this report's window as it is of that run's.
+    """
+    found = ranked(report)
+    other = _sampled_run(report)
+    if other is None:
+        return found
+    own, theirs = ({device: end - start for device, start, end in windows(one).iter_rows()} for one in (report, other))
+    try:
+        sampled = _worth_saying(other, sampled_units.RULES)
+    except KanalyzeError:  # which a table of that run says
+        return found
+    small = {name for one in found if one.rule == _SMALL_GRID for name in one.names}
+    return found + [
+        one._replace(
+            at_stake_ns=one.at_stake_ns * own[one.device] // max(theirs[one.device], 1),
+            text=f"In the run with samples: {one.text}",
+        )
+        for one in sampled
+        if one.device in own and not (one.rule == _FEW_SMS and small.intersection(one.names))
+    ]
+
+
+def _sampled_run(report: Report) -> Report | None:
+    """The run with samples of GPU counters beside a whole report or its steady part, and of that run the same."""
+    if report.scope.process is not None or report.table("gpu_metrics").height:
+        return None
+    try:
+        other = report.whole.sampled()
+        if other is None or other.table("gpu_metrics").is_empty():
+            return None
+        window = None
+        if report.scope.window is not None:
+            parts = known_steady_part(report.whole), known_steady_part(other)
+            if parts[0] is None or parts[1] is None or parts[0].window != report.scope.window:
+                return None
+            window = parts[1].window
+        return other.narrow(window=window, device=report.scope.device)
+    except KanalyzeError:  # as above
+        return None
 
 
 def _worded(one: rules.Finding, interface: str) -> rules.Finding:
@@ -122,7 +181,8 @@ def _worded(one: rules.Finding, interface: str) -> rules.Finding:
 def findings(report: Report) -> pl.DataFrame:
     """All findings about the report, what gains most first; kernel names are not shortened.
 
-    That is what a replay says that the remedy gains, and where none was made the time at stake.
+    That is what a replay says that the remedy gains, and where none was made the time at stake. Of a capture, the GPU's
+    units are those of its run with samples; what they have at stake is the same part of the window.
 
     Returns:
         :data:`TABLE`; empty if there are none.
@@ -134,7 +194,7 @@ def findings(report: Report) -> pl.DataFrame:
         rule, device, at_stake_ns, at_most, per_iteration_ns, replayed_ns, share, headline, action, where, sentence,
         remedy, table, definition.
     """
-    every = sorted(with_replays(report, ranked(report), _MOST_REPLAYED), key=lambda one: -one.gain_ns)
+    every = sorted(with_replays(report, ranked_with_samples(report), _MOST_REPLAYED), key=lambda one: -one.gain_ns)
     lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
     iterations = report.scope.window and report.scope.window.count
     rows = [

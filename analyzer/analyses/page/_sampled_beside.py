@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.sampled_units import RULES
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.iterations._sampling_cost import sampling_cost
 from kanalyze.analyses.iterations._steady import known_steady_part
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
 _NOTABLE: Final = 0.1
 _SAMPLES: Final = 20
 
-#: So many findings on the GPU's units are told.
-_TOLD: Final = 2
+_OF: Final = "of the time in which the GPU waits for the program's own code"
 
 #: Longer names are shortened.
 _LONGEST: Final = 48
@@ -38,7 +35,7 @@ def sampled_beside(report: Report) -> str:
         return ""
     try:
         view = _steady(other)
-        return f"{_most_waited_for(view)}{_units(view)}{sampling_cost(report, other)}"
+        return f"{_most_waited_for(view)}{sampling_cost(report, other)}"
     except KanalyzeError:  # which a table of that run says
         return ""
 
@@ -48,28 +45,28 @@ def _steady(report: Report) -> Report:
     return report if steady is None else report.narrow(window=steady.window)
 
 
-def _units(report: Report) -> str:
-    """Sentences of findings on the GPU's units in the steady part; empty where there are none."""
-    if report.table("gpu_metrics").is_empty():
-        return ""
-    rules = {rule.__name__.replace("_", "-") for rule in RULES}
-    found = [one for one in ranked(report) if one.rule in rules]
-    told = [one.headline.format(*(shortened(name, _LONGEST) for name in one.names)) for one in found[:_TOLD]]
-    return f"By its GPU metrics: {'; '.join(told)}. " if told else ""
-
-
 def _most_waited_for(report: Report) -> str:
-    """The function with most of the host time, on the GPU with most of it; empty without samples."""
+    """The function with most of the host time, on the GPU with most of it, and how much the thread was not let run.
+
+    Empty without samples, or where neither is a good part.
+    """
     try:
         rows = culprits(report, by="function")
     except KanalyzeError:
         return ""
     waited = rows.group_by("device").agg(pl.col("ns").sum()).sort("ns", "device", descending=[True, False])
     own = rows.join(waited.head(1), on="device", how="semi")
-    sums = own.drop_nulls("function").group_by("function").agg(pl.col("host_share", "samples").sum())
-    told = sums.filter((pl.col("host_share") >= _NOTABLE) & (pl.col("samples") >= _SAMPLES))
-    if told.is_empty():
-        return ""
-    name, share = told.sort("host_share", "function", descending=[True, False]).select("function", "host_share").row(0)
-    what = f"{percent(share)} of the time in which the GPU waits for the program's own code"
-    return f"In a run with samples, {shortened(name, _LONGEST)} is {what}. "
+    by_stack = pl.col("host_share").filter(pl.col("evidence") == "call stack").sum()
+    sums = own.drop_nulls("function").group_by("function").agg(pl.col("host_share", "samples").sum(), stack=by_stack)
+    # a stack of each call tells all of it, without samples
+    enough = (pl.col("samples") >= _SAMPLES) | (pl.col("stack") >= pl.col("host_share") / 2)
+    best = sums.filter((pl.col("host_share") >= _NOTABLE) & enough).sort(
+        "host_share", "function", descending=[True, False]
+    )
+    ready = float(own.filter(pl.col("state") == "runnable").get_column("host_share").sum())
+    told = []
+    if not best.is_empty():
+        told.append(f"{shortened(best.item(0, 'function'), _LONGEST)} is {percent(best.item(0, 'host_share'))} {_OF}")
+    if ready >= _NOTABLE:
+        told.append(f"its thread is ready but on no processor for {percent(ready)} {'of it' if told else _OF}")
+    return f"In a run with samples, {', and '.join(told)}. " if told else ""

@@ -12,7 +12,7 @@ from kanalyze.analyses.communication._partners import WAITING
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.findings._replays import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings.findings import TABLE as FINDINGS
-from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.findings import ranked_with_samples
 from kanalyze.analyses.findings.health import TABLE as HEALTH
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
@@ -170,7 +170,7 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
     tables, reasons = tables | more, reasons | further
     if many_events(report):
         forget_iterations(report)
-    found = ranked(view) if "ledger" in tables and tables["ledger"].height else []
+    found = ranked_with_samples(view) if "ledger" in tables and tables["ledger"].height else []
     usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
     findings = _worth_doing(view, usual)
     answer = page_answer(view, spans, tables) if steady is None else _answer(steady, tables, findings)

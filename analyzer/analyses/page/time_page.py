@@ -12,7 +12,7 @@ from kanalyze.analyses.device import copies
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings import findings, health
 from kanalyze.analyses.findings._replays import MOST_REPLAYED, with_replays
-from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.findings import ranked_with_samples
 from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation
@@ -167,7 +167,7 @@ def summarize(report: Report) -> Summary:
 
 def _findings(report: Report) -> list[Finding]:
     """The findings, what gains most first."""
-    return sorted(with_replays(report, ranked(report), MOST_REPLAYED), key=lambda one: -one.gain_ns)
+    return sorted(with_replays(report, ranked_with_samples(report), MOST_REPLAYED), key=lambda one: -one.gain_ns)
 
 
 def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:

@@ -1,6 +1,7 @@
 """The folder of a capture is read as its nsys report, with what was compiled beside it."""
 
 import json
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -250,13 +251,49 @@ def test_damaged_samples_are_left_alone_until_they_are_asked_for(sampled):
     assert run("show", "cpu_samples", sampled).status == 2
 
 
-def test_the_page_says_what_metrics_of_the_other_run_show(sampled):
-    for name in ("nsys", "samples"):
-        shutil.copyfile(REPORTS / "metrics_phases.sqlite", sampled / f"{name}.sqlite")
-    with closing(sqlite3.connect(sampled / "nsys.sqlite")) as plain:
+def without_metrics(folder, name):
+    """A capture whose run with samples has a report's metrics of the GPU, and whose plain run is the same without."""
+    for run_of in ("nsys", "samples"):
+        shutil.copyfile(REPORTS / f"{name}.sqlite", folder / f"{run_of}.sqlite")
+    with closing(sqlite3.connect(folder / "nsys.sqlite")) as plain, plain:
         plain.execute("DROP TABLE GPU_METRICS")
-        plain.commit()
-    told = " ".join(run("summarize", sampled).text.partition("WHERE")[0].split())
-    assert "By its GPU metrics: 6.0 % of the SMs are active: few_blocks(float *, long long). " in told
+
+
+def test_findings_on_the_gpus_units_are_of_the_run_with_samples(sampled):
+    without_metrics(sampled, "gpu_metrics")
+    found = {row["rule"]: row for row in kanalyze.findings(kanalyze.read(sampled)).iter_rows(named=True)}
+    alone = {row["rule"]: row for row in kanalyze.findings(kanalyze.read(REPORTS / "gpu_metrics.sqlite")).to_dicts()}
+    row, own = found["dram-bound"], alone["dram-bound"]
+    assert row["sentence"] == f"In the run with samples: {own['sentence']}"
+    assert {**row, "sentence": ""} == {**own, "sentence": ""}
+    assert "Kernels at DRAM's limit are 100.0 % of kernel time" in run("summarize", sampled).text
     ran = run("show", "gpu_units", sampled)
     assert (ran.status, f"gpu_units is from {sampled / 'samples.sqlite'}" in ran.error) == (0, True)
+
+
+def test_a_kernel_that_the_plain_run_finds_too_small_is_not_told_again(sampled):
+    without_metrics(sampled, "metrics_phases")
+    rules = kanalyze.findings(kanalyze.read(sampled)).get_column("rule").to_list()
+    assert rules.count("small-grid") == 1
+    assert "few-sms" not in rules
+
+
+def test_metrics_of_another_run_are_no_findings_of_a_part(sampled):
+    without_metrics(sampled, "gpu_metrics")
+    part = kanalyze.findings(kanalyze.read(sampled), window="+0ms..+900ms")
+    assert "dram-bound" not in part.get_column("rule").to_list()
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "share"),
+    [
+        ("sleep", r"In a run with samples, wait_for_disk\(double\) is (\S+) % of the time in which the GPU waits", 80),
+        ("crowded", r"In a run with samples, augment_images\(double\) is (\S+) % of the time in which", 35),
+        ("crowded", r" own code, and its thread is ready but on no processor for (\S+) % of it\. With samples", 65),
+    ],
+)
+def test_the_page_says_what_the_gpu_waits_for_in_the_run_with_samples(sampled, name, told, share):
+    for run_of in ("nsys", "samples"):
+        shutil.copyfile(SAMPLES / "sampled" / f"{name}.sqlite", sampled / f"{run_of}.sqlite")
+    page = " ".join(run("summarize", sampled).text.partition("WHERE")[0].split())
+    assert [float(found) for found in re.findall(told, page)] == [pytest.approx(share, abs=5)], page
