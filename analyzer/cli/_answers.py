@@ -161,14 +161,18 @@ def answered(
     raise failed
 
 
-def rows_of(
+def rows_of(  # noqa: PLR0913 - what commands ask for
     reports: Sequence[Path],
     declared: Table,
     where: Where,
     keywords: dict[str, Any] | None = None,
     opened: Opened | None = None,
+    first: int | None = None,
 ) -> pl.DataFrame:
-    """The table of one report or each of several, of all together, of two sides, or of a job."""
+    """The table of one report or each of several, of all together, of two sides, or of a job.
+
+    With `first`, of each report no more than so many rows are needed.
+    """
     from kanalyze import catalog  # noqa: PLC0415 - as above
 
     table = declared.name
@@ -179,9 +183,13 @@ def rows_of(
     if declared.together:
         first, *others = (opened or Opened()).once(("together",), lambda: opened_together(reports, where))
         return catalog.make(first, table, *others, **(keywords or {}), **part(where))
-    return _of_every_report(
-        reports, declared, where, lambda report: catalog.make(report, table, **(keywords or {})), opened
-    )
+
+    def make(report: Report) -> pl.DataFrame:
+        if first is not None:
+            return catalog.first(report, table, first, **(keywords or {}))
+        return catalog.make(report, table, **(keywords or {}))
+
+    return _of_every_report(reports, declared, where, make, opened)
 
 
 def _of_sides(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:

@@ -104,7 +104,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     keywords = _asked(options) | _threshold(threshold, declared.options)
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
-    rows = rows_of(reports, declared, where, keywords)
+    rows = rows_of(reports, declared, where, keywords, first=None if sort or one is not None else top)
     if one is not None:
         _emit_one(rows, one, output)
         return

@@ -12,6 +12,7 @@ EVERY = [
     *sorted(REPORTS.glob("*.sqlite")),
     *sorted(REPORTS.glob("torch/*.json.gz")),
     *sorted(path.parent for path in SAMPLES.glob("*/manifest.json")),
+    *sorted((SAMPLES / "sampled").iterdir()),
 ]
 
 
@@ -30,6 +31,12 @@ def test_page_looks_as_it_should(gold, path, columns, monkeypatch):
         run("summarize", path.name, columns=columns).text,
         f"overview_{path.parent.name}_{path.name.split('.')[0]}_{columns}.txt",
     )
+
+
+@pytest.mark.parametrize("name", ["units", "crowded.sqlite", "foreign.sqlite", "python.sqlite"])
+def test_pages_of_samples_look_as_they_should(gold, name, monkeypatch):
+    monkeypatch.chdir(SAMPLES / "sampled")
+    gold(run("summarize", name, columns=100).text, f"overview_sampled_{name.split('.')[0]}.txt")
 
 
 @pytest.mark.one_in(9)

@@ -25,6 +25,7 @@ from kanalyze.readers.nsys.report import report_of
 from kanalyze.readers.shared.regular_files import readable, regular
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.torch import read_json as read_torch_json
+from kanalyze.source import PartedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -192,6 +193,12 @@ class CaptureTables:
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables."""
         return self._compiled() if name == COMPILED_KERNELS.name else self._source.table(name)
+
+    def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
+        """See :class:`kanalyze.source.PartedSource`."""
+        if isinstance(self._source, PartedSource):
+            return self._source.mapped(name, transform)
+        return transform(self.table(name))
 
     def close(self) -> None:
         """Close the report of nsys, and those beside it."""

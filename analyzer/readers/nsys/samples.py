@@ -123,7 +123,10 @@ class Samples:
         """Samples of threads on processors, as :data:`kanalyze.sample_model.CPU_SAMPLES`."""
         if not self._database.last_row(_SAMPLES):
             return CPU_SAMPLES.empty()
-        return CPU_SAMPLES.select(self.mapped_cpu_samples(lambda part: part).sort("time_ns", maintain_order=True))
+        samples = self.mapped_cpu_samples(lambda part: part)
+        if samples.get_column("time_ns").is_sorted():  # as nsys writes them; sorting would take as much memory again
+            return samples
+        return samples.sort("time_ns", maintain_order=True)
 
     def mapped_cpu_samples(self, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
         """The samples part by part, in the order in which nsys wrote them, mapped by `transform`."""

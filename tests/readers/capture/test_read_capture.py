@@ -244,6 +244,14 @@ def test_samples_alone_are_read_as_the_report_of_nsys(sampled):
     assert [one.tool for one in runs_of(sampled)] == ["nsys"]
 
 
+def test_samples_of_a_capture_are_read_in_parts(sampled):
+    report = kanalyze.read(sampled).sampled()
+    heights = []
+    report.mapped("cpu_samples", lambda part: heights.append(part.height) or part)
+    assert sum(heights) > 0
+    assert not report._kept.has("cpu_samples")  # noqa: SLF001 - which the whole table would be
+
+
 def test_damaged_samples_are_left_alone_until_they_are_asked_for(sampled):
     (sampled / "samples.sqlite").write_text("garbage")
     page = run("summarize", sampled)

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import kanalyze
+from kanalyze.readers.nsys import samples as read_samples
 from kanalyze.readers.storage import sqlite_file
 from kanalyze.readers.storage.sqlite_pages import blocks
 from support.command import REPORTS
@@ -189,6 +190,36 @@ def test_samples_in_parts_tell_what_they_tell_at_once(monkeypatch, name, rows):
     monkeypatch.setattr(blocks, "_together", cut)
     found = told(REPORTS / f"{name}.sqlite")
     assert [key for key, frame in found.items() if not frame.equals(whole[key])] == []
+
+
+def shuffled(tmp_path):
+    """A report whose samples are not in the order of time, three at each."""
+    path = tmp_path / "mixed.sqlite"
+    shutil.copyfile(REPORTS / "sampled_host.sqlite", path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE mixed AS SELECT * FROM COMPOSITE_EVENTS ORDER BY id * 7919 % 1009")
+        database.execute("DELETE FROM COMPOSITE_EVENTS")
+        columns = "id, start / 3000000 * 3000000, cpu, threadState, globalTid, cpuCycles"
+        database.execute(f"INSERT INTO COMPOSITE_EVENTS SELECT {columns} FROM mixed ORDER BY rowid")
+        database.execute("DROP TABLE mixed")
+    return path
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 100, 100_000])
+def test_the_first_samples_are_those_of_the_table(tmp_path, monkeypatch, count):
+    """In parts, too, and of equal times in the report's order."""
+    path = shuffled(tmp_path)
+    whole = kanalyze.read(path).table("cpu_samples")
+    assert whole.get_column("time_ns").is_sorted()
+    assert kanalyze.read(path).first("cpu_samples", count).equals(whole.head(count))
+    samples = read_samples.Samples.mapped_cpu_samples
+
+    def cut(self, transform):
+        rows = samples(self, lambda part: part)
+        return pl.concat(transform(rows.slice(at, 13)) for at in range(0, rows.height, 13))
+
+    monkeypatch.setattr(read_samples.Samples, "mapped_cpu_samples", cut)
+    assert kanalyze.read(path).first("cpu_samples", count).equals(whole.head(count))
 
 
 def test_stacks_out_of_order_are_the_same(tmp_path):
