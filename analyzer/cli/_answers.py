@@ -189,7 +189,7 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
             return catalog.first(report, table, first, **(keywords or {}))
         return catalog.make(report, table, **(keywords or {}))
 
-    return _of_every_report(reports, declared, where, make, opened)
+    return of_every_report(reports, declared, where, make, opened)
 
 
 def _of_sides(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
@@ -225,7 +225,7 @@ def _of_ranks(reports: Sequence[Path], where: Where) -> pl.DataFrame:
     return path_of_ranks(reports, asked)
 
 
-def _of_every_report(
+def of_every_report(
     reports: Sequence[Path],
     table: Table,
     where: Where,

@@ -10,6 +10,7 @@ import click
 from kanalyze import outlets
 from kanalyze.cli import _complete
 from kanalyze.cli._answers import Opened, expanded, rows_of
+from kanalyze.cli._in_parts import large, written
 from kanalyze.cli._options import (
     Where,
     closed_at_end,
@@ -95,17 +96,22 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
     chosen = [catalog.table(name) for name in dict.fromkeys(names)]
     with emit_folder(output) as folder:
         for table in chosen:
+            file, rows = f"{table.name}.{form}", None
             try:
-                frame = rows_of(reports, table, where, opened=opened)
+                if large(reports, table, where):
+                    with (folder / file).open("wb") as parts:
+                        rows = written(reports, table, where, form, parts, opened)
+                frame = rows_of(reports, table, where, opened=opened) if rows is None else table.empty()
             except CannotTellError as error:
                 if named is not None:
                     raise
+                (folder / file).unlink(missing_ok=True)
                 missing[table.name] = str(error)
                 continue
             made = Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
-            file = f"{table.name}.{form}"
-            WRITERS[form](made, folder / file)
-            contents.add(made, file)
+            if rows is None:
+                WRITERS[form](made, folder / file)
+            contents.add(made, file, rows)
         (folder / CONTENTS).write_bytes(contents.render(missing))
     _say(len(chosen) - len(missing), missing, opened, output / CONTENTS)
 

@@ -9,6 +9,7 @@ import click
 from kanalyze import outlets
 from kanalyze.cli import _complete
 from kanalyze.cli._answers import rows_of
+from kanalyze.cli._in_parts import emitted
 from kanalyze.cli._options import (
     Where,
     in_one_thread_if_small,
@@ -104,6 +105,9 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     keywords = _asked(options) | _threshold(threshold, declared.options)
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
+    plain = not keywords and not any((columns, sort, top, one is not None, options["no_formulas"]))
+    if plain and emitted(reports, declared, where, form, output):
+        return
     rows = rows_of(reports, declared, where, keywords, first=None if sort or one is not None else top)
     if one is not None:
         _emit_one(rows, one, output)

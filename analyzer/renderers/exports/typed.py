@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import polars as pl
 
@@ -65,6 +65,38 @@ def write_csv(table: Exported, path: Path) -> None:
     table.frame.write_csv(path)
 
 
+class PartWriter:
+    """A table's file that is written part by part, with the rows and types that :data:`WRITERS` write at once."""
+
+    def __init__(self, table: Exported, form: str, file: BinaryIO) -> None:
+        """Nothing is written yet; of `table` the frame is not used."""
+        self._table, self._form, self._file = table, form, file
+        self._writer: pa.RecordBatchFileWriter | None = None
+        self._begun = False
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Writes further rows; the first ones, none perhaps, give the columns."""
+        if self._form == "csv":
+            part.write_csv(self._file, include_header=not self._begun)
+        else:
+            rows = _arrow(self._table._replace(frame=part))
+            self._writer = self._writer or self._opened(rows.schema)
+            self._writer.write_table(rows)
+        self._begun = True
+
+    def close(self) -> None:
+        """Writes the end of the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _opened(self, schema: pa.Schema) -> pa.RecordBatchFileWriter:
+        from pyarrow import ipc, parquet  # noqa: PLC0415 - as above
+
+        if self._form == "parquet":
+            return parquet.ParquetWriter(self._file, schema, compression="zstd")
+        return ipc.new_file(self._file, schema, options=ipc.IpcWriteOptions(compression="zstd"))
+
+
 def _arrow(table: Exported) -> pa.Table:
     """A table as Arrow, with its meaning and that of each field."""
     import pyarrow as pa  # noqa: PLC0415 - as above
@@ -89,8 +121,8 @@ class Contents:
         self._reports = [*reports]
         self._tables: dict[str, object] = {}
 
-    def add(self, table: Exported, file: str) -> None:
-        """A table was written to `file`."""
+    def add(self, table: Exported, file: str, rows: int | None = None) -> None:
+        """A table was written to `file`; with `rows` it has so many, which were written in parts."""
         types = {name: str(kind) for name, kind in table.frame.schema.items()}
         columns = [
             {"name": name, "type": types[name].partition("(")[0], "unit": unit or None, "description": meaning}
@@ -98,7 +130,7 @@ class Contents:
         ]
         self._tables[table.name] = {
             "file": file,
-            "rows": table.frame.height,
+            "rows": table.frame.height if rows is None else rows,
             "description": table.forms[0].doc,
             "origin": table.origin or None,
             "columns": columns,
