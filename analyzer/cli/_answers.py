@@ -181,8 +181,8 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
     if not any(part(where).values()) and _over_ranks(reports, declared, keywords or {}):
         return _of_ranks(reports, where)
     if declared.together:
-        first, *others = (opened or Opened()).once(("together",), lambda: opened_together(reports, where))
-        return catalog.make(first, table, *others, **(keywords or {}), **part(where))
+        base, *others = (opened or Opened()).once(("together",), lambda: opened_together(reports, where))
+        return catalog.make(base, table, *others, **(keywords or {}), **part(where))
 
     def make(report: Report) -> pl.DataFrame:
         if first is not None:

@@ -47,15 +47,15 @@ def written(  # noqa: PLR0913 - what commands ask for
     from kanalyze.renderers.exports.typed import Exported, PartWriter  # noqa: PLC0415 - --help need not import polars
 
     writer = PartWriter(Exported([table], table.empty()), form, file)
-    rows, last = 0, None
+    rows, ends = 0, list[int]()
 
     def add(part: pl.DataFrame) -> pl.DataFrame:
-        nonlocal rows, last
+        nonlocal rows
         part = part.sort(_TIME, maintain_order=True)
         if part.height:
-            if last is not None and part.item(0, _TIME) < last:
+            if ends and part.item(0, _TIME) < ends[-1]:
                 raise _NotInOrderError
-            last = part.item(-1, _TIME)
+            ends[:] = [part.item(-1, _TIME)]
         writer.add(part)
         rows += part.height
         return part.head(1)

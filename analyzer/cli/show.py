@@ -97,10 +97,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     from kanalyze.renderers.tables import frame as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables.fitted import Choice, terminal  # noqa: PLC0415 - as above
 
-    if form == "parquet" and output is None:
-        raise OutputError.needs_file(form)
-    for report in reports:
-        refuse_overwriting(report, output)
+    _check_output(form, reports, output)
     declared = catalog.table(table)
     keywords = _asked(options) | _threshold(threshold, declared.options)
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
@@ -120,6 +117,14 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     else:
         rows = outlets.spreadsheet(rows) if options["no_formulas"] and form == "csv" else rows
         emit(rendered.FORMATS[form](rows), output)
+
+
+def _check_output(form: str, reports: Sequence[Path], output: Path | None) -> None:
+    """Refuse what cannot be written to the terminal, and to write over a report."""
+    if form == "parquet" and output is None:
+        raise OutputError.needs_file(form)
+    for report in reports:
+        refuse_overwriting(report, output)
 
 
 def _asked(options: dict[str, Any]) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
 
 import polars as pl
 
@@ -11,9 +11,11 @@ from kanalyze.schema import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from io import IOBase
     from pathlib import Path
 
     import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
 
     from kanalyze.schema import Table
 
@@ -71,7 +73,7 @@ class PartWriter:
     def __init__(self, table: Exported, form: str, file: BinaryIO) -> None:
         """Nothing is written yet; of `table` the frame is not used."""
         self._table, self._form, self._file = table, form, file
-        self._writer: pa.RecordBatchFileWriter | None = None
+        self._writer: ParquetWriter | pa.RecordBatchFileWriter | None = None
         self._begun = False
 
     def add(self, part: pl.DataFrame) -> None:
@@ -89,12 +91,12 @@ class PartWriter:
         if self._writer is not None:
             self._writer.close()
 
-    def _opened(self, schema: pa.Schema) -> pa.RecordBatchFileWriter:
+    def _opened(self, schema: pa.Schema) -> ParquetWriter | pa.RecordBatchFileWriter:
         from pyarrow import ipc, parquet  # noqa: PLC0415 - as above
 
         if self._form == "parquet":
             return parquet.ParquetWriter(self._file, schema, compression="zstd")
-        return ipc.new_file(self._file, schema, options=ipc.IpcWriteOptions(compression="zstd"))
+        return ipc.new_file(cast("IOBase", self._file), schema, options=ipc.IpcWriteOptions(compression="zstd"))
 
 
 def _arrow(table: Exported) -> pa.Table:
