@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
 from kanalyze.outlets import code, markdown, paragraph
-from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.page.time import short_names, topics_remark
+from kanalyze.renderers.page.of_any_kind import page_of_any, pages_of_any
+from kanalyze.renderers.page.time import Block, short_names, topics_remark
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +18,34 @@ if TYPE_CHECKING:
 
 _NAME: Final = 60
 
+#: Lines of a comparison, which is pasted into a pull request.
+_MOST_LINES: Final = 39
+
 
 def render(shown: Sequence[Shown], top: int | None) -> str:
     """Renders a page per report as GitHub-flavoured Markdown, ending with a newline."""
-    return "\n".join(_page(page_of_any(one, top)) for one in shown)
+    pages = (_short(one) if one.kind == "comparison" and top is None else _page(page_of_any(one, top)) for one in shown)
+    return "\n".join(pages)
+
+
+def _short(shown: Shown) -> str:
+    """A page for a pull request: where it would be too long, fewer rows, and the remarks alone of the last sections."""
+    from kanalyze.renderers.page.comparison import ROWS  # noqa: PLC0415 - of comparisons alone
+
+    page_of = pages_of_any(shown)
+    found = next((text for rows in range(ROWS, 0, -1) if _lines(text := _page(page_of(rows))) <= _MOST_LINES), None)
+    page = page_of(1)
+    kept = len(page.sections)
+    while found is None:
+        kept -= 1
+        told = ", ".join(f"{one.plain_title.lower()} ({one.remark})" for one in page.sections[kept:])
+        text = _page(page._replace(sections=page.sections[:kept], blocks=[*page.blocks, Block("ALSO", f"{told}.")]))
+        found = text if _lines(text) <= _MOST_LINES or not kept else None
+    return found
+
+
+def _lines(text: str) -> int:
+    return text.count("\n")
 
 
 def _page(page: Page) -> str:

@@ -1,12 +1,16 @@
 """Two reports compared: sums, matches and verdicts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import polars.selectors as cs
 import pytest
 
+from kanalyze.analyses.comparing._gate import KINDS, gate_of
 from kanalyze.digest import dumped, loaded
+from kanalyze.renderers.formats.markdown import render
+from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.sides import Asked, comparison, digests
 
 ROOT = Path(__file__).parents[3]
@@ -83,3 +87,32 @@ def test_a_window_of_iterations_is_compared_per_iteration():
     assert three.base.about.each == "step"
     assert three.verdict.base_ns * 3 > single.verdict.base_ns * 2
     assert single.base.about.scope == "window 'step#2'"
+
+
+PAIRS = [
+    ("sample_reports/launch_bound_plain", "sample_reports/square"),
+    ("tests/reports/torch/sync_events.json.gz", "tests/reports/torch/cuda_graph.json.gz"),
+    ("tests/reports/findings.sqlite", "tests/reports/prefetch.sqlite"),
+    ("tests/reports/add_um.sqlite", "tests/reports/two_processes.sqlite"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("base", "new"), PAIRS)
+def test_a_page_for_a_pull_request_has_under_40_lines(base, new):
+    found = replace(comparison([ROOT / base], [ROOT / new], Asked({})), names=("base", "new"))
+    gated = replace(found, gate=gate_of(found, 0.03, "step", KINDS))
+    for one in (found, gated):
+        lines = render([one], None).splitlines()
+        assert len(lines) < 40
+        told = page_of_any(one, None).sections
+        assert all(any(section.plain_title.lower() in line.lower() for line in lines) for section in told)
+    assert len(render([found], 20).splitlines()) >= len(render([found], None).splitlines())  # as many as are asked for
+
+
+@pytest.mark.parametrize("names", [("loop_base", "loop_fuse"), ("changes/optimizer_base", "changes/optimizer_new")])
+def test_a_short_page_is_whole(names):
+    found = comparison(*([ROOT / f"sample_reports/{name}.kz"] for name in names), Asked({}))
+    text = render([found], None)
+    assert len(text.splitlines()) < 40
+    assert "**Also**" not in text
