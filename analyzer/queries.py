@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final, Unpack
 import polars as pl
 
 from kanalyze import catalog
-from kanalyze.errors import SqlError
+from kanalyze.errors import CannotTellError, SqlError
 from kanalyze.renderers.tables.frame import of_reports
 from kanalyze.report import Report
+from kanalyze.sample_model import SAMPLE_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +35,8 @@ _OPENS: Final = re.compile(r"\bread_\w+\"?\s*\(", re.IGNORECASE)
 def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where]) -> pl.DataFrame:
     """The answer to an SQL statement over the tables of a report, by the names that ``kanalyze tables`` lists.
 
-    Of several reports each table has the rows of all, with a first column `report`.
+    Of several reports each table has the rows of all, with a first column `report`. Of a capture, tables that only
+    samples tell are of its run with samples, as are their times.
 
     Raises:
         UnknownNameError: There is no such table.
@@ -46,10 +48,24 @@ def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where
     def make(name: str) -> pl.DataFrame:
         if catalog.table(name).together:
             return catalog.make(reports[0], name, *reports[1:], **where)
-        made = [(str(one.meta.path), catalog.make(one.narrow(**where), name)) for one in reports]
+        made = [(str(one.meta.path), _rows(one, name, where)) for one in reports]
         return made[0][1] if len(made) == 1 else of_reports(made)
 
     return answer(statement, make)
+
+
+def _rows(report: Report, name: str, where: Where) -> pl.DataFrame:
+    """A table of a report; of a capture that of its run with samples where only samples tell it."""
+    other = None
+    try:
+        found = catalog.make(report.narrow(**where), name)
+        if found.is_empty() and any(name == table.name for table in SAMPLE_TABLES):
+            other = report.sampled()
+    except CannotTellError:
+        other = report.sampled()
+        if other is None:
+            raise
+    return found if other is None else catalog.make(other.narrow(**where), name)
 
 
 def answer(statement: str, make: Callable[[str], pl.DataFrame]) -> pl.DataFrame:

@@ -133,6 +133,15 @@ def test_tables_of_a_capture_come_from_the_tool_that_has_them():
     assert "ops is from" in ran.error
 
 
+@pytest.mark.parametrize("name", ["gpu_metrics", "cpu_samples", "gpu_units"])
+def test_tables_of_samples_come_from_the_run_that_has_them(name):
+    folder = SAMPLES / "sampled" / "units"
+    wanted = kanalyze.sql(kanalyze.read(folder / "samples.sqlite"), f"SELECT * FROM {name}")
+    assert wanted.height > 0
+    assert kanalyze.sql(kanalyze.read(folder), f"SELECT * FROM {name}").equals(wanted)
+    assert kanalyze.sql(kanalyze.read(folder / "nsys.sqlite"), "SELECT * FROM gpu_metrics").is_empty()
+
+
 def test_show_tables_lists_them():
     assert run("sql", ADD, "SHOW TABLES;", "--format", "csv").lines == ["name", *catalog.every_name()]
 

@@ -168,6 +168,26 @@ def test_few_samples_tell_functions_within_five_points(function, share):
     assert found.filter(function=function).get_column("host_share").sum() == pytest.approx(share, abs=0.05)
 
 
+@pytest.mark.parametrize("name", ["python", "units/samples"])
+def test_python_samples_are_no_ranges(name):
+    report = real_report(SAMPLES / "sampled" / f"{name}.sqlite")
+    assert report.table("python_samples").get_column("periodic").any()
+    ranges = set(kanalyze.ranges(report).get_column("range").str.strip_prefix(":"))
+    assert ranges <= {
+        "loop",
+        "step",
+        "prepare",
+        "add",
+        "sum",
+        "product",
+        "thin products",
+        "few",
+        "load",
+        "peer",
+        "wait",
+    }
+
+
 def test_sampled_units_tell_what_ran_in_each_range():
     """Known of each of five steps: GiB read and written, 8 blocks on 132 SMs, 256 MiB to the other GPU of 450 GB/s."""
     found = kanalyze.gpu_units(real_report(SAMPLES / "sampled" / "units" / "samples.sqlite"), by="range")
