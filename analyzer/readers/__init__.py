@@ -121,4 +121,7 @@ def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
     if path.suffix == _UNFINISHED:
         remedy = f"Finish it with `{outlets.command('QdstrmImporter', '-i', path)}`, which comes with Nsight Systems."
         return UnknownFormatError.of(path, "an unfinished Nsight Systems recording", remedy)
+    if path.suffix == import_module("kanalyze.digest").SUFFIX:  # as above
+        remedy = f"Compare a run with it: `{outlets.command('kanalyze', 'compare', path)} REPORT`."
+        return UnknownFormatError.of(path, "a baseline, which has figures of a run and no events", remedy)
     return UnknownFormatError.of(path, "a file in an unknown format")

@@ -127,6 +127,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path, monkeypatch):
         ("a.sqlite", b"SQLite format 3", "a file in an unknown format", "Give a .nsys-rep file, or"),
         ("a.sqlite", bytes(range(256)) * 64, "a file in an unknown format", "Give a .nsys-rep file, or"),
         ("a.qdstrm", b"NVIDIA", "an unfinished Nsight Systems recording", "Finish it with `QdstrmImporter -i"),
+        ("a.kz", b"a zip", "a baseline, which has figures of a run and no events", "Compare a run with it: `kanalyze"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path, name, content, found, remedy):
