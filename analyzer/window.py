@@ -118,6 +118,10 @@ class PerIteration(NamedTuple):
             return f"1 {noun}{more} {self._a}"
         return f"{mean(number, self.iterations)} {plural_of(noun)}{more} {self._a}"
 
+    def clause(self, number: int, noun: str, verb: str, more: str = "") -> str:
+        """A count, as :meth:`plural` has it, with its verb: ``1 copy a step runs``, ``2 copies a step run``."""
+        return f"{self.plural(number, noun, more)} {verb}{'s' if number in {1, self.iterations} else ''}"
+
     def mean(self, number: int) -> str:
         """A count where it is said elsewhere that it is per iteration: ``1,184``."""
         return mean(number, self.iterations or 1)

@@ -57,7 +57,7 @@ def serial_copy(report: Report) -> list[Finding]:
                 f"the host had submitted both by then, and only the stream's order kept them apart."
             )
             one = Finding("serial-copy", device, stake, text, _COPY_ASIDE, "concurrency")
-            headline = f"{per.plural(copies.height, 'copy')} run between kernels, not beside"
+            headline = f"{per.clause(copies.height, 'copy', 'run')} between kernels, not beside"
             alone = bool(copies.get_column("alone").all())
             found.append(one._replace(headline=headline, action=_ASIDE[in_pytorch(report)], at_most=alone))
     return found

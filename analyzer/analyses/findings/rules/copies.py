@@ -80,7 +80,7 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
         text,
         _PIN[in_pytorch(report)],
         "copies",
-        headline=f"{per.plural(copies.height, 'copy', 'of pageable memory')} block the host",
+        headline=f"{per.clause(copies.height, 'copy', 'block', 'of pageable memory')} the host",
         action=_PINNED_COPY[in_pytorch(report), to_host],
         where=place_of(report, pl.col("row").is_in(copies.get_column("row").implode())),
         mending=partial(_pinned, copies=copies),

@@ -58,7 +58,7 @@ def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding
         _LESS_OFTEN[in_pytorch(report)],
         "launch_summary",
         (str(top["name"]),),
-        headline=f"{per.plural(launches, 'kernel')} take longer to launch than to run",
+        headline=f"{per.clause(launches, 'kernel', 'take')} longer to launch than to run",
         action=_REPLAY[in_pytorch(report)],
         where=place_of_kernel(report, device, str(top["name"]), stake),
         mending=_graphed,

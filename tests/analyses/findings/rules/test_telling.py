@@ -48,6 +48,21 @@ def test_a_count(told, number, text):
 
 
 @pytest.mark.parametrize(
+    ("per", "number", "told"),
+    [
+        (STEPS, 60, "1 copy a step runs"),
+        (STEPS, 120, "2 copies a step run"),
+        (STEPS, 1, "1 copy in 60 steps runs"),
+        (STEPS, 2, "2 copies in 60 steps run"),
+        (NONE, 1, "1 copy runs"),
+        (NONE, 60, "60 copies run"),
+    ],
+)
+def test_verbs_agree_with_counts(per, number, told):
+    assert per.clause(number, "copy", "run") == told
+
+
+@pytest.mark.parametrize(
     ("window", "told"),
     [
         (None, NONE),
