@@ -290,3 +290,15 @@ def test_a_spreadsheet_is_asked_for(tmp_path):
     assert "\n=cmd," in exact or ",=cmd," in exact
     tame = run("show", "kernels", path, "--format", "csv", "--no-formulas").text
     assert tame == exact.replace("=cmd", "'=cmd")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_comparison_in_every_format(tmp_path, swapped):
+    sides = [exported(tmp_path, "nvtx"), REPORTS / "findings.sqlite"][:: -1 if swapped else 1]
+    made = {form: run("compare", *sides, "--format", form) for form in ("terminal", "markdown", "json", "junit")}
+    assert {ran.status for ran in made.values()} == {0}
+    assert obeyed_by_terminal("".join(ran.text for ran in made.values())) == ""
+    assert active_in_markdown(made["markdown"].text) == []
+    assert json.loads(made["json"].text)["buckets"]
+    assert len(made["markdown"].lines) < 40
