@@ -293,3 +293,22 @@ def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
         assert found.then_ns <= found.now_ns
     assert sum(one.now_ns for one in found.critical) == found.now_ns
     assert sum(one.then_ns for one in found.critical) == found.then_ns
+
+
+@pytest.mark.slow
+@given(EVENTS, ANY, st.floats(0, 200))
+def test_the_bounds_have_what_every_cost_of_the_profiler_tells(events, change, measured_ns):
+    made = report(events)
+    ends = []
+    for cost_ns in (0.0, 3.0, 40.0):
+        net = network(made, None, None)
+        state = changed(made, net, Changes(profiler_ns=cost_ns))
+        ends.append(replayed(net, planned(net), state.values, state.lags).end)
+    assert ends == sorted(ends, reverse=True)
+    try:
+        found = whatif_of(made, Changes(**change), [], each=False, measured_ns=measured_ns)
+    except KanalyzeError:
+        return
+    if "copies_bytes_per_s" not in change and "graph" not in change:
+        assert found.low_ns <= found.then_ns <= found.high_ns
+    assert found.profiler_low_ns <= found.profiler_ns <= found.profiler_high_ns
