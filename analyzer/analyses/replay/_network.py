@@ -216,7 +216,7 @@ def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl
     edges = edges.drop_nulls(["target", "source", "point"]).filter(pl.col("source") < pl.col("target"))
     since = gathered(at, edges.get_column("source")) + gathered(values, edges.get_column("point"))
     edges = edges.with_columns((gathered(at, edges.get_column("target")) - since).alias("slack"))
-    lonely = nodes.slice(1).join(edges.select(node="target").unique(), on="node", how="anti")
+    lonely = nodes.filter(~_marked(nodes.height, edges.get_column("target"))).slice(1)
     fixed = lonely.select(
         target="node",
         source=pl.lit(0, pl.UInt32),
@@ -274,7 +274,7 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     rank = pl.when(ends & ~told & some).then(pl.lit(LATEST)).otherwise("slack").alias("rank")
     order = edges.select("target", rank).with_row_index("edge").sort("target", "rank", "edge")
     first = order.filter(pl.col("target") != pl.col("target").shift(1, fill_value=0)).get_column("edge")
-    edges = edges.with_columns(binds=pl.int_range(pl.len(), dtype=pl.UInt32).is_in(first.implode()))
+    edges = edges.with_columns(binds=_marked(edges.height, first))
     usual = edges.group_by("kind").agg(
         usual=pl.col("slack").filter("binds").median(),
         most=pl.col("slack").filter("binds").quantile(_MOST, "higher"),
@@ -300,6 +300,11 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
         least_lag = pl.min_horizontal("slack", usual_lag.floor().cast(pl.Int64))
         found.append(pl.when(keeps).then("slack").otherwise(least_lag).alias(name))
     return edges.with_columns(found).drop("usual", "most", "least", "back")
+
+
+def _marked(size: int, rows: pl.Series) -> pl.Series:
+    """Whether each of so many rows is one of `rows`."""
+    return pl.repeat(value=False, n=size, dtype=pl.Boolean, eager=True).scatter(rows, True)  # noqa: FBT003
 
 
 def _edge(
@@ -389,11 +394,13 @@ def _of_window(line: HostLine, graph: Dependencies, numbers: _Numbers, node: int
     size = graph.operations.height
     holds = pl.col("blocks") & ~pl.col("first") & (pl.col("start") < end) & (pl.col("end") > end)
     known = calls.with_columns(held=holds.shift(-1, fill_value=False)).filter(pl.col("end") <= end)
-    over = known.group_by("process_id").agg(pl.col("place", "held").sort_by("end", "place").last())
+    latest = pl.col("end") == pl.col("end").max()
+    over = known.group_by("process_id", maintain_order=True).agg(pl.col("place", "held").filter(latest).last())
     held, over = over.filter("held").get_column("place") + 1, over.filter(~pl.col("held"))
-    last = work.filter(pl.col("end") <= end).group_by("stream").agg(pl.col("row").sort_by("end", "row").last())
+    ended = work.filter(pl.col("end") <= end).group_by("stream", maintain_order=True)
+    rows = ended.agg(pl.col("row").filter(latest).last()).get_column("row")
     cut = work.filter((pl.col("start") < end) & (pl.col("end") > end))
-    place, rows, running = over.get_column("place"), last.get_column("row"), cut.get_column("row")
+    place, running = over.get_column("place"), cut.get_column("row")
     target = pl.Series([node], dtype=pl.UInt32)
     zero = pl.Series([size + 2 * calls.height], dtype=pl.UInt32).new_from_index(0, len(running))
     return [
