@@ -21,6 +21,9 @@ _NAME: Final = 60
 #: Lines of a comparison, which is pasted into a pull request.
 _MOST_LINES: Final = 39
 
+#: Rows of its tables: as many as usual, or fewer where it would be too long.
+_ROWS: Final = (None, 5, 4, 3, 2, 1)
+
 
 def render(shown: Sequence[Shown], top: int | None) -> str:
     """Renders a page per report as GitHub-flavoured Markdown, ending with a newline."""
@@ -30,10 +33,8 @@ def render(shown: Sequence[Shown], top: int | None) -> str:
 
 def _short(shown: Shown) -> str:
     """A page for a pull request: where it would be too long, fewer rows, and the remarks alone of the last sections."""
-    from kanalyze.renderers.page.comparison import ROWS  # noqa: PLC0415 - of comparisons alone
-
     page_of = pages_of_any(shown)
-    found = next((text for rows in range(ROWS, 0, -1) if _lines(text := _page(page_of(rows))) <= _MOST_LINES), None)
+    found = next((text for rows in _ROWS if _lines(text := _page(page_of(rows))) <= _MOST_LINES), None)
     page = page_of(1)
     kept = len(page.sections)
     while found is None:
