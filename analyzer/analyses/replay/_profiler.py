@@ -1,4 +1,4 @@
-"""What the profiler costs per recorded call, range and operator, and the recording without it."""
+"""Cost of the profiler per recorded call, range and operator, and the recording without it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NEAR: Final = 0.03
 
 
 class Costs(NamedTuple):
-    """What the profiler is taken to cost per event, and the least and most that explain what was measured (ns)."""
+    """Assumed cost of the profiler per event, and the least and most that explain what was measured (ns)."""
 
     found: float
     least: float
@@ -95,7 +95,7 @@ def without_profiler(report: Report, network: Network, state: Changed, cost_ns: 
 
 
 def _events_cost(report: Report, asked: pl.DataFrame, cost_ns: float) -> pl.Series:
-    """What ranges and operators cost within each row (process_id, start, end): half at the begin, half at the end."""
+    """Cost of ranges and operators within each row (process_id, start, end): half at the begin, half at the end."""
     found = pl.zeros(asked.height, dtype=pl.Float64, eager=True)
     every = asked.with_row_index("at")
     for process, line in _sides(report).items():

@@ -184,7 +184,7 @@ def _replayed(report: Report, known: Prepared, changes: Changes, lags: str = "la
 
 
 def _took(report: Report, known: Prepared, changes: Changes, cost_ns: float, lags: str) -> int:
-    """What the window takes, where the profiler costs so much per event."""
+    """Length of the window after `changes`, where the profiler costs so much per event."""
     after = together(Changes(profiler_ns=cost_ns), changes)
     return _replayed(report, known, after, lags)[0].end - known.network.start
 
@@ -197,7 +197,7 @@ def _bounds(report: Report, known: Prepared, changes: Changes, costs: Costs) -> 
 
 
 def _costs(report: Report, known: Prepared, measured_ns: float) -> Costs:
-    """What the profiler costs, by what the window takes without it."""
+    """Costs of the profiler that explain what the window takes without it."""
     return profiler_costs(cache(lambda cost_ns: _took(report, known, Changes(), cost_ns, "lag")), measured_ns)
 
 

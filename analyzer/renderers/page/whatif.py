@@ -45,7 +45,7 @@ def answer(found: WhatIf) -> str:
 
 
 def _profiler(found: WhatIf) -> str:
-    """What the profiler is taken to cost, and how well that is known."""
+    """Assumed cost of the profiler, and how well it is known."""
     low, high = units.time(found.profiler_low_ns), units.time(found.profiler_high_ns)
     if found.profiler_ns:
         return f"The profiler is taken to cost {units.time(found.profiler_ns)} ({low} to {high}) per {_EVENT}."
