@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.device._kernel_families import families
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import count_up_to
 from kanalyze.named_ranges import plain, without_ids
 
 if TYPE_CHECKING:
@@ -37,6 +39,13 @@ _MOST: Final = 0.5
 
 #: A range inside another one that is preferred to it has launched at least this part of the other one's device time.
 _NEARLY: Final = 0.9
+
+#: Least part of an iteration's kernel time, in the mean, in kernels that at least half of the iterations run. Below it
+#: they are different programs, such as the variants that a benchmark goes through.
+_ALIKE: Final = 0.75
+
+#: Families of which another kernel, by name, does the same for another shape.
+_CHOSEN_BY_SHAPE: Final = ("gemm", "conv", "attention")
 
 #: A distance between two instances is usual up to this part of the median period beyond the median distance.
 _USUAL: Final = 0.5
@@ -82,10 +91,14 @@ SPANS: Final = {
 
 @once_per_process
 def marked_iterations(report: Report) -> pl.DataFrame:
-    """The iterations of each process that has marks: :data:`SPANS`, disjoint, sorted by process and start."""
+    """The iterations of each process that has marks: :data:`SPANS`, disjoint, sorted by process and start.
+
+    Column alike says whether those of one name run the same kernels; of steps of a profiler it is not asked.
+    """
     steps = report.steps()
     by_process = steps.partition_by("process_id", as_dict=True)
-    parts = [pl.DataFrame(schema=SPANS), *(_of_steps(process, part) for (process,), part in by_process.items())]
+    told = [pl.DataFrame(schema=SPANS), *(_of_steps(process, part) for (process,), part in by_process.items())]
+    parts = [pl.concat(told).with_columns(alike=pl.lit(value=True))]
     ranges = _repeating(report).join(steps.select("process_id"), on="process_id", how="anti", nulls_equal=True)
     if ranges.height:
         work = launched_work(report)
@@ -98,15 +111,15 @@ def marked_iterations(report: Report) -> pl.DataFrame:
 def launched_work(report: Report) -> pl.DataFrame:
     """The operations of all processes, sorted by launch.
 
-    Columns: process_id, at (start of the launching call; of an operation without one its own start), end, ns
+    Columns: process_id, at (start of the launching call; of an operation without one its own start), end, name, ns
     (duration), and kernels_ns (the same of kernels and whole graphs, 0 of copies and memsets).
     """
-    work = operations(report).select("row", "process_id", "start", "end", "bucket")
+    work = operations(report).select("row", "process_id", "start", "end", "name", "bucket")
     called = calls_of(report, work.get_column("row"), "call_start").to_series()
     length = (pl.col("end") - pl.col("start")).clip(lower_bound=0)
     computes = pl.col("bucket").is_in(["kernel", "communication"])
     told = work.with_columns(at=pl.coalesce(called.alias("called"), "start"), ns=length, kernels_ns=length * computes)
-    return told.select("process_id", "at", "end", "ns", "kernels_ns").sort("at")
+    return told.select("process_id", "at", "end", "name", "ns", "kernels_ns").sort("at")
 
 
 def of_process(process: object) -> pl.Expr:
@@ -172,14 +185,35 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
     whole = int(work.get_column("ns").sum())
     levels = _levels(ranges, work)
     if not levels or not whole:
-        return pl.DataFrame(schema=SPANS)
+        return pl.DataFrame(schema={**SPANS, "alike": pl.Boolean})
     chosen = levels[0]
     for inner in levels[1:]:
         if _is_loop_of(inner, chosen):
             chosen = inner
     found = _adjoined(process, pl.concat([chosen.rows, *chosen.others]))
+    alike = [name for (name,), part in found.partition_by("name", as_dict=True).items() if _same_kernels(part, work)]
+    found = found.with_columns(alike=pl.col("name").is_in(alike))
     covered = int(work_in(found, work).get_column("device_ns").sum())
     return found if covered >= _LEAST * whole else found.clear()
+
+
+def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
+    """Whether the iterations of one name run the same kernels, by :data:`_ALIKE`; also where they run none."""
+    kernels = work.filter(pl.col("kernels_ns") > 0)
+    begun = count_up_to(iterations.get_column("start"), kernels.get_column("at"), equal=True).cast(pl.Int64)
+    place = begun.set(begun == 0, None) - 1
+    until = iterations.get_column("own_end").gather(place)
+    launched = kernels.select("name", "at", ns="kernels_ns").with_columns(place.alias("place"), until.alias("until"))
+    ran = launched.filter(pl.col("at") < pl.col("until")).group_by("place", "name").agg(pl.col("ns").sum())
+    names = ran.get_column("name").unique()
+    kinds = pl.DataFrame([names, families(names)])
+    does = pl.when(pl.col("family").is_in(_CHOSEN_BY_SHAPE)).then("family").otherwise(pl.col("name").cast(pl.String))
+    told = ran.join(kinds.select("name", does=does), on="name").group_by("place", "does").agg(pl.col("ns").sum())
+    usual = 2 * pl.len().over("does") >= pl.col("place").n_unique()
+    parts = (
+        told.with_columns(usual=usual).group_by("place").agg(pl.col("ns").filter("usual").sum() / pl.col("ns").sum())
+    )
+    return parts.is_empty() or parts.select(pl.col("ns").mean()).item() >= _ALIKE
 
 
 class _Level(NamedTuple):

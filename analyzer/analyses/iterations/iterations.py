@@ -114,14 +114,15 @@ def all_iterations(report: Report) -> pl.DataFrame:
 @once_per_process
 def iteration_ledgers(report: Report) -> pl.DataFrame:
     """The iterations with the ledger of each on its device: the columns of :data:`TABLE`, and ``<bucket>_ns``."""
-    spans = marked_iterations(report)
+    marked = marked_iterations(report)
     if not {*DEVICE_KINDS}.intersection(report.kinds):
         return TABLE.empty()
+    spans = marked.filter("alike").drop("alike")
     silent = (
         device_operations(report.whole)
         .select("process_id")
         .unique()
-        .join(spans.select("process_id"), on="process_id", how="anti", nulls_equal=True)
+        .join(marked.select("process_id"), on="process_id", how="anti", nulls_equal=True)
     )
     if silent.height:
         periods = launch_periods(report).join(silent, on="process_id", how="semi", nulls_equal=True)

@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kanalyze
@@ -56,6 +56,52 @@ def test_what_recurs_is_not_odd():
 
 def test_a_range_that_occurs_twice_is_no_iteration():
     assert kinds([100, 100]).is_empty()
+
+
+def programs(*steps):
+    """Ranges one after the other; in each, kernels of these names and lengths, launched one by one."""
+    events, at, number = [], 1_000, 1
+    for step in steps:
+        began = at
+        for name, length in step:
+            events += [
+                call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
+                kernel(at + 4, at + 4 + length, name=name, correlation=number),
+            ]
+            at, number = at + length + 10, number + 1
+        events.append(nvtx("timed", began, at))
+        at += 10
+    return report(events)
+
+
+def test_variants_of_a_benchmark_are_no_iterations():
+    variants = [[(name, 100)] * 8 + [("check", 5)] for name in ("pow", "mul", "square")]
+    assert kanalyze.iterations(programs(*variants)).is_empty()  # nor are the launches of one of them
+    assert steady_part(programs(*variants)) is None
+
+
+def test_one_of_many_may_do_something_else():
+    steps = [[("forward", 60), ("backward", 40)]] * 7
+    assert kanalyze.iterations(programs(*steps, [("evaluate", 1_000)])).height == 8
+
+
+def test_two_kinds_of_steps_in_turns_are_iterations():
+    assert kanalyze.iterations(programs(*[[("generator", 100)], [("discriminator", 100)]] * 4)).height == 8
+
+
+def test_products_of_another_shape_are_the_same_kernel():
+    tiles = (f"sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize{tile}x64x8_stage3_kernel" for tile in (32, 64, 128, 256))
+    assert kanalyze.iterations(programs(*[[(tile, 100)] for tile in tiles])).height == 4
+
+
+@FEWER
+@given(st.lists(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 50)), min_size=1), min_size=3, max_size=7))
+def test_iterations_run_the_same_kernels(steps):
+    """Three quarters of the time of an iteration's kernels, in the mean, are in kernels of at least half of them."""
+    often = {name: 2 * sum(any(name == one for one, _ in step) for step in steps) >= len(steps) for name in "abcd"}
+    parts = [sum(ns for name, ns in step if often[name]) / sum(ns for _, ns in step) for step in steps]
+    assume(abs(sum(parts) / len(parts) - 0.75) > 1e-9)
+    assert kanalyze.iterations(programs(*steps)).is_empty() == (sum(parts) / len(parts) < 0.75)
 
 
 def test_epochs_hold_steps():

@@ -317,7 +317,7 @@ def test_a_capture_with_runs_and_ranks_leaves_nothing_out(repeated):
 
 def test_its_page_is_of_the_first_run_and_tells_of_the_others(repeated):
     ran = run("summarize", repeated, columns=120)
-    assert "with 2 reports of torch.profiler with ncu 3 × iteration" in " ".join(ran.text.split())
+    assert "with 2 reports of torch.profiler with ncu" in " ".join(ran.text.split())
     assert "This is the first of 2 runs" in ran.text
     assert ran.text.count("\nKERNELS ") == 1
 
