@@ -50,9 +50,8 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
     """The paths of base and of new: two of them, the folder of an interleaved collection, or those of base apart.
 
     Raises:
-        IncomparableError: That is not clear, or a path is given twice.
+        IncomparableError: That is not clear.
     """
-    _refuse_twice([*base, *reports])
     if base:
         return [*base], [*reports]
     if len(reports) == 1:
@@ -66,13 +65,13 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
 
 
 def _refuse_twice(given: Sequence[Report | Path]) -> None:
-    """Refuses a path that is given twice: one run that counts as two makes any difference look sure, or none."""
+    """Refuses a path that a side has twice: one run that counts as two makes any difference look sure, or none."""
     seen = set()
     for one in given:
         if not isinstance(one, Path):
             continue
         if (place := os.path.realpath(one)) in seen:  # which raises nothing of a link to itself
-            raise IncomparableError(f"{one} is given twice.", "Give each run once, on one side.")
+            raise IncomparableError(f"{one} is given twice.", "Give each run of a side once.")
         seen.add(place)
 
 
