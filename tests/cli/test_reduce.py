@@ -80,6 +80,7 @@ def test_a_collective_of_what_is_kept_is_drawn(out):
     assert run(*words, out).text == run(*words, NCCL).text != ""
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_named_and_the_status_says_so(out, tmp_path):
     (tmp_path / "broken.json").write_text('{"traceEvents": [')
     told = run("reduce", NCCL, tmp_path / "broken.json", tmp_path / "none.json", "-j", 1, "-o", out)

@@ -63,6 +63,7 @@ RICH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", RICH)
 def test_the_tools_of_a_table_are_those_whose_reports_have_rows_of_it(tool):
     reports = [kanalyze.read(REPORTS / path) for path in RICH[tool]]

@@ -211,6 +211,7 @@ def test_windows_at_once_give_what_each_ledger_gives(events, prompt_ns):
             assert mine == {row[1:3]: row[3] for row in both.iter_rows() if row[3]}
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS, st.sampled_from([1, 5]))
 def test_health_says_the_same_of_what_was_attributed_for_windows(events, prompt_ns):

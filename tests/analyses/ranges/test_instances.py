@@ -95,6 +95,7 @@ def test_instances_of_the_page_span_them_all():
     assert compared(steps(20, 30)).scope.window == Window(10, 60, "step#*")
 
 
+@pytest.mark.slow
 @FEWER
 @given(EVENTS)
 def test_an_instance_equals_the_ledger_of_its_window(events):

@@ -105,6 +105,7 @@ def test_steps_of_a_profiler_too():
 LENGTHS = st.lists(st.integers(2, 40), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(st.lists(LENGTHS, min_size=1, max_size=4), st.data())
 def test_every_process_has_the_figures_that_it_has_alone(ranks, data):
     devices = [data.draw(st.integers(0, 2)) for _ in ranks]

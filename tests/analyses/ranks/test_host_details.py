@@ -91,6 +91,7 @@ def test_what_is_told_apart_is_a_part_of_its_bucket(reports, loads):
     assert 0 < made.before.filter(bucket="host").get_column("ns").sum() <= whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gloo", [False, True])
 def test_collectives_of_gloo_beside_those_of_nccl_are_said_not_to_be_told(reports, gloo):
     job = job_of([reduced(one) for one in reports(gloo=gloo)], one_host=True)

@@ -129,6 +129,7 @@ def plan_kinds(plan, rows):
     return pl.Series([plan.ops[at % len(plan.ops)].kind for at in rows.get_column("op")], dtype=pl.String)
 
 
+@pytest.mark.slow
 @given(damaged())
 def test_the_true_offset_is_within_its_bounds(plan):
     made = play(plan)
@@ -205,6 +206,7 @@ def test_the_order_of_reductions_does_not_matter(plan, random):
         assert one.table(name).equals(other.table(name)), name
 
 
+@pytest.mark.slow
 @given(
     plans(hosts=1, jitters=(0.001,)),
     st.integers(1, 3),

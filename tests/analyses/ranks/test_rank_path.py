@@ -33,6 +33,7 @@ def _said(*rows):
     return [{"event_id": row, **told} for row in rows]
 
 
+@pytest.mark.slow
 def test_of_two_reports():
     first = report(_rank(1, 5, 12, 100), collective_detail=_said(3))
     second = report(_rank(2, 60, 66, 100), collective_detail=_said(3))

@@ -51,6 +51,7 @@ def test_causes_sum_to_what_is_new_of_lateness(found):
     assert both.get_column("new_ns").to_list() == both.get_column("ns").to_list()
 
 
+@pytest.mark.slow
 def test_the_order_of_reports_does_not_matter():
     with read(REPORT) as report:
         whole = reduced(report)

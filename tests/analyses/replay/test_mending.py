@@ -140,6 +140,7 @@ def test_launches_that_wait_for_room_in_their_stream_wait_less_where_kernels_are
     assert ends(found, Mending(shorter=saved)) == queued(kernel_ns)[1]
 
 
+@pytest.mark.slow
 @given(TURNS, st.sampled_from([2, 4]))
 def test_shorter_kernels_of_simulated_programs(turns, factor):
     made = simulated(turns).report

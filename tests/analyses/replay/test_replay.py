@@ -51,6 +51,7 @@ def test_faster_kernels_of_simulated_programs(turns, pattern, factor):
     assert found.low_ns <= found.then_ns <= found.high_ns <= found.now_ns == simulated(turns).end
 
 
+@pytest.mark.slow
 @given(TURNS, st.sampled_from([2, 4]))
 def test_faster_host_code_of_simulated_programs(turns, factor):
     found = _whatif(simulated(turns).report, faster=(("host:work", factor),))

@@ -151,6 +151,7 @@ def test_a_program_without_a_torch_pass_takes_no_turn_there(script, program):
     assert both.new.manifest["against"]["turns"] == {"nsys": 2, "torch": 3, "ncu": 6}
 
 
+@pytest.mark.slow
 def test_what_each_program_compiled_is_told_apart(script, monkeypatch, tmp_path):
     """Neither has a torch pass, both fill one cache."""
     path, python = script
