@@ -225,7 +225,8 @@ def _parts(report: Report, known: Prepared, found: Replayed, state: Changed) -> 
         if point < size:
             first = [((str(work.item(point, "kind")), work.item(point, "name")), value)]
         elif point < size + 2 * calls:
-            first = [(("CUDA calls", ""), without_gaps[point]), (("host code", ""), value - without_gaps[point])]
+            own = min(without_gaps[point], value)  # less where the thread's calls overlap
+            first = [(("CUDA calls", ""), own), (("host code", ""), value - own)]
         else:
             first = []
         named = (kind, work.item(place, "name")) if kind in _NAMED else (_CAUSES.get(kind, kind), "")

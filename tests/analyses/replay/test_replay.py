@@ -296,6 +296,16 @@ def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
     assert sum(one.then_ns for one in found.critical) == found.then_ns
 
 
+def test_the_critical_path_adds_up_where_calls_of_a_thread_overlap():
+    events = [
+        call("cudaLaunchKernel", 0, 2, correlation=1),
+        kernel(0, 0, correlation=1),
+        call("cudaLaunchKernel", 1, 3),
+    ]
+    found = _whatif(report(events))
+    assert sum(one.now_ns for one in found.critical) == found.now_ns == 3
+
+
 @pytest.mark.slow
 @given(EVENTS, ANY, st.floats(0, 200))
 def test_the_bounds_have_what_every_cost_of_the_profiler_tells(events, change, measured_ns):
