@@ -219,7 +219,7 @@ def _parts(report: Report, known: Prepared, found: Replayed, state: Changed) -> 
     without_gaps = point_values(net.line, state.values._replace(gaps=state.values.gaps * 0))
     work = operations(report.whole).select("kind", pl.col("name").cast(pl.String).fill_null(""))
     parts: Counter[tuple[str, str]] = Counter()
-    left = found.end - net.start
+    left, early = found.end - net.start, 0  # early: what begins before the end of what it follows, as a negative time
     for edge, (kind, point, place) in zip(edges, rows.iter_rows(), strict=True):
         value, lag = values[point], state.lags[edge]
         if point < size:
@@ -231,7 +231,8 @@ def _parts(report: Report, known: Prepared, found: Replayed, state: Changed) -> 
             first = []
         named = (kind, work.item(place, "name")) if kind in _NAMED else (_CAUSES.get(kind, kind), "")
         for key, ns in [(named, lag), *first]:
-            taken = min(ns, left)
+            taken = min(max(ns + early, 0), left)
+            early = min(ns + early, 0)
             parts[key] += taken
             left -= taken
     if left:  # of the time before the first node of the path

@@ -306,6 +306,17 @@ def test_the_critical_path_adds_up_where_calls_of_a_thread_overlap():
     assert sum(one.now_ns for one in found.critical) == found.now_ns == 3
 
 
+def test_the_critical_path_adds_up_where_a_kernel_begins_before_its_launch():
+    events = [
+        call("cudaLaunchKernel", 0, 0, correlation=1),
+        kernel(0, 0, correlation=1),
+        call("cudaLaunchKernel", 15, 15, correlation=2),
+        kernel(13, 16, name="gemm", correlation=2),
+    ]
+    found = _whatif(report(events))
+    assert {one.cause: one.now_ns for one in found.critical} == {"host code": 13, "kernel": 3}
+
+
 @pytest.mark.slow
 @given(EVENTS, ANY, st.floats(0, 200))
 def test_the_bounds_have_what_every_cost_of_the_profiler_tells(events, change, measured_ns):
