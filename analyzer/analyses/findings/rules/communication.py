@@ -120,7 +120,6 @@ def _untold(report: Report, rank: _Rank, least: _Rank, worth: dict[int, float]) 
         action=_action(torch=torch)
         if everywhere
         else f"Balance the work of ranks: GPU {least.device} hardly communicates alone",
-        where=_top(report, rank),
     )
 
 
@@ -139,7 +138,6 @@ def _transfer(report: Report, rank: _Rank) -> Finding:
         "exposure",
         headline=_headline(report, rank),
         action=_action(torch=torch),
-        where=_top(report, rank),
     )
 
 
