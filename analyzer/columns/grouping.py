@@ -64,10 +64,11 @@ def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], p
 def _different(frame: pl.DataFrame, column: str) -> pl.Series:
     """The different values of a column, sorted; without a table of them where there is one, as is usual."""
     values = frame.get_column(column)
-    return values.head(1) if _constant(values) else values.unique().sort()
+    return values.head(1) if constant(values) else values.unique().sort()
 
 
-def _constant(values: pl.Series) -> bool:
+def constant(values: pl.Series) -> bool:
+    """Whether all of `values` are equal, and none null; true of none at all."""
     return not values.has_nulls() and values.min() == values.max()
 
 
@@ -103,7 +104,7 @@ def grouped(frame: pl.DataFrame, keys: Sequence[str], sums: Sequence[pl.Expr]) -
     GB; at 23 MB it takes the same.
     """
     told = [pl.col(key).first() for key in keys]
-    if frame.height and all(frame.schema[key].is_integer() and _constant(frame.get_column(key)) for key in keys):
+    if frame.height and all(frame.schema[key].is_integer() and constant(frame.get_column(key)) for key in keys):
         return frame.select(*told, *sums)
     number, size = numbered(frame, keys) if frame.height >= _MANY_ROWS else (pl.lit(0), LARGEST)
     if size >= LARGEST:

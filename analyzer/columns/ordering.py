@@ -36,15 +36,17 @@ def in_order_of(frame: pl.DataFrame, columns: Sequence[str], ties: Sequence[str]
     By one column after the other, the last one first, and by `ties` only rows with equal neighbours. 3 million calls of
     three threads take 0.07 s, since they are sorted by start already; ``sort`` by thread, start and end takes 1.4.
     """
+    keys = frame.select(columns).with_row_index("_row")
     for column in reversed(columns):
-        frame = in_order(frame, column)
-    values = frame.get_column(columns[-1])
+        keys = in_order(keys, column)
+    values, order = keys.get_column(columns[-1]), keys.get_column("_row")
     same, edge = values.slice(1) == values.head(-1), pl.Series([False])
-    if not same.any():
-        return frame
-    rows = (same.clone().extend(edge) | edge.extend(same)).arg_true()
-    tied = frame[rows].select(pl.arg_sort_by(*columns, *ties, maintain_order=True)).to_series()
-    return frame[pl.int_range(frame.height, dtype=pl.UInt32, eager=True).scatter(rows, rows[tied])]
+    if same.any():
+        places = (same.clone().extend(edge) | edge.extend(same)).arg_true()
+        rows = order[places]
+        tied = frame[rows].select(pl.arg_sort_by(*columns, *ties, maintain_order=True)).to_series()
+        order = order.scatter(places, rows[tied])
+    return frame if order.is_sorted() else frame[order]
 
 
 def first_seen(values: pl.Series) -> pl.Series:

@@ -94,11 +94,11 @@ def _across_null_stream(report: Report, line: pl.DataFrame) -> pl.DataFrame:
 def _same_graph(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     """The node of the same launch of a CUDA graph that ended last before each node: row and before."""
     launches = names_that(report, _GRAPH_LAUNCH.match)
-    nodes = line.select("row", "call", "start", "end").drop_nulls("call").filter(pl.col("call").is_duplicated())
-    if not launches or nodes.is_empty():
+    if not launches:
         return pl.DataFrame(schema=_EDGE)
-    names = report.kind("api").get_column("name")
-    nodes = nodes.filter(gathered(names, nodes.get_column("call")).is_in(launches))
+    of_graph = report.kind("api").get_column("name").is_in(launches)
+    nodes = line.select("row", "call", "start", "end").filter(gathered(of_graph, line.get_column("call")))
+    nodes = nodes.filter(pl.col("call").is_duplicated())
     return _last_ended(nodes, nodes, ["call"])
 
 

@@ -248,12 +248,18 @@ def begun_before(report: Report) -> pl.DataFrame:
 
     Those with calls and operations, and without :func:`loading_seen` before the first operation.
     """
-    ran = grouped(operations(report), ["process_id"], [pl.col("start").min().alias("first")])
+    ran = _first_operations(report)
     seen = loading_seen(report).group_by("process_id").agg(cold=pl.col("start").min())
     called = grouped(report.kind("api"), ["process_id"], [])
     known = ran.join(seen, on="process_id", how="left", nulls_equal=True)
     warm = known.filter(pl.col("cold").is_null() | (pl.col("cold") > pl.col("first")))
     return warm.join(called, on="process_id", how="semi", nulls_equal=True).select("process_id", "first")
+
+
+@once_per_process
+def _first_operations(report: Report) -> pl.DataFrame:
+    """Start of the first operation of each process: process_id, first."""
+    return grouped(operations(report), ["process_id"], [pl.col("start").min().alias("first")])
 
 
 @once_per_process
@@ -283,12 +289,14 @@ def unseen_starts(report: Report) -> pl.Series:
 @once_per_process
 def unseen_syncs(report: Report) -> pl.Series:
     """Rows of the blocking calls that waited for work from before the recording: those before any operation."""
-    warm = begun_before(report)
     names = names_that(report, lambda name: bucket_of(name) == "sync")
     calls = report.kind("api").select("process_id", "name", "start_ns", "dur_ns").with_row_index("row")
     long = calls.filter((pl.col("dur_ns") > PROMPT_NS) & pl.col("name").is_in(names))
-    known = long.join(warm, on="process_id", nulls_equal=True)
-    return known.filter(pl.col("start_ns") < pl.col("first")).get_column("row").sort()
+    early = long.join(_first_operations(report), on="process_id", nulls_equal=True)
+    early = early.filter(pl.col("start_ns") < pl.col("first"))
+    if early.is_empty():  # as is usual: whether a process was warm takes longer to tell
+        return early.get_column("row")
+    return early.join(begun_before(report), on="process_id", how="semi", nulls_equal=True).get_column("row").sort()
 
 
 def shown_cold(report: Report, launches: pl.DataFrame) -> pl.Series:

@@ -10,7 +10,7 @@ from kanalyze.analyses.device._operations import operations, recorded
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import gathered, matches, positions, rows_at, telling
+from kanalyze.columns.lookup import gathered, marked, matches, positions, rows_at, telling
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
 @once_per_process
 def launching_rows(report: Report) -> pl.Series:
     """Rows of the launch calls in the api events, sorted."""
-    return launch_rows(report).drop_nulls().unique().sort()
+    return marked(report.kind("api").height, launch_rows(report).drop_nulls()).arg_true().alias("call")
 
 
 @once_per_process

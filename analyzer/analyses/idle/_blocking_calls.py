@@ -15,6 +15,7 @@ from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, call_names, cuda_n
 from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.streams._waited_for import STREAM, recorded_work, streams
+from kanalyze.columns.grouping import constant
 from kanalyze.columns.lookup import beside, rows_at, taken
 from kanalyze.columns.ordering import in_order
 
@@ -158,11 +159,20 @@ def _recent_devices(report: Report, work: pl.DataFrame, calls: pl.DataFrame) -> 
 
 def _last_ended(calls: pl.DataFrame, work: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """As-of join by the columns `by`: adds `behind`, the row of the last of `work` to end before each call returned."""
-    if calls.is_empty():
+    if calls.is_empty() or work.is_empty():
         return calls.with_columns(behind=pl.lit(None, dtype=pl.UInt32))
-    used = work.join(calls.select(by).unique(), on=by, how="semi", nulls_equal=False, maintain_order="left")
-    ended = in_order(used, "ended").select(*by, "ended", behind="row")
-    return calls.sort("end").join_asof(ended, left_on="end", right_on="ended", by=by, check_sortedness=False)
+    several = [name for name in by if not constant(work.get_column(name))]
+    own = pl.all_horizontal(
+        pl.lit(value=True), *(pl.col(name) == work.item(0, name) for name in by if name not in several)
+    )
+    if several:
+        used = calls.select(several).unique()
+        work = work.join(used, on=several, how="semi", nulls_equal=False, maintain_order="left")
+    ended = in_order(work.select(*several, "ended", behind="row"), "ended")
+    found = calls.sort("end").join_asof(
+        ended, left_on="end", right_on="ended", by=several or None, check_sortedness=False
+    )
+    return found.with_columns(pl.when(own).then("behind"))
 
 
 def in_scope(report: Report) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from kanalyze.analyses.launches._graph_candidates import graph_costs, repetition
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.replay._network import recorded_values
 from kanalyze.analyses.replay._profiler import HOST_EDGES, without_profiler
-from kanalyze.columns.lookup import beside, gathered
+from kanalyze.columns.lookup import beside, gathered, marked, sure
 from kanalyze.decoder.spelling import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.outlets import short
@@ -163,8 +163,9 @@ def _less(values: pl.Series, recorded: pl.Series, inside: pl.Series, share: floa
 
 def inside_window(network: Network, start: pl.Series, end: pl.Series) -> pl.Series:
     """How much of each ``[start, end)`` is in the window."""
-    told = pl.DataFrame([start.alias("s"), end.alias("e")]).with_columns(pl.all().clip(network.start, network.end))
-    return told.select((pl.col("e") - pl.col("s")).clip(lower_bound=0)).to_series()
+    first, last = (pl.col(side).clip(network.start, network.end) for side in ("s", "e"))
+    told = pl.DataFrame([start.alias("s"), end.alias("e")])
+    return told.select((last - first).clip(lower_bound=0).alias("s")).to_series()
 
 
 def _kernels(report: Report, pattern: str) -> pl.Series:
@@ -326,30 +327,26 @@ def without_waits(network: Network, state: Changed, gone: pl.Series, unwaited: p
     Calls of `gone` that did not wait take no time either.
     """
     line, edges = network.line, network.edges
-    calls = line.calls.filter(pl.col("start") >= network.start)
-    gone = calls.filter(pl.col("place").is_in(gone.implode())).get_column("place")
-    every = pl.concat([gone, unwaited.cast(gone.dtype).rename("place")]).unique()
-    every = calls.filter(pl.col("blocks") & pl.col("place").is_in(every.implode())).get_column("place")
+    inside = line.calls.get_column("start") >= network.start
+    empty, free = (marked(len(inside), places.drop_nulls()) & inside for places in (gone, unwaited))
+    free = (empty | free) & line.calls.get_column("blocks")
     waiting, kinds = _place_of_end(network), edges.get_column("kind")
-    freed = waiting.is_in(every.implode()).fill_null(value=False)
-    empty = waiting.is_in(gone.implode()).fill_null(value=False) & (kinds == "own")
-    told = pl.DataFrame([state.lags.alias("lag"), (freed & (kinds == "return")).alias("freed"), empty.alias("empty")])
-    lags = told.select(pl.when("freed").then(_GONE).when("empty").then(0).otherwise("lag")).to_series()
-    saved = _sum(gathered(state.values.own, gone))
-    own = state.values.own
-    own = own.clone().scatter(gone, 0) if len(gone) else own
+    lags = state.lags.set(sure(gathered(free, waiting)) & (kinds == "return"), _GONE)
+    lags = lags.set(sure(gathered(empty, waiting)) & (kinds == "own"), 0)
+    saved = _sum(state.values.own.filter(empty))
+    own = state.values.own.set(empty, 0)
     return Changed(state.values._replace(own=own), lags, state.amdahl_ns + saved)
 
 
 def _place_of_end(network: Network) -> pl.Series:
     """Place of the blocking call whose end each edge of kind own or return leads to; null for others."""
     edges = network.edges
-    own = edges.filter(pl.col("kind") == "own").select("target", "point")
-    ends = own.with_columns(waiting=(pl.col("point") - network.graph.operations.height).cast(pl.UInt32))
-    found = edges.select("target").join(
-        ends.select("target", "waiting"), on="target", how="left", maintain_order="left"
-    )
-    return found.get_column("waiting")
+    own = edges.select("target", "point").filter(edges.get_column("kind") == "own")
+    places = pl.Series("waiting", [None], dtype=pl.UInt32).new_from_index(0, network.nodes.height)
+    if own.height:
+        waiting = (own.get_column("point") - network.graph.operations.height).cast(pl.UInt32)
+        places = places.scatter(own.get_column("target"), waiting)
+    return gathered(places, edges.get_column("target"))
 
 
 def _without_startup(report: Report, network: Network, state: Changed) -> Changed:

@@ -15,7 +15,8 @@ from kanalyze.analyses.idle._blocking_calls import blocking_calls
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._serialised import LATENCY_NS
 from kanalyze.analyses.streams._waited_for import STREAM, recorded_work, streams
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, marked
+from kanalyze.columns.ordering import in_order_of
 
 if TYPE_CHECKING:
     from kanalyze.analyses.dependencies._graph import Dependencies
@@ -53,7 +54,7 @@ def host_line(report: Report, graph: Dependencies) -> HostLine:
     every = graph.calls.with_row_index("row")
     own = every.filter(pl.col("outer") == pl.col("row"))
     order = ["row", "process_id", "thread_id", "start", "end", "kind", "process_before"]
-    calls = own.select(order).sort(*THREAD, "start", "end", "row").with_row_index("place")
+    calls = in_order_of(own.select(order), (*THREAD, "start"), ("end", "row")).with_row_index("place")
     found = pl.Series("place", [None], dtype=pl.UInt32).new_from_index(0, every.height)
     places = found.scatter(calls.get_column("row"), calls.get_column("place")) if calls.height else found
     waits = _waits(report, graph, gathered(places, every.get_column("outer")))
@@ -87,7 +88,7 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
     launched = gathered(graph.calls.get_column("start"), graph.operations.get_column("call"))
     work = graph.operations.select("process_id", "device", "end", number="stream").with_row_index("row")
     work = pl.concat([work, streams(report)], how="horizontal").with_columns(begun=launched).drop_nulls("begun")
-    work = work.drop_nulls("number").sort("begun", "end", "row")
+    work = in_order_of(work.drop_nulls("number"), ("begun",), ("end", "row"))
     full = _of_full_queues(graph, places)
     parts = [_of_events(report, calls), _of_streams(calls, work), _of_devices(calls, work), full]
     copied = calls.select("place", row="copied").drop_nulls()
@@ -104,20 +105,42 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
 
 def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     """Operations that launches waited for with their stream full: the one that ended last inside each."""
-    work = graph.operations.with_row_index("row").drop_nulls(["call", "stream"])
-    launches = work.group_by("stream", "call").agg(pl.col("row").sort_by("end", "row").last(), pl.col("end").max())
-    known = launches.filter(pl.len().over("stream") > _FULL)
+    known = _launches_of_long_streams(graph)
+    if known.is_empty():
+        return pl.DataFrame(schema={"place": pl.UInt32, "row": pl.UInt32})
     call = known.get_column("call")
     times = [gathered(graph.calls.get_column(side), call).alias(name) for side, name in _CALLED.items()]
-    known = known.with_columns(times).sort("begun", "row").with_columns(number=pl.int_range(pl.len()).over("stream"))
-    done = known.sort("end", "row").select(
-        "stream", behind="row", ended="end", done=pl.int_range(1, pl.len() + 1).over("stream")
-    )
+    known = in_order_of(known.hstack(times), ("stream", "begun"), ("row",))
+    known = known.with_columns(number=_counted())
+    done = in_order_of(known.select("stream", "end", "row"), ("stream", "end"), ("row",))
+    done = done.select("stream", behind="row", ended="end", done=_counted() + 1)
     long = known.filter(pl.col("returned") - pl.col("begun") > LATENCY_NS).sort("returned")
     found = long.join_asof(done, left_on="returned", right_on="ended", by="stream", check_sortedness=False)
     waited = (pl.col("number") + 1 - pl.col("done") >= _FULL) & (pl.col("ended") >= pl.col("begun"))
     rows = found.filter(waited).select("call", row="behind")
     return rows.select(gathered(places, rows.get_column("call")).alias("place"), pl.col("row").cast(pl.UInt32))
+
+
+def _launches_of_long_streams(graph: Dependencies) -> pl.DataFrame:
+    """Launches of streams that have so many that these may have waited for room: stream, call, row, end.
+
+    Of several operations of one launch in a stream, as of a graph, the one that ended last.
+    """
+    work = graph.operations.select("stream", "call", "end").with_row_index("row").drop_nulls()
+    sizes = work.group_by("stream").len()
+    long = sizes.filter(pl.col("len") > _FULL)
+    if long.height < sizes.height:
+        work = work.filter(pl.col("stream").is_in(long.get_column("stream").implode()))
+    if work.is_empty() or int(marked(graph.calls.height, work.get_column("call")).sum()) == work.height:
+        return work
+    launches = work.group_by("stream", "call").agg(pl.col("row").sort_by("end", "row").last(), pl.col("end").max())
+    return launches.filter(pl.len().over("stream") > _FULL)
+
+
+def _counted() -> pl.Expr:
+    """How many rows of its stream are before each, which are together."""
+    place = pl.int_range(pl.len())
+    return place - pl.when(pl.col("stream").ne_missing(pl.col("stream").shift(1))).then(place).forward_fill()
 
 
 def _of_events(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

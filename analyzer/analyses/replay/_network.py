@@ -19,7 +19,8 @@ from kanalyze.analyses.communication._partners import last_arrivals
 from kanalyze.analyses.dependencies._graph import dependencies
 from kanalyze.analyses.replay._host_line import HostLine, host_line
 from kanalyze.analyses.streams._serialised import LATENCY_NS
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, marked
+from kanalyze.columns.ordering import in_order, in_order_of
 
 if TYPE_CHECKING:
     from kanalyze.analyses.dependencies._graph import Dependencies
@@ -113,16 +114,15 @@ def recorded_values(network: Network) -> Values:
 
 def point_values(line: HostLine, values: Values) -> pl.Series:
     """Value of each point: ends of operations, begins of calls, ends of calls, and 0 for starts and nodes."""
-    calls = line.calls.select("place", "begins", "blocks", "segment", values.own.alias("own"), values.gaps.alias("gap"))
-    blocked = pl.col("blocks").shift(1).fill_null(value=False)
+    calls = pl.DataFrame([*line.calls.select("begins", "blocks"), values.own.alias("own"), values.gaps.alias("gap")])
+    blocked = pl.col("blocks").shift(1, fill_value=False)
     before = pl.when(blocked).then(0).otherwise(pl.col("own").shift(1, fill_value=0))
     step = pl.when("begins").then(0).otherwise(pl.col("gap") + before)
-    offsets = calls.with_columns(step=step).with_columns(reached=pl.col("step").cum_sum())
-    first = (pl.col("reached") - pl.col("step")).first().over("segment")
-    offsets = offsets.with_columns(begin=pl.col("reached") - first)
-    end = offsets.select(pl.when("blocks").then(0).otherwise(pl.col("begin") + pl.col("own"))).to_series()
-    parts = [values.durations, offsets.get_column("begin"), end, pl.Series([0], dtype=pl.Int64)]
-    return pl.concat([part.cast(pl.Int64).alias("value") for part in parts], rechunk=True)
+    reached = step.cum_sum()
+    first = pl.when(pl.col("begins") | blocked).then(reached - step).forward_fill()
+    begin = calls.select(value=reached - first).to_series()
+    end = (begin + values.own).set(line.calls.get_column("blocks"), 0)
+    return pl.concat([values.durations.alias("value"), begin, end, pl.Series("value", [0])], rechunk=True)
 
 
 def network(report: Report, start: int | None, end: int | None) -> Network:
@@ -164,7 +164,7 @@ def _nodes(line: HostLine, graph: Dependencies, collectives: pl.DataFrame, end: 
         calls.filter("begins").select(what=_what("begin"), row="place", at="start", then="end"),
         work.select(what=_what("start"), row="row", at="start", then="end"),
     ]
-    known = pl.concat(parts).filter(pl.col("at") <= end).sort("at", "what", "then", "row")
+    known = in_order_of(pl.concat(parts).filter(pl.col("at") <= end), ("at",), ("what", "then", "row"))
     edge = {"row": pl.Series([0], dtype=pl.UInt32), "then": pl.Series([0], dtype=pl.Int64)}
     origin = pl.DataFrame({"what": pl.Series([0], dtype=pl.UInt8), "at": [0], **edge}).select(known.columns)
     last = pl.Series([_WHAT.index("window")], dtype=pl.UInt8)
@@ -196,10 +196,11 @@ def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> _Numbe
     work = graph.operations.height
     ends, begins = placed("end", calls), placed("begin", calls)
     # the base of a segment: the begin of its first call, or the end of the blocking call before
-    base = pl.DataFrame([line.calls.get_column("segment"), line.calls.get_column("begins"), begins.alias("begin")])
-    base = base.with_columns(before=ends.shift(1))
-    base = base.select(pl.when("begins").then("begin").otherwise("before").first().over("segment"))
-    return _Numbers(ends, begins, placed("start", work), placed("finish", work), base.to_series())
+    base = pl.DataFrame([*line.calls.select("segment", "begins"), begins.alias("begin"), ends.alias("end")])
+    opens = pl.col("segment") != pl.col("segment").shift(1, fill_value=0)
+    base = base.select(pl.when("begins").then("begin").otherwise(pl.col("end").shift(1)).filter(opens))
+    bases = gathered(base.to_series(), line.calls.get_column("segment") - 1)
+    return _Numbers(ends, begins, placed("start", work), placed("finish", work), bases)
 
 
 def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl.DataFrame:
@@ -216,7 +217,7 @@ def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl
     edges = edges.drop_nulls(["target", "source", "point"]).filter(pl.col("source") < pl.col("target"))
     since = gathered(at, edges.get_column("source")) + gathered(values, edges.get_column("point"))
     edges = edges.with_columns((gathered(at, edges.get_column("target")) - since).alias("slack"))
-    lonely = nodes.filter(~_marked(nodes.height, edges.get_column("target"))).slice(1)
+    lonely = nodes.filter(~marked(nodes.height, edges.get_column("target"))).slice(1)
     fixed = lonely.select(
         target="node",
         source=pl.lit(0, pl.UInt32),
@@ -225,8 +226,8 @@ def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl
         slack="at",
         place=pl.lit(None, pl.UInt32),
     )
-    every = pl.concat([edges.select(fixed.columns), fixed]).sort("target", maintain_order=True)
-    follows = line.calls.filter(~pl.col("begins") & (pl.col("gap") >= 0)).get_column("gap").median()
+    every = in_order(pl.concat([edges.select(fixed.columns), fixed]), "target")
+    follows = line.calls.select(pl.col("gap").filter(~pl.col("begins") & (pl.col("gap") >= 0)).median()).item()
     return _lags(every, follows if isinstance(follows, float) else 0.0)
 
 
@@ -266,45 +267,44 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     A blocking call that waited takes, if there is nothing to wait for, as long as it took to return. At the end of the
     window the host counts with all that it did since its last call, unless the window ends with an operation.
     """
-    exact = edges.select(((pl.col("kind") == "window") & (pl.col("slack") == 0)).any()).item()
-    last = edges.get_column("target").max()
-    ends = pl.col("target") == last
+    last = pl.col("target") == pl.lit(edges.item(-1, "target"), pl.UInt32)
+    of_end = edges.filter(last)
+    exact = of_end.select(((pl.col("kind") == "window") & (pl.col("slack") == 0)).any()).item()
     told = pl.col("kind").is_in(["window"] if exact else ["tail", "cut"])
-    some = edges.select((ends & told).any()).item()
-    rank = pl.when(ends & ~told & some).then(pl.lit(LATEST)).otherwise("slack").alias("rank")
-    order = edges.select("target", rank).with_row_index("edge").sort("target", "rank", "edge")
+    others = last & ~told if of_end.select(told.any()).item() else pl.lit(value=False)
+    rank = pl.when(others).then(pl.lit(LATEST)).otherwise("slack").alias("rank")
+    order = in_order_of(edges.select("target", rank).with_row_index("edge"), ("target",), ("rank", "edge"))
     first = order.filter(pl.col("target") != pl.col("target").shift(1, fill_value=0)).get_column("edge")
-    edges = edges.with_columns(binds=_marked(edges.height, first))
+    edges = edges.with_columns(binds=marked(edges.height, first))
+    usual = _usual_lags(edges, follows)
+    lags = usual[edges.get_column("kind").to_physical().cast(pl.UInt32)]
+    own = edges.select("target", "slack", "kind").with_row_index("edge")
+    own = own.filter(pl.col("kind").is_in(["own", "return", "transfer"]))
+    back = own.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min())
+    own = own.filter(pl.col("kind") != "return").join(back, on="target", how="left", maintain_order="left")
+    if own.height:
+        lags = lags.with_columns(column.scatter(own.get_column("edge"), own.get_column("back")) for column in lags)
+    keeps = pl.col("binds") | pl.col("kind").is_in(["cut"] if exact else ["cut", "tail"])
+    least = (pl.when(~keeps & (pl.col(name) < pl.col("slack"))).then(name).otherwise("slack") for name in lags.columns)
+    return edges.hstack(lags).with_columns(one.alias(name) for name, one in zip(lags.columns, least, strict=True))
+
+
+def _usual_lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
+    """What each of :data:`KINDS` takes where it does not bind: lag, and its bounds low and high (ns)."""
     usual = edges.group_by("kind").agg(
         usual=pl.col("slack").filter("binds").median(),
         most=pl.col("slack").filter("binds").quantile(_MOST, "higher"),
         least=pl.col("slack").filter(pl.col("slack") >= 0).min(),
     )
-    waits = edges.filter(pl.col("kind").is_in(["return", "transfer"]))
-    others = waits.group_by("target").agg(back=pl.col("slack").min())
-    edges = edges.join(usual, on="kind", how="left", maintain_order="left")
-    edges = edges.join(others, on="target", how="left", maintain_order="left")
-    fixed = pl.when(pl.col("kind").is_in(["own", "transfer"])).then("back").when(pl.col("kind").is_in(_OF_END)).then(0)
-    keeps = pl.col("binds") | (pl.col("kind") == "cut") | ((pl.col("kind") == "tail") & (not exact))
+    kinds = pl.Series("kind", KINDS, dtype=_KIND).to_frame().join(usual, on="kind", how="left", maintain_order="left")
     # of a kind that never binds nothing is known but that it takes no longer than its least slack
     launch = usual.filter(pl.col("kind") == "launch").get_column("usual").max()
     unknown = pl.min_horizontal("least", pl.lit(launch, dtype=pl.Float64), pl.lit(LATENCY_NS)).clip(lower_bound=0)
-    lags = {
-        "lag": pl.coalesce("usual", unknown, pl.lit(0)),
-        "low": pl.lit(0),
-        "high": pl.coalesce("most", "usual", pl.min_horizontal("least", pl.lit(LATENCY_NS))),
-    }
-    found = []
-    for name, lag in lags.items():
-        usual_lag = fixed.when((pl.col("kind") == "thread") & (name != "low")).then(int(follows)).otherwise(lag)
-        least_lag = pl.min_horizontal("slack", usual_lag.floor().cast(pl.Int64))
-        found.append(pl.when(keeps).then("slack").otherwise(least_lag).alias(name))
-    return edges.with_columns(found).drop("usual", "most", "least", "back")
-
-
-def _marked(size: int, rows: pl.Series) -> pl.Series:
-    """Whether each of so many rows is one of `rows`."""
-    return pl.repeat(value=False, n=size, dtype=pl.Boolean, eager=True).scatter(rows, True)  # noqa: FBT003
+    lag = pl.coalesce("usual", unknown, pl.lit(0))
+    high = pl.coalesce("most", "usual", pl.min_horizontal("least", pl.lit(LATENCY_NS)))
+    told = pl.when(pl.col("kind").is_in(_OF_END)).then(0).when(pl.col("kind") == "thread").then(int(follows))
+    found = {"lag": told.otherwise(lag), "low": pl.lit(0), "high": told.otherwise(high)}
+    return kinds.select(one.floor().cast(pl.Int64).alias(name) for name, one in found.items())
 
 
 def _edge(
@@ -329,6 +329,8 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: _Numbers) -> li
     zero = work.height + 2 * calls.height
     found = []
     for column, kind in _BEFORE.items():
+        if work.get_column(column).null_count() == work.height:
+            continue
         known = work.filter(pl.col(column).is_not_null()).select("row", "start", before=column)
         before = known.get_column("before")
         over = gathered(graph.operations.get_column("end"), before) <= known.get_column("start")
