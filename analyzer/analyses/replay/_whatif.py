@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses.device._kernel_families import families
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.launches._graph_candidates import repetitions
 from kanalyze.analyses.replay._changes import COPIES, HOST, Changes, changed, plain_names, together
@@ -254,14 +255,15 @@ def _each(report: Report, known: Prepared, costs: Costs, now_ns: int) -> list[Si
 
 
 def _single_changes(report: Report) -> list[tuple[str, Changes]]:
-    """Changes tried alone: kernels, copies, host code, ranges at twice the speed; launches, waits and start-up gone."""
+    """Changes tried alone: one thing at twice the speed (kernels by family and name, copies, host code), or gone."""
     work = operations(report.whole).filter(pl.col("kind") == "kernel")
     sums = work.group_by(pl.col("name").cast(pl.String)).agg(pl.col("dur_ns").sum()).drop_nulls()
+    kinds = families(sums.get_column("name")).unique().sort()
     heavy = sums.sort("dur_ns", "name", descending=[True, False]).get_column("name").head(_MOST_NAMES).to_list()
     sums = report.kind("range").group_by(pl.col("name").cast(pl.String)).agg(pl.col("dur_ns").sum()).drop_nulls()
     ranges = sums.sort("dur_ns", "name", descending=[True, False]).get_column("name").head(_MOST_NAMES)
     names = [
-        *dict.fromkeys(plain_names([name])[0] for name in heavy),
+        *dict.fromkeys([*kinds, *(plain_names([name])[0] for name in heavy)]),
         COPIES,
         HOST,
         "calls",

@@ -192,6 +192,19 @@ def test_single_changes_by_gain():
     assert {"--faster host:prepare=2", "--faster gemm=2", "--without sync"} <= {one.change for one in found.single}
 
 
+def test_single_changes_have_families_of_kernels_beside_their_names():
+    events = [call("cudaLaunchKernel", 10 * n, 10 * n + 1, correlation=n) for n in range(2)]
+    names = (
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8",
+        "sm80_xmma_gemm_f32f32_f32f32_f32_nt_n_tilesize64x64x8",
+    )
+    events += [kernel(10 * n + 2, 10 * n + 8, name=name, correlation=n) for n, name in enumerate(names)]
+    found = whatif_of(report(events), Changes(), [], each=True, measured_ns=None)
+    told = {one.change: one.amdahl_ns for one in found.single}
+    assert told["--faster gemm=2"] == found.now_ns - 6
+    assert {told[f"--faster {name}=2"] for name in names} == {found.now_ns - 3}
+
+
 def test_the_measured_time_tells_what_the_profiler_costs():
     found = whatif_of(_host_bound(1000), Changes(), [], each=False, measured_ns=900_000)
     assert 0 < found.profiler_low_ns < found.profiler_ns < found.profiler_high_ns < 10_000
