@@ -1,7 +1,5 @@
 """Short kernel names: what is shown at which width, what tells alike ones apart, and what always holds."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,11 +186,9 @@ def test_strange_names_are_shown_as_well(name):
 
 
 @pytest.mark.parametrize("piece", ["f<", "f<int, ", "f(", "(", ">", "x::", "a_", "λ", "g<1,2>,", "\n"])
-def test_very_long_names_are_quick(piece):
-    name = "kernel<" + piece * (100_000 // len(piece))
-    start = time.perf_counter()
+def test_very_long_names_are_shortened(piece):
+    name = "kernel<" + piece * (100_000 // len(piece))  # quadratic work would take minutes, more than tests may
     assert all(len(text) <= 32 for text in shorten([name, f"{name}1"], 32))
-    assert time.perf_counter() - start < 5  # some 0.1 s; quadratic work would take minutes
 
 
 PIECES = (
