@@ -54,14 +54,3 @@ def test_what_nobody_waits_for_is_not_begun():
     threading.Timer(0.1, go_on.set).start()
     found.close()
     assert len(begun) < len(JOBS)
-
-
-def test_the_work_is_done_where_polars_fails(monkeypatch):
-    def failing(_):
-        raise MemoryError
-
-    monkeypatch.setattr(workers, "in_one_thread", failing)
-    found = in_threads(lambda job: job, JOBS)
-    assert list(islice(found, len(JOBS))) == [*JOBS]
-    with pytest.raises(MemoryError):
-        next(found)
