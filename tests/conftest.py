@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
+from hypothesis.internal.conjecture import engine
 
 from support.one_in import mark_most_slow
 
@@ -21,6 +22,9 @@ settings.register_profile("hunt", deadline=None, max_examples=20_000)
 # whether something fails, and not how simply: tests/mutation asks no more
 settings.register_profile("mutants", settings.get_profile("more"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("quick")
+
+# Of a property that fails, the simplest example is looked for no longer than this, rather than for five minutes.
+engine.MAX_SHRINKING_SECONDS = 45
 
 GOLD = Path(__file__).parent / "gold"
 

@@ -15,8 +15,10 @@ from kanalyze import catalog
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.renderers.tables.fitted import PROSE
+from kanalyze.renderers.tables.frame import FORMATS
 from support.command import ADD, REPORTS, SAMPLES, TORCH, refused, report_with, run
 from support.exports import only
+from support.real_reports import real_report
 
 EVERY = [
     pytest.param(path, marks=[] if path.stem in ("add", "empty") else pytest.mark.slow)
@@ -179,11 +181,14 @@ def test_every_table_can_be_read(name, path):
         assert remedy.endswith("[cannot-tell]")
     else:
         assert (ran.status, ran.error) == (0, "")
-        found = rows(name, path)
+        found = catalog.make(real_report(path), name)
         assert [line for line in ran.lines if len(line) > 80] == []
         lines = ran.lines[: -1 if HIDDEN.match(ran.lines[-1]) else None]
-        assert len(lines) == 1 + max(len(found), 1) or {*PROSE} & {*found[0]}
-        assert found or lines[1] == "(no rows)"
+        assert len(lines) == 1 + max(found.height, 1) or {*PROSE} & {*found.columns}
+        assert found.height or lines[1] == "(no rows)"
+        read_back = csv.DictReader(io.StringIO(FORMATS["csv"](found).decode()))
+        assert len([*read_back]) == found.height
+        assert read_back.fieldnames == found.columns
 
 
 # Columns

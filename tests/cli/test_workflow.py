@@ -54,7 +54,6 @@ def step(line):
     [
         ("launch_bound_plain", "launch_bound_graph", 0, "held: step −86.0 %"),
         ("launch_bound_graph", "launch_bound_plain", 1, "failed: step +614.3 %"),
-        ("launch_bound_plain", "launch_bound_plain", 0, "held: step +0.0 %"),
     ],
 )
 def test_the_steps_end_with_the_gate_and_leave_its_page(checkout, base, new, status, gate):

@@ -9,18 +9,16 @@ from fuzz import damage_bytes, damage_texts
 from fuzz.cases import DAMAGE, SEEDS, TOLD, cases
 from fuzz.run import Found, run
 
-CASES = 120
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("form", SEEDS)
+@pytest.mark.parametrize("form", [form for form in SEEDS if form != "baseline"])  # which has a test of its own
 def test_damage_ends_in_an_error_or_a_word(form):
     if form == "ncu rep":
         pytest.importorskip("ncu_report")
-    found = Found()
-    run(form, 0, CASES, found)
-    assert sum(found.counts.values()) == CASES
+    found, count = Found(), max(30, len(DAMAGE[form]) * len(SEEDS[form]))
+    run(form, 0, count, found)
+    assert sum(found.counts.values()) == count
     assert not found.bad
     assert not [key for key in found.silent if key[:2] in TOLD]
     outcomes = Counter(outcome for _, _, outcome in found.counts.elements())

@@ -16,7 +16,7 @@ from support.build import call, host, kernel, memcpy, nvtx, overhead, report
 from support.command import REPORTS, SAMPLES
 from support.exports import altered
 from support.real_reports import real_report
-from support.strategies import EVENTS
+from support.strategies import EVENTS, FEWER
 
 GRAPH_NODE, TWO_GPUS = REPORTS / "graph_node.sqlite", REPORTS / "two_gpus.sqlite"
 TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
@@ -99,6 +99,7 @@ def test_a_recording_that_ended_before_most_events_is_what_is_wrong():
 
 
 @pytest.mark.slow
+@FEWER
 @given(EVENTS, st.integers(0, 200))
 def test_the_limit_is_no_earlier_than_half_of_the_starts_and_the_ledger_holds(events, end):
     of = recorded(events, end)

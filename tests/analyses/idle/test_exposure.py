@@ -45,7 +45,7 @@ def test_copies_behind_kernels_are_hidden():
 def test_the_hidden_share_of_launches_is_that_of_a_loop_over_every_instant():
     seen = []
 
-    @settings(max_examples=3 * settings.default.max_examples, database=None)
+    @settings(max_examples=settings.default.max_examples, database=None)
     @given(EVENTS, WINDOWS)
     def look(events, window):
         model = SlowModel(events, window)

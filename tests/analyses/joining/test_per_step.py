@@ -14,6 +14,7 @@ from kanalyze.analyses.joining._difference_reasons import COUNTED, Spread
 from kanalyze.analyses.joining._ncu_distortion import UnderNcu
 from kanalyze.analyses.joining._per_step import per_step, shared_steps
 from support.build import call, kernel, memcpy, nvtx, report
+from support.strategies import FEWER
 
 KINDS = ("kernel", "memcpy", "memset", "api", "range")
 STEP, GAP = 1000, 200
@@ -138,6 +139,7 @@ def test_amounts_of_steps_are_those_of_the_slow_model(steps, before):
 
 
 @pytest.mark.slow
+@FEWER
 @given(st.lists(WORK, min_size=3, max_size=6), WORK, st.data())
 def test_a_part_of_the_steps_is_always_explained(steps, before, data):
     low = data.draw(st.integers(0, len(steps) - 2))

@@ -18,6 +18,7 @@ from kanalyze.analyses.naming._same_launches import align
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import ClosedReportError
 from support.build import call, host, kernel, memcpy, nvtx, report
+from support.strategies import FEWER
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 
@@ -177,6 +178,7 @@ EVENTS = st.lists(
 
 
 @pytest.mark.slow
+@FEWER
 @given(st.text("abc", min_size=2, max_size=8), st.text("abc", min_size=2, max_size=8), EVENTS)
 def test_names_change_no_time_of_any_bucket(own, others, events):
     trace = [*launches(others), *(op(name, start, start + length) for name, start, length in events)]
