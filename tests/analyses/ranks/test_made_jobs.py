@@ -16,6 +16,7 @@ from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.ranks._lateness import causes, lateness
 from kanalyze.analyses.ranks.ranks import common_steps
 from kanalyze.errors import BadReductionError
+from support.strategies import FEWER
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play
 
 #: A step in which some leave before others have come.
@@ -101,6 +102,7 @@ def test_a_match_is_one_true_collective(plan):
 
 
 @pytest.mark.slow
+@FEWER
 @given(damaged(hosts=1, jitters=(0.001, 0.05, 0.5)))
 def test_all_that_was_recorded_is_matched_on_one_host(plan):
     made = play(plan)
@@ -117,6 +119,7 @@ def test_all_that_was_recorded_is_matched_on_one_host(plan):
 
 
 @pytest.mark.slow
+@FEWER
 @given(damaged(recorded=("id", "seq")))
 def test_what_is_told_by_name_is_matched(plan):
     made = play(plan)
@@ -196,6 +199,7 @@ def test_identities(plan):
 
 
 @pytest.mark.slow
+@FEWER
 @given(damaged(), st.randoms(use_true_random=False))
 def test_the_order_of_reductions_does_not_matter(plan, random):
     found = [*play(plan).reductions()]

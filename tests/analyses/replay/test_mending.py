@@ -14,6 +14,7 @@ from kanalyze.analyses.replay._replay import planned, replayed
 from kanalyze.analyses.replay._whatif import whatif_of
 from support.build import call, kernel, memcpy, report
 from support.slow_replay import TURNS, simulated
+from support.strategies import FEWER
 
 LAUNCH, COPY, WAIT = "cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020", "cudaDeviceSynchronize_v3020"
 
@@ -151,6 +152,7 @@ def test_shorter_kernels_of_simulated_programs(turns, factor):
 
 
 @pytest.mark.slow
+@FEWER
 @given(TURNS)
 def test_calls_that_only_wait_are_gone_as_without_sync(turns):
     made = simulated(turns).report
