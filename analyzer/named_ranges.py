@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _DOMAIN: Final = ":"
 _NUMBER: Final = "#"
 
+#: A range of the default domain without a name; it tells nothing of the host.
+UNNAMED: Final = _DOMAIN
+
 #: Selects every instance of a range.
 EVERY: Final = "*"
 

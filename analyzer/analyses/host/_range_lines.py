@@ -12,7 +12,7 @@ from kanalyze.analyses.shared.range_nesting import flat_layers, innermost, outer
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import of_parts
 from kanalyze.columns.lookup import count_up_to, gathered, sure
-from kanalyze.named_ranges import named
+from kanalyze.named_ranges import UNNAMED, named
 
 if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
@@ -44,9 +44,9 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
 
     Columns: start, end and row (of :func:`named_ranges`). An instant belongs to the push/pop range of its thread that
     started last, then to the shorter one, then to the higher row; without one, to the start/end range that the thread
-    started first, then to the lower row. Time in no range has no row.
+    started first, then to the lower row. Time in no range has no row; ranges without a name are none.
     """
-    ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
+    ranges = named_ranges(report).filter((pl.col("end") > pl.col("start")) & (pl.col("range") != UNNAMED))
     found = {}
     for key, part in ranges.partition_by(THREAD, as_dict=True).items():
         pair = (pl.col("style") == "StartEnd").fill_null(value=False)

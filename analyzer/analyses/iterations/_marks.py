@@ -269,12 +269,13 @@ def _level(ranges: pl.DataFrame, work: pl.DataFrame) -> _Level:
     sums = launched.group_by(*THREAD, "name").agg(pl.col("device_ns").sum(), count, first)
     best = sums.sort("device_ns", "count", "name", descending=[True, True, False]).row(0, named=True)
     thread = pl.all_horizontal(pl.col(key).eq_missing(pl.lit(best[key], pl.Int64)) for key in THREAD)
-    often = (pl.col("count") - best["count"]).abs() <= 1
-    phases, others = sums.filter(thread & often).sort("first", "name"), sums.filter(thread & ~often)
+    own = ranges.filter(thread)
+    often = sums.filter(thread & ((pl.col("count") - best["count"]).abs() <= 1)).get_column("name")
+    turns = pl.col("name").is_in([one for one in often if _take_turns(own, one, best["name"])])
+    phases, others = sums.filter(thread & turns).sort("first", "name"), sums.filter(thread & ~turns)
     together = int(phases.get_column("device_ns").sum())
     alone = best["device_ns"] >= _NEARLY * together and not _of_framework(best["name"])
     name = best["name"] if alone else phases.item(0, "name")
-    own = ranges.filter(thread)
     last = phases.item(-1, "name")
     phased = not (alone or name == last or _of_framework(name))
     each = ITERATION if phased else called(name)
@@ -283,7 +284,24 @@ def _level(ranges: pl.DataFrame, work: pl.DataFrame) -> _Level:
     if phased:
         beside = [one for one in beside if not _between_phases(own, one, name, last)]
     more = [_rows(own, one, called(one)) for one in beside]
-    return _Level(_rows(own, name, each, found_by), more, best["device_ns"] if alone else together)
+    rows = _rows(own, name, each, found_by)
+    if not alone:
+        rows = _with_last_phase(rows, own.filter(pl.col("name").is_in(phases.get_column("name").implode())))
+    return _Level(rows, more, best["device_ns"] if alone else together)
+
+
+def _take_turns(ranges: pl.DataFrame, one: str, other: str) -> bool:
+    """Whether ranges of two names follow each other in turn, but for one: a loop after another has no phases of it."""
+    both = ranges.filter(pl.col("name").is_in([one, other])).sort("start").get_column("name")
+    return one == other or int((both == both.shift(1)).sum()) <= 1
+
+
+def _with_last_phase(rows: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
+    """`rows`, each of which ends with the last of `phases` (start, end) that begins in it."""
+    begun = count_up_to(rows.get_column("start"), phases.get_column("start"), equal=True).cast(pl.Int64)
+    ends = phases.select("end", at=begun - 1).group_by("at").agg(pl.col("end").max())
+    told = rows.with_columns(at=pl.int_range(pl.len())).join(ends, on="at", how="left", maintain_order="left")
+    return told.with_columns(own_end=pl.coalesce("end", "own_end")).drop("at", "end")
 
 
 def _between_phases(ranges: pl.DataFrame, name: str, first: str, last: str) -> bool:

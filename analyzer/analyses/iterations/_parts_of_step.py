@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.iterations._marks import NUMBER, called, of_process, outermost
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.named_ranges import STEP_PREFIX, plain, without_ids
+from kanalyze.named_ranges import STEP_PREFIX, UNNAMED, plain, without_ids
 
 if TYPE_CHECKING:
     from kanalyze.analyses.iterations._steady import SteadyPart
@@ -77,7 +78,9 @@ def _children(report: Report, steady: SteadyPart) -> pl.DataFrame:
     near = named_ranges(report).filter(
         of_process(steady.process_id) & (pl.col("start") >= low) & (pl.col("end") <= high)
     )
-    own = near.filter(pl.col("end") > pl.col("start")).select(*THREAD, "start", "end", name=bare)
+    told = (pl.col("end") > pl.col("start")) & (pl.col("range") != UNNAMED)
+    own = near.filter(told).select(*THREAD, "start", "end", name=bare)
+    own = own.filter(~_holds_some(own, steady.usual))
     names = {name: plain(name) or name for name in own.get_column("name").unique()}
     masked = {name: called(re.sub(NUMBER, "#", name)) for name in names}
     steps = [
@@ -94,3 +97,11 @@ def _children(report: Report, steady: SteadyPart) -> pl.DataFrame:
         mine.group_by("name").agg(ns=(pl.col("end") - pl.col("start")).sum()).sort("ns", descending=True).head(_MOST)
     )
     return mine.filter(pl.col("name").is_in(often.get_column("name").implode())).select("name", "start", "end")
+
+
+def _holds_some(ranges: pl.DataFrame, iterations: pl.DataFrame) -> pl.Series:
+    """Whether each range (start, end) holds a whole iteration: it is no part of one, but as an epoch is."""
+    known = iterations.sort("start_ns")
+    begun = known.get_column("start_ns").search_sorted(ranges.get_column("start"), side="left")
+    ends = known.select((pl.col("start_ns") + pl.col("dur_ns")).append(intervals.AFTER_ALL)).to_series()
+    return ends.gather(begun) <= ranges.get_column("end")

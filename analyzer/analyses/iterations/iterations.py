@@ -13,6 +13,7 @@ from kanalyze.analyses.iterations._launch_periods import FOUND_BY, REPETITION, l
 from kanalyze.analyses.iterations._marks import SPANS, launched_work, marked_iterations, of_process, work_in
 from kanalyze.analyses.ranges._instances import judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis, once_per_process
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
@@ -67,6 +68,10 @@ _MAGNITUDE: Final = 3
 #: Of fewer iterations than these, whose median distance from the median says little, an odd one is off by so much.
 _MANY: Final = 10
 _FAR_OF_FEW: Final = 0.25
+
+#: Three iterations have no spread: one of them is odd that takes twice as long as each of the others.
+_THREE: Final = 3
+_TWICE: Final = 2
 
 #: An iteration at an edge of the recording is cut where it launched less than this part of the usual number.
 _CUT_SHARE: Final = 0.9
@@ -208,6 +213,7 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     if told.height < _MANY:
         middle = pl.col("dur_ns").filter(usual).median()
         told = told.with_columns(pl.col("odd") & ((pl.col("dur_ns") - middle).abs() > _FAR_OF_FEW * middle))
+    told = _with_longest_of_three(told)
     first = _first_ones(report, told)
     told = told.with_columns(first=first, odd=pl.col("odd") & ~first & ~_only_submitted(told))
     told = _without_recurring(told)
@@ -219,6 +225,18 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     for at, row in zip(other.arg_true(), told.filter(other).iter_rows(named=True), strict=True):
         kinds[at], reasons[at] = _judgement(row, median)
     return told.with_columns(pl.Series("kind", kinds), pl.Series("reason", reasons, dtype=pl.String))
+
+
+def _with_longest_of_three(rows: pl.DataFrame) -> pl.DataFrame:
+    """Marks as odd the one of three that takes twice as long as each of the others, if these differ by less."""
+    length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
+    lengths = rows.filter(usual).get_column("dur_ns").sort(descending=True)
+    longest, second, third = lengths if len(lengths) == _THREE else (0, 1, 1)
+    if longest < _TWICE * second or second >= _TWICE * third:
+        return rows
+    odd = usual & (length == longest)
+    cause = pl.Series(BUCKETS).gather(rows.get_column("most"))
+    return rows.with_columns(odd=odd, cause=pl.when(odd).then(cause))
 
 
 def _judgement(row: dict[str, Any], median_ns: float) -> tuple[str, str | None]:

@@ -18,7 +18,7 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import STEP_PREFIX, plain, without_ids
+from kanalyze.named_ranges import STEP_PREFIX, UNNAMED, plain, without_ids
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _own_ranges(report: Report, steady: SteadyPart) -> pl.DataFrame:
     if "range" not in report.kinds:
         return pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64) | {"name": pl.String})
     wanted = of_process(steady.process_id) & ~pl.col("open") & (pl.col("end") > pl.col("start"))
-    own = named_ranges(report).filter(wanted).select(*THREAD, "start", "end", name=bare)
+    own = named_ranges(report).filter(wanted & (pl.col("range") != UNNAMED)).select(*THREAD, "start", "end", name=bare)
     names = own.get_column("name").unique().drop_nulls()
     others = [name for name in names if STEP_PREFIX not in name and plain(name) != steady.each]
     return own.filter(pl.col("name").is_in(others))

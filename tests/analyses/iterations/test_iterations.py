@@ -18,9 +18,9 @@ MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
 
 
-def loop(lengths, *, name="step", gap=10, start=1_000):
-    """Ranges one after the other, with a launch and a kernel in each."""
-    events, at, number = [], start, 1
+def loop(lengths, *, name="step", gap=10, start=1_000, number=1):
+    """Ranges one after the other, with a launch and a kernel in each, with correlations from `number` on."""
+    events, at = [], start
     for length in lengths:
         events += [
             nvtx(name, at, at + length),
@@ -229,6 +229,78 @@ def test_a_range_that_occurs_between_phases_of_some_iterations_is_a_part_of_them
     rows = kanalyze.iterations(report(events))
     assert rows.get_column("name").unique().to_list() == ["iteration"]
     assert rows.get_column("dur_ns").to_list()[:-1] == [500] * 7
+
+
+def test_the_last_iteration_has_all_its_phases():
+    events, number = [], 1
+    for start in range(1_000, 4_000, 1_000):
+        for name, begin, end in (("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 900)):
+            events += [
+                nvtx(name, start + begin, start + end),
+                call("cudaLaunchKernel", start + begin + 1, start + begin + 3, correlation=number),
+                kernel(start + begin + 4, start + end - 1, correlation=number),
+            ]
+            number += 1
+    rows = kanalyze.iterations(report(events))
+    assert rows.get_column("dur_ns").to_list() == [1_000, 1_000, 900]
+    assert rows.get_column("operations").to_list() == [3, 3, 3]
+
+
+def test_a_loop_after_another_one_is_no_phase_of_it():
+    events = loop([100] * 8, name="train") + loop([60] * 8, name="evaluate", start=9_000, number=9)
+    rows = kanalyze.iterations(report(events))
+    assert rows.group_by("name", maintain_order=True).len().rows() == [("train", 8), ("evaluate", 8)]
+    assert set(rows.get_column("found_by")) == {"ranges"}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "kinds_of"),
+    [
+        ([900, 100, 110], ["warm-up", "steady", "steady"]),
+        ([100, 900, 110], ["steady", "odd", "steady"]),
+        ([100, 200, 400], ["steady"] * 3),
+        ([100, 110, 190], ["steady"] * 3),
+    ],
+)
+def test_of_three_one_is_odd_that_takes_twice_as_long_as_the_others(lengths, kinds_of):
+    begins = [call("cuCtxCreate_v2", 10, 500)]
+    rows = kanalyze.iterations(report([*begins, *loop(lengths)]))
+    assert rows.get_column("kind").to_list() == kinds_of
+    reasons = rows.filter(pl.col("kind") != "steady").get_column("reason").to_list()
+    assert all("× the median, most in kernel" in reason for reason in reasons)
+
+
+def test_ranges_that_hold_iterations_are_no_parts_of_one():
+    events, number = [], 1
+    for epoch in range(3):
+        begin = 1_000 + 10_000 * epoch
+        events.append(nvtx("epoch", begin - 5, begin + 10_000 - 100))
+        for at in range(begin, begin + 10_000 - 1_000, 1_000):
+            events += [nvtx("batch", at, at + 1_000), nvtx("load", at + 1, at + 300)]
+            events += [
+                call("cudaLaunchKernel", at + 301, at + 303, correlation=number),
+                kernel(at + 304, at + 999, correlation=number),
+            ]
+            number += 1
+    found = report(events)
+    steady = steady_part(found)
+    assert steady.each == "batch"
+    assert set(parts_of_step(found, steady).get_column("range")) <= {"load", BETWEEN}
+
+
+def test_a_range_without_a_name_tells_nothing():
+    events, number = [], 1
+    for at in range(1_000, 9_000, 1_000):
+        events += [nvtx("step", at, at + 1_000), nvtx("", at + 1, at + 700), nvtx(None, at + 710, at + 720)]
+        events += [
+            call("cudaLaunchKernel", at + 401, at + 403, correlation=number),
+            kernel(at + 404, at + 499, correlation=number),
+        ]
+        number += 1
+    found = report(events)
+    assert kanalyze.culprits(found).get_column("range").drop_nulls().unique().to_list() == ["step"]
+    assert parts_of_step(found, steady_part(found)).is_empty()
+    assert not [name for name in kanalyze.phases(found).get_column("part") if name == "in :"]
 
 
 def test_a_run_with_time_between_is_steady_where_none_adjoins():
