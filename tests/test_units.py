@@ -259,3 +259,22 @@ def test_instant_since_another_one(ns, zero_ns, text):
 @pytest.mark.parametrize(("ns", "zero_ns", "text"), [(1500, 0, "1.500 µs"), (1500, 500, "+1.000 µs")])
 def test_moment(ns, zero_ns, text):
     assert units.moment(ns, zero_ns) == text
+
+
+@pytest.mark.parametrize(
+    ("check", "one", "two"),
+    [
+        ("operations without a launch", "1 operation without a launch", "2 operations without a launch"),
+        ("kernels that overlap within a stream", "1 kernel that overlaps within a stream", None),
+        ("processes at work before the recording", "1 process at work before the recording", None),
+        ("graph launches without nodes", "1 graph launch without nodes", None),
+        ("unified-memory copies", "1 unified-memory copy", None),
+        ("negative durations", "1 negative duration", "2 negative durations"),
+        ("shared use of a GPU", "1 shared use of a GPU", None),
+        ("idle time of unknown cause", "1 idle time of unknown cause", None),
+        ("nsys: Not all events were collected.", "nsys: Not all events were collected", None),
+    ],
+)
+def test_a_check_is_told_with_its_count(check, one, two):
+    assert units.checked(check, 1) == one
+    assert two is None or units.checked(check, 2) == two

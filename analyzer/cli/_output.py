@@ -213,9 +213,6 @@ _SPOKEN_OF: Final = "kanalyze.spoken_of"
 _NAMED: Final = 6
 _WIDE: Final = 120
 
-#: Doubts reported by the tool itself; they have no count.
-_SAID: Final = "nsys: "
-
 
 def register_figures(report: Report) -> None:
     """Registers a report of which the command prints figures; it is held until :func:`print_doubts`."""
@@ -280,8 +277,7 @@ def command(file: str) -> str:
 def _doubt_text(check: str, count: int, ns: int | None) -> str:
     text = check.rstrip(".")
     text = text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
-    once = count == 1 and text.startswith(_SAID)
-    return ("" if once else f"{units.count(count)} ") + text + (f" ({units.time(ns)})" if ns else "")
+    return units.checked(text, count) + (f" ({units.time(ns)})" if ns else "")
 
 
 # Shows how far a run is: one line that changes on a terminal, plain lines elsewhere; always on standard error.

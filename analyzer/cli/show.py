@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 #: How to see the columns that do not fit.
 _HOW = "--columns all, or a,b,…"
 
+#: The first column of the table of several reports.
+_REPORT = "report"
+
 #: What is passed on to the table's function as it stands.
 _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks")
 
@@ -67,7 +70,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks
     help="Sort by a column; -COLUMN is descending. Missing values come last.",
 )
 @click.option("--one", type=click.IntRange(min=0), metavar="ID", help="A collective as a timeline of its ranks.")
-@top(None, "Only the first N rows.")
+@top(None, "Only the first N rows: of each report, or with --sort of all.")
 @click.option("--format", "form", type=click.Choice(["terminal", "csv", "json", "parquet"]), default="terminal")
 @no_formulas
 @output
@@ -110,7 +113,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         _emit_one(rows, one, output)
         return
     first = catalog.telling(table, rows.columns)
-    rows = rendered.chosen(rendered.arranged(rows, sort, top), columns)
+    each = _REPORT if _REPORT in rows.columns and _REPORT not in declared.schema else None
+    rows = rendered.chosen(rendered.arranged(rows, sort, top, each), columns)
     if form == "terminal":
         every = columns is not None and columns.strip() == rendered.ALL
         emit(terminal(rows, width(), Choice(first, _HOW, every, columns is not None and not every)), output)

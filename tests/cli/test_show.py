@@ -393,3 +393,14 @@ def test_a_capture_without_ncu_has_no_counters(tmp_path):
 def test_counters_of_a_window_are_refused_whatever_the_window(window):
     message, _ = refused(run("show", "counters", SAMPLES / "add", "--window", window))
     assert "cannot tell counters of a window" in message
+
+
+def test_top_is_of_each_report_and_with_sort_of_all():
+    reports = [SAMPLES / name for name in ("square", "gelu")]
+    each = pl.read_csv(io.StringIO(run("show", "kernels", *reports, "--top", "2", "--format", "csv").text))
+    assert each.group_by("report", maintain_order=True).len().get_column("len").to_list() == [2, 2]
+    every = pl.read_csv(
+        io.StringIO(run("show", "kernels", *reports, "--sort", "-total_ns", "--top", "3", "--format", "csv").text)
+    )
+    assert every.height == 3
+    assert every.get_column("total_ns").is_sorted(descending=True)

@@ -68,7 +68,7 @@ def _health(health: pl.DataFrame) -> str:
     wrong = health.filter(pl.col("doubt")).group_by("check", maintain_order=True).agg(pl.col("count").sum())
     if wrong.is_empty():
         return "health: complete"
-    return "health: " + "; ".join(f"{units.count(count)} {check}" for check, count in wrong.iter_rows())
+    return "health: " + "; ".join(units.checked(check, count) for check, count in wrong.iter_rows())
 
 
 def _share(row: Row, column: str) -> str:

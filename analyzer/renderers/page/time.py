@@ -246,7 +246,7 @@ def health_line(health: pl.DataFrame) -> str:
     wrong = health.filter(pl.col("doubt"))
     if wrong.is_empty():
         return "health: complete"
-    told = [f"{units.count(count)} {check}" for check, count in wrong.select("check", "count").iter_rows()]
+    told = [units.checked(check, count) for check, count in wrong.select("check", "count").iter_rows()]
     return "health: " + "; ".join(told)
 
 

@@ -78,8 +78,10 @@ def _constant(column: str, text: str | None, frame: pl.DataFrame) -> pl.Series:
     return pl.Series(column, [text], dtype=pl.String).new_from_index(0, frame.height)
 
 
-def arranged(frame: pl.DataFrame, sort: str | None, top: int | None) -> pl.DataFrame:
+def arranged(frame: pl.DataFrame, sort: str | None, top: int | None, each: str | None = None) -> pl.DataFrame:
     """Sorts `frame` by a column (descending with a leading minus) and truncates it to `top` rows.
+
+    Without `sort` these are that many for `each` value of a column, if one is named.
 
     Raises:
         UnknownNameError: There is no such column.
@@ -89,7 +91,9 @@ def arranged(frame: pl.DataFrame, sort: str | None, top: int | None) -> pl.DataF
         if name not in frame.columns:
             raise UnknownNameError.of("column", name, frame.columns)
         frame = frame.sort(name, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
-    return frame if top is None else frame.head(top)
+    if top is None or sort is not None or each is None:
+        return frame if top is None else frame.head(top)
+    return frame.filter(pl.int_range(pl.len()).over(each) < top)
 
 
 def chosen(frame: pl.DataFrame, columns: str | None) -> pl.DataFrame:
