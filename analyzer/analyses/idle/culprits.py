@@ -169,6 +169,11 @@ def _of_threads(report: Report, by: str) -> pl.DataFrame:
     return _shared(report, form, by_state(report) if by == "state" else by_function(report))
 
 
+def own_samples(report: Report) -> bool:
+    """Whether there are samples of the host, of native code or Python."""
+    return bool(report.table("python_samples").height) or _sampled(report)
+
+
 def _sampled(report: Report) -> bool:
     """Whether there are CPU samples."""
     return bool(report.mapped(_LARGE, lambda part: part.select(pl.len())).to_series().sum())

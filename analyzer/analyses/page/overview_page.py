@@ -27,7 +27,6 @@ from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, 
 from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.iterations.phases import phases
-from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.launches.hot_kernels import TABLE as HOT_KERNELS
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
@@ -82,6 +81,13 @@ _TOLD: Final = 2
 #: What the time of a finding counts in their order: little for those that say what the ledger says, without a cause of
 #: their own; much for one that makes the times of all others hold another program's work.
 _COUNTS: Final = {"host-computes": 0.2, "low-utilisation": 0.2, "dram-bound": 0.2, "shared-gpu": 5.0}
+
+#: What gains less than this part of the time that the page is of is no thing to do first; the bucket that is apart.
+_WORTH_DOING: Final = 0.01
+_APART: Final = "loading"
+
+#: The average iteration of the ledger is the typical one up to this factor of the median.
+_ALIKE: Final = 1.25
 
 #: From so many devices on the page is of one of them.
 _SEVERAL: Final = 2
@@ -172,9 +178,9 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
         forget_iterations(report)
     found = ranked_with_samples(view) if "ledger" in tables and tables["ledger"].height else []
     usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
-    findings = _worth_doing(view, usual)
+    findings = _worth_doing(view, usual, tables.get("ledger"))
     answer = page_answer(view, spans, tables) if steady is None else _answer(steady, tables, findings)
-    sampled = sampled_beside(report)
+    sampled = sampled_beside(report, view) if "ledger" in tables else ""
     return Overview(
         meta=report.meta,
         scope=report.scope,
@@ -193,13 +199,17 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
     )
 
 
-def _worth_doing(view: Report, found: list[Finding]) -> list[Finding]:
-    """The findings on a part, what gains most first; without those that gain too little by a replay for a sentence."""
+def _worth_doing(view: Report, found: list[Finding], ledger: pl.DataFrame | None) -> list[Finding]:
+    """The findings on a part, what gains most first; without those that gain less than a hundredth of the `ledger`.
+
+    What modules and contexts took is apart from it, as on the page.
+    """
     told = with_replays(view, found, MOST_REPLAYED)
-    if not told:
+    if not told or ledger is None:
         return []
-    least = least_worth_saying(view)
-    return sorted((one for one in told if one.gain_ns >= least[one.device]), key=_rank, reverse=True)
+    usual = ledger.filter(pl.col("bucket") != _APART).group_by("device").agg(pl.col("ns").sum())
+    least = {int(device): _WORTH_DOING * ns for device, ns in usual.iter_rows()}
+    return sorted((one for one in told if one.gain_ns >= least.get(one.device, 0)), key=_rank, reverse=True)
 
 
 def _rank(finding: Finding) -> float:
@@ -288,8 +298,21 @@ def _shares(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> str:
     busy = [(bucket, share) for bucket, share in does if share >= _NOTABLE] or does[:1]
     told = ", ".join(f"{_DOES[bucket]} {percent(share)}" for bucket, share in busy[:_TOLD])
     idle = [f"{_WAITS[bucket]} in {percent(share)}" for bucket, share in waits if share >= _NOTABLE][:_TOLD]
-    text = f"The GPU {told} of it" if told else "The GPU does nothing in it"
+    of_it = _ledger_of(steady)
+    text = f"The GPU {told} of {of_it}" if told else f"The GPU does nothing in {of_it}"
     return f"{text} and waits {', '.join(idle)}." if idle else f"{text}."
+
+
+def _ledger_of(steady: SteadyPart) -> str:
+    """What the shares are of: ``it``, the typical iteration, or those of the ledger where these take other times."""
+    average, median = steady.ns / steady.number, median_of(steady.lengths.alias("ns").to_frame(), "ns")
+    if median / _ALIKE <= average <= median * _ALIKE:
+        return "it"
+    if not steady.adjoining:
+        return f"the {time(average)} from one to the next"
+    if steady.number == len(steady.lengths):
+        return f"the average one ({time(average)})"
+    return f"{steady.number:,} of them in a row ({time(average)} on average)"
 
 
 def _first(steady: SteadyPart, findings: list[Finding]) -> str:

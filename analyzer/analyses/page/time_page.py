@@ -140,7 +140,7 @@ def summarize(report: Report) -> Summary:
     """Makes the page of a report: all tables that it allows, the findings, and the headline."""
     tables, reasons = tables_of(report)
     spans = windows_of(report, tables.get("ledger"))
-    answer = " ".join(filter(None, (page_answer(report, spans, tables), sampled_beside(report))))
+    answer = " ".join(filter(None, (page_answer(report, spans, tables), sampled_beside(report, report))))
     processes = report.processes
     if report.scope.process is not None:
         processes = processes.filter(pl.col("process_id") == report.scope.process)

@@ -220,7 +220,7 @@ def _findings(page: Page, look: Look, names: dict[str, str]) -> list[str]:
         return []
     lines = ["", _title("FINDINGS", topics_remark(page.topics), look)]
     if not page.topics:
-        return [*lines, f"{_INDENT}Nothing worth a sentence."]
+        return [*lines, f"{_INDENT}Nothing that gains a hundredth of it."]
     for topic in page.topics:
         lines += _topic(topic, look, names)
     return lines

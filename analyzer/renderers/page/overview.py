@@ -79,7 +79,7 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
             ledgers=[ledger(min(_BUCKETS, top + _MORE_BUCKETS)) for ledger in ledgers],
             sections=[part for part in parts if part is not None],
             topics=[],
-            cannot_tell=list(found.cannot_tell.values()) if "ledger" in found.cannot_tell else [],
+            cannot_tell=[],  # the answer says what lacks
             more=more,
             first=[_finding(one, per) for one in findings],
             first_remark=_first_remark(per, findings),
@@ -345,7 +345,8 @@ def _once(found: Overview) -> str:
         return ""
     told = [
         f"{sections.unversioned(detail)} {units.time(ns)}"
-        for detail, ns in rows.select("detail", "ns").head(_PARTS).iter_rows()
+        for place, (detail, ns) in enumerate(rows.select("detail", "ns").head(_PARTS).iter_rows())
+        if not place or ns >= _WORTH_NAMING * whole
     ]
     return f"{units.time(whole)}: {', '.join(told)}"
 

@@ -1,7 +1,14 @@
 """What comes first on the first page."""
 
+from dataclasses import replace
+
+import pytest
+
 from kanalyze.analyses.page.overview_page import overview
-from support.build import call, kernel, report
+from kanalyze.readers import read
+from kanalyze.renderers.page.overview import overview_page
+from support.build import call, graph, kernel, nvtx, report
+from support.command import SAMPLES
 
 SLICE = 2_000_000
 KERNEL = 50_000
@@ -39,3 +46,77 @@ def test_processes_that_take_turns_are_said_first_of_the_steady_part():
 def test_one_process_takes_turns_with_nobody():
     found = overview(report(turns(1, 0), limits=HOPPER))
     assert "shared-gpu" not in [one.rule for one in found.findings]
+
+
+def loop(lengths, kernels, *, between=10, many=1, kind=kernel):
+    """Ranges called step, one after the other, in each of which one kernel runs from its start on."""
+    events, at, number = [], 1_000, 1
+    for length, ns in zip(lengths, kernels, strict=True):
+        events.append(nvtx("step", at, at + length))
+        for part in range(many):
+            begin = at + part * (length // many)
+            events.append(
+                call(
+                    "cudaGraphLaunch" if kind is graph else "cudaLaunchKernel", begin + 1, begin + 3, correlation=number
+                )
+            )
+            events.append(kind(begin + 4, begin + 4 + ns // many, correlation=number))
+            number += 1
+        at += length + between
+    return events
+
+
+def test_shares_are_of_the_typical_step_or_it_is_said_of_which():
+    """Of variants with other times the ledger is of one, which is not the typical step."""
+    same = overview(report(loop([10_000] * 8, [9_000] * 8)))
+    assert "The GPU computes for 89.9 % of it and waits" in same.answer
+    events = loop([90_000] * 4, [80_000] * 4)
+    for later in (10**6, 2 * 10**6):
+        events += [
+            replace(one, start=one.start + later, end=one.end + later) for one in loop([10_000] * 3, [9_000] * 3)
+        ]
+    found = overview(report(_numbered(events)))
+    assert "takes 10.01 µs (median of 10" in found.answer
+    assert "of 4 of them in a row (90.01 µs on average)" in found.answer
+
+
+def _numbered(events):
+    """The events with correlations of their own: a call and what it launched follow each other."""
+    number, told = 0, []
+    for one in events:
+        number += one.kind == "api"
+        told.append(one if one.kind == "range" else replace(one, correlation=number))
+    return told
+
+
+def test_what_gains_less_than_a_hundredth_of_a_step_is_no_thing_to_do_first():
+    found = overview(report(loop([100_000] * 10, [99_200] * 10, between=10)))
+    assert found.findings == []
+
+
+def test_who_replays_graphs_is_not_told_to_replay_graphs():
+    steps = loop([40_000] * 10, [20_000] * 10, many=4, kind=graph)
+    told = next(one for one in overview(report(steps)).findings if one.rule == "host-computes").brief
+    assert told.action.format() == "more work in each CUDA graph; launch the next one before you wait"
+    kernels = loop([40_000] * 10, [20_000] * 10, many=4)
+    told = next(one for one in overview(report(kernels)).findings if one.rule == "host-computes").brief
+    assert told.action.format() == "fuse kernels, or replay them as a CUDA graph"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("functions", "By samples, augment_images(long) is 59.4 % of the time in which the GPU waits"),
+        ("lock", "By samples, update_table() is 98.7 %"),
+        ("lock", "the program's own code (most of it waiting: lock)."),
+        ("loader", "the program's own code (most of it waiting: DataLoader worker)."),
+    ],
+)
+def test_the_page_of_a_report_with_samples_names_the_function_that_the_gpu_waits_for(name, told):
+    assert told in overview(read(SAMPLES / "sampled" / f"{name}.sqlite", cache=False)).answer
+
+
+def test_without_cuda_the_page_says_so_once():
+    found = overview(report([nvtx("load", 0, 5)], kinds=()))
+    assert found.answer == "The report records no CUDA activity, so there is no GPU time to account for."
+    assert overview_page(found)(5).cannot_tell == []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import operations, used_devices
+from kanalyze.analyses.device._operations import device_operations, operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
@@ -112,6 +112,9 @@ _OPERATOR: Final = "aten::"
 #: Gaps of a shorter mean are the host's work for each launch; longer ones are something else that it does.
 _SHORT_NS: Final = 100_000
 
+#: Fewer gaps than these are no gaps between launches; of iterations, than one in each.
+_SEVERAL: Final = 2
+
 
 def host_computes(report: Report) -> list[Finding]:
     """At most one finding per device: its time outside CUDA calls, with the longest phases.
@@ -189,8 +192,11 @@ def _advice(report: Report, phases: pl.DataFrame) -> tuple[str, str, str]:
     """Headline, action and remedy: of many short gaps to launch less often, of long ones to do something else."""
     torch, per = in_pytorch(report), per_iteration(report)
     short = phases.filter(pl.col("ns") < _SHORT_NS * pl.col("gaps"))
-    if 2 * total(short, "ns") > total(phases, "ns"):
+    if 2 * total(short, "ns") > total(phases, "ns") and total(short, "gaps") >= max(_SEVERAL, per.iterations or 0):
         headline = f"The GPU waits for the program in {per.plural(total(short, 'gaps'), 'short gap')}"
+        if _in_graphs(report):
+            remedy = "The kernels are replayed as CUDA graphs: put more into each, and launch the next before you wait."
+            return headline, "more work in each CUDA graph; launch the next one before you wait", remedy
         if torch:
             action = 'torch.compile(model, mode="reduce-overhead"), or larger batches'
             remedy = (
@@ -210,6 +216,17 @@ def _advice(report: Report, phases: pl.DataFrame) -> tuple[str, str, str]:
     action = "prefetch data, launch ahead, move work to another thread"
     remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
     return headline, action, remedy
+
+
+def _in_graphs(report: Report) -> bool:
+    """Whether most of the window's kernel time is of CUDA graphs."""
+    nodes = report.kernel_config.filter(pl.col("graph_node_id").is_not_null()).get_column("event_id")
+    if not nodes.len() and not report.kind("graph").height:
+        return False
+    kernels = device_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"]))
+    ran = kernels.select("event_id", "kind", ns=pl.col("end") - pl.col("start"))
+    replayed = (pl.col("kind") == "graph") | pl.col("event_id").is_in(nodes.implode())
+    return bool(2 * ran.filter(replayed).get_column("ns").sum() > ran.get_column("ns").sum())
 
 
 def _new_kernels(per: PerIteration, phases: pl.DataFrame) -> str | None:
