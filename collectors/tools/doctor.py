@@ -101,7 +101,7 @@ def _samples(tools: Tools) -> list[Examined]:
     lines = [_permission("CPU samples", cpu, "tell what the host does while the GPU waits", optional=True)]
     names = permissions.kernel_names() if cpu.ok else None
     if names is not None:
-        lines.append(_permission("kernel names", names, "tell system calls in CPU samples apart", optional=True))
+        lines.append(_permission("OS symbols", names, "tell system calls in CPU samples apart", optional=True))
     if not tools.nsys.usable:
         return lines
     means = "tell which line of Python the host is in"

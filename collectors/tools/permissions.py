@@ -105,7 +105,7 @@ def kernel_names(root: Path = _ROOT) -> Permission | None:
     setting = _number(root, "proc/sys/kernel/kptr_restrict")
     told = "" if setting is None else f" (kptr_restrict is {setting})"
     if re.search(r"^0*[1-9a-f][0-9a-f]* ", _text(root, "proc/kallsyms", 4096), re.MULTILINE):
-        return Permission(ok=True, found=f"functions of the kernel have names{told}")
+        return Permission(ok=True, found=f"functions of the operating system have names{told}")
     return Permission(ok=False, found=f"the kernel hides where its functions lie{told}", remedy=_NAMES)
 
 

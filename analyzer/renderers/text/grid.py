@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import outlets
+from kanalyze.renderers.text.distinct import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -90,7 +91,8 @@ class Grid(NamedTuple):
         if self.cut:
             room = max(width - self._width(kept[:-1]) - len(_GAP), _LEAST_CUT)
             cells = [part for row in cells for part in (_broken(row, room) if self.broken else [row])]
-            cells = [[*row[:-1], _cut(row[-1], room)] for row in cells]
+            shown = _all_cut([row[-1] for row in cells], room)
+            cells = [[*row[:-1], name] for row, name in zip(cells, shown, strict=True)]
         widths = [max(len(head.text), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
         texts = [_joined(row, heads, widths) for row in ([head.text for head in heads], *cells)]
         return texts[0], texts[1:]
@@ -176,8 +178,10 @@ def _broken(row: list[str], room: int) -> list[list[str]]:
     return [[*row[:-1], before], [*("" for _ in row[:-1]), f"{arrow.lstrip()}{after}"]]
 
 
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 1]}…"
+def _all_cut(texts: list[str], room: int) -> list[str]:
+    """The texts, cut at their ends; where two would look alike, elsewhere."""
+    shown = [text if len(text) <= room else f"{text[: room - 1]}…" for text in texts]
+    return shown if len({*shown}) == len({*texts}) else distinct(texts, room)
 
 
 def _joined(row: Sequence[str], heads: Sequence[Head], widths: Sequence[int]) -> str:

@@ -50,7 +50,7 @@ def test_on_a_whole_machine_everything_is_found(whole):
     assert [line.name for line in found.values() if not line.ok] == []
     assert list(found) == [
         *("GPU", "driver", "nvcc", "architecture", "nsys", "ncu", "counters"),
-        *("CPU samples", "kernel names", "Python samples", "GPU metrics", "torch", "disk"),
+        *("CPU samples", "OS symbols", "Python samples", "GPU metrics", "torch", "disk"),
     ]
     assert found["GPU metrics"].found == "Hopper GH100 | NVIDIA H200"
     assert found["GPU"].found == "NVIDIA H200 (compute capability 9.0)"

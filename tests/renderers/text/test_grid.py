@@ -113,3 +113,11 @@ def test_titles_in_texts_keep_their_abbreviations(title, text):
 )
 def test_memory_operations_lose_their_brackets(name, text):
     assert operation(name) == text
+
+
+def test_texts_that_are_cut_do_not_look_alike():
+    texts = ["autograd::evaluate_function: AddBackward", "autograd::evaluate_function: MulBackward", "forward"]
+    _, lines = Grid((Head("range", left=True),), [(text,) for text in texts], cut=True).lines(24)
+    assert lines == ["autograd::e…ddBackward", "autograd::e…ulBackward", "forward"]
+    _, lines = Grid((Head("range", left=True),), [(texts[0],), (texts[2],)], cut=True).lines(24)
+    assert lines[0] == "autograd::evaluate_fu…"
