@@ -120,3 +120,24 @@ def test_without_cuda_the_page_says_so_once():
     found = overview(report([nvtx("load", 0, 5)], kinds=()))
     assert found.answer == "The report records no CUDA activity, so there is no GPU time to account for."
     assert overview_page(found)(5).cannot_tell == []
+
+
+@pytest.mark.parametrize(("others", "told"), [(2, "all"), (8, "")])
+def test_kernels_that_take_long_to_launch_are_told_with_a_place_where_most_of_them_are(others, told):
+    """The kernel that costs most is in a range of its own: the other ones may have more time together."""
+    events, number = [], 1
+    for step in range(10):
+        begin = 1_000 + 1_000_000 * step
+        names = ["top"] * 4 + [f"k{one}" for one in range(others)]
+        places = ["all"] * 4 + ([f"r{one}" for one in range(others)] if others > 4 else ["all"] * others)
+        events.append(nvtx("step", begin, begin + 1_000_000))
+        for place, (name, within) in enumerate(zip(names, places, strict=True)):
+            at = begin + 50_000 * place
+            events += [
+                nvtx(within, at, at + 40_000),
+                call("cudaLaunchKernel", at + 1_000, at + 30_000, correlation=number),
+                kernel(at + 31_000, at + 33_000, name=name, correlation=number),
+            ]
+            number += 1
+    one = next(one for one in overview(report(events)).findings if one.rule == "launch-bound")
+    assert one.brief.where == told

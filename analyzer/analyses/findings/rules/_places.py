@@ -90,7 +90,11 @@ def operator_of(report: Report, chosen: pl.Expr) -> str:
 
 def place_of_kernel(report: Report, device: int, name: str, at_stake_ns: int) -> str:
     """The :func:`place_of` of a kernel's launches on a device; empty where no finding is made of so little time."""
+    return place_of_kernels(report, device, pl.Series([name], dtype=pl.Categorical), at_stake_ns)
+
+
+def place_of_kernels(report: Report, device: int, names: pl.Series, at_stake_ns: int) -> str:
+    """The same of all kernels of these names."""
     if at_stake_ns < least_worth_saying(report)[device]:
         return ""
-    named = pl.col("name") == pl.lit(name, dtype=pl.Categorical)
-    return place_of(report, (pl.col("device") == device) & named)
+    return place_of(report, (pl.col("device") == device) & pl.col("name").is_in(names.unique().implode()))

@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._mendings import merged
-from kanalyze.analyses.findings.rules._places import place_of_kernel
+from kanalyze.analyses.findings.rules._places import place_of_kernels
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.fusion._chains import chains
 from kanalyze.analyses.fusion.fusion import fusion, occurrences
@@ -60,7 +60,7 @@ def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding
         (str(top["name"]),),
         headline=f"{per.clause(launches, 'kernel', 'take')} longer to launch than to run",
         action=_REPLAY[in_pytorch(report)],
-        where=place_of_kernel(report, device, str(top["name"]), stake),
+        where=place_of_kernels(report, device, waiting.get_column("name"), stake),
         mending=_graphed,
     )
 
