@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from kanalyze.schema import Table
+
 
 #: How to see the columns that do not fit.
 _HOW = "--columns all, or a,b,…"
@@ -113,14 +115,18 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         _emit_one(rows, one, output)
         return
     first = catalog.telling(table, rows.columns)
-    each = _REPORT if _REPORT in rows.columns and _REPORT not in declared.schema else None
-    rows = rendered.chosen(rendered.arranged(rows, sort, top, each), columns)
+    rows = rendered.chosen(rendered.arranged(rows, sort, top, _each(rows, declared)), columns)
     if form == "terminal":
         every = columns is not None and columns.strip() == rendered.ALL
         emit(terminal(rows, width(), Choice(first, _HOW, every, columns is not None and not every)), output)
     else:
         rows = outlets.spreadsheet(rows) if options["no_formulas"] and form == "csv" else rows
         emit(rendered.FORMATS[form](rows), output)
+
+
+def _each(rows: pl.DataFrame, declared: Table) -> str | None:
+    """The column that names the report, in the table of several."""
+    return _REPORT if _REPORT in rows.columns and _REPORT not in declared.schema else None
 
 
 def _check_output(form: str, reports: Sequence[Path], output: Path | None) -> None:

@@ -1,6 +1,8 @@
 """`kanalyze summarize` without options: the first page, of the typical iteration."""
 
 import json
+import re
+import shlex
 from functools import cache
 
 import pytest
@@ -112,3 +114,12 @@ def test_markdown_has_the_same_parts():
     assert "#### What to do first" in text
     assert "#### Where a step goes" in text
     assert "**Start-up**" in text
+
+
+def test_pages_without_a_gpu_lead_on_to_tables_that_there_are():
+    path = REPORTS / "torch" / "cpu_only.json.gz"
+    for form in ([], ["--full"]):
+        page = re.sub(r" \\\n\s+", " ", run("summarize", path, *form).text)
+        for line in re.findall(r"(kanalyze (?:show|summarize) .*)$", page, re.MULTILINE):
+            assert run(*shlex.split(line)[1:]).text
+    assert "kanalyze show health" in page

@@ -199,7 +199,8 @@ def _more(summary: Summary, hidden: int) -> str:
     """Commands that lead on, a line each, with `hidden` findings first."""
     show = partial(commands.show, scope=summary.scope)
     rest = f"{units.plural(hidden, 'further kind')} of findings: {show('findings', summary.meta.path)}\n"
-    one = f"any table, such as: {show('ledger', summary.meta.path)}"
+    known = _LEDGER if _LEDGER in summary.tables else "health"
+    one = f"any table, such as: {show(known, summary.meta.path)}"
     return f"{rest if hidden > 0 else ''}{one}\nall tables: kanalyze tables"
 
 

@@ -88,11 +88,17 @@ def spaced(*loads, gap=200 * US):
     return [*launched(1, 10, 100), *calls, *launched(2, gap + gap // 2, 2 * gap)]
 
 
+#: Two short gaps.
+TWICE = [*spaced(gap=20 * US), *launched(3, 60 * US, 70 * US)]
+
+
 @pytest.mark.parametrize(
     ("events", "window", "headline", "action"),
     [
-        (spaced(gap=20 * US), None, "The GPU waits for the program in 1 short gap", "fuse kernels"),
-        (spaced(gap=20 * US), STEPS, "The GPU waits for the program in 1 short gap in 2 steps", "fuse kernels"),
+        (TWICE, None, "The GPU waits for the program in 2 short gaps", "fuse kernels"),
+        (TWICE, STEPS, "The GPU waits for the program in 1 short gap a step", "fuse kernels"),
+        (spaced(gap=20 * US), None, "The GPU waits while the program runs its own code", "prefetch data"),
+        (spaced(gap=20 * US), STEPS, "The GPU waits while the program runs its own code", "prefetch data"),
         (spaced(), None, "The GPU waits while the program runs its own code", "prefetch data"),
         (spaced(LOAD), None, "The GPU waits while the program runs its own code", "prefetch data"),
         (
