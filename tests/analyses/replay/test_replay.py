@@ -14,7 +14,7 @@ from kanalyze.errors import KanalyzeError, UnknownNameError
 from kanalyze.readers import read
 from support.build import call, kernel, memcpy, nvtx, report
 from support.slow_replay import TURNS, simulated
-from support.strategies import EVENTS
+from support.strategies import EVENTS, FEWER
 
 SAMPLES = Path("sample_reports")
 REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
@@ -68,6 +68,7 @@ def test_both_at_once_in_simulated_programs(turns):
 
 
 @pytest.mark.slow
+@FEWER
 @given(TURNS, st.lists(st.sampled_from(["a", "b", "host", "calls", "host:work"]), min_size=1, unique=True))
 def test_faster_is_never_later(turns, names):
     made = simulated(turns).report
@@ -331,6 +332,7 @@ def test_the_critical_path_adds_up_where_a_kernel_begins_before_its_launch():
 
 
 @pytest.mark.slow
+@FEWER
 @given(EVENTS, ANY, st.floats(0, 200))
 def test_the_bounds_have_what_every_cost_of_the_profiler_tells(events, change, measured_ns):
     made = report(events)
