@@ -79,7 +79,8 @@ def assert_baseline_is_its_runs(runs):
 @pytest.mark.parametrize(
     "name",
     [
-        "sample_reports/gelu",
+        "sample_reports/add",
+        pytest.param("sample_reports/gelu", marks=pytest.mark.slow),
         "sample_reports/sampled/python.sqlite",
         "tests/reports/communicators.sqlite",
         "tests/reports/two_gpus.sqlite",

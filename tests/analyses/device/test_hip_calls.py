@@ -211,7 +211,7 @@ TABLES = ("ledger", "gaps", "syncs", "culprits", "cold", "graphs", "memory", "la
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("sample", ["add_parallel", "launch_bound_graph", "streams", "mlp_train"])
+@pytest.mark.parametrize("sample", ["add_parallel", "launch_bound_graph", "mlp_train", "streams"])
 def test_a_recording_whose_calls_are_hips_gives_the_same_tables(sample, tmp_path):
     source = SAMPLES / sample / "nsys.sqlite"
     cuda, hip = real_report(source), renamed(source, tmp_path)
@@ -228,7 +228,7 @@ def test_a_recording_whose_calls_are_hips_gives_the_same_tables(sample, tmp_path
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("sample", ["add_parallel", "launch_bound_plain", "streams", "mlp_train"])
+@pytest.mark.parametrize("sample", ["add_parallel", "launch_bound_plain", "mlp_train", "streams"])
 def test_findings_of_hip_are_those_of_cuda_in_its_own_words(sample, tmp_path):
     source = SAMPLES / sample / "nsys.sqlite"
     cuda, hip = (kanalyze.findings(of) for of in (real_report(source), renamed(source, tmp_path)))

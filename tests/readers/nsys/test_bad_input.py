@@ -522,6 +522,7 @@ def test_a_file_that_is_cut_is_refused(tmp_path):
         assert "the file ends after" in told
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_and_does_not_know_its_length_is_no_traceback(tmp_path):
     data, path = bytearray(GRAPH_NODE.read_bytes()), tmp_path / "cut.sqlite"
     data[92:96] = bytes(4)  # the change counter at which the length in the header was right
