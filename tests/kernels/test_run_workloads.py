@@ -11,6 +11,8 @@ from support.kernel_files import KERNELS, NEEDS_TORCH, NEEDS_TRITON, PYTHON, doc
 torch = pytest.importorskip("torch", reason=NEEDS_TORCH)
 pytest.importorskip("triton", reason=NEEDS_TRITON)
 
+pytestmark = pytest.mark.timeout(300)  # on a busy machine what is compiled takes minutes
+
 DEVICE = f"device: {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "device: cpu (no GPU found)"
 
 #: Arguments that make a run small.

@@ -9,6 +9,8 @@ from support.kernel_files import NEEDS_TORCH, NEEDS_TRITON, load
 torch = pytest.importorskip("torch", reason=NEEDS_TORCH)
 pytest.importorskip("triton", reason=NEEDS_TRITON)
 
+pytestmark = pytest.mark.timeout(300)  # on a busy machine what is compiled takes minutes
+
 common, cdist, gelu, launch_bound, matmul, mlp_train, square, square_triton, streams = map(
     load, ("_common", "cdist", "gelu", "launch_bound", "matmul", "mlp_train", "square", "square_triton", "streams")
 )

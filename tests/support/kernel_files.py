@@ -84,6 +84,6 @@ def run(script: Path, *arguments: object, **environment: str) -> subprocess.Comp
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=290,  # extensions are compiled, on a busy machine for minutes
         check=False,
     )
