@@ -15,7 +15,7 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, rows_at
+from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
     from kanalyze.analyses.critical._walk import Nodes
@@ -112,10 +112,10 @@ def _described(report: Report, through: Nodes, pieces: pl.DataFrame) -> pl.DataF
     """Adds to the pieces what they are of: the columns of :data:`PATH`."""
     graph = dependencies(report)
     row, called = through.row(pieces.get_column("node")), through.call(pieces.get_column("node"))
-    launched = gathered(graph.operations.get_column("call"), row)
-    call = called.zip_with(called.is_not_null(), launched).alias("call")
-    asked = rows_at(graph.calls.select(*THREAD, at="start"), call)
-    process = gathered(operations(report).get_column("process_id"), row)
-    own = asked.get_column("process_id")
-    asked = asked.with_columns(own.zip_with(own.is_not_null(), process))
-    return pieces.hstack([row.alias("row"), call]).hstack(asked).select(*PATH)
+    call = called.zip_with(called.is_not_null(), gathered(graph.operations.get_column("call"), row))
+    process, thread, at = (gathered(graph.calls.get_column(name), call) for name in (*THREAD, "start"))
+    if process.has_nulls():
+        own = gathered(operations(report).get_column("process_id"), row)
+        process = process.zip_with(process.is_not_null(), own)
+    told = [row.alias("row"), call.alias("call"), process, thread, at.alias("at")]
+    return pieces.drop("node").hstack(told).select(*PATH)

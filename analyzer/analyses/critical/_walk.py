@@ -19,6 +19,7 @@ from kanalyze.analyses.dependencies._graph import BEFORE, dependencies, release
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, operations
 from kanalyze.analyses.host._context_creation import unseen_syncs
 from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.columns.grouping import slices
 from kanalyze.columns.lookup import gathered, rows_at
 
 if TYPE_CHECKING:
@@ -199,14 +200,24 @@ def walk(through: Walkable, first: int, low: int, high: int) -> pl.DataFrame:
     Returns:
         The pieces in the order of time: start, end, cause, node. They are disjoint, and cover [low, high].
     """
-    visited = _visited(through, first, low)
-    told = through.described(visited).with_columns(left=pl.col("leave").clip(low, high).cum_min(), node=visited)
+    every = _visited(through, first, low)
+    last, entered, found = int(every.item(-1)), high, []
+    for part in slices(every.alias("node").to_frame()):
+        pieces = _pieces(through, part.to_series(), last, low, entered)
+        entered = int(pieces.item(0, "start"))
+        found.append(pieces.filter(pl.col("end") > pl.col("start")))
+    return pl.concat(found[::-1], rechunk=True)
+
+
+def _pieces(through: Walkable, visited: pl.Series, last: int, low: int, entered: int) -> pl.DataFrame:
+    """The pieces of some nodes of a walk, in the order of time, also those without length; `last` ends the walk."""
+    told = through.described(visited).with_columns(left=pl.col("leave").clip(low, entered).cum_min(), node=visited)
     # a walk that came back to where it had been: events of one instant that wait for each other
-    is_last = pl.int_range(pl.len()) == pl.len() - 1
+    is_last = pl.col("node") == last
     stuck = is_last & (pl.col("left") > low)
     line = told.select(
         left=pl.when(is_last).then(low).otherwise("left"),
-        entered=pl.col("left").shift(1, fill_value=high),
+        entered=pl.col("left").shift(1, fill_value=entered),
         edge=pl.when(stuck).then(_code("unknown")).otherwise("edge"),
         begin="begin",
         own="own",
@@ -217,8 +228,7 @@ def walk(through: Walkable, first: int, low: int, high: int) -> pl.DataFrame:
         start=pl.concat_arr("left", "begin").explode(),
         code=pl.concat_arr("edge", "own").explode(),
         node=pl.concat_arr("node", "node").explode(),
-    ).with_columns(end=pl.col("start").shift(-1, fill_value=high))
-    pieces = pieces.filter(pl.col("end") > pl.col("start"))
+    ).with_columns(end=pl.col("start").shift(-1, fill_value=entered))
     cause = pl.Series("cause", CAUSES, dtype=_CAUSE)[pieces.get_column("code").cast(pl.UInt32)]
     return pieces.select("start", "end", cause, "node")
 

@@ -56,30 +56,24 @@ class Replayed(NamedTuple):
 def planned(network: Network) -> Plan:
     """The plan of a network."""
     edges = network.edges.select("target", "source").with_row_index("edge")
-    begins = pl.when(pl.col("target") != pl.col("target").shift(1, fill_value=0)).then("edge").forward_fill()
-    edges = edges.with_columns(rank=pl.col("edge") - begins)
-    first = pl.col("rank") == 0
-    second = pl.col("rank") == 1
-    opens = edges.with_columns(opens=~second)
-    number = opens.get_column("opens").cast(pl.UInt32).cum_sum().alias("step")  # step 0 is the origin
-    opens = opens.with_columns(number)
-    last = opens.group_by("target", maintain_order=True).agg(pl.col("step").last())
-    steps = pl.concat([pl.Series("step", [0], dtype=pl.UInt32), last.get_column("step")])
-    at = gathered(steps, opens.get_column("source")).alias("from")
-    opens = opens.with_columns(at)
-    none = pl.lit(edges.height, pl.UInt32)
-    a = opens.filter("opens").select(
-        "step",
-        a=pl.when(first).then("from").otherwise(pl.col("step") - 1),
-        a_edge=pl.when(first).then("edge").otherwise(none),
-        b="from",
-        b_edge="edge",
+    first = pl.col("target") != pl.col("target").shift(1, fill_value=0)
+    edges = edges.select("edge", "source", first=first, last=first.shift(-1, fill_value=True))
+    second = ~pl.col("first") & pl.col("first").shift(1, fill_value=False)  # goes with the first one
+    edges = edges.with_columns(second=second).with_columns(step=(~pl.col("second")).cast(pl.UInt32).cum_sum())
+    # step 0 is the origin
+    steps = pl.concat(
+        [pl.Series("step", [0], dtype=pl.UInt32), edges.get_column("step").filter(edges.get_column("last"))]
     )
-    b = opens.filter(second).select("step", other="from", other_edge="edge")
-    rows = a.join(b, on="step", how="left", maintain_order="left").select(
-        "a", "a_edge", b=pl.coalesce("other", "b"), b_edge=pl.coalesce("other_edge", "b_edge")
+    edges = edges.with_columns(gathered(steps, edges.get_column("source")).alias("from"))
+    none, twofold = pl.lit(edges.height, pl.UInt32), pl.col("second").shift(-1, fill_value=False)
+    rows = edges.select(
+        "second",
+        a=pl.when("first").then("from").otherwise(pl.col("step") - 1),
+        a_edge=pl.when("first").then("edge").otherwise(none),
+        b=pl.when(twofold).then(pl.col("from").shift(-1)).otherwise("from"),
+        b_edge=pl.col("edge") + twofold.cast(pl.UInt32),
     )
-    return Plan(rows, steps)
+    return Plan(rows.filter(~pl.col("second")).drop("second"), steps)
 
 
 def replayed(network: Network, plan: Plan, values: Values, lags: pl.Series) -> Replayed:
