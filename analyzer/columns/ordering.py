@@ -30,7 +30,7 @@ def in_order(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def in_order_of(frame: pl.DataFrame, columns: Sequence[str], ties: Sequence[str]) -> pl.DataFrame:
+def in_order_of(frame: pl.DataFrame, columns: Sequence[str], ties: Sequence[str | pl.Expr]) -> pl.DataFrame:
     """`frame` sorted by `columns`, then by `ties`, equal rows in their order; the last of `columns` has no nulls.
 
     By one column after the other, the last one first, and by `ties` only rows with equal neighbours. 3 million calls of

@@ -60,8 +60,7 @@ def path(report: Report) -> pl.DataFrame:
     first = first_node(report, high)
     if first == NOWHERE:
         return pl.DataFrame(schema=PATH)
-    through = nodes(report)
-    pieces = _described(report, through, walk(through, first, low, high))
+    pieces = _described(report, _placed(nodes(report), first, sides))
     found = int((pieces.get_column("end") - pieces.get_column("start")).sum())
     if found != high - low:
         raise AssertionError(f"the critical path sums to {found} ns, its window is {high - low} ns: {pieces}")
@@ -108,14 +107,20 @@ def _latest(calls: pl.DataFrame, work: pl.DataFrame, count: int, high: int) -> i
     return int(last.item(0, "row")) + count * int(last.item(0, "rank"))
 
 
-def _described(report: Report, through: Nodes, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Adds to the pieces what they are of: the columns of :data:`PATH`."""
+def _placed(through: Nodes, first: int, sides: tuple[int, int]) -> pl.DataFrame:
+    """The pieces of the walk from `first`, with the row of the operation or of the call that each is of."""
+    pieces = walk(through, first, *sides)
+    node = pieces.get_column("node")
+    return pieces.drop("node").hstack([through.row(node).alias("row"), through.call(node).alias("call")])
+
+
+def _described(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Adds to the pieces what they lead to, and where they were asked for: the columns of :data:`PATH`."""
     graph = dependencies(report)
-    row, called = through.row(pieces.get_column("node")), through.call(pieces.get_column("node"))
+    row, called = pieces.get_column("row"), pieces.get_column("call")
     call = called.zip_with(called.is_not_null(), gathered(graph.operations.get_column("call"), row))
     process, thread, at = (gathered(graph.calls.get_column(name), call) for name in (*THREAD, "start"))
     if process.has_nulls():
         own = gathered(operations(report).get_column("process_id"), row)
         process = process.zip_with(process.is_not_null(), own)
-    told = [row.alias("row"), call.alias("call"), process, thread, at.alias("at")]
-    return pieces.drop("node").hstack(told).select(*PATH)
+    return pieces.with_columns(call, process, thread, at.alias("at")).select(*PATH)

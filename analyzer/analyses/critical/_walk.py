@@ -18,7 +18,6 @@ from kanalyze.analyses.communication._partners import last_arrivals
 from kanalyze.analyses.dependencies._graph import BEFORE, dependencies, release
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, operations
 from kanalyze.analyses.host._context_creation import unseen_syncs
-from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.grouping import slices
 from kanalyze.columns.lookup import gathered, rows_at
 
@@ -123,9 +122,8 @@ class Nodes(NamedTuple):
         )
 
 
-@once_per_process
 def nodes(report: Report) -> Nodes:
-    """The nodes of all walks through a report, for any window."""
+    """The nodes of all walks through a report, for any window; not kept: half a gigabyte of 7 million operations."""
     graph = dependencies(report)
     work, calls = _operations(report, graph), graph.calls
     start, behind = calls.get_column("start"), calls.get_column("waited_for")

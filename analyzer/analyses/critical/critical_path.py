@@ -210,8 +210,10 @@ def _sums(report: Report, pieces: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """Sums of pieces by `keys`, the longest first: ns, share, each_ns, pieces, device_ns."""
     window = report.scope.window
     count = None if window is None else window.count
-    total = max(int(pieces.select(_NS.sum()).item()), 1)
-    sums = pieces.group_by(keys).agg(ns=_NS.sum(), pieces=pl.len().cast(pl.Int64), device_ns=_NS.filter(RUNNING).sum())
+    agg = {"ns": _NS.sum(), "pieces": pl.len().cast(pl.Int64), "device_ns": _NS.filter(RUNNING).sum()}
+    parts = pl.concat([part.group_by(keys).agg(**agg) for part in slices(pieces)])
+    sums = parts.group_by(keys).agg(pl.col(*agg).sum())
+    total = max(int(sums.get_column("ns").sum()), 1)
     each = pl.lit(None, dtype=pl.Float64) if count is None else pl.col("ns") / count
     told = sums.with_columns(share=pl.col("ns") / total, each_ns=each)
     texts = [pl.col(key).cast(pl.String) if sums.schema[key] == pl.Categorical else pl.col(key) for key in keys]

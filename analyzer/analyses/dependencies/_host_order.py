@@ -40,7 +40,7 @@ def host_calls(report: Report) -> pl.DataFrame:
 
 def _outermost(calls: pl.DataFrame) -> pl.Series:
     """Row of the outermost call of its thread around each call: `outer`."""
-    line = in_order_of(calls.with_columns(sooner=-pl.col("end")), (*THREAD, "start"), ("sooner",))
+    line = in_order_of(calls, (*THREAD, "start"), (-pl.col("end"),))
     first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in THREAD)
     line = line.with_columns(thread=first.cum_sum())
     reached = pl.col("end").cum_max().shift(1).over("thread")
@@ -113,10 +113,10 @@ def _before_in_process(calls: pl.DataFrame) -> pl.Series:
     """
     found = [pl.DataFrame(schema={"row": pl.UInt32, "before": pl.UInt32})]
     outermost = calls.filter(pl.col("outer") == pl.col("row"))
-    earlier = {"later": -pl.col("start"), "lower": -pl.col("row").cast(pl.Int64)}
-    outermost = outermost.select("row", "process_id", "start", "end", **earlier)
+    outermost = outermost.select("row", "process_id", "start", "end")
+    ties = (-pl.col("start"), -pl.col("row").cast(pl.Int64))
     for part in parts_by(outermost, ["process_id"]).values():
-        line = in_order_of(part, ("end",), ("later", "lower")).with_row_index("place")
+        line = in_order_of(part, ("end",), ties).with_row_index("place")
         begun = count_up_to(line.get_column("end"), line.get_column("start"), equal=True)
         place, rows = line.get_column("place"), line.get_column("row")
         after = pl.concat([rows.clear(1), rows])  # of a number of calls the last one

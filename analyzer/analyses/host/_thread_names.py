@@ -21,7 +21,7 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import innermost_line
-from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.grouping import rows_by
 from kanalyze.columns.lookup import count_up_to, gathered
 from kanalyze.columns.ordering import in_order_of
 from kanalyze.named_ranges import STEP_PREFIX
@@ -228,10 +228,11 @@ def _neighbours(report: Report) -> dict[ThreadKey, _Neighbours]:
     calls = report.kind("api")
     names = shown_calls(report, calls.get_column("name")).alias("name")
     own = calls.select(*THREAD, **_start_and_end()).with_columns(names)
-    every = pl.concat([named_events(report), own]).with_columns(sooner=-pl.col("end"))
-    found = {}
-    for key, part in parts_by(every, THREAD).items():
-        line = in_order_of(part, ("start",), ("sooner",))
+    every = pl.concat([named_events(report), own])
+    times, found = every.select("start", "end", "name"), {}
+    for key, rows in rows_by(every, THREAD).items():
+        part = times if len(rows) == times.height else times[rows]
+        line = in_order_of(part, ("start",), (-pl.col("end"),))
         found[key[0], key[1]] = _Neighbours(
             line.get_column("start"), line.get_column("end").cum_max(), line.get_column("name")
         )

@@ -92,9 +92,9 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
     full = _of_full_queues(graph, places)
     parts = [_of_events(report, calls), _of_streams(calls, work), _of_devices(calls, work), full]
     copied = calls.select("place", row="copied").drop_nulls()
-    told = graph.calls.with_columns(place=places).select("place", row="waited_for").drop_nulls()
+    told = pl.DataFrame([places.alias("place"), graph.calls.get_column("waited_for").alias("row")]).drop_nulls()
     columns = ("place", "row")
-    edges = pl.concat([part.select(columns).cast({"row": pl.UInt32}) for part in (*parts, copied, told)])
+    edges = pl.concat([*parts, copied, told])
     ended = gathered(graph.operations.get_column("end"), edges.get_column("row"))
     until = pl.concat([calls.get_column("place"), full.get_column("place")]).alias("place").to_frame()
     ended_by = pl.DataFrame([places.alias("place"), graph.calls.get_column("end").alias("until")])

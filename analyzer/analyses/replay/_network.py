@@ -159,16 +159,18 @@ def _nodes(line: HostLine, graph: Dependencies, collectives: pl.DataFrame, end: 
     calls = line.calls
     work = graph.operations.with_row_index("row")
     parts = [
-        work.join(collectives, on="row", how="semi").select(what=_what("finish"), row="row", at="end", then="end"),
+        work.filter(marked(work.height, collectives.get_column("row"))).select(
+            what=_what("finish"), row="row", at="end", then="end"
+        ),
         calls.filter("blocks").select(what=_what("end"), row="place", at="end", then="end"),
         calls.filter("begins").select(what=_what("begin"), row="place", at="start", then="end"),
         work.select(what=_what("start"), row="row", at="start", then="end"),
     ]
     known = in_order_of(pl.concat(parts).filter(pl.col("at") <= end), ("at",), ("what", "then", "row"))
-    edge = {"row": pl.Series([0], dtype=pl.UInt32), "then": pl.Series([0], dtype=pl.Int64)}
-    origin = pl.DataFrame({"what": pl.Series([0], dtype=pl.UInt8), "at": [0], **edge}).select(known.columns)
-    last = pl.Series([_WHAT.index("window")], dtype=pl.UInt8)
-    window = pl.DataFrame({"what": last, "at": [end], **edge}).select(known.columns)
+    origin, window = (
+        pl.DataFrame([(_WHAT.index(what), 0, at, 0)], schema=known.schema, orient="row")
+        for what, at in (("origin", 0), ("window", end))
+    )
     return pl.concat([origin, known, window]).with_row_index("node").drop("then")
 
 

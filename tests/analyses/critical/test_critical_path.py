@@ -160,3 +160,10 @@ def test_pieces_of_programs_are_those_of_the_slow_walk(program, window):
 def test_pieces_of_real_reports(name):
     made = read(ROOT / "tests" / "reports" / f"{name}.sqlite")
     _same(made, path(made))
+
+
+@pytest.mark.parametrize("name", ["two_gpus", "graph_node"])
+def test_a_walk_in_parts_has_the_same_pieces(name, monkeypatch):
+    monkeypatch.setattr("kanalyze.columns.grouping._SLICE", 7)
+    made = read(ROOT / "tests" / "reports" / f"{name}.sqlite")
+    _same(made, path(made))
