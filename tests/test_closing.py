@@ -148,7 +148,7 @@ def test_no_table_holds_a_report_that_nobody_else_holds(path):
     assert len(made) > 20
 
 
-@pytest.mark.parametrize("folder", ["add", "mlp_train"])
+@pytest.mark.parametrize("folder", ["add", pytest.param("mlp_train", marks=pytest.mark.slow)])
 def test_what_joins_reports_lets_go_of_them(folder):
     reports = every_report(SAMPLES / folder)
     assert len(reports) > 1
