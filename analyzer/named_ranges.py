@@ -22,6 +22,10 @@ _NUMBER: Final = "#"
 #: A range of the default domain without a name; it tells nothing of the host.
 UNNAMED: Final = _DOMAIN
 
+#: Numbers in names, masked as ``#`` so that all iterations of a loop share one name, and what stands before one.
+NUMBER: Final = re.compile(r"\d+")
+BEFORE_NUMBER: Final = "# _-:./="
+
 #: Selects every instance of a range.
 EVERY: Final = "*"
 
@@ -178,6 +182,12 @@ def located(culprit: str, range_name: str | None) -> str:
     """Phrase for the location of host time, from culprit and range of the table `culprits`."""
     beside = culprit.startswith(_BESIDE) and culprit != range_name
     return culprit if beside else f"in {culprit}"
+
+
+def of_iteration(where: str, each: str) -> str:
+    """``in step`` for ``in step 103``, a range that numbers the iteration called ``step``; else `where`."""
+    own = f"in {each}"
+    return own if each and NUMBER.sub("#", where).rstrip(BEFORE_NUMBER) == own else where
 
 
 def names(ranges: pl.DataFrame) -> Iterable[str]:

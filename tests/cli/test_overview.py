@@ -123,3 +123,10 @@ def test_pages_without_a_gpu_lead_on_to_tables_that_there_are():
         for line in re.findall(r"(kanalyze (?:show|summarize) .*)$", page, re.MULTILINE):
             assert run(*shlex.split(line)[1:]).text
     assert "kanalyze show health" in page
+
+
+def test_ranges_in_which_the_host_hardly_was_are_no_section():
+    """Of a trace operators tell more: its only annotation is around the forward pass of a step, 3.5 % of it."""
+    page = run("summarize", SAMPLES / "ddp_four" / "rank0.json.gz").text
+    assert "\nRANGES" not in page
+    assert "\nOPERATORS" in page

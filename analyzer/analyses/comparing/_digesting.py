@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
@@ -19,7 +18,7 @@ from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.host.api import api
 from kanalyze.analyses.idle._blocking_calls import scope_of
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.iterations._marks import NUMBER, of_process
+from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.iterations._parts_of_step import parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, lengths_ns, steady_part_by_launches
 from kanalyze.analyses.iterations.iterations import all_iterations
@@ -49,7 +48,7 @@ from kanalyze.digest import (
 )
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import STEP_PREFIX, plain
+from kanalyze.named_ranges import NUMBER, STEP_PREFIX, plain
 
 if TYPE_CHECKING:
     from kanalyze.report import Meta, Report
@@ -312,7 +311,7 @@ def _range_names(report: Report, points: pl.DataFrame, each: str | None) -> pl.S
 def _masked(name: str) -> str:
     """The name of a range, with the same text for all iterations of a loop."""
     bare = plain(name) or name
-    return _STEP if bare.startswith(STEP_PREFIX) else re.sub(NUMBER, "#", bare)
+    return _STEP if bare.startswith(STEP_PREFIX) else NUMBER.sub("#", bare)
 
 
 def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:

@@ -18,7 +18,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import count_up_to
-from kanalyze.named_ranges import plain, without_ids
+from kanalyze.named_ranges import BEFORE_NUMBER, NUMBER, plain, without_ids
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -49,12 +49,6 @@ _CHOSEN_BY_SHAPE: Final = ("gemm", "conv", "attention")
 
 #: A distance between two instances is usual up to this part of the median period beyond the median distance.
 _USUAL: Final = 0.5
-
-#: Numbers in names, masked so that all iterations of a loop share one name.
-NUMBER: Final = r"\d+"
-
-#: What stands between a name and its number, which is masked as ``#``.
-_BETWEEN: Final = "# _-:./="
 
 #: Ranges that libraries make of their own calls, and operators that PyTorch marks: no loop of the program.
 _LIBRARIES: Final = re.compile(
@@ -172,7 +166,9 @@ def _repeating(report: Report) -> pl.DataFrame:
     operators = bare.str.contains(_OPERATORS) | (bare != pl.col("range"))
     texts = ranges.select("range").unique().filter(~operators)  # far fewer than ranges, usually
     own = [name for name in texts.get_column("range") if not _LIBRARIES.match(name)]
-    alike = texts.filter(pl.col("range").is_in(own)).with_columns(alike=pl.col("range").str.replace_all(NUMBER, "#"))
+    alike = texts.filter(pl.col("range").is_in(own)).with_columns(
+        alike=pl.col("range").str.replace_all(NUMBER.pattern, "#")
+    )
     named = ranges.select(*THREAD, "start", "end", "open", "range").join(alike, on="range", maintain_order="left")
     named = named.rename({"range": "name"})
     often = named.filter(pl.len().over(*THREAD, "alike") >= _FEWEST)
@@ -319,7 +315,7 @@ def _of_framework(name: str) -> bool:
 def called(name: str) -> str:
     """Name of an iteration that begins with a range of this name."""
     bare = plain(name)
-    return STEP if _of_framework(name) else bare.rstrip(_BETWEEN) or bare or name
+    return STEP if _of_framework(name) else bare.rstrip(BEFORE_NUMBER) or bare or name
 
 
 def _rows(ranges: pl.DataFrame, name: str, each: str, found_by: str = BY_RANGES) -> pl.DataFrame:

@@ -220,7 +220,7 @@ def _findings(page: Page, look: Look, names: dict[str, str]) -> list[str]:
         return []
     lines = ["", _title("FINDINGS", topics_remark(page.topics), look)]
     if not page.topics:
-        return [*lines, f"{_INDENT}Nothing that gains a hundredth of it."]
+        return [*lines, f"{_INDENT}Nothing worth a sentence."]
     for topic in page.topics:
         lines += _topic(topic, look, names)
     return lines
@@ -242,7 +242,7 @@ def _first(page: Page, look: Look, names: dict[str, str]) -> list[str]:
         return []
     lines = ["", _title("WHAT TO DO FIRST", page.first_remark, look)]
     if not page.first:
-        return [*lines, f"{_INDENT}Nothing worth a sentence."]
+        return [*lines, f"{_INDENT}Nothing that gains a hundredth of it."]
     wide = max(len(told) for one in page.first for told in (one.worth, one.saved))
     for one in page.first:
         space = look.width - wide - 2 * len(_INDENT)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import units
+from kanalyze.named_ranges import of_iteration
 from kanalyze.outlets import command
 from kanalyze.renderers.page import sections
 from kanalyze.renderers.page.joint import joined_kernels, joined_with
@@ -53,6 +54,10 @@ _WORTH_NAMING: Final = 0.02
 #: Parts that are named, of what came before the steady iterations and of the rest.
 _PARTS: Final = 5
 _PARTS_BESIDE: Final = 2
+
+#: Ranges are told where the host was in them for this part of an iteration.
+_LEAST_INSIDE: Final = 0.1
+_BETWEEN: Final = "(between them)"
 
 #: Buckets without a detail of their own are told by the ranges that they lie in.
 _KERNEL: Final = "kernel"
@@ -237,7 +242,11 @@ def _by_culprit(
     """A bucket by what held the device up: host time by culprit, others by the ledger's own details."""
     reasons = found.tables.get("culprits")
     if bucket == _HOST and reasons is not None:
-        named = culprits_of(bucket, reasons.filter(pl.col("device") == device))
+        sums: dict[str | None, int] = {}
+        for name, ns in culprits_of(bucket, reasons.filter(pl.col("device") == device)):
+            told = name and of_iteration(name, found.steady.each if found.steady else "")
+            sums[told] = sums.get(told, 0) + ns
+        named = sorted(sums.items(), key=lambda part: -part[1])
     else:
         named = sorted(details, key=lambda row: -row[1])
     return [(sections.UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
@@ -279,6 +288,9 @@ def _ranges(found: Overview, per: PerIteration, top: int) -> Section | None:
         Head("range", left=True),
     )
     whole = max(int(parts.get_column("ns").sum()), 1)
+    inside = int(parts.filter(pl.col("range") != _BETWEEN).get_column("ns").sum())
+    if inside < _LEAST_INSIDE * whole:
+        return None
     rows = [
         (
             per.mean_time(row["ns"]),

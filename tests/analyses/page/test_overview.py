@@ -141,3 +141,15 @@ def test_kernels_that_take_long_to_launch_are_told_with_a_place_where_most_of_th
             number += 1
     one = next(one for one in overview(report(events)).findings if one.rule == "launch-bound")
     assert one.brief.where == told
+
+
+def test_host_time_in_numbered_steps_is_in_the_step():
+    events = loop([200_000] * 8, [20_000] * 8)
+    number, told = 100, []
+    for one in events:
+        number += one.kind == "range"
+        told.append(replace(one, name=f"step {number}") if one.kind == "range" else one)
+    found = overview(report(told))
+    assert found.steady.each == "step"
+    assert overview_page(found)(5).ledgers[0].shares[0].detail.startswith("in step 1")
+    assert next(one for one in found.findings if one.rule == "host-computes").brief.where == "step"

@@ -39,7 +39,7 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import beside, gathered, of_rows
 from kanalyze.intervals import BEFORE_ALL
-from kanalyze.named_ranges import located
+from kanalyze.named_ranges import located, of_iteration
 from kanalyze.units import moment, percent, plural, time
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _told(report: Report, device: int) -> dict[ThreadKey, pl.DataFrame]:
 
 
 def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
-    per, phases = per_iteration(report), _told_phases(_phases(report, device))
+    per, phases = per_iteration(report), _told_phases(_phases(report, device), per_iteration(report).each)
     notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
     named = "; ".join(_phase(per, row) for row in notable.head(_NAMED_PHASES).iter_rows(named=True))
     most = f"Most {named}." if named else ""
@@ -239,10 +239,10 @@ def _new_kernels(per: PerIteration, phases: pl.DataFrame) -> str | None:
     return "The GPU waits while the host prepares new kernels" if per.iterations and top == LOADS_NEXT else None
 
 
-def _told_phases(phases: pl.DataFrame) -> pl.DataFrame:
+def _told_phases(phases: pl.DataFrame, each: str) -> pl.DataFrame:
     """The `phases` in the user's words, the longest first: where, ns, gaps, longest_ns (null where it is unknown)."""
     rows = phases.drop_nulls("culprit").select("culprit", "range").unique().iter_rows()
-    words = [(culprit, within, located(phase(culprit), within)) for culprit, within in rows]
+    words = [(culprit, within, of_iteration(located(phase(culprit), within), each)) for culprit, within in rows]
     names = pl.DataFrame(words, {"culprit": pl.String, "range": pl.String, "where": pl.String}, orient="row")
     named = phases.with_columns(pl.col("culprit", "range").cast(pl.String)).join(
         names, on=["culprit", "range"], nulls_equal=True, maintain_order="left"
