@@ -26,7 +26,7 @@ _SIZE_STEPS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"
 _ROUNDS_UP: Final = 999.5
 _PER_MILLE: Final = 0.001
 #: A plural in the name of a check, and one that ends in -es; what a tool itself says of a report.
-_PLURAL: Final = re.compile(r"[a-z-]{3,}[a-rt-z]s|[a-z]+sses")
+_PLURAL: Final = re.compile(r"[a-z-]{2,}[a-rt-z]s|[a-z]+sses")
 _ES: Final = re.compile(r"(?:ch|sh|ss)es$")
 _SAID: Final = re.compile("nsys: ")
 

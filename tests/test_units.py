@@ -269,6 +269,7 @@ def test_moment(ns, zero_ns, text):
         ("processes at work before the recording", "1 process at work before the recording", None),
         ("graph launches without nodes", "1 graph launch without nodes", None),
         ("unified-memory copies", "1 unified-memory copy", None),
+        ("rows missing from A", "1 row missing from A", "2 rows missing from A"),
         ("negative durations", "1 negative duration", "2 negative durations"),
         ("shared use of a GPU", "1 shared use of a GPU", None),
         ("idle time of unknown cause", "1 idle time of unknown cause", None),

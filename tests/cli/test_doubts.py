@@ -65,7 +65,7 @@ def the_line(ran, path):
 def test_of_a_cut_trace_it_is_said_how_much_is_lost(cut, command):
     ran = run(*command, cut)
     assert ran.status == 0
-    assert the_line(ran, cut).startswith("1 missing end of the list of events; 1 events that cannot be read; ")
+    assert the_line(ran, cut).startswith("1 missing end of the list of events; 1 event that cannot be read; ")
     assert b"trusted" not in ran.raw
 
 
@@ -76,7 +76,7 @@ def test_of_a_cut_trace_it_is_said_how_much_is_lost(cut, command):
         (f"DELETE FROM {KERNEL} WHERE rowid IN (3, 4, 5)", f"3 rows missing from {KERNEL}"),
         (
             f'UPDATE {RUNTIME} SET "end" = "end" + 1000000000000 WHERE rowid = 9',
-            "1 host events outside the recording (",
+            "1 host event outside the recording (",
         ),
     ],
     ids=["rows", "call"],
@@ -119,7 +119,7 @@ def test_of_a_capture_too(tmp_path, command):
     (path / "nsys.sqlite").rename(tmp_path / "whole.sqlite")
     altered(path, tmp_path / "whole.sqlite", f"DELETE FROM {KERNEL} WHERE rowid = 3").rename(path / "nsys.sqlite")
     ran = run(*command, path)
-    assert f"1 rows missing from {KERNEL}" in the_line(ran, path)
+    assert f"1 row missing from {KERNEL}" in the_line(ran, path)
 
 
 def test_of_counters_in_a_capture_the_file_is_named_that_shows_them(tmp_path):
@@ -164,10 +164,10 @@ def test_of_a_large_report_only_what_was_read_is_looked_at(tmp_path, monkeypatch
     statements = f'UPDATE {RUNTIME} SET "end" = start - 7 WHERE rowid = 9', f"DELETE FROM {KERNEL} WHERE rowid = 3"
     path = altered(tmp_path, GRAPH_NODE, *statements)
     read = the_line(run("show", "launches", path), path)
-    assert "1 negative durations (7 ns)" in read
+    assert "1 negative duration (7 ns)" in read
     of_kernels = the_line(run("show", "kernels", path), path)
-    assert "negative durations" not in of_kernels
-    assert f"1 rows missing from {KERNEL}" in of_kernels
+    assert "negative duration" not in of_kernels
+    assert f"1 row missing from {KERNEL}" in of_kernels
 
 
 def test_a_hostile_name_stays_on_its_line(tmp_path):
