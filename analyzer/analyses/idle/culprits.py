@@ -72,6 +72,9 @@ _SPLIT_READS: Final = (
 #: Read part by part, since there may be a hundred million.
 _LARGE: Final = "cpu_samples"
 
+#: What of these a report without samples of the host has none of.
+SAMPLED: Final = ("osrt", *NEEDED, _LARGE)
+
 _STATE: Final = (
     Column(
         "state",

@@ -14,6 +14,7 @@ from kanalyze.analyses.host._launching_call import launching_calls
 from kanalyze.analyses.host._thread_names import forget_names
 from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.idle._window_ledgers import attributed
+from kanalyze.analyses.idle.culprits import SAMPLED
 from kanalyze.analyses.iterations._marks import launched_work
 from kanalyze.analyses.launches._graph_launches import told_graphs
 from kanalyze.analyses.shared.workers import at_once, many, many_events
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 #: Read before everything else: by their numbers of rows a report is large.
 _COUNTED: Final = ("api", "op", "python")
 
-#: Read only where a report turns out to hold several ranks of a job: of others it would cost, and tell nothing.
-LATER: Final = (COMMUNICATOR_CALLS.name,)
+#: Read only where a report turns out to hold several ranks of a job, or samples of the host: of others it would cost,
+#: and tell nothing.
+LATER: Final = (COMMUNICATOR_CALLS.name, *SAMPLED)
 
 #: Side tables and the events of the same rows, in the order in which a reader may decode them in one pass.
 _TOGETHER: Final = (

@@ -286,9 +286,8 @@ class Samples:
         if not self._database.last_row(_NVTX):
             return {}
         columns = {"eventType": pl.Int64, "globalTid": pl.Int64, "domainId": pl.Int64, "text": pl.String}
-        named = self._database.frame(_NVTX, columns).filter(
-            (pl.col("eventType") == DOMAIN) & pl.col("text").is_in([*DOMAINS])
-        )
+        created = self._database.frame(_NVTX, columns, only=("eventType", DOMAIN))
+        named = created.filter(pl.col("text").is_in([*DOMAINS]))
         rows = named.select(process_of("globalTid").alias("process_id"), "domainId", "text")
         return {(process, domain): DOMAINS[text] for process, domain, text in rows.iter_rows()}
 

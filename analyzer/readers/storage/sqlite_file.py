@@ -103,14 +103,20 @@ class SqliteFile:
             self.rows_read[table] = int(counted[0][0])
         return self.rows_read.get(table, 0)
 
-    def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """All rows of a table, in row order; a missing column is NULL, a missing table empty."""
+    def rows(self, table: str, columns: Sequence[str], only: tuple[str, int] | None = None) -> list[tuple[Any, ...]]:
+        """All rows of a table, in row order; a missing column is NULL, a missing table empty.
+
+        With `only`, those in which a column has a value.
+        """
         if table not in self.tables:
             return []
         self._check(table)
         have = self.columns(table)
         listed = ", ".join(quoted(name) if name in have else "NULL" for name in columns)
-        return self.query(f"SELECT {listed} FROM {quoted(table)}", where=f"table {table}")
+        if only is not None and only[0] not in have:
+            return []
+        chosen = "" if only is None else f" WHERE {quoted(only[0])} = {only[1]}"
+        return self.query(f"SELECT {listed} FROM {quoted(table)}{chosen}", where=f"table {table}")
 
     def _check(self, table: str) -> None:
         """Run SQLite's integrity check on a table, once, to find pages that are used twice or misplaced.
@@ -200,13 +206,17 @@ class SqliteFile:
         sql = f"SELECT count(*) FROM {quoted(table)} WHERE {missing} AND {chosen}"
         return int(self.query(sql, where=f"table {table}")[0][0])
 
-    def frame(self, table: str, schema: Mapping[str, DataType | DataTypeClass]) -> pl.DataFrame:
+    def frame(
+        self, table: str, schema: Mapping[str, DataType | DataTypeClass], only: tuple[str, int] | None = None
+    ) -> pl.DataFrame:
         """Columns of a table with the types of `schema`, in row order; a missing column is null.
+
+        With `only`, of the rows in which one of these columns has a value.
 
         Raises:
             DamagedReportError: Also when a value is not of its column's type.
         """
-        rows = self.rows(table, tuple(schema))
+        rows = self.rows(table, tuple(schema), only)
         try:
             return pl.DataFrame(rows, schema=dict(schema), orient="row")
         except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:

@@ -62,8 +62,10 @@ class TableFile(Protocol):
     def texts(self, table: str, column: str) -> pl.Series:
         """A text column as String; null for a missing value or column."""
 
-    def frame(self, table: str, schema: Mapping[str, DataType | DataTypeClass]) -> pl.DataFrame:
-        """Columns of a table with the types of `schema`."""
+    def frame(
+        self, table: str, schema: Mapping[str, DataType | DataTypeClass], only: tuple[str, int] | None = None
+    ) -> pl.DataFrame:
+        """Columns of a table with the types of `schema`; `only` the rows in which one of them has a value."""
 
     def distinct(self, table: str, column: str) -> set[int]:
         """Distinct values of an integer column."""

@@ -103,13 +103,18 @@ class TableFolder:
         """A text column as String, in row order; null for a missing value or column."""
         return self.frame(table, {column: pl.String}).to_series()
 
-    def frame(self, table: str, schema: Mapping[str, DataType | DataTypeClass]) -> pl.DataFrame:
+    def frame(
+        self, table: str, schema: Mapping[str, DataType | DataTypeClass], only: tuple[str, int] | None = None
+    ) -> pl.DataFrame:
         """Columns of a table with the types of `schema`, in row order; a missing column is null.
+
+        With `only`, of the rows in which one of these columns has a value.
 
         Raises:
             DamagedReportError: Also when a column is of another type.
         """
-        return self._read(table, self._scan(table, schema), schema, range(self.last_row(table)))
+        found = self._read(table, self._scan(table, schema), schema, range(self.last_row(table)))
+        return found if only is None else found.filter(pl.col(only[0]) == only[1])
 
     def distinct(self, table: str, column: str) -> set[int]:
         """Distinct values of an integer column; empty if the column is missing."""

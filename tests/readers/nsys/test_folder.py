@@ -11,6 +11,8 @@ import pytest
 import kanalyze
 from kanalyze.model import KINDS, READER_TABLES
 from kanalyze.readers.storage import table_folder
+from kanalyze.readers.storage.sqlite_file import SqliteFile
+from kanalyze.readers.storage.table_folder import TableFolder
 from support.command import REPORTS, refused, run
 from support.shares import some
 
@@ -99,6 +101,15 @@ def test_what_other_reports_hold_is_the_same_too(tmp_path, name):
 
 
 @pytest.mark.slow
+def test_rows_of_one_value_are_the_same_in_both():
+    types = {"eventType": pl.Int64, "text": pl.String, "missing": pl.Int64}
+    for file in (SqliteFile(SQLITE), TableFolder(PARQUET, table_folder.FORMS[0])):
+        found = file.frame("NVTX_EVENTS", types, only=("eventType", 75))
+        assert found.rows() == [(75, "solver", None), (75, "loader", None)]
+        assert file.frame("NVTX_EVENTS", types, only=("missing", 75)).is_empty()
+        file.close()
+
+
 @pytest.mark.parametrize("rows", [1, 7, 100])
 def test_large_tables_are_read_in_parts(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(table_folder, "_ROWS_AT_ONCE", rows)
