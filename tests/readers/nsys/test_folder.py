@@ -100,7 +100,6 @@ def test_what_other_reports_hold_is_the_same_too(tmp_path, name):
     assert_same(source, from_sqlite(tmp_path / "report", source))
 
 
-@pytest.mark.slow
 def test_rows_of_one_value_are_the_same_in_both():
     types = {"eventType": pl.Int64, "text": pl.String, "missing": pl.Int64}
     for file in (SqliteFile(SQLITE), TableFolder(PARQUET, table_folder.FORMS[0])):
@@ -110,6 +109,7 @@ def test_rows_of_one_value_are_the_same_in_both():
         file.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 7, 100])
 def test_large_tables_are_read_in_parts(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(table_folder, "_ROWS_AT_ONCE", rows)
