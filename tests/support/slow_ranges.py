@@ -175,11 +175,12 @@ class SlowRanges:
         return {key: _kernel_row(ran) for key, ran in found.items()}
 
     def line(self, process: int, thread: int, instant: int) -> int | None:
-        """The event_id of the range that a thread is in."""
+        """The event_id of the range with a name that a thread is in."""
         here = [
             (number, event)
             for number, event in self.events
             if event.kind == "range"
+            and name_of(event) != ":"
             and (event.process, event.thread) == (process, thread)
             and event.start <= instant < _end(event)
         ]
