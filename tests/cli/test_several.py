@@ -24,6 +24,10 @@ def content(*arguments):
     return json.loads(page(*arguments, "--format", "json"))
 
 
+def one_line(text):
+    return " ".join(text.replace("\\\n", " ").split())
+
+
 # Several reports
 
 
@@ -113,9 +117,9 @@ def test_instances_as_markdown_look_as_they_should(gold):
 
 def test_all_instances_by_name_or_with_a_star():
     assert page(NVTX, "--window", "step#*") == page(NVTX, "--window", "step")
-    assert page(NVTX, "--window", ":step") == page(NVTX, "--window", "step").replace(" step", " :step").replace(
-        "'step#1'", "':step#1'"
-    )
+    named, told = (page(NVTX, "--window", name) for name in ("step", ":step"))
+    named = named.replace(" step", " :step").replace("'step#1'", "':step#1'")
+    assert one_line(told) == one_line(named)  # where the command at the end breaks depends on the report's folder
 
 
 @pytest.mark.parametrize("columns", [60, 80, 130])
