@@ -26,9 +26,9 @@ _SIZE_STEPS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"
 _ROUNDS_UP: Final = 999.5
 _PER_MILLE: Final = 0.001
 #: A plural in the name of a check, and one that ends in -es; what a tool itself says of a report.
-_PLURAL: Final = re.compile(r"[a-z-]{2,}[a-rt-z]s|[a-z]+sses")
-_ES: Final = re.compile(r"(?:ch|sh|ss)es$")
-_SAID: Final = re.compile("nsys: ")
+_PLURAL: Final = r"[a-z-]{2,}[a-rt-z]s|[a-z]+sses"
+_ES: Final = ("ches", "shes", "sses")
+_SAID: Final = "nsys: "
 
 #: Means from so many on are told without decimals.
 _WHOLE: Final = 100
@@ -231,15 +231,15 @@ def checked(check: str, number: int) -> str:
     text = check.rstrip(".")
     if number != 1:
         return f"{count(number)} {text}"
-    return text if _SAID.match(text) else f"1 {_singular(text)}"
+    return text if text.startswith(_SAID) else f"1 {_singular(text)}"
 
 
 def _singular(text: str) -> str:
     """A check with its noun, which is among the first two words, in the singular."""
     first, *rest = text.replace(" that overlap ", " that overlaps ").split(" ")
     for place, word in enumerate((first, *rest[:1])):
-        if _PLURAL.fullmatch(word):
-            bare = f"{word[:-3]}y" if word.endswith("ies") else word[: -2 if _ES.search(word) else -1]
+        if re.fullmatch(_PLURAL, word):
+            bare = f"{word[:-3]}y" if word.endswith("ies") else word[: -2 if word.endswith(_ES) else -1]
             return " ".join([*([first] if place else []), bare, *rest[place:]])
     return " ".join([first, *rest])
 

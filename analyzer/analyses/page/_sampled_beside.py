@@ -77,7 +77,7 @@ def _most_waited_for(report: Report, by: str) -> str:
 
 
 def _blocked(rows: pl.DataFrame) -> str:
-    """What a function waits on, where that is most of its time."""
+    """Clause on what a function waits for, where that is most of its time; else empty."""
     sums = rows.drop_nulls("waits_on").group_by("waits_on").agg(pl.col("host_share").sum())
     best = sums.sort("host_share", "waits_on", descending=[True, False]).head(1)
     if best.is_empty() or 2 * best.item(0, "host_share") <= rows.get_column("host_share").sum():

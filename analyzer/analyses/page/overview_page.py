@@ -304,7 +304,7 @@ def _shares(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> str:
 
 
 def _ledger_of(steady: SteadyPart) -> str:
-    """What the shares are of: ``it``, the typical iteration, or those of the ledger where these take other times."""
+    """Owner of the shares: ``it``, the typical iteration, or those of the ledger where these take other times."""
     average, median = steady.ns / steady.number, median_of(steady.lengths.alias("ns").to_frame(), "ns")
     if median / _ALIKE <= average <= median * _ALIKE:
         return "it"

@@ -292,7 +292,7 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
 
 
 def _usual_lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
-    """What each of :data:`KINDS` takes where it does not bind: lag, and its bounds low and high (ns)."""
+    """Lag of each of :data:`KINDS` where it does not bind, and its bounds: lag, low and high (ns)."""
     usual = edges.group_by("kind").agg(
         usual=pl.col("slack").filter("binds").median(),
         most=pl.col("slack").filter("binds").quantile(_MOST, "higher"),

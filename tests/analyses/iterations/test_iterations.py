@@ -195,16 +195,23 @@ def test_iterations_are_disjoint_and_phases_close(lengths, gap, start, tail):
     assert set(rows.get_column("kind")) <= {"steady", "warm-up", "odd", "cut"}
 
 
-def test_phases_side_by_side_are_one_iteration():
-    events, number = [], 1
-    for start in range(1_000, 5_000, 500):
-        for name, begin, end in (("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400)):
+def in_phases(steps):
+    """Of each step (start, phases) a range for each phase (name, begin, end) with a launch and a kernel in it."""
+    events = []
+    for start, phases in steps:
+        for name, begin, end in phases:
+            number = len(events)
             events += [
                 nvtx(name, start + begin, start + end),
                 call("cudaLaunchKernel", start + begin + 1, start + begin + 3, correlation=number),
                 kernel(start + begin + 4, start + end - 1, correlation=number),
             ]
-            number += 1
+    return events
+
+
+def test_phases_side_by_side_are_one_iteration():
+    phases = ("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400)
+    events = in_phases((start, phases) for start in range(1_000, 5_000, 500))
     rows = kanalyze.iterations(report(events))
     assert rows.get_column("name").unique().to_list() == ["iteration"]
     assert rows.get_column("found_by").unique().to_list() == ["ranges forward to optimizer"]
@@ -213,34 +220,21 @@ def test_phases_side_by_side_are_one_iteration():
 
 
 def test_a_range_that_occurs_between_phases_of_some_iterations_is_a_part_of_them():
-    events, number = [], 1
+    steps = []
     for step in range(8):
-        names = [("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400)]
+        names = [("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400), ("nccl:all_reduce", 402, 409)]
         if step in (2, 3, 5):
             names.insert(1, ("extra", 101, 109))
-        for name, begin, end in [*names, ("nccl:all_reduce", 402, 409)]:
-            start = 1_000 + 500 * step
-            events += [
-                nvtx(name, start + begin, start + end),
-                call("cudaLaunchKernel", start + begin + 1, start + begin + 3, correlation=number),
-                kernel(start + begin + 4, start + end - 1, correlation=number),
-            ]
-            number += 1
+        steps.append((1_000 + 500 * step, names))
+    events = in_phases(steps)
     rows = kanalyze.iterations(report(events))
     assert rows.get_column("name").unique().to_list() == ["iteration"]
     assert rows.get_column("dur_ns").to_list()[:-1] == [500] * 7
 
 
 def test_the_last_iteration_has_all_its_phases():
-    events, number = [], 1
-    for start in range(1_000, 4_000, 1_000):
-        for name, begin, end in (("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 900)):
-            events += [
-                nvtx(name, start + begin, start + end),
-                call("cudaLaunchKernel", start + begin + 1, start + begin + 3, correlation=number),
-                kernel(start + begin + 4, start + end - 1, correlation=number),
-            ]
-            number += 1
+    phases = ("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 900)
+    events = in_phases((start, phases) for start in range(1_000, 4_000, 1_000))
     rows = kanalyze.iterations(report(events))
     assert rows.get_column("dur_ns").to_list() == [1_000, 1_000, 900]
     assert rows.get_column("operations").to_list() == [3, 3, 3]

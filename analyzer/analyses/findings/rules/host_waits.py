@@ -151,7 +151,8 @@ def _told(report: Report, device: int) -> dict[ThreadKey, pl.DataFrame]:
 
 
 def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
-    per, phases = per_iteration(report), _told_phases(_phases(report, device), per_iteration(report).each)
+    per = per_iteration(report)
+    phases = _told_phases(_phases(report, device), per.each)
     notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
     named = "; ".join(_phase(per, row) for row in notable.head(_NAMED_PHASES).iter_rows(named=True))
     most = f"Most {named}." if named else ""
