@@ -120,6 +120,7 @@ def test_a_part_and_its_report_are_closed_together(export):
 
 @pytest.mark.usefixtures("_no_collector")
 @pytest.mark.parametrize("narrow", [{}, {"window": "400ms..480ms"}, {"device": 0, "window": "..1s"}])
+@pytest.mark.one_in(4)
 def test_a_report_that_nobody_holds_is_closed_without_the_collector(export, narrow):
     report = kanalyze.read(export)
     part = report.narrow(**narrow)

@@ -63,6 +63,7 @@ def first_column(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)
 @pytest.mark.usefixtures("folder")
+@pytest.mark.one_in(8)
 def test_console_examples_print_what_they_show(path):
     text = path.read_text()
     assert examples.refreshed(text) == text, REFRESH
@@ -94,6 +95,7 @@ def test_the_table_of_changes_has_the_verdicts_of_compare():
 
 @pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)
 @pytest.mark.usefixtures("folder")
+@pytest.mark.one_in(4)
 def test_python_examples_give_what_they_show(path):
     plain = re.sub(r"^```.*$", "", path.read_text(), flags=re.MULTILINE)
     example = doctest.DocTestParser().get_doctest(plain, {}, path.name, str(path), 0)
@@ -187,6 +189,7 @@ def summaries(request):
     return [json.loads(json.dumps(content(real_summary(path)))) for path in request.param]
 
 
+@pytest.mark.slow
 def test_every_key_of_the_summary_is_documented_and_no_other(summaries):
     documented = sections(SUMMARY_JSON)
     assert keys(summaries) == set(first_column(documented["The object"]))
@@ -196,6 +199,7 @@ def test_every_key_of_the_summary_is_documented_and_no_other(summaries):
         assert keys(row for summary in summaries for row in summary[name]) == set(first_column(documented[name]))
 
 
+@pytest.mark.slow
 def test_every_key_of_several_reports_and_of_instances_is_documented_and_no_other():
     documented = sections(SUMMARY_JSON)
     report = kanalyze.read(ROOT / "tests/reports/nvtx.sqlite")
@@ -209,6 +213,7 @@ def test_every_key_of_several_reports_and_of_instances_is_documented_and_no_othe
     assert keys(instances["instances"]) == expected
 
 
+@pytest.mark.slow
 def test_tables_of_the_summary_have_the_columns_of_their_page(summaries):
     for table in (*TABLES, catalog.table("processes")):
         declared, name = [column.name for column in table.columns], table.name

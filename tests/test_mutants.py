@@ -54,6 +54,7 @@ def test_what_is_left_alone(text):
     assert changed(text) == []
 
 
+@pytest.mark.slow
 def test_every_mutant_is_a_program_and_another_one():
     text = Path(__file__).with_name("mutation").joinpath("mutate.py").read_text()
     made = changed(text)

@@ -40,6 +40,7 @@ def text_of(html):
 
 
 @pytest.mark.parametrize("path", [ADD, ADD_UM, TORCH])
+@pytest.mark.one_in(4)
 def test_a_report_shows_its_first_page(path):
     report = kanalyze.read(path)
     text = text_of(report._repr_html_())
@@ -49,6 +50,7 @@ def test_a_report_shows_its_first_page(path):
     assert len(text) < len(text_of(kanalyze.summarize(report)._repr_html_()))
 
 
+@pytest.mark.slow
 def test_a_summary_shows_all_sections():
     assert "Where the time went" in text_of(kanalyze.summarize(kanalyze.read(TORCH))._repr_html_())
 
@@ -100,6 +102,7 @@ def test_a_capture_shows_the_page_of_all_its_tools():
     assert "with" not in text_of(kanalyze.read(folder / "nsys.sqlite")._repr_html_()).partition("health")[0]
 
 
+@pytest.mark.slow
 def test_a_part_of_a_capture_shows_the_kernels_of_that_part():
     part = kanalyze.read(SAMPLES / "mlp_train").narrow(window="naive")
     text = " ".join(text_of(part._repr_html_()).split())
@@ -121,6 +124,7 @@ def test_all_reports_of_several_paths():
     assert kanalyze.joined(*found[:3])["torch_match"].unique().to_list() == ["exact"]
 
 
+@pytest.mark.slow
 def test_counters_of_a_capture_without_nsys_stand_beside_the_time_of_its_trace(tmp_path):
     for name in ("torch.json.gz", "manifest.json", "ncu.details.csv", "ncu.raw.csv"):
         shutil.copy(SAMPLES / "cdist" / name, tmp_path)
@@ -152,6 +156,7 @@ def test_a_comparison_shows_its_page(fused):
     assert "872.3 µs" in text_of(fused.buckets._repr_html_())
 
 
+@pytest.mark.slow
 def test_a_side_is_a_report_a_path_or_several_of_these(fused, tmp_path):
     base, new = (SAMPLES / f"loop_{name}.kz" for name in ("base", "fuse"))
     for given in (str(base), [base], (one for one in [str(base)])):
@@ -173,6 +178,7 @@ def test_a_comparison_is_of_the_part_that_is_asked_for():
     )
 
 
+@pytest.mark.slow
 def test_a_least_effect_and_a_floor_decide_what_counts():
     base, new = (SAMPLES / f"loop_{name}.kz" for name in ("base", "fuse"))
     assert kanalyze.compare(base, new, least_effect=0.1).verdict.word == "same"
@@ -222,6 +228,7 @@ def test_a_job_shows_its_page(ranks):
     assert " ms" in text_of(ranks.ranks._repr_html_())
 
 
+@pytest.mark.slow
 def test_a_job_is_of_reports_and_paths_and_tells_what_is_left_out(ranks, tmp_path):
     with kanalyze.read(REPORTS / "nccl.sqlite") as report:
         assert kanalyze.ranks(report).ranks.equals(ranks.ranks)

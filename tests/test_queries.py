@@ -115,6 +115,7 @@ def test_of_several_reports_a_column_says_which(mlp):
     assert {row["report"]: row["n"] for row in json.loads(ran.text)} == dict(both.rows())
 
 
+@pytest.mark.slow
 def test_a_part_of_the_report_is_asked(mlp):
     whole, part = (
         kanalyze.sql(mlp, "SELECT SUM(ns) AS ns FROM ledger", **w).item() for w in ({}, {"window": "step#3"})

@@ -140,6 +140,7 @@ def test_forked_processes_are_refused(tmp_path):
         kanalyze.reduce([DDP], tmp_path, executor)
 
 
+@pytest.mark.slow
 def test_a_defect_is_told_of_its_report_alone(tmp_path):
     tasks = [
         lost_reports.task(lost_reports.defect, DDP, tmp_path),

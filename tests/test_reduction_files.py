@@ -48,6 +48,7 @@ def copied(tmp_path, name="trace.json", content=b"x" * 300_000):
     return path
 
 
+@pytest.mark.slow
 def test_what_is_read_is_what_was_written(folder, reduction):
     found = dict(load(folder).tables())
     assert all(table.equals(found[name]) for name, table in reduction.tables())
@@ -55,6 +56,7 @@ def test_what_is_read_is_what_was_written(folder, reduction):
     assert reductions_at(folder.parent) == [folder] == reductions_at(folder)
 
 
+@pytest.mark.slow
 def test_nothing_else_is_left_behind(folder):
     assert [*folder.parent.iterdir()] == [folder]
     tables = {file.name.removesuffix(".parquet") for file in folder.iterdir()} - {MANIFEST}

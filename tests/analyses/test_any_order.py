@@ -81,6 +81,7 @@ def test_every_table_twice_in_any_order(name, request):
 
 @pytest.mark.usefixtures("_size")
 @pytest.mark.parametrize("name", ["add_um", *(slow(name) for name in SAMPLES if name not in {"add_um", "ncu"})])
+@pytest.mark.one_in(4)
 def test_every_table_after_the_page(name):
     expected, report = alone(name), opened(name)
     assert page(report) == expected["page"]
@@ -139,6 +140,7 @@ def test_names_are_found_after_a_pass_without_them():
 
 
 @pytest.mark.parametrize("let_go", [launch_waits, queued_waits, ended_last])
+@pytest.mark.one_in(4)
 def test_what_is_let_go_of_after_the_report_was_closed(let_go):
     report = opened("torch")
     summarize(report)

@@ -166,6 +166,7 @@ def test_of_other_reports_tables_use_what_they_declare(first):
 
 
 @pytest.mark.parametrize("path", ["tests/reports/torch_node.sqlite", "tests/reports/torch/with_modules.json.gz"])
+@pytest.mark.one_in(4)
 def test_the_page_of_a_large_report_uses_what_it_declares(path, monkeypatch):
     monkeypatch.setattr(workers, "_MANY", 0)
     monkeypatch.setattr(workers, "_MANY_ON_HOST", 0)

@@ -37,6 +37,7 @@ def of_one(table, path):
 
 
 @pytest.mark.parametrize("table", ["kernels", "ledger", "health", "events", "copies", "devices"])
+@pytest.mark.one_in(4)
 def test_the_tables_of_several_reports_are_one_below_the_other(table):
     assert rows(table, ADD, TORCH, ADD_UM) == [*of_one(table, ADD), *of_one(table, TORCH), *of_one(table, ADD_UM)]
 
@@ -127,6 +128,7 @@ def test_a_folder_is_its_reports(folder):
     assert found == [row for name in names[:3] for row in of_one("kernels", folder / name)]
 
 
+@pytest.mark.slow
 def test_the_page_of_a_folder_is_the_page_of_each(folder):
     ran = run("summarize", folder, "--format", "json")
     assert ran.status == 0
@@ -178,6 +180,7 @@ def test_in_python_read_all_reads_them_all(tmp_path):
 
 
 @pytest.mark.parametrize("table", ["ops", "tree", "steps", "op_kernels", "op_detail", "fusion"])
+@pytest.mark.one_in(4)
 def test_a_capture_has_from_its_trace_what_nsys_does_not_record(table):
     path = SAMPLES / "gelu" if table == "fusion" else TRAINING
     said = [f"{table} is from {path}/torch.json.gz; nsys.sqlite does not record it."]

@@ -80,6 +80,7 @@ def test_the_page_at_its_end_is_that_of_all_tools(machine):
     assert run("summarize", "cap").text == ran.text
 
 
+@pytest.mark.slow
 def test_without_the_nsys_pass_the_page_is_of_what_there_is(machine):
     for page in ("details", "raw"):
         shutil.copy(REPORTS / f"ncu/add.{page}.csv", machine.folder / f"{page}.csv")
@@ -97,6 +98,7 @@ def test_an_existing_folder_is_refused_before_anything_runs(machine):
     assert machine.called("nsys") == []
 
 
+@pytest.mark.slow
 def test_arguments_after_two_dashes_are_the_program_s(machine):
     assert run("collect", "--with", "nsys", "program", "-o", "cap", "--", "-o", "a b", "--", "--help").status == 0
     assert (machine.folder / "arguments").read_text() == "-o\na b\n--\n--help\n"
@@ -110,6 +112,7 @@ def test_arguments_after_two_dashes_are_the_program_s(machine):
         ["-o", "cap", "--", "program", "-o", "a b", "--", "--help"],
     ],
 )
+@pytest.mark.one_in(4)
 def test_what_follows_the_program_is_the_program_s(machine, words):
     ran = run("collect", "--with", "nsys", *words)
     assert ran.status == 0
@@ -117,11 +120,13 @@ def test_what_follows_the_program_is_the_program_s(machine, words):
     assert "passed on" not in ran.error
 
 
+@pytest.mark.slow
 def test_so_it_is_without_dashes(machine):
     assert run("collect", "--with", "nsys", "-o", "cap", "program", "--epochs", "2", "a b", "--", "-x").status == 0
     assert (machine.folder / "arguments").read_text() == "--epochs\n2\na b\n--\n-x\n"
 
 
+@pytest.mark.slow
 def test_an_option_of_ours_behind_the_program_is_passed_on_with_a_word(machine):
     ran = run("collect", "--with", "nsys", "-o", "cap", "program", "--repeat=2", "--epochs", "2")
     assert (machine.folder / "arguments").read_text() == "--repeat=2\n--epochs\n2\n"
@@ -286,6 +291,7 @@ def test_the_commands_of_a_dry_run_of_two_programs_do_what_the_run_does(machine)
 
 
 @pytest.mark.parametrize("dashes", [[], ["--"]])
+@pytest.mark.one_in(4)
 def test_a_module_and_its_arguments(machine, dashes):
     Path("package").mkdir()
     Path("package/train.py").write_text("import sys\nprint(sys.argv[1:])\n")
@@ -366,6 +372,7 @@ def test_every_line_of_a_dry_run_of_a_reference_workload_can_be_pasted(machine, 
     }
 
 
+@pytest.mark.slow
 def test_a_failed_pass_is_an_exit_status_of_its_own_and_keeps_the_rest(machine):
     machine.mode("ncu", "no permission")
     ran = run("collect", "-o", "cap", "program")
@@ -409,6 +416,7 @@ def test_a_script_that_raises_is_told_with_its_last_line(machine):
 
 
 @pytest.mark.parametrize("name", ["-x", "--help", "-o"])
+@pytest.mark.one_in(4)
 def test_a_program_that_is_called_like_an_option_is_a_program(machine, name):
     machine.write(name, PROGRAM)
     assert run("collect", "--with", "nsys", "-o", "cap", "--", name, name, "a b").status == 0
@@ -437,6 +445,7 @@ def test_a_signal_keeps_finished_passes_and_leaves_no_process(machine, number):
     assert sleepers() == []
 
 
+@pytest.mark.slow
 def test_a_signal_keeps_the_finished_runs_of_two_programs(machine):
     """The other one hangs in its second run, which is before the first one's."""
     counted = 'echo x >> "$0.$1"; [ "$(wc -l < "$0.$1")" = 2 ] && { echo started; sleep 1000; }; true\n'
@@ -460,6 +469,7 @@ def test_a_signal_keeps_the_finished_runs_of_two_programs(machine):
     assert sleepers() == []
 
 
+@pytest.mark.slow
 def test_a_signal_before_anything_is_finished_leaves_nothing(machine):
     machine.write("program", ENDLESS)
     with start("-o", "cap", "program") as process:

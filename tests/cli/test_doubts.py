@@ -60,7 +60,7 @@ def the_line(ran, path):
     return line.removeprefix(begin).removesuffix(end)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("command", ON_TRACES, ids=" ".join)
 def test_of_a_cut_trace_it_is_said_how_much_is_lost(cut, command):
     ran = run(*command, cut)
@@ -81,6 +81,7 @@ def test_of_a_cut_trace_it_is_said_how_much_is_lost(cut, command):
     ],
     ids=["rows", "call"],
 )
+@pytest.mark.one_in(4)
 def test_of_a_small_export_everything_is_told_whatever_is_asked_for(tmp_path, command, statement, told):
     path = altered(tmp_path, GRAPH_NODE, statement)
     assert told in the_line(run(*command, path), path)

@@ -23,6 +23,7 @@ def exported(tmp_path_factory):
     return folder, ran.error
 
 
+@pytest.mark.slow
 def test_every_table_is_written_or_its_reason(exported):
     folder, said = exported
     contents = json.loads((folder / "tables.json").read_text())
@@ -106,6 +107,7 @@ def test_nothing_that_is_there_is_overwritten(tmp_path):
     assert "cannot be written" in message
 
 
+@pytest.mark.slow
 def test_traces_are_files_and_say_what_is_in_them(tmp_path):
     graphs = REPORTS / "graph_node.sqlite"
     for form in ("perfetto", "speedscope"):

@@ -36,6 +36,7 @@ def mlp(tmp_path_factory):
     return path.read_text()
 
 
+@pytest.mark.slow
 def test_the_answer_is_on_top(mlp):
     text = run("summarize", SAMPLES / "mlp_train").text
     answer = re.search(r'<p class="answer">(.*?)</p>', mlp)[1]
@@ -45,6 +46,7 @@ def test_the_answer_is_on_top(mlp):
     )
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_and_nothing_else_may_run(mlp):
     assert len(mlp) < LIMIT
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", mlp)
@@ -66,6 +68,7 @@ def test_each_finding_on_top_leads_on(mlp):
 
 
 @pytest.mark.parametrize("name", ["add", "torch", "nvtx", "graph_node", "add_um", "communicators"])
+@pytest.mark.one_in(4)
 def test_reports_of_every_kind(name, tmp_path):
     path = tmp_path / "report.html"
     assert run("html", REPORTS / f"{name}.sqlite", "-o", path).status == 0
@@ -97,6 +100,7 @@ def test_a_report_of_counters_has_no_timeline(tmp_path):
     assert 'timeline-data">' not in path.read_text()
 
 
+@pytest.mark.slow
 def test_a_window_is_all_there_is(tmp_path):
     path = tmp_path / "report.html"
     assert run("html", SAMPLES / "mlp_train", "--window", "step#3", "-o", path).status == 0

@@ -81,6 +81,7 @@ def test_what_is_opened_does_not_get_the_number_of_a_closed_stream(tmp_path):
 
 
 @pytest.mark.parametrize("limited", [False, True], ids=["usual", "in a child"])
+@pytest.mark.one_in(4)
 def test_an_interrupt_while_it_works(tmp_path, limited):
     trace, page = tmp_path / "trace.json", tmp_path / "page.txt"
     events = (
@@ -136,7 +137,7 @@ def large(tmp_path_factory):
     return path
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("mib", [260, 400, 600, 800, 1000, 1400])
 def test_little_memory_is_an_error_or_enough(large, mib):
     ended = limited(mib << 20, "summarize", large, "--no-cache")

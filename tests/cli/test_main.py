@@ -99,6 +99,7 @@ def test_version_is_that_of_the_installed_package(tmp_path, monkeypatch):
     assert run("--version").text == "kanalyze 12.34\n"
 
 
+@pytest.mark.slow
 def test_the_module_is_the_command():
     spawned = spawn("summarize", ADD, COLUMNS="80")
     assert spawned == run("summarize", ADD)
@@ -188,6 +189,7 @@ SQUARE = SAMPLES / "square"
         ("verify", SQUARE),
     ],
 )
+@pytest.mark.one_in(4)
 def test_what_reads_a_large_report_tells_the_allocator_before_it_is_loaded(arguments):
     assert watched("main()", *arguments) == 40
 
@@ -207,6 +209,7 @@ def watched(call, *arguments):
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "terminal"])
+@pytest.mark.one_in(4)
 def test_a_reader_that_leaves_ends_it_quietly(form):
     arguments = command_line("show", "events", TORCH, "--format", form)
     with subprocess.Popen(  # noqa: S603 - it starts this very package
@@ -248,6 +251,7 @@ def test_a_full_disk_behind_standard_output_is_told(form):
         pytest.param("cp1252", ["tables"], id="tables-cp1252"),
     ],
 )
+@pytest.mark.one_in(4)
 def test_old_terminals_get_what_they_can_print(encoding, arguments):
     plain = run(*arguments)
     ran = spawn(*arguments, PYTHONIOENCODING=encoding, COLUMNS="80")
@@ -257,6 +261,7 @@ def test_old_terminals_get_what_they_can_print(encoding, arguments):
     assert text.count("?") == plain.text.count("?")
 
 
+@pytest.mark.slow
 def test_json_says_the_same_in_every_encoding():
     ran = spawn("summarize", ADD_UM, "--format", "json", PYTHONIOENCODING="ascii")
     assert ran == run("summarize", ADD_UM, "--format", "json")
@@ -289,6 +294,7 @@ def read_or_end(descriptor):
         return b""
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_colour_and_its_own_width():
     shown = on_terminal(100, "summarize", ADD)
     assert ESCAPE in shown
@@ -296,6 +302,7 @@ def test_a_terminal_gets_colour_and_its_own_width():
 
 
 @pytest.mark.parametrize("changes", [{"NO_COLOR": "1"}, {"NO_COLOR": "no"}])
+@pytest.mark.one_in(4)
 def test_a_terminal_gets_no_colour_where_it_is_not_wanted(changes):
     assert on_terminal(80, "summarize", ADD, **changes) == run("summarize", ADD).text
 
@@ -308,6 +315,7 @@ def test_a_pipe_gets_no_colour():
     assert ESCAPE not in spawn("summarize", ADD).text
 
 
+@pytest.mark.slow
 def test_a_file_gets_no_colour_although_there_is_a_terminal(tmp_path):
     path = tmp_path / "page.txt"
     assert on_terminal(80, "summarize", ADD, "-o", path) == ""

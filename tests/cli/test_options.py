@@ -35,6 +35,7 @@ def message(*arguments):
 
 
 @pytest.mark.parametrize(("text", "ns"), [("10us", 10_000), ("0.05 ms", 50_000), ("0ns", 0)])
+@pytest.mark.one_in(4)
 def test_a_time_leaves_out_shorter_gaps(text, ns):
     expected = told(kanalyze.gaps(kanalyze.read(NVTX), threshold_ns=ns))
     assert rows("gaps", NVTX, "--threshold", text) == expected

@@ -27,6 +27,7 @@ def page(*arguments, **keys):
 
 @pytest.mark.parametrize("columns", [80, 140])
 @pytest.mark.parametrize("path", [ADD, TORCH, MLP, TRACE], ids=lambda path: f"{path.parent.name}_{path.stem}")
+@pytest.mark.one_in(4)
 def test_page_looks_as_it_should(gold, path, columns, monkeypatch):
     monkeypatch.chdir(path.parent)  # the commands at the end take lines of the page, by the length of the path
     gold(
@@ -36,12 +37,13 @@ def test_page_looks_as_it_should(gold, path, columns, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["units", "crowded.sqlite", "foreign.sqlite", "python.sqlite"])
+@pytest.mark.one_in(4)
 def test_pages_of_samples_look_as_they_should(gold, name, monkeypatch):
     monkeypatch.chdir(SAMPLES / "sampled")
     gold(run("summarize", name, columns=100).text, f"overview_sampled_{name.split('.')[0]}.txt")
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_page_has_at_most_45_lines_of_80_columns(path):
     text = run("summarize", path).text
@@ -51,7 +53,7 @@ def test_page_has_at_most_45_lines_of_80_columns(path):
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_json_is_small(path):
     text = run("summarize", path, "--format", "json").text
@@ -70,6 +72,7 @@ def test_the_steady_part_is_first_and_the_whole_is_an_option():
     assert "TOTAL AND EXPOSED" not in first + whole
 
 
+@pytest.mark.slow
 def test_a_window_is_looked_at_as_it_is():
     text = page(MLP, "--window", "step#3")
     assert "window step#3" in text
@@ -77,6 +80,7 @@ def test_a_window_is_looked_at_as_it_is():
     assert "average of 4 steps" in page(MLP, "--window", "step#2..step#5")
 
 
+@pytest.mark.slow
 def test_top_is_how_many_rows_each_table_has():
     assert len(page(MLP, "--top", "12").splitlines()) > 45
     assert page(MLP, "--top", "1").count("1 of 18") == 1
@@ -88,6 +92,7 @@ def test_where_nothing_repeats_the_page_is_of_the_whole():
     assert page(ADD, "--whole") == text
 
 
+@pytest.mark.slow
 def test_json_of_the_page_leads_to_the_tables():
     found = json.loads(page(MLP, "--format", "json"))
     told = found["iterations"]
@@ -98,6 +103,7 @@ def test_json_of_the_page_leads_to_the_tables():
     assert all(run("explain", finding["rule"]).status == 0 for finding in found["findings"])
 
 
+@pytest.mark.slow
 def test_a_remedy_that_saves_next_to_nothing_is_left_to_the_full_page():
     path = REPORTS / "emit_nvtx.sqlite"
     found = json.loads(run("summarize", path, "--format", "json").text)
@@ -109,6 +115,7 @@ def test_a_remedy_that_saves_next_to_nothing_is_left_to_the_full_page():
     assert "small-grid" not in [one["rule"] for one in found["findings"]]
 
 
+@pytest.mark.slow
 def test_markdown_has_the_same_parts():
     text = page(MLP, "--format", "markdown")
     assert "#### What to do first" in text
@@ -125,6 +132,7 @@ def test_pages_without_a_gpu_lead_on_to_tables_that_there_are():
     assert "kanalyze show health" in page
 
 
+@pytest.mark.slow
 def test_ranges_in_which_the_host_hardly_was_are_no_section():
     """Of a trace operators tell more: its only annotation is around the forward pass of a step, 3.5 % of it."""
     page = run("summarize", SAMPLES / "ddp_four" / "rank0.json.gz").text

@@ -24,6 +24,7 @@ def drawn(tmp_path, *arguments):
     return texts(path)
 
 
+@pytest.mark.slow
 def test_a_ledger_has_a_bar_for_each_gpu(tmp_path):
     found = drawn(tmp_path, REPORTS / "two_gpus.sqlite", "ledger")
     assert {"GPU 0", "GPU 1", "kernel", "host", "86.8 %", "87.0 %"} <= {*found}
@@ -31,6 +32,7 @@ def test_a_ledger_has_a_bar_for_each_gpu(tmp_path):
     assert [text for text in both if text.endswith("add.sqlite, GPU 0")]
 
 
+@pytest.mark.slow
 def test_iterations_leave_room_for_the_usual_ones(tmp_path):
     found = drawn(tmp_path, MLP, "steps")
     assert "Iterations: step" in found
@@ -39,6 +41,7 @@ def test_iterations_leave_room_for_the_usual_ones(tmp_path):
     assert "nothing in it repeats" in message
 
 
+@pytest.mark.slow
 def test_durations_are_of_one_kernel(tmp_path):
     found = drawn(tmp_path, MLP, "durations", "--kernel", "SOFTMAX")
     assert [text for text in found if "softmax" in text and text.endswith("42 launches")]
@@ -47,6 +50,7 @@ def test_durations_are_of_one_kernel(tmp_path):
     assert message == "no kernel 'no such'."
 
 
+@pytest.mark.slow
 def test_a_timeline_is_of_a_window_with_a_row_for_each_track(tmp_path):
     found = drawn(tmp_path, MLP, "timeline", "--window", "step#30")
     assert "Timeline of 954.7 µs" in found
@@ -56,6 +60,7 @@ def test_a_timeline_is_of_a_window_with_a_row_for_each_track(tmp_path):
     assert {"step 30", "forward", "backward", "kernel", "launch"} <= {*found}
 
 
+@pytest.mark.slow
 def test_a_roofline_lists_the_kernels_under_their_roofs(tmp_path):
     found = drawn(tmp_path, SAMPLES / "mlp_train", "roofline")
     assert {"DRAM 4.810 TB/s", "fp32 51.12 TFLOP/s", "Roofline of mlp_train"} <= {*found}
@@ -63,6 +68,7 @@ def test_a_roofline_lists_the_kernels_under_their_roofs(tmp_path):
     assert "the report has no counters" in message
 
 
+@pytest.mark.slow
 def test_ranks_say_who_was_late(tmp_path):
     found = drawn(tmp_path, SAMPLES / "ddp_late", "ranks")
     assert {"rank 0", "rank 1", "late by 664.8 µs", "late by 292.4 µs", "transfer"} <= {*found}
@@ -77,6 +83,7 @@ def test_a_comparison_goes_from_base_to_new(tmp_path):
 
 
 @pytest.mark.parametrize(("form", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+@pytest.mark.one_in(4)
 def test_pictures_have_three_formats_and_are_the_same_each_time(tmp_path, form, begin):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"x.{form}"

@@ -14,6 +14,7 @@ JOB = SAMPLES / "ddp_late"
 REPORTS = Path(__file__).parents[1] / "reports"
 
 
+@pytest.mark.slow
 def test_the_page_has_the_answer_first():
     ran = run("ranks", JOB)
     assert ran.status == 0
@@ -89,6 +90,7 @@ def _beside_other_json(folder: Path) -> list[str]:
         (("reduce", "runs", "-o", "out"), 1, "1 report reduced, 3 left out"),
     ],
 )
+@pytest.mark.one_in(4)
 def test_json_that_is_no_trace_is_named_and_the_reports_of_nsys_are_read(command, status, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "runs"

@@ -34,6 +34,7 @@ def told_of(ran, path):
     return " ".join(ran.text.replace("\\\n", "").replace(str(path), "PATH").split())
 
 
+@pytest.mark.slow
 def test_a_report_is_reduced_once(out):
     told = run("reduce", NCCL, "-o", out)
     assert (told.status, told.error) == (0, "")

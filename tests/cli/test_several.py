@@ -32,16 +32,19 @@ def one_line(text):
 
 
 @pytest.mark.parametrize("columns", [60, 80, 130])
+@pytest.mark.one_in(4)
 def test_each_report_has_its_page_and_nothing_else(columns):
     pages = re.split(r"^\n─+\n\n", page(ADD, ADD_UM, EMPTY, columns=columns), flags=re.MULTILINE)
     assert pages == [page(path, columns=columns) for path in (ADD, ADD_UM, EMPTY)]
 
 
+@pytest.mark.slow
 def test_several_as_markdown():
     parts = [page(path, "--format", "markdown") for path in (ADD, ADD_UM)]
     assert page(ADD, ADD_UM, "--format", "markdown") == "\n".join(parts)
 
 
+@pytest.mark.slow
 def test_several_as_json():
     found = content(ADD, ADD_UM)
     assert list(found) == ["schema_version", "reports"]
@@ -72,6 +75,7 @@ def test_output_onto_any_of_the_reports_is_refused(tmp_path):
 NO_KERNELS, COUNTERS = REPORTS / "torch" / "cpu_only.json.gz", REPORTS / "ncu" / "add.details.csv"
 
 
+@pytest.mark.slow
 def test_a_time_without_kernels_and_counters_have_a_page_each():
     assert content(NO_KERNELS, COUNTERS)["reports"] == [content(NO_KERNELS), content(COUNTERS)]
     assert page(COUNTERS, NO_KERNELS).count("─" * 80) == 1
@@ -83,6 +87,7 @@ def test_counters_that_belong_to_none_of_several_have_one_page(tmp_path):
     assert content(NO_KERNELS, other, COUNTERS)["reports"] == [content(one) for one in (NO_KERNELS, other, COUNTERS)]
 
 
+@pytest.mark.slow
 def test_counters_that_are_on_the_page_of_one_of_several_have_none_of_their_own():
     kernels = REPORTS / "torch" / "ddp.json.gz"
     found = content(NO_KERNELS, kernels, COUNTERS)["reports"]
@@ -150,6 +155,7 @@ def test_the_spread_ends_with_the_total():
     assert [row["total_ns"] for row in buckets] == sorted((row["total_ns"] for row in buckets), reverse=True)
 
 
+@pytest.mark.slow
 def test_one_instance_has_a_whole_page():
     text = page(TORCH, "--window", "train#3")
     assert "window train#3" in text
@@ -157,6 +163,7 @@ def test_one_instance_has_a_whole_page():
     assert content(TORCH, "--window", "train#3")["scope"]["window"] == "train#3"
 
 
+@pytest.mark.slow
 def test_a_range_that_occurs_once_has_a_whole_page():
     assert "WHERE THE TIME WENT" in page(NVTX, "--window", "worker 0")
     assert content(NVTX, "--window", "worker 0")["scope"]["window"] == "worker 0"

@@ -82,7 +82,7 @@ def test_csv_by_launch_shape_adds_the_shape():
     assert header.endswith(SHAPE)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", catalog.names())
 def test_csv_and_json_hold_what_python_gives(name):
     path = report_with(name)
@@ -164,6 +164,7 @@ COUNTERS = ("advice", "counters", "gains", "hot_lines", "roofline", "stalls")
 
 @pytest.mark.parametrize("name", catalog.names())
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+@pytest.mark.one_in(4)
 def test_every_table_can_be_read(name, path):
     ran = run("show", name, path)
     if ran.status == 2:
@@ -243,6 +244,7 @@ def test_rows_by_launch_shape_show_the_shape():
     assert {"grid_x", "block_x"} <= {*head}
 
 
+@pytest.mark.slow
 def test_findings_are_wrapped_and_whole():
     frame = kanalyze.findings(kanalyze.read(TORCH))
     text = shown("findings", TORCH)

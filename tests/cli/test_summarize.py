@@ -39,6 +39,7 @@ def message(*arguments):
 
 
 @pytest.mark.parametrize(("name", "columns"), [("add", 80), ("add_um", 80), ("torch", 80), ("torch", 130)])
+@pytest.mark.one_in(4)
 def test_page_looks_as_it_should(gold, name, columns):
     gold(page(REPORTS / f"{name}.sqlite", columns=columns), f"summarize_{name}_{columns}.txt")
 
@@ -56,7 +57,7 @@ def test_markdown_does_not_depend_on_the_terminal():
     assert page(ADD, "--format", "markdown", columns=60) == page(ADD, "--format", "markdown", columns=200)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_no_line_is_wider_than_the_terminal(path):
     for columns in (60, 80, 130):
@@ -65,6 +66,7 @@ def test_no_line_is_wider_than_the_terminal(path):
         assert [line for line in lines if line != line.rstrip()] == []
 
 
+@pytest.mark.slow
 def test_the_command_has_the_width_of_the_terminal():
     assert page(TORCH, columns=97) == render([real_summary(TORCH)], Look(97), 8)
 
@@ -104,6 +106,7 @@ def test_ledgers_sum_to_their_windows(path):
     assert bool(lengths) == (path != EMPTY)
 
 
+@pytest.mark.slow
 def test_json_holds_all_rows_whatever_top_says():
     found = content(TORCH, "--top", "1")
     assert len(found["hot_kernels"]) == 32
@@ -136,6 +139,7 @@ def test_a_window_cuts_the_ledger():
 
 
 @pytest.mark.parametrize("text", ["400ms..", "..500ms", "..", "0.4s..500000us", " 400 ms .. 500 ms ", "-1s..1s"])
+@pytest.mark.one_in(4)
 def test_windows_may_be_open_and_in_any_unit(text):
     (whole,), (window,) = content(ADD)["windows"], content(ADD, "--window", text)["windows"]
     start, end = (side.strip() for side in text.split(".."))
@@ -177,6 +181,7 @@ def test_a_window_in_which_nothing_happened_is_no_trouble(text):
     assert page(ADD, "--window", text)
 
 
+@pytest.mark.slow
 def test_one_device_has_one_ledger():
     assert [window["device"] for window in content(TWO_GPUS)["windows"]] == [0, 1]
     assert [window["device"] for window in content(TWO_GPUS, "--device", "1")["windows"]] == [1]
@@ -331,6 +336,7 @@ def test_output_onto_the_report_is_refused(tmp_path):
         (SAMPLES / "square", [], 60),
     ],
 )
+@pytest.mark.one_in(4)
 def test_the_commands_that_a_page_ends_with_run_as_they_stand(tmp_path, report, arguments, columns):
     path = tmp_path / "it's my $HOME" / report.name
     path.parent.mkdir()

@@ -97,7 +97,7 @@ def test_one_table_for_reading_has_all_its_columns():
     assert "launch-shape" in told
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", catalog.every_name())
 def test_columns_are_those_of_the_table(name):
     reports = [report_with(name)] * (2 if catalog.table(name).sides else 1)
@@ -160,6 +160,7 @@ def columns_of_forms(table):
         ("ops", ["--as-torch"]),
     ],
 )
+@pytest.mark.one_in(4)
 def test_columns_of_another_form_are_those_declared_for_it(name, options):
     header = run("show", name, report_with(name), *options, "--format", "csv").lines[0]
     (form,) = (form for form in declared()[name]["forms"] if form["when"] == " ".join(options))

@@ -47,6 +47,7 @@ AROUND = (
 @example("nvjet_tst_" + "9" * 5000 + "x1_1x1")
 @example("cutlass_80_simt_sgemm_" + "1" * 5000 + "x1")
 @example("triton_poi_fused_add_" + "1" * 5000)
+@pytest.mark.slow
 def test_no_name_raises(name):
     assert decode(name).family in FAMILIES
 

@@ -101,6 +101,7 @@ def test_the_seed_s_name_gives_every_field():
     )
 
 
+@pytest.mark.slow
 def test_names_in_real_reports_are_other_only_where_a_program_named_them():
     names = recorded()
     assert len(names) > 190

@@ -215,6 +215,7 @@ def test_pages_keep_their_size_and_rows_their_ids(page_bytes, tmp_path):
     assert kanalyze.health(kanalyze.read(tmp_path / "out.sqlite")).equals(kanalyze.health(kanalyze.read(source)))
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text_stay_in_names(tmp_path):
     source = altered(tmp_path, ADD, "UPDATE StringIds SET value = CAST(x'ff61' AS TEXT) WHERE value LIKE 'add(%'")
     redact(source, tmp_path / "out.sqlite")

@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.replay._mending import mended
-from kanalyze.analyses.replay._network import network
-from kanalyze.analyses.replay._replay import planned, replayed
-from kanalyze.analyses.replay._whatif import Prepared
 from kanalyze.analyses.shared.cached import once_per_report
 
 if TYPE_CHECKING:
@@ -17,6 +13,8 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.analyses.replay._network import Network
+    from kanalyze.analyses.replay._replay import Plan
     from kanalyze.report import Report
 
 #: A page replays remedies of reports with at most so many operations and calls.
@@ -49,18 +47,24 @@ def _gain(report: Report, device: int, change: Mending | None) -> int | None:
     """How much shorter the window of a device gets by a change, ns; None without any."""
     if change is None:
         return None
+    from kanalyze.analyses.replay._mended import mended  # noqa: PLC0415 - most reports need no replay
+    from kanalyze.analyses.replay._replay import replayed  # noqa: PLC0415 - as above
+
     known, plan = _networks(report)[device]
     state = mended(report, known, change)
     return max(known.end - replayed(known, plan, state.values, state.lags).end, 0)
 
 
 @once_per_report
-def _networks(report: Report) -> dict[int, Prepared]:
-    """The network of the window of each device."""
+def _networks(report: Report) -> dict[int, tuple[Network, Plan]]:
+    """The network of the window of each device, with its plan."""
+    from kanalyze.analyses.replay._network import network  # noqa: PLC0415 - as above
+    from kanalyze.analyses.replay._replay import planned  # noqa: PLC0415 - as above
+
     spans = windows(report)
     made = {
         (start, end): network(report.whole, start, end)
         for start, end in spans.select("start", "end").unique().iter_rows()
     }
-    plans = {span: Prepared(one, planned(one)) for span, one in made.items()}
+    plans = {span: (one, planned(one)) for span, one in made.items()}
     return {device: plans[start, end] for device, start, end in spans.select("device", "start", "end").iter_rows()}

@@ -91,9 +91,15 @@ def call_names(report: Report) -> pl.Series:
     return report.kind("api").get_column("name").unique()
 
 
+@once_per_process
+def _cuda_names(report: Report) -> dict[str, str]:
+    """The CUDA name of each distinct name of a call (:func:`cuda_name`)."""
+    return {name: cuda_name(name) for name in call_names(report).cast(pl.String).to_list() if name is not None}
+
+
 def names_that(report: Report, fits: Callable[[str], object]) -> list[str]:
     """Distinct names of calls of the processes in scope whose CUDA name (:func:`cuda_name`) passes `fits`."""
-    return [name for name in call_names(report).cast(pl.String).drop_nulls() if fits(cuda_name(name))]
+    return [name for name, known in _cuda_names(report).items() if fits(known)]
 
 
 def cuda_name(name: str) -> str:
@@ -144,8 +150,7 @@ def graph_steps(report: Report) -> pl.DataFrame:
     end.
     """
     calls = report.kind("api")
-    names = call_names(report).cast(pl.String).drop_nulls()
-    steps = {name: step.lastgroup for name in names if (step := _STEPS.match(cuda_name(name)))}
+    steps = {name: step.lastgroup for name, known in _cuda_names(report).items() if (step := _STEPS.match(known))}
     found = calls.filter(pl.col("name").is_in([*steps])).select(
         pl.col("name").cast(pl.String).replace_strict(steps, return_dtype=pl.String).alias("step"),
         "event_id",

@@ -11,7 +11,7 @@ from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.iterations._launch_periods import FOUND_BY, REPETITION, launch_periods
 from kanalyze.analyses.iterations._marks import SPANS, launched_work, marked_iterations, of_process, work_in
-from kanalyze.analyses.ranges._instances import judged
+from kanalyze.analyses.ranges._odd import judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis, once_per_process

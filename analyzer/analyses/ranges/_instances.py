@@ -13,6 +13,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, used_devices
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.ranges._odd import judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.statistics import median_of
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
     from kanalyze.report import Meta, Report
     from kanalyze.window import Scope
 
-#: An instance is odd if it differs from the median by more than this factor times the median absolute deviation (3
-#: standard deviations of a normal distribution), and by at least this share of the median.
-_FAR: Final = 3 * 1.4826
-_NOTABLE: Final = 0.1
-#: Minimum number of instances for an outlier test.
-_FEWEST: Final = 4
 #: Maximum number of odd instances, and of processes, named in a sentence.
 _NAMED: Final = 3
 
@@ -145,22 +140,6 @@ def _used(rows: pl.DataFrame) -> pl.DataFrame:
     busy = rows.filter(pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS) > 0)
     used = busy.select("device").unique()
     return (rows if used.is_empty() else rows.join(used, on="device", how="semi")).sort(*_KEYS, "instance")
-
-
-def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataFrame:
-    """Adds `odd` and `cause` to `rows` (dur_ns, warm_up, and a column per bucket), compared within `keys`."""
-    length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
-    middle = length.filter(usual).median()
-    away = (length - middle).abs()
-    odd = (away > _FAR * away.filter(usual).median()) & (away > _NOTABLE * middle) & (usual.sum() >= _FEWEST) & usual
-    sign = pl.when(length > middle).then(1).otherwise(-1)
-    buckets = [pl.col(f"{name}_ns") for name in BUCKETS]
-    changes = [((bucket - bucket.filter(usual).median()) * sign).over(keys) for bucket in buckets]
-    told = rows.with_columns(
-        odd.over(keys).fill_null(value=False).alias("odd"), pl.concat_list(changes).list.arg_max().alias("most")
-    )
-    names = pl.Series(BUCKETS).gather(told.get_column("most"))
-    return told.with_columns(pl.when("odd").then(names).alias("cause"))
 
 
 def _spread(rows: pl.DataFrame) -> pl.DataFrame:

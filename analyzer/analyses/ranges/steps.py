@@ -10,7 +10,8 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
-from kanalyze.analyses.ranges._instances import USUAL, answer, judged
+from kanalyze.analyses.ranges._instances import USUAL, answer
+from kanalyze.analyses.ranges._odd import judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis

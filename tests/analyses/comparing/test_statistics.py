@@ -230,6 +230,7 @@ def two_runs(spread):
 
 @pytest.mark.parametrize("spreads", [(0.01, 0.01), (0.01, 0.03), (0.004, 0.002)])
 @pytest.mark.parametrize("effect", [0.01, 0.02, 0.05])
+@pytest.mark.one_in(4)
 def test_repeats_are_the_fewest_that_show_an_effect(spreads, effect):
     base, new = map(two_runs, spreads)
     sides = [spread**2 for spread in spreads]

@@ -32,6 +32,7 @@ def unmarked(tmp_path_factory):
     return copy
 
 
+@pytest.mark.slow
 def test_launches_tell_the_iterations_of_a_program_with_ranges():
     with kanalyze.read(MARKED) as report:
         (ranges,), (launches,) = digests_of(report), digests_of(report, LAUNCHES)
@@ -52,6 +53,7 @@ def test_launches_are_what_both_sides_have(unmarked, swapped):
     assert found.table("compare_ranges").is_empty()  # which one side alone has
 
 
+@pytest.mark.slow
 def test_a_baseline_by_ranges_is_compared_where_the_launches_are_the_same(unmarked, tmp_path):
     saved = tmp_path / "base.kz"
     saved.write_bytes(dumped(digests([MARKED], Asked({}))["nsys"]))
@@ -71,6 +73,7 @@ def test_a_baseline_by_ranges_of_another_iteration_is_refused(unmarked, tmp_path
         comparison([saved], [unmarked], Asked({}))
 
 
+@pytest.mark.slow
 def test_a_baseline_of_no_window_is_not_compared_with_one(tmp_path):
     """Its iterations would be compared with the window, or with all of new."""
     saved = {}

@@ -157,6 +157,7 @@ def test_pieces_of_programs_are_those_of_the_slow_walk(program, window):
 
 
 @pytest.mark.parametrize("name", ["add", "two_gpus", "graph_node", "nvtx", "memory", "thrash", "communicators"])
+@pytest.mark.one_in(4)
 def test_pieces_of_real_reports(name):
     made = read(ROOT / "tests" / "reports" / f"{name}.sqlite")
     _same(made, path(made))

@@ -126,6 +126,7 @@ def test_an_end_a_thousand_seconds_late_in_a_real_report(tmp_path, table, row):
     assert kanalyze.summarize(of).answer.count("1,0") == 0
 
 
+@pytest.mark.slow
 def test_an_overhead_a_thousand_seconds_late_in_a_real_report(tmp_path):
     path = altered(tmp_path, GRAPH_NODE, f'UPDATE PROFILER_OVERHEAD SET "end" = "end" + {THOUSAND_S} WHERE rowid = 2')
     assert new_doubts(path, GRAPH_NODE) == {"host events outside the recording": 1}
@@ -133,6 +134,7 @@ def test_an_overhead_a_thousand_seconds_late_in_a_real_report(tmp_path):
 
 
 @pytest.mark.parametrize("category", ["cuda_runtime", "kernel"])
+@pytest.mark.one_in(4)
 def test_an_end_a_thousand_seconds_late_in_a_trace(tmp_path, category):
     trace = json.loads(gzip.decompress(TRACE.read_bytes()))
     events = [event for event in trace["traceEvents"] if event.get("cat") == category]

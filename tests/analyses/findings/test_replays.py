@@ -64,6 +64,7 @@ def test_what_gains_most_by_a_replay_comes_first():
     assert gains == sorted(gains, reverse=True)
 
 
+@pytest.mark.slow
 def test_the_page_follows_the_replays():
     page = overview(read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False))
     assert page.findings[0].rule == "graph-candidate"

@@ -201,6 +201,7 @@ FOREACH = st.lists(st.sampled_from(["mul_", "lerp_", "addcmul_", "sqrt", "copy_"
 
 
 @given(FOREACH, st.integers(1, 3))
+@pytest.mark.slow
 def test_what_is_saved_is_less_than_what_runs_and_moves_less(names, parts):
     for row in kanalyze.fusion(of_lists(names, parts=parts)).to_dicts():
         assert len(set(row["chain"].split(" → "))) > 1

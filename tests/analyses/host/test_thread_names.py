@@ -176,6 +176,7 @@ def test_culprits_equal_the_model(made, window, batch):
 
 @FEWER
 @given(frame_reports())
+@pytest.mark.slow
 def test_culprits_sum_to_the_ledger(made):
     events, records = made
     of = report(events, event_records=records)

@@ -251,6 +251,7 @@ def test_time_that_the_recording_does_not_cover_has_no_name():
 
 
 @given(gap_reports(), WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
+@pytest.mark.slow
 def test_culprits_equal_the_model(made, window, batch):
     events, records = made
     narrowed = report(events, event_records=records).narrow(window=Window(*window))

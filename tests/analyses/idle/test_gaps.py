@@ -171,11 +171,13 @@ def test_gaps_equal_the_model(made, window, threshold, batch):
 @cases(0.5)
 @FEWER
 @given(gap_reports(), WINDOWS)
+@pytest.mark.slow
 def test_all_gaps_sum_to_the_ledger(made, window):
     events, records = made
     holds(assert_sums_to_the_ledger(report(events, event_records=records).narrow(window=Window(*window))))
 
 
 @pytest.mark.parametrize("path", some(path for path in REPORTS if path.stem != "empty"), ids=lambda path: path.stem)
+@pytest.mark.one_in(4)
 def test_all_gaps_of_real_reports_sum_to_the_ledger(path):
     assert assert_sums_to_the_ledger(real_report(path)) > 0

@@ -239,6 +239,7 @@ def after_a_long_first_call(name, *, before=(), dur=14 * MS, waits=5, ran=()):
         *[(name, "never") for name in ("cudaProfilerStart", "cudaFreeHost", "hipDeviceSynchronize", "hipMemcpy", None)],
     ],
 )
+@pytest.mark.one_in(4)
 def test_6_a_first_call_that_takes_long_for_another_reason_made_no_context(name, tells, before):
     events = after_a_long_first_call(name, before=[call(before, 0, 5)])
     made = ("loading", "context", 14 * MS) in rows(report(events))
@@ -674,6 +675,7 @@ def test_shares_are_parts_of_the_devices_window():
     ]
 
 
+@pytest.mark.slow
 def test_equal_times_are_in_the_order_of_their_details_every_time():
     names = ["cudaEventRecord", "cudaEventQuery", "cudaStreamCreate", "cudaEventCreate"]
     events = [call(name, start, start + 5) for name, start in zip(names, (0, 5, 10, 15), strict=True)]
@@ -714,6 +716,7 @@ def assert_sums_to_windows(found: pl.DataFrame, model: SlowModel):
 
 @given(EVENTS, WINDOWS, st.sampled_from([3, 8, 1_000]), st.sampled_from([1, 5, 1_000]), st.sampled_from([1, 2, 1_000]))
 @example([], (None, None), 3, 1, 1)
+@pytest.mark.slow
 def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, batch):
     model = SlowModel(events, window, context_from_ns, prompt_ns)
     with pytest.MonkeyPatch.context() as patch:
@@ -763,6 +766,7 @@ def test_one_process_is_read_as_if_it_had_been_alone(events, process):
 
 @FEWER
 @given(EVENTS, WINDOWS, st.integers(0, 2))
+@pytest.mark.slow
 def test_one_device_is_read_as_it_is_among_the_others(events, window, device):
     whole = report([*events, kernel(3, 4, device=device)]).narrow(window=Window(*window))
     among = ledger(whole).filter(pl.col("device") == device)

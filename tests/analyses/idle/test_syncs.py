@@ -207,6 +207,7 @@ def test_syncs_equal_the_model(made):
 
 
 @given(sync_reports(), WINDOWS)
+@pytest.mark.slow
 def test_a_window_leaves_out_what_does_not_touch_it(made, window):
     events, records = made
     whole = report(events, event_records=records)

@@ -179,6 +179,7 @@ def test_windows_that_are_none():
     start=st.integers(0, 5_000),
     tail=st.integers(0, 5_000),
 )
+@pytest.mark.slow
 def test_iterations_are_disjoint_and_phases_close(lengths, gap, start, tail):
     events = loop(lengths, gap=gap, start=start + 1)
     end = start + sum(lengths) + gap * len(lengths) + tail + 1
@@ -350,6 +351,7 @@ def test_a_short_step_with_less_work_is_odd():
 
 @FEWER
 @given(lengths=st.lists(st.integers(20, 200), min_size=4, max_size=12), lag=st.integers(1, 2_000))
+@pytest.mark.slow
 def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths, lag):
     """The device works for 300 ns on each step, whose range on the host ends long before."""
     events, at, busy = [], 1_000, 1_000 + lag

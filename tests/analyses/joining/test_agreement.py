@@ -101,6 +101,7 @@ def fewer_launches(tmp_path, change):
         ([], ("unexplained", None, False)),
     ],
 )
+@pytest.mark.one_in(4)
 def test_ncu_s_command_has_to_choose_launches_where_it_is_known(tmp_path, flags, expected):
     def choose(step):
         step["command"] = ["ncu", *flags, "program"]
@@ -262,7 +263,7 @@ def test_what_torch_compile_measured_is_counted():
     assert "412 of 412 by torch.profiler; the rest is equal" in rows["why"].to_list()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in SAMPLES.glob("*/manifest.json")))
 def test_tools_agree_on_the_samples(name):
     rows = kanalyze.agreement(*real_capture(SAMPLES / name))
@@ -290,7 +291,7 @@ def test_a_window_of_a_sample_is_no_reason_to_fail():
     assert run("verify", SAMPLES / "cdist", "--window", "timed#1").status == 0
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("again", ["", "torch.json.gz", "nsys.sqlite", "ncu.raw.csv"])
 def test_what_is_given_twice_counts_once(again):
     ran = run("verify", SAMPLES / "cdist", SAMPLES / "cdist" / again)
@@ -323,6 +324,7 @@ def test_the_command_fails_where_nothing_explains_it():
     assert "unexplained" in {row["verdict"] for row in json.loads(ran.text)}
 
 
+@pytest.mark.slow
 def test_each_reason_that_is_shown_is_told_below():
     ran = run("verify", SAMPLES / "gelu", columns=140)
     below = ran.text.rpartition("\n\n")[2].splitlines()

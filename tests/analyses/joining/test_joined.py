@@ -113,6 +113,7 @@ def test_a_trace_that_is_given_twice_counts_once(tmp_path):
         assert kanalyze.joined(kanalyze.read(path), *capture).equals(once)
 
 
+@pytest.mark.slow
 def test_a_measurement_and_its_pages_are_one_report_of_the_page():
     pages = [SAMPLES / "gelu" / f"ncu.{page}.csv" for page in ("details", "source")]
     text = run("summarize", SAMPLES / "gelu/torch.json.gz", *pages).text
@@ -278,6 +279,7 @@ def test_operators_of_a_trace_come_with_its_kernels():
     assert rows["path"][0] == "aten::cdist → aten::_cdist_forward"
 
 
+@pytest.mark.slow
 def test_summarize_puts_a_capture_on_one_page():
     ran = run("summarize", "--full", SAMPLES / "cdist", columns=120)
     assert (ran.status, ran.error) == (0, "")
@@ -286,6 +288,7 @@ def test_summarize_puts_a_capture_on_one_page():
     assert ran.text.count("\nKERNELS ") == 1
 
 
+@pytest.mark.slow
 def test_reports_of_different_tools_given_together_are_the_same_page():
     folder = SAMPLES / "square"
     files = [folder / name for name in ("nsys.sqlite", "torch.json.gz", "ncu.details.csv")]
@@ -315,6 +318,7 @@ def test_a_capture_with_runs_and_ranks_leaves_nothing_out(repeated):
         assert own["torch_count"].to_list() == (2 * once["torch_count"]).to_list()
 
 
+@pytest.mark.slow
 def test_its_page_is_of_the_first_run_and_tells_of_the_others(repeated):
     ran = run("summarize", repeated, columns=120)
     assert "with 2 reports of torch.profiler with ncu" in " ".join(ran.text.split())
@@ -329,6 +333,7 @@ def test_two_captures_have_a_page_each():
     assert [page.strip("\n") for page in pages] == [run("summarize", one).text.strip("\n") for one in folders]
 
 
+@pytest.mark.slow
 def test_counters_are_on_the_page_of_each_report_that_gives_time():
     folder = SAMPLES / "add"
     ran = run("summarize", folder / "nsys.sqlite", SAMPLES / "add_parallel/nsys.sqlite", folder / "ncu.raw.csv")
@@ -343,6 +348,7 @@ def test_a_trace_alone_is_what_a_capture_is_read_as(tmp_path):
     assert run("summarize", tmp_path).lines[0].startswith(f"{tmp_path.name}   torch.profiler")
 
 
+@pytest.mark.slow
 def test_the_trace_that_was_laid_out_for_tensorboard_is_joined_too(tmp_path):
     folder = tmp_path / "square"
     shutil.copytree(SAMPLES / "square", folder)

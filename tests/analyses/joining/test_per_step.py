@@ -69,6 +69,7 @@ def test_steps_of_the_profiler_are_held_against_ranges_of_another_name():
     assert verdicts(nsys, torch) == {"a": EXPLAINED}
 
 
+@pytest.mark.slow
 def test_a_step_that_launches_more_or_less_is_not_explained():
     nsys = recording("nsys", [["a", "a", "b"]] * 6)
     for steps in ([["a", "b"]] * 3, [["a", "a", "a", "b"]] * 3, [["a", "a", "b"], ["a", "b"], ["a", "a", "b"]]):

@@ -312,6 +312,7 @@ def slow_launches(events):
 
 
 @given(GROUPS)
+@pytest.mark.slow
 def test_launches_are_what_the_model_says(events):
     of = report(events)
     told, left, exec_of = slow_launches(events)

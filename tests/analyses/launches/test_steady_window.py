@@ -42,6 +42,7 @@ def busy_share(of, start, end):
 
 @pytest.mark.parametrize("startup_ms", [200, 2_000, 30_000])
 @pytest.mark.parametrize("late_load", [False, True])
+@pytest.mark.one_in(4)
 def test_without_one_time_costs_it_is_as_busy_as_in_a_window_over_the_steps(startup_ms, late_load):
     of = report(program(startup_ms, 40, late_load=late_load))
     steady = steady_parts(of)[0]

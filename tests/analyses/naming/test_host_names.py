@@ -228,6 +228,7 @@ def test_a_trace_that_cannot_be_read_names_nothing(tmp_path):
     assert culprits(read(folder)).get_column("aligned_share").is_null().all()
 
 
+@pytest.mark.slow
 def test_a_trace_of_one_phase_names_nothing_of_two():
     capture = read(SAMPLES / "mlp_train")
     assert 0.4 < host_names(capture).share < 0.5

@@ -23,6 +23,7 @@ def busy_ns(found):
 
 
 @given(traces())
+@pytest.mark.slow
 def test_operators_are_summed_as_torch_sums_them(trace):
     nodes, found = host_nodes(*trace), trace_report(*trace)
     torchs = ops(found, as_torch=True).filter(pl.col("side") == "host").to_dicts()
@@ -40,6 +41,7 @@ def sums(row):
 
 @FEWER
 @given(traces(), st.sampled_from([{}, {"window": kanalyze.Window(5, 25)}, {"device": 0}]))
+@pytest.mark.slow
 def test_exclusive_device_time_sums_to_the_busy_time_in_every_form(trace, where):
     assume(any(event.device == 0 for event in trace[0]))
     part = trace_report(*trace).narrow(**where)

@@ -112,6 +112,7 @@ def test_who_replays_graphs_is_not_told_to_replay_graphs():
         ("loader", "the program's own code (most of it waiting: DataLoader worker)."),
     ],
 )
+@pytest.mark.one_in(4)
 def test_the_page_of_a_report_with_samples_names_the_function_that_the_gpu_waits_for(name, told):
     assert told in overview(read(SAMPLES / "sampled" / f"{name}.sqlite", cache=False)).answer
 

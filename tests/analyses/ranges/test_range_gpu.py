@@ -241,6 +241,7 @@ def test_nothing_launched_is_an_empty_table():
 
 
 @given(reports(), st.booleans())
+@pytest.mark.slow
 def test_every_instance_against_the_model(events, graphs):
     kinds = DEVICE_KINDS if graphs else TRACED_KINDS
     expected = SlowRanges(events).trace(kinds)

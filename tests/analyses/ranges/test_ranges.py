@@ -120,6 +120,7 @@ def test_cannot_tell_without_ranges_but_can_tell_that_there_were_none():
 
 
 @given(reports())
+@pytest.mark.slow
 def test_sums(events):
     lengths = {}
     for event in events:

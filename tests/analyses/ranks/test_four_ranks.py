@@ -29,6 +29,7 @@ def pipeline():
     return job([SAMPLES / "pipeline_four"], Asked())
 
 
+@pytest.mark.slow
 def test_late_ranks_their_steps_causes_and_sizes_are_told(found):
     multiplies, sleeps = sorted(late_ranks(found)[:2], key=lambda one: one.first)
     assert (multiplies.rank, multiplies.first, multiplies.last) == (2, 8, 10)
@@ -41,6 +42,7 @@ def test_late_ranks_their_steps_causes_and_sizes_are_told(found):
     assert sleeps.causes[0][1] == pytest.approx(SLEPT_NS, rel=0.05)
 
 
+@pytest.mark.slow
 def test_each_step_has_its_own_size(found):
     rows = found.table("rank_steps").filter((pl.col("rank") == 2) & pl.col("step").is_between(8, 10)).sort("step")
     for told, ns in zip(rows.get_column("late_ns"), MULTIPLIED_NS, strict=True):
@@ -70,6 +72,7 @@ def test_the_answer_names_the_late_rank(found):
     assert "Rank 2 is 11.48 ms late in steps 8 to 10: kernel +11.78 ms" in answer(found)
 
 
+@pytest.mark.slow
 def test_messages_of_a_pipeline_are_all_matched_between_neighbours(pipeline):
     rows = pipeline.table("collectives")
     assert rows.get_column("id").null_count() == 0
@@ -84,6 +87,7 @@ def test_messages_of_a_pipeline_are_all_matched_between_neighbours(pipeline):
     assert rows.get_column("bytes").unique().to_list() == [4096 * 4096 * 2]
 
 
+@pytest.mark.slow
 def test_the_slow_stage_of_a_pipeline_is_found(pipeline):
     assert late_ranks(pipeline) == []
     first = job_findings(pipeline)[0]

@@ -55,6 +55,7 @@ def reports(tmp_path):
     return lambda *, loads=True, gloo=False: [rank_of(tmp_path, rank, loads=loads, gloo=gloo) for rank in range(2)]
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_for_its_loader_is_late_for_that(reports):
     job = job_of([reduced(one) for one in reports()], one_host=True)
     (late,) = late_ranks(job)
@@ -68,6 +69,7 @@ def test_a_rank_that_waits_for_its_loader_is_late_for_that(reports):
     assert rows.select("rank", "step", "cause", "detail").rows() == [(1, SLOW, "host", IN_LOADER)]
 
 
+@pytest.mark.slow
 def test_a_rank_whose_program_takes_longer_elsewhere_is_not(reports):
     job = job_of([reduced(one) for one in reports(loads=False)], one_host=True)
     (late,) = late_ranks(job)

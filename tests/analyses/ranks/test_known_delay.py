@@ -22,6 +22,7 @@ def found():
     return job([SAMPLE], Asked())
 
 
+@pytest.mark.slow
 def test_the_late_rank_its_step_its_cause_and_the_size_are_told(found):
     late = late_ranks(found)[0]
     assert (late.rank, late.first, late.last) == (1, 11, 11)
@@ -32,6 +33,7 @@ def test_the_late_rank_its_step_its_cause_and_the_size_are_told(found):
     assert sum(ns for _, ns in late.causes) == late.late_ns
 
 
+@pytest.mark.slow
 def test_the_answer_names_them(found):
     assert "Rank 1 is 29.23 ms late in step 11: host +29.61 ms" in answer(found)
 

@@ -92,6 +92,7 @@ def assert_only_true_matches(made, job):
 
 
 @given(damaged())
+@pytest.mark.slow
 def test_a_match_is_one_true_collective(plan):
     made = play(plan)
     job = job_of([*made.reductions()])
@@ -371,6 +372,7 @@ def test_what_cannot_be_true_is_found_however_slowly_it_grows():
 
 
 @given(plans(recorded=("id",)))
+@pytest.mark.slow
 def test_bounds_are_longest_paths(plan):
     job = job_of([*play(replace(plan, steps=min(plan.steps, 4))).reductions()])
     told = job.rows.drop_nulls("match")

@@ -70,6 +70,7 @@ def test_the_ranks_of_a_sample():
     assert rows.filter(pl.col("rank") == 1)["ns"].item() > 29_000_000
 
 
+@pytest.mark.slow
 def test_the_command():
     ran = run("show", "critical_path", ROOT / "sample_reports" / "ddp_late", "--by", "rank", "--format", "csv")
     assert ran.status == 0

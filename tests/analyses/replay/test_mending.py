@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.replay._changes import Changes
-from kanalyze.analyses.replay._mending import Mending, mended
+from kanalyze.analyses.replay._mended import mended
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.replay._network import network
 from kanalyze.analyses.replay._replay import planned, replayed
 from kanalyze.analyses.replay._whatif import whatif_of

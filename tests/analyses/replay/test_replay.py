@@ -33,6 +33,7 @@ def _same(found):
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
+@pytest.mark.one_in(4)
 def test_without_a_change_every_time_is_as_recorded(path):
     _same(read(path, cache=False))
 
@@ -44,6 +45,7 @@ def test_without_a_change_every_time_of_odd_recordings_is_as_recorded(events):
 
 
 @given(TURNS, st.sampled_from(["a", "b", "*"]), st.sampled_from([2, 4]))
+@pytest.mark.slow
 def test_faster_kernels_of_simulated_programs(turns, pattern, factor):
     found = _whatif(simulated(turns).report, faster=((pattern, factor),))
     expected = simulated(turns, kernel_ns=lambda one: one.ns // (factor if pattern in ("*", one.name) else 1))
@@ -85,6 +87,7 @@ def test_what_is_left_out_takes_no_longer(turns, change):
 
 
 @given(TURNS)
+@pytest.mark.slow
 def test_the_critical_path_adds_up(turns):
     found = _whatif(simulated(turns).report, faster=(("a", 2),))
     assert sum(one.now_ns for one in found.critical) == found.now_ns

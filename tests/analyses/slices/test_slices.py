@@ -21,6 +21,7 @@ def report(request):
     return kanalyze.read(READ[request.param])
 
 
+@pytest.mark.one_in(4)
 def test_every_event_is_a_slice_with_its_times(report):
     events, found = report.events, slices(report).slices
     joined = events.join(found, on="event_id")
@@ -63,6 +64,7 @@ def test_a_part_has_what_overlaps_it_and_may_be_empty():
     assert {*nothing["kind"].unique()} == {"ledger", "critical path"}
 
 
+@pytest.mark.one_in(4)
 def test_the_ledger_is_a_track_of_its_own(report):
     made = slices(report)
     for device, bucket, ns in kanalyze.ledger(report).group_by("device", "bucket").agg(pl.col("ns").sum()).iter_rows():

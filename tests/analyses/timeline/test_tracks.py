@@ -153,6 +153,7 @@ def test_of_nothing_there_is_none():
 
 @pytest.mark.parametrize("name", ["mlp_train", "streams", "cdist", "launch_bound_graph"])
 @pytest.mark.parametrize("most", [500, 100_000])
+@pytest.mark.one_in(4)
 def test_real_reports_whatever_may_be_drawn(name, most):
     found = timeline(real_report(SAMPLES / name / "nsys.sqlite"), most)
     every = timeline(real_report(SAMPLES / name / "nsys.sqlite"), 10**9)

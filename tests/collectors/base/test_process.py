@@ -75,6 +75,7 @@ def test_a_command_reads_nothing_and_sees_what_is_added_to_its_environment(tmp_p
     assert (tmp_path / "log").read_text() == "'' new old\n"
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_stopped_even_if_it_does_not_want_to(tmp_path):
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
     ended = run(python(code), tmp_path, timeout_s=0.5)

@@ -84,6 +84,7 @@ def test_of_two_collections_no_runs_are_beside_each_other(program):
     assert not interleaved(one, two)
 
 
+@pytest.mark.slow
 def test_both_are_compiled_and_prepared_before_anything_is_recorded(stand_ins):
     stand_ins.make("nvcc")
     (stand_ins.folder / "program").write_text("#!/bin/sh\necho 'Max error: 0'\n")
@@ -199,12 +200,14 @@ def test_a_program_that_fails_later_ends_the_pass_and_keeps_the_runs_before(stan
     assert Path("cap/new/logs/launches.csv").exists()
 
 
+@pytest.mark.slow
 def test_in_the_last_turns_there_is_nothing_that_the_other_program_lacks(stand_ins):
     program = stand_ins.write("program", FAILS.format(number=2, side="new"))
     both = collect_against(program, "program new", output=Path("cap"), repeat=2, passes=("nsys",))
     assert (both.base.notes, len(both.base.reports)) == ((), 2)
 
 
+@pytest.mark.slow
 def test_so_it_is_where_one_program_is_repeated(stand_ins):
     program = stand_ins.write("program", FAILS.format(number=3, side="a"))
     capture = collect(program, ["a"], output=Path("cap"), repeat=4)

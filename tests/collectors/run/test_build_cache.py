@@ -76,6 +76,7 @@ def test_several_architectures_are_in_one_binary(home):
 
 
 @with_nvcc
+@pytest.mark.slow
 def test_what_does_not_compile_leaves_nothing_and_the_first_error_is_on_top(home):
     (home / "bad.cu").write_text("int main() {\n  int x = y;\n  int z = w;\n}\n")
     with pytest.raises(CompileError) as caught:

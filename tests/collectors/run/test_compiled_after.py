@@ -69,6 +69,7 @@ def script(stand_ins, cache):
 
 
 @pytest.mark.parametrize("passes", [("nsys",), ("ncu",), ("nsys", "ncu")])
+@pytest.mark.one_in(4)
 def test_a_run_without_the_torch_pass_keeps_what_it_compiled(script, passes):
     path, python = script
     capture = collect(path, output=Path("cap"), python=python, passes=passes)
@@ -76,6 +77,7 @@ def test_a_run_without_the_torch_pass_keeps_what_it_compiled(script, passes):
     assert "compiled.json" in capture.manifest["files"]
 
 
+@pytest.mark.slow
 def test_where_the_torch_pass_is_done_its_word_counts(script):
     path, python = script
     collect(path, output=Path("cap"), python=python)
@@ -83,6 +85,7 @@ def test_where_the_torch_pass_is_done_its_word_counts(script):
     assert not [*Path("cap").glob(".caches*")]
 
 
+@pytest.mark.slow
 def test_where_the_torch_pass_fails_the_cache_is_looked_at(stand_ins, script):
     path, python = script
     stand_ins.mode("python3", "runner fails")

@@ -88,6 +88,7 @@ def test_warnings_of_ncu_are_those_that_one_can_do_something_about():
     assert ncu.warnings(WARNINGS, python=True) == [UNHEARD]
 
 
+@pytest.mark.slow
 def test_what_several_runs_of_ncu_warn_of_is_said_once(stand_ins):
     program = stand_ins.write("program", "#!/bin/sh\necho 'Max error: 0'\n")
     rows = (stand_ins.folder / "launches.csv").read_text()

@@ -30,6 +30,7 @@ def why(capture, name):
     return next(one["why"] for one in capture.manifest["passes"] if one["name"] == name)
 
 
+@pytest.mark.slow
 def test_a_program_is_run_under_every_tool_into_one_folder(stand_ins, program):
     capture = collect(program, ["a b", "it's", "$HOME"], output=Path("cap"))
     assert capture.folder == Path("cap")
@@ -44,6 +45,7 @@ def test_a_program_is_run_under_every_tool_into_one_folder(stand_ins, program):
     assert profiled[-4:] == [str(program), "a b", "it's", "$HOME"]
 
 
+@pytest.mark.slow
 def test_the_manifest_says_what_was_done(program, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("NCCL_API_KEY", "secret")
@@ -84,6 +86,7 @@ def test_every_key_of_the_manifest_is_documented_and_no_other(program):
     assert documented["Passes"] == list(told["passes"][0])
 
 
+@pytest.mark.slow
 def test_repeated_runs_are_kept_one_by_one(program):
     capture = collect(program, output=Path("cap"), repeat=3, passes=("nsys",))
     assert [path.name for path in capture.reports] == ["nsys.sqlite", "nsys-2.sqlite", "nsys-3.sqlite"]
@@ -179,6 +182,7 @@ def test_when_nsys_fails_the_others_go_on_and_nothing_half_written_stays(stand_i
         ("killed", "ncu was killed by signal 9"),
     ],
 )
+@pytest.mark.one_in(4)
 def test_when_ncu_fails_the_report_of_nsys_is_kept(stand_ins, program, mode, told):
     stand_ins.mode("ncu", mode)
     capture = collect(program, output=Path("cap"))
@@ -187,6 +191,7 @@ def test_when_ncu_fails_the_report_of_nsys_is_kept(stand_ins, program, mode, tol
     assert left(Path("cap")) == {"nsys.nsys-rep", "nsys.sqlite", "manifest.json", "logs"}
 
 
+@pytest.mark.slow
 def test_where_clocks_cannot_be_locked_ncu_goes_without_and_says_so(stand_ins, program):
     stand_ins.mode("ncu", "no clocks")
     capture = collect(program, output=Path("cap"))
@@ -195,6 +200,7 @@ def test_where_clocks_cannot_be_locked_ncu_goes_without_and_says_so(stand_ins, p
     assert left(Path("cap")) == FILES
 
 
+@pytest.mark.slow
 def test_where_launches_do_not_come_again_the_first_ones_are_profiled(stand_ins, program):
     """As with two processes on one GPU, each of which launches a kernel once."""
     stand_ins.mode("ncu", "one launch")
@@ -223,6 +229,7 @@ def test_a_program_that_fails_is_told_with_its_last_words_and_nothing_is_kept(st
     assert stand_ins.called("ncu") == []
 
 
+@pytest.mark.slow
 def test_a_program_that_says_that_its_result_is_wrong_is_kept_and_told(stand_ins):
     program = stand_ins.write("wrong", "#!/bin/sh\necho 'check: FAILED max_error=2'\nexit 1\n")
     capture = collect(program, output=Path("cap"))
@@ -250,6 +257,7 @@ def test_with_a_duration_the_end_of_the_program_is_nsys_doing(stand_ins):
     assert passes(collect(program, output=Path("cap"), passes=("nsys",), duration_s=1)) == {"nsys": "done"}
 
 
+@pytest.mark.slow
 def test_launches_that_need_several_runs_of_ncu_have_a_report_each(stand_ins, program):
     rows = (stand_ins.folder / "launches.csv").read_text()
     once = rows.splitlines()[-1].replace("_Z3addiPfS_", "_Z4oncev").replace("6000", "7000")
@@ -292,6 +300,7 @@ def script(stand_ins):
     return path.absolute(), stand_ins.make("python3")
 
 
+@pytest.mark.slow
 def test_a_script_runs_under_all_three(script):
     path, python = script
     capture = collect(path, ["a b"], output=Path("cap"), python=python)
@@ -320,6 +329,7 @@ def test_when_torch_s_pass_fails_the_others_go_on_and_nothing_of_it_stays(stand_
     assert left(Path("cap")) == FILES
 
 
+@pytest.mark.slow
 def test_the_recipe_of_ranges_is_a_part_of_the_nsys_pass(stand_ins, script):
     path, python = script
     capture = collect(path, output=Path("cap"), python=python, recipe="nvtx")
@@ -380,6 +390,7 @@ def test_when_the_space_ends_while_the_manifest_is_written_nothing_half_written_
     assert left() == set()
 
 
+@pytest.mark.slow
 def test_where_another_capture_came_first_ours_goes_beside_it(program, monkeypatch):
     """Both began when there was none of that name."""
     inner = collect.__globals__["find_tools"]
@@ -423,6 +434,7 @@ def test_samples_alone_are_a_capture(program):
 
 
 @pytest.mark.parametrize(("name", "lost"), [("cpu_samples", "--sample=none"), ("counters", "--cpuctxsw=process-tree")])
+@pytest.mark.one_in(4)
 def test_what_is_not_permitted_is_left_out_with_the_way_to_get_it(stand_ins, program, monkeypatch, name, lost):
     monkeypatch.setattr(permissions, name, lambda: Permission(ok=False, found="denied", remedy="ask"))
     capture = collect(program, output=Path("cap"), passes=("nsys",), samples=True, metrics=True)
@@ -450,6 +462,7 @@ def test_metrics_that_nsys_refuses_are_left_out(stand_ins, program):
     assert passes(alone) == {"nsys": "done", "samples": "failed"}
 
 
+@pytest.mark.slow
 def test_an_older_nsys_lacks_options_and_warns(stand_ins, program):
     known = "--trace=\n--cuda-graph-trace=\n--sample=\n--cpuctxsw=\n"
     (stand_ins.folder / "nsys.help").write_text(known)

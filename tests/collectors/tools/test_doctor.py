@@ -81,6 +81,7 @@ def test_a_gpu_that_nvidia_smi_does_not_show_is_told_apart_from_none(whole, monk
     assert lines()["GPU"].found == "there is one, but nvidia-smi does not tell which (it fails)"
 
 
+@pytest.mark.slow
 def test_an_nvcc_that_does_not_know_the_gpu_is_told(whole):
     whole.write("nvcc", NVCC.replace("compute_90", "compute_80"))
     assert missing() == ["architecture"]

@@ -208,6 +208,7 @@ def test_so_are_the_samples_themselves(sampled, table):
     assert "(no rows)" in run("show", table, sampled).text
 
 
+@pytest.mark.slow
 def test_the_page_is_of_the_plain_run_and_says_what_the_samples_say_and_cost(sampled):
     told = " ".join(run("summarize", sampled).text.partition("WHERE")[0].split())
     assert "In a run with samples, augment_images(long) is 59" in told
@@ -267,6 +268,7 @@ def without_metrics(folder, name):
         plain.execute("DROP TABLE GPU_METRICS")
 
 
+@pytest.mark.slow
 def test_findings_on_the_gpus_units_are_of_the_run_with_samples(sampled):
     without_metrics(sampled, "gpu_metrics")
     found = {row["rule"]: row for row in kanalyze.findings(kanalyze.read(sampled)).iter_rows(named=True)}
@@ -300,6 +302,7 @@ def test_metrics_of_another_run_are_no_findings_of_a_part(sampled):
         ("crowded", r" own code, and its thread is ready but on no processor for (\S+) % of it\. With samples", 65),
     ],
 )
+@pytest.mark.one_in(4)
 def test_the_page_says_what_the_gpu_waits_for_in_the_run_with_samples(sampled, name, told, share):
     for run_of in ("nsys", "samples"):
         shutil.copyfile(SAMPLES / "sampled" / f"{name}.sqlite", sampled / f"{run_of}.sqlite")

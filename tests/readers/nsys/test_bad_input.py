@@ -206,7 +206,7 @@ def test_no_single_table_is_needed(tmp_path, path):
         assert page(altered(tmp_path, path, f"DROP TABLE {table}"))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("table", [RUNTIME, MEMCPY, "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU"])
 def test_a_table_without_rows_is_as_good_as_none(tmp_path, table):
     empty = altered(tmp_path, GRAPH_NODE, f"DELETE FROM {table}")
@@ -229,7 +229,7 @@ OPTIONAL = {
 }
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize(("table", "name"), [(table, name) for table, names in OPTIONAL.items() for name in names])
 def test_no_optional_column_is_missed(tmp_path, table, name):
     assert page(without_column(tmp_path, GRAPH_NODE, table, name))
@@ -345,6 +345,7 @@ def test_an_old_export_without_enumerations_and_machine_gives_the_same_times(tmp
     assert "GPU" in page(old.meta.path).splitlines()[0]
 
 
+@pytest.mark.slow
 def test_ids_that_are_zero_are_none(tmp_path):
     zeros = {name: f"coalesce({name}, 0)" for name in ("correlationId", "globalPid", "graphNodeId", "greenContextId")}
     path = altered(tmp_path, GRAPH_NODE, *remade(GRAPH_NODE, KERNEL, **zeros))
@@ -383,6 +384,7 @@ def test_ranges_that_were_never_closed_are_a_doubt(tmp_path):
 # What went missing
 
 
+@pytest.mark.slow
 def test_names_that_cannot_be_found_are_summed_under_none(tmp_path):
     path = altered(tmp_path, GRAPH_NODE, f"UPDATE {KERNEL} SET demangledName = 99999999 + rowid % 7")
     whole = kanalyze.kernels(kanalyze.read(GRAPH_NODE))
@@ -452,7 +454,7 @@ def test_a_file_whose_name_is_no_utf8_has_a_page(tmp_path):
     assert page(path)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize(("table", "kind"), [(KERNEL, "kernel"), (RUNTIME, "api"), (MEMCPY, "memcpy")])
 def test_rows_missing_in_the_middle_are_a_doubt(tmp_path, table, kind):
@@ -484,6 +486,7 @@ def test_kernels_keep_their_shapes_where_rows_are_missing(tmp_path):
 # More than one process
 
 
+@pytest.mark.slow
 def test_processes_whose_correlation_ids_collide_are_kept_apart(tmp_path):
     other = 7 << 24
     statements = []

@@ -160,6 +160,7 @@ def test_a_changed_report_is_exported_again_and_the_old_export_goes(nsys, cache,
     assert len(list(cache.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_the_same_size_and_time_in_another_file_is_another_report(nsys, tmp_path, report):
     kernels(report)
     before = report.stat()
@@ -176,6 +177,7 @@ def test_another_nsys_exports_again(nsys, report):
     assert kernels(report).equals(kernels(ADD_UM))
 
 
+@pytest.mark.slow
 def test_reports_of_one_name_in_two_folders_are_two(nsys, cache, tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -211,6 +213,7 @@ def test_a_damaged_export_in_the_cache_is_made_again(nsys, cache, report):
 
 
 @pytest.mark.parametrize("name", ["run.qdrep", "no suffix", "ä ? #%41 'x' $(y).nsys-rep", "-v.nsys-rep", "run.sqlite"])
+@pytest.mark.one_in(4)
 def test_what_the_report_is_called_does_not_matter(nsys, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     assert kernels(recorded(Path(name))).equals(kernels(ADD))
@@ -364,6 +367,7 @@ def test_an_empty_file_is_no_report(tmp_path):
     ],
     ids=["too old", "newer", "words", "status", "killed", "no file", "no database", "half", "another database"],
 )
+@pytest.mark.one_in(4)
 def test_an_export_that_fails_is_told_in_nsys_words_and_leaves_nothing(nsys, cache, report, after, reason):
     nsys.write(after=after)
     told, remedy = message(report)
@@ -508,6 +512,7 @@ def test_two_commands_at_once_both_have_a_page(nsys, cache, report):
 
 
 @pytest.mark.parametrize("change", ["flipped", "cut", "longer", "of others", "a link"])
+@pytest.mark.one_in(4)
 def test_an_export_in_the_cache_that_is_not_as_it_was_made_is_made_again(nsys, cache, report, tmp_path, change):
     first = kernels(report)
     (kept,) = cache.iterdir()

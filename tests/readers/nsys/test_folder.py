@@ -95,6 +95,7 @@ def test_an_arrow_folder_gives_what_the_sqlite_file_gives(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["findings", "graph_graph", "memory", "thrash", "two_gpus", "visible_devices"])
+@pytest.mark.one_in(4)
 def test_what_other_reports_hold_is_the_same_too(tmp_path, name):
     source = REPORTS / f"{name}.sqlite"
     assert_same(source, from_sqlite(tmp_path / "report", source))
@@ -144,6 +145,7 @@ def test_other_files_in_the_folder_do_not_matter(tmp_path):
     assert_same(PARQUET, path)
 
 
+@pytest.mark.slow
 def test_the_folder_is_only_read(tmp_path):
     path = copied(tmp_path)
     before = {file.name: file.read_bytes() for file in path.iterdir()}
@@ -200,7 +202,7 @@ def test_no_single_table_is_needed(tmp_path, step):
         file.write_bytes(content)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("column", ["correlationId", "deviceId", "globalPid", "graphNodeId", "registersPerThread"])
 def test_a_missing_column_is_a_doubt(tmp_path, column):
     path = changed(tmp_path, KERNEL, **{column: None})

@@ -46,7 +46,7 @@ def without_ids(frame, *columns):
     return frame.drop("event_id", *columns, strict=False).unique(maintain_order=True)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_other_versions_give_the_same_tables_but_for_what_they_lack(tmp_path, version, source):
@@ -95,7 +95,7 @@ def test_versions_that_leave_out_whole_graphs_say_which_launches_are_alone(tmp_p
     assert other.kind("kernel").equals(whole.kind("kernel"))
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_a_report_of_any_version_has_a_page(tmp_path, version, source):
@@ -143,7 +143,7 @@ def test_real_exports_of_old_versions_are_read(name, version, schema):
 # One column or table
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("name", "table", "column"),
     [
@@ -195,6 +195,7 @@ def test_without_any_gpu_the_limits_are_in_doubt(tmp_path):
 
 
 @pytest.mark.parametrize("table", [KERNEL, MEMCPY, "PROFILER_OVERHEAD"])
+@pytest.mark.one_in(4)
 def test_rows_without_an_end_are_a_doubt(tmp_path, table):
     source = REPORTS / "graph_node.sqlite"
     some = altered(tmp_path, source, *remade(source, table, end='CASE WHEN rowid % 5 = 2 THEN NULL ELSE "end" END'))

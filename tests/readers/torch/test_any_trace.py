@@ -58,6 +58,7 @@ def test_times_of_any_size_are_exact(folder, text, piece):
 
 @settings(max_examples=settings.default.max_examples // 2)
 @given(text=traces(), piece=st.sampled_from([60, 400]), compressed=st.booleans())
+@pytest.mark.slow
 def test_processes_and_large_columns_give_the_same(folder, text, piece, compressed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trace_text, "PIECE_BYTES", piece)

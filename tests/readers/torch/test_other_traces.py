@@ -110,6 +110,7 @@ def test_what_may_be_torch_s_is_read(written, events, properties):
     assert kanalyze.read(written(events, properties)).meta.tool == "torch.profiler"
 
 
+@pytest.mark.slow
 def test_every_trace_here_is_read():
     paths = [*(REPORTS / "torch").glob("*.json.gz"), *(REPORTS / "torch_versions").glob("*-*.json")]
     paths += SAMPLES.glob("*/torch.json.gz")

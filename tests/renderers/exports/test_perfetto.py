@@ -81,6 +81,7 @@ class Played:
 @pytest.mark.parametrize(
     "path", [REPORTS / "graph_node.sqlite", REPORTS / "add_um.sqlite", SAMPLES / "gelu" / "torch.json.gz"]
 )
+@pytest.mark.one_in(4)
 def test_a_trace_has_all_events_of_the_report_to_the_nanosecond(path):
     report = kanalyze.read(path)
     trace = slices(report)
@@ -95,6 +96,7 @@ def test_a_trace_has_all_events_of_the_report_to_the_nanosecond(path):
     assert sorted(played.points) == sorted(points)
 
 
+@pytest.mark.slow
 def test_processes_threads_and_streams_have_their_names():
     played = Played(decoded(slices(kanalyze.read(SAMPLES / "gelu" / "torch.json.gz"))))
     (process,) = (track for track in played.tracks.values() if track.HasField("process"))
@@ -171,6 +173,7 @@ def test_ranks_stand_beside_each_other_on_one_clock():
     assert moved.n_unique() == 1
 
 
+@pytest.mark.slow
 def test_chunks_are_put_together(monkeypatch):
     trace = slices(kanalyze.read(REPORTS / "graph_node.sqlite"))
     whole = decoded(trace)

@@ -109,6 +109,7 @@ def test_an_old_terminal_gets_the_page_without_question_marks():
 # Narrow pages
 
 
+@pytest.mark.slow
 def test_remarks_are_shortened_before_they_are_too_long():
     lines = run("summarize", "--full", TORCH, columns=60).lines
     title, _ = after("LAUNCHES", lines)

@@ -92,6 +92,7 @@ def test_figures_on_the_page_are_those_of_the_json(name, page):
         assert [cell["operator"] for cell in cells] == [row["operator"] or "-" for row in timed]
 
 
+@pytest.mark.slow
 def test_several_pages_are_several_objects():
     found = strict(run("summarize", SAMPLES / "add", SAMPLES / "add_parallel", "--format", "json").text)
     assert [one["joined_with"] for one in found["reports"]] == [[str(SAMPLES / one)] for one in ("add", "add_parallel")]
@@ -146,6 +147,7 @@ def test_markdown_says_all_that_the_page_says(name, page):
     assert [text for text in said if squeezed(text).strip() not in words] == []
 
 
+@pytest.mark.slow
 def test_markdown_of_several_captures_is_that_of_each():
     folders = [SAMPLES / "add", SAMPLES / "add_parallel"]
     both = run("summarize", *folders, "--format", "markdown").text

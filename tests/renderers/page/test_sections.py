@@ -36,6 +36,7 @@ def table(section):
         ("nvtx", ("NVTX RANGES", "CUDA GRAPHS")),
     ],
 )
+@pytest.mark.one_in(4)
 def test_what_a_report_holds_has_a_section_and_nothing_else_has(name, titles):
     found = page_sections(name)
     assert tuple(title for title in found if title in OPTIONAL) == titles
@@ -75,6 +76,7 @@ def test_culprits_are_named_as_the_page_names_them():
     ]
 
 
+@pytest.mark.slow
 def test_few_culprits_are_shown_and_how_many_there_are():
     assert len(waiting(3).grid.rows) == 3
     assert waiting(3).remark == "3 of 5; idle time by what held it up"
@@ -101,6 +103,7 @@ def test_what_the_profiler_does_not_name_is_unnamed():
 # The others, on real reports
 
 
+@pytest.mark.slow
 def test_ranges_have_their_time_on_the_host_and_on_the_gpu():
     rows = {row["range"]: row for row in table(page_sections("nvtx")["NVTX RANGES"])}
     assert rows["step"] == {
@@ -163,6 +166,7 @@ def test_memory_has_a_row_per_kind():
     assert [row["peak"] for row in rows] == ["1.129 GB", "14.68 MB", "4.194 MB"]
 
 
+@pytest.mark.slow
 def test_streams_are_the_busiest_first_and_migrations_are_none():
     rows = table(page_sections("thrash")["STREAMS"])
     assert [row["stream"] for row in rows] == ["GPU 0 stream 13", "GPU 0 migrations"]

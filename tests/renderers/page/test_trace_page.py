@@ -48,6 +48,7 @@ def table(section):
     return [dict(zip(heads, row, strict=True)) for row in section.grid.rows]
 
 
+@pytest.mark.slow
 def test_times_are_told_since_the_first_event():
     page = page_of(summarize(trace(EVENTS)), 8)
     assert page.ledgers[0].heading == "GPU 0, +0.503 ms to +0.507 ms"
@@ -56,6 +57,7 @@ def test_times_are_told_since_the_first_event():
     assert page_of(summarize(trace(EVENTS, "nsys")), 8).ledgers[0].heading.startswith("GPU 0, 4299665.000")
 
 
+@pytest.mark.slow
 def test_ranges_of_a_trace_are_not_nvtx():
     assert "RANGES" in page_sections(trace(EVENTS))
     assert "NVTX RANGES" not in page_sections(trace(EVENTS))
@@ -102,6 +104,7 @@ def test_steps_of_several_gpus_say_which():
     assert [row["step"] for row in rows] == ["GPU 0 1", "GPU 1 1"]
 
 
+@pytest.mark.slow
 def test_where_the_host_was_is_told_without_steps():
     page = page_of(summarize(trace(EVENTS)), 8)
     (share,) = (share for share in page.ledgers[0].shares if share.bucket == "host")

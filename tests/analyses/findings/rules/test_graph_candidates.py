@@ -119,6 +119,7 @@ def test_what_a_graph_launch_takes_is_measured_where_there_is_one():
         "cudaGraphLaunch_v10000",
     ],
 )
+@pytest.mark.one_in(4)
 def test_a_call_that_no_capture_allows_cuts_a_sequence(name):
     program = Program()
     for _ in range(60):
@@ -141,6 +142,7 @@ def test_stretches_are_cut_short_from_two_launches_and_five_times_on(length, tim
 
 
 @pytest.mark.parametrize("name", ["cudaMallocAsync_v11020", "cudaEventRecord_v3020", "cudaFuncGetAttributes", None])
+@pytest.mark.one_in(4)
 def test_other_calls_do_not(name):
     program = Program()
     for _ in range(60):
@@ -345,6 +347,7 @@ def test_savings_are_never_more_than_the_ledger_holds(events, window):
 @cases(0.2)
 @FEWER
 @given(programs(), st.integers(0, 20), st.integers(60, 100))
+@pytest.mark.slow
 def test_nor_are_they_in_a_part_of_a_program(events, after, until):
     """From some percent of its time to others."""
     last = max((event.end for event in events), default=100)
@@ -397,5 +400,6 @@ def test_nothing_to_find(name):
 
 
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
+@pytest.mark.one_in(4)
 def test_claims_on_real_reports(path):
     assert_not_more_than_the_ledger(real_report(path))

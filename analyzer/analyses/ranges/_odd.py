@@ -1,0 +1,35 @@
+"""Outliers among the instances of a range, or the iterations of a program: those far from the median."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.shared.buckets import BUCKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: An instance is odd if it differs from the median by more than this factor times the median absolute deviation (3
+#: standard deviations of a normal distribution), and by at least this share of the median.
+_FAR: Final = 3 * 1.4826
+_NOTABLE: Final = 0.1
+#: Minimum number of instances for an outlier test.
+_FEWEST: Final = 4
+
+
+def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataFrame:
+    """Adds `odd` and `cause` to `rows` (dur_ns, warm_up, and a column per bucket), compared within `keys`."""
+    length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
+    middle = length.filter(usual).median()
+    away = (length - middle).abs()
+    odd = (away > _FAR * away.filter(usual).median()) & (away > _NOTABLE * middle) & (usual.sum() >= _FEWEST) & usual
+    sign = pl.when(length > middle).then(1).otherwise(-1)
+    buckets = [pl.col(f"{name}_ns") for name in BUCKETS]
+    changes = [((bucket - bucket.filter(usual).median()) * sign).over(keys) for bucket in buckets]
+    told = rows.with_columns(
+        odd.over(keys).fill_null(value=False).alias("odd"), pl.concat_list(changes).list.arg_max().alias("most")
+    )
+    names = pl.Series(BUCKETS).gather(told.get_column("most"))
+    return told.with_columns(pl.when("odd").then(names).alias("cause"))
