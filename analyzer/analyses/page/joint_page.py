@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from kanalyze.analyses.joining._match_kernels import same_kernels
 from kanalyze.analyses.joining._report_set import Together, together
 from kanalyze.analyses.joining.gains import gains_among
 from kanalyze.analyses.joining.joined import joined_of
+from kanalyze.analyses.page._slow_kernels import slow_kernels
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
 from kanalyze.analyses.page.overview_page import Overview, overview
 from kanalyze.analyses.page.time_page import Summary, summarize
@@ -77,11 +79,13 @@ def overviews_together(
 
 
 def _overview(found: Together, *, whole: bool) -> Overview:
-    page = overview(found.base, whole=whole)
     if not _can_join(found):
-        return page
-    rows = joined_of(found) if page.steady is None else None
-    return replace(page, others=[one.meta for one in found.given[1:]], joined=rows)
+        return overview(found.base, whole=whole)
+    rows = joined_of(found)
+    beside = partial(slow_kernels, rows, found.ncu) if found.ncu is not None else None
+    page = overview(found.base, whole=whole, beside=beside)
+    others = [one.meta for one in found.given[1:]]
+    return replace(page, others=others, joined=rows if page.steady is None else None)
 
 
 def _can_join(found: Together) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
@@ -162,8 +162,29 @@ class Overview:
         return ledger is not None and bool(ledger.get_column("detail").cast(pl.String).str.starts_with(WAITING).any())
 
 
-def overview(report: Report, *, whole: bool = False) -> Overview:
-    """Makes the first page of a report: of its steady part, or of the window asked for; with `whole`, of all of it."""
+class PageKernels(NamedTuple):
+    """Kernels of a page, for what other reports tell of them.
+
+    Attributes:
+        hot: The table `hot_kernels`.
+        device: The GPU that it is of.
+        whole_ns: Time of its ledger, without what is apart.
+        told: Names of kernels that findings tell of already.
+    """
+
+    hot: pl.DataFrame
+    device: int
+    whole_ns: int
+    told: set[str]
+
+
+def overview(
+    report: Report, *, whole: bool = False, beside: Callable[[PageKernels], list[Finding]] | None = None
+) -> Overview:
+    """Makes the first page of a report: of its steady part, or of the window asked for; with `whole`, of all of it.
+
+    `beside` gives further findings on its kernels.
+    """
     read_first(report, READS)
     steady = None if whole or report.scope.window is not None else known_steady_part(report)
     view = report if steady is None else report.narrow(window=steady.window)
@@ -178,6 +199,10 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
         forget_iterations(report)
     found = ranked_with_samples(view) if "ledger" in tables and tables["ledger"].height else []
     usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
+    if beside is not None and main is not None and "hot_kernels" in tables:
+        times = _usual_times(tables.get("ledger"))
+        told = {name for one in usual for name in one.names}
+        usual += beside(PageKernels(tables["hot_kernels"], main, times.get(main, 0), told))
     findings = _worth_doing(view, usual, tables.get("ledger"))
     answer = page_answer(view, spans, tables) if steady is None else _answer(steady, tables, findings)
     sampled = sampled_beside(report, view) if "ledger" in tables else ""
@@ -207,9 +232,16 @@ def _worth_doing(view: Report, found: list[Finding], ledger: pl.DataFrame | None
     told = with_replays(view, found, MOST_REPLAYED)
     if not told or ledger is None:
         return []
-    usual = ledger.filter(pl.col("bucket") != _APART).group_by("device").agg(pl.col("ns").sum())
-    least = {int(device): _WORTH_DOING * ns for device, ns in usual.iter_rows()}
+    least = {device: _WORTH_DOING * ns for device, ns in _usual_times(ledger).items()}
     return sorted((one for one in told if one.gain_ns >= least.get(one.device, 0)), key=_rank, reverse=True)
+
+
+def _usual_times(ledger: pl.DataFrame | None) -> dict[int, int]:
+    """Time of the `ledger` by device, without what is apart, ns."""
+    if ledger is None:
+        return {}
+    usual = ledger.filter(pl.col("bucket") != _APART).group_by("device").agg(pl.col("ns").sum())
+    return {int(device): int(ns) for device, ns in usual.iter_rows()}
 
 
 def _rank(finding: Finding) -> float:

@@ -1,0 +1,89 @@
+"""Kernels far from their roof, on the pages of captures that ncu measured, too."""
+
+import json
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.analyses.page._slow_kernels import slow_kernels
+from kanalyze.analyses.page.overview_page import PageKernels
+from support.command import SAMPLES, run
+
+CDIST = SAMPLES / "cdist"
+
+
+def first_things(name: str) -> list[dict]:
+    return json.loads(run("summarize", SAMPLES / name, "--format", "json").text)["findings"]
+
+
+@pytest.fixture(scope="module")
+def counters():
+    return kanalyze.read(CDIST / "ncu.raw.csv")
+
+
+@pytest.fixture(scope="module")
+def measured(counters):
+    """Id of a launch that ncu measured."""
+    return counters.kind("kernel").item(0, "event_id")
+
+
+def joined(rows) -> pl.DataFrame:
+    """The table `joined` as far as it is read; `rows`: name, event_id, ncu_match, exclusive_ns, roof_share."""
+    schema = ("name", "event_id", "ncu_match", "exclusive_ns", "roof_share")
+    types = (pl.String, pl.Int64, pl.String, pl.Int64, pl.Float64)
+    return pl.DataFrame(rows, schema=dict(zip(schema, types, strict=True)), orient="row")
+
+
+def page(*hot, whole_ns=1000, told=()) -> PageKernels:
+    frame = pl.DataFrame(hot, schema={"name": pl.String, "exclusive_ns": pl.Int64}, orient="row")
+    return PageKernels(frame, 0, whole_ns, set(told))
+
+
+def test_the_slow_kernel_of_cdist_is_the_first_thing_to_do():
+    found = first_things("cdist")[0]
+    rows = kanalyze.joined(kanalyze.read(CDIST / "nsys.sqlite"), kanalyze.read(CDIST / "ncu.raw.csv"))
+    row = rows.row(0, named=True)
+    assert found["rule"] == "far-from-roof"
+    assert found["at_stake_ns"] == int(row["exclusive_ns"] * (1 - row["roof_share"]))
+    assert not found["at_most"]
+
+
+@pytest.mark.parametrize("name", ["square", "gelu", "mlp_train", "add_parallel"])
+def test_kernels_near_their_roof_or_with_little_time_are_none(name):
+    assert "far-from-roof" not in {one["rule"] for one in first_things(name)}
+
+
+def test_a_kernel_that_another_finding_names_is_left_to_it():
+    assert "far-from-roof" not in {one["rule"] for one in first_things("add")}
+
+
+def test_its_roof_is_that_of_the_measured_time(counters, measured):
+    rows = [("k", measured, "exact", 300, 0.5), ("k", measured, "exact", 100, 0.1), ("k", None, None, 200, None)]
+    (one,) = slow_kernels(joined(rows), counters, page(("k", 500)))
+    assert one.at_stake_ns == int(500 * (1 - (300 * 0.5 + 100 * 0.1) / 400))
+    assert one.names == ("k",)
+    assert "500 ns, 50.0 % of the time" in one.text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("k", "exact", 400, 0.6),  # near enough
+        ("k", "exact", 400, None),  # no roof
+        ("k", "name", 400, 0.1),  # perhaps another kernel
+        ("other", "exact", 400, 0.1),
+    ],
+)
+def test_what_is_not_sure_is_not_said(row, counters, measured):
+    name, match, ns, roof = row
+    assert slow_kernels(joined([(name, measured, match, ns, roof)]), counters, page(("k", 400))) == []
+
+
+def test_what_takes_little_or_was_hardly_measured_is_not_said(counters, measured):
+    slow = joined([("k", measured, "exact", 90, 0.1), ("k", None, None, 100, None)])
+    assert slow_kernels(slow, counters, page(("k", 190))) == []
+    assert slow_kernels(slow.head(1), counters, page(("k", 99))) == []
+    assert len(slow_kernels(slow.head(1), counters, page(("k", 100)))) == 1
+    assert slow_kernels(slow.head(1), counters, page(("k", 100), told=["k"])) == []
+    assert slow_kernels(slow.head(1), counters, page(("k", 100), whole_ns=0)) == []
