@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from kanalyze.analyses.joining._match_kernels import same_kernels
@@ -81,11 +81,11 @@ def overviews_together(
 def _overview(found: Together, *, whole: bool) -> Overview:
     if not _can_join(found):
         return overview(found.base, whole=whole)
-    rows = joined_of(found)
-    beside = partial(slow_kernels, rows, found.ncu) if found.ncu is not None else None
+    ncu, rows = found.ncu, cache(partial(joined_of, found))
+    beside = None if ncu is None else lambda kernels: slow_kernels(rows(), ncu, kernels)
     page = overview(found.base, whole=whole, beside=beside)
     others = [one.meta for one in found.given[1:]]
-    return replace(page, others=others, joined=rows if page.steady is None else None)
+    return replace(page, others=others, joined=rows() if page.steady is None else None)
 
 
 def _can_join(found: Together) -> bool:

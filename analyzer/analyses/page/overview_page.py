@@ -199,11 +199,11 @@ def overview(
         forget_iterations(report)
     found = ranked_with_samples(view) if "ledger" in tables and tables["ledger"].height else []
     usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
-    if beside is not None and main is not None and "hot_kernels" in tables:
-        times = _usual_times(tables.get("ledger"))
+    times = _usual_times(tables["ledger"]) if "ledger" in tables else {}
+    if beside is not None and main in times and "hot_kernels" in tables:
         told = {name for one in usual for name in one.names}
-        usual += beside(PageKernels(tables["hot_kernels"], main, times.get(main, 0), told))
-    findings = _worth_doing(view, usual, tables.get("ledger"))
+        usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
+    findings = _worth_doing(view, usual, times)
     answer = page_answer(view, spans, tables) if steady is None else _answer(steady, tables, findings)
     sampled = sampled_beside(report, view) if "ledger" in tables else ""
     return Overview(
@@ -224,22 +224,15 @@ def overview(
     )
 
 
-def _worth_doing(view: Report, found: list[Finding], ledger: pl.DataFrame | None) -> list[Finding]:
-    """The findings on a part, what gains most first; without those that gain less than a hundredth of the `ledger`.
-
-    What modules and contexts took is apart from it, as on the page.
-    """
+def _worth_doing(view: Report, found: list[Finding], times: dict[int, int]) -> list[Finding]:
+    """The findings on a part, what gains most first; without those that gain less than a hundredth of its `times`."""
     told = with_replays(view, found, MOST_REPLAYED)
-    if not told or ledger is None:
-        return []
-    least = {device: _WORTH_DOING * ns for device, ns in _usual_times(ledger).items()}
-    return sorted((one for one in told if one.gain_ns >= least.get(one.device, 0)), key=_rank, reverse=True)
+    worth = (one for one in told if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0))
+    return sorted(worth, key=_rank, reverse=True)
 
 
-def _usual_times(ledger: pl.DataFrame | None) -> dict[int, int]:
-    """Time of the `ledger` by device, without what is apart, ns."""
-    if ledger is None:
-        return {}
+def _usual_times(ledger: pl.DataFrame) -> dict[int, int]:
+    """Time of the `ledger` by device, ns, without what modules and contexts took: that is apart on the page."""
     usual = ledger.filter(pl.col("bucket") != _APART).group_by("device").agg(pl.col("ns").sum())
     return {int(device): int(ns) for device, ns in usual.iter_rows()}
 

@@ -1,4 +1,4 @@
-"""What the remedy of a finding changes in a recording: single operations and calls, in place of patterns of names."""
+"""Changes by the remedy of a finding: single operations and calls, in place of patterns of names."""
 
 from __future__ import annotations
 
