@@ -247,3 +247,11 @@ def grid(work: Work) -> Step:
     x, y = work.random(work.size(1 << 24, 5000)), work.random(work.size(1 << 24, 5000))
     programs = triton.cdiv(len(x), 1024) if work.mended else 16
     return lambda: add(x, y, programs)[::64]
+
+
+@pair('torch.cdist(…, compute_mode="donot_use_mm_for_euclid_dist")', "torch.cdist, by a matrix product")
+def distances(work: Work) -> Step:
+    """Pairs that share nothing: far from what the GPU can compute, and from what its memory can move."""
+    x, y = work.random(work.size(8192, 40), 128), work.random(work.size(8192, 40), 128)
+    mode = "use_mm" if work.mended else "donot_use_mm"
+    return lambda: torch.cdist(x, y, compute_mode=f"{mode}_for_euclid_dist")[::64]

@@ -24,6 +24,9 @@ _MUCH: Final = 0.1
 #: At least this part of a kernel's time is in launch shapes that ncu measured.
 _MEASURED: Final = 0.5
 
+#: Launches of one shape are alike up to this factor between their durations: other data may take far more.
+_ALIKE: Final = 1.5
+
 #: What to do, by what holds a kernel back.
 _ACTIONS: Final = {
     FEW_BLOCKS: "a block for each SM at least, or other kernels beside it",
@@ -37,7 +40,8 @@ _ACTIONS: Final = {
 def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
     """Findings on kernels that take a tenth of the page's time or more, at less than 60 % of their roof.
 
-    `joined` is the table of that name; of it counts what `ncu` measured of the same kernels for sure.
+    `joined` is the table of that name; of it counts what `ncu` measured of the same launches, or of others of the same
+    shape that took about as long.
     """
     took = pl.col("exclusive_ns").alias("took_ns")
     much = page.hot.filter(pl.col("exclusive_ns") >= max(_MUCH * page.whole_ns, 1)).select("name", took)
@@ -52,7 +56,10 @@ def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
 
     `event_id` is that of the launch shape with most of its time.
     """
-    sure = (pl.col("ncu_match") == "exact") & pl.col("event_id").is_not_null() & pl.col("roof_share").is_not_null()
+    longer = pl.col("ncu_dur_ns") / pl.col("avg_ns")
+    alike = (pl.col("ncu_match") == "shape") & longer.is_between(1 / _ALIKE, _ALIKE)
+    same = (pl.col("ncu_match") == "exact") | alike.fill_null(value=False)
+    sure = same & pl.col("event_id").is_not_null() & pl.col("roof_share").is_not_null()
     ns = pl.col("exclusive_ns").fill_null(0)
     measured = ns.filter(sure).sum()
     sums = (
@@ -80,6 +87,6 @@ def _finding(page: PageKernels, name: str, took_ns: int, roof_share: float, fact
         remedy=f"{action[0].upper()}{action[1:]}.",
         table="gains",
         names=(name,),
-        headline=f"At {roof} of its roof: {{0}}",
+        headline=f"A kernel at {roof} of its roof: {{0}}",
         action=action,
     )

@@ -344,7 +344,7 @@ def _first(steady: SteadyPart, findings: list[Finding]) -> str:
     if not findings:
         return ""
     best = findings[0].brief
-    names = best.headline.format(*("…" for _ in best.names)) if best.names else best.headline.format()
+    names = best.headline.format(*("…" for _ in best.names)).removesuffix(": …")
     if best.replayed_ns is not None:
         return f"First: {names} (saves {time(best.replayed_ns / steady.number)} by replay)."
     costliest = best.at_stake_ns == max(one.at_stake_ns for one in findings)

@@ -28,11 +28,12 @@ def measured(counters):
     return counters.kind("kernel").item(0, "event_id")
 
 
-def joined(rows) -> pl.DataFrame:
+def joined(rows, longer=1.0) -> pl.DataFrame:
     """The table `joined` as far as it is read; `rows`: name, event_id, ncu_match, exclusive_ns, roof_share."""
     schema = ("name", "event_id", "ncu_match", "exclusive_ns", "roof_share")
     types = (pl.String, pl.Int64, pl.String, pl.Int64, pl.Float64)
-    return pl.DataFrame(rows, schema=dict(zip(schema, types, strict=True)), orient="row")
+    frame = pl.DataFrame(rows, schema=dict(zip(schema, types, strict=True)), orient="row")
+    return frame.with_columns(avg_ns=pl.lit(100.0), ncu_dur_ns=pl.lit(100 * longer))
 
 
 def page(*hot, whole_ns=1000, told=()) -> PageKernels:
@@ -87,3 +88,10 @@ def test_what_takes_little_or_was_hardly_measured_is_not_said(counters, measured
     assert len(slow_kernels(slow.head(1), counters, page(("k", 100)))) == 1
     assert slow_kernels(slow.head(1), counters, page(("k", 100), told=["k"])) == []
     assert slow_kernels(slow.head(1), counters, page(("k", 100), whole_ns=0)) == []
+
+
+@pytest.mark.parametrize(("longer", "told"), [(1.0, 1), (1.4, 1), (0.7, 1), (1.6, 0), (0.6, 0)])
+def test_other_launches_of_the_same_shape_count_where_they_took_about_as_long(counters, measured, longer, told):
+    slow = joined([("k", measured, "shape", 400, 0.1)], longer)
+    assert len(slow_kernels(slow, counters, page(("k", 400)))) == told
+    assert len(slow_kernels(joined([("k", measured, "exact", 400, 0.1)], longer), counters, page(("k", 400)))) == 1
