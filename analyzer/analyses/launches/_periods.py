@@ -59,6 +59,8 @@ def _of_series(part: pl.DataFrame, fewest: int, nodes: int) -> list[pl.DataFrame
     """The units of one series, greedily: of the period that covers most of it, then of the best one for the rest."""
     tried, found, free = _distances(part, fewest), [], part
     for _ in range(_ROUNDS):
+        if free.height < 2 * nodes:
+            break
         agree = {period: _agreeing(free, period) for period in tried}
         likely = sorted(sorted(agree, key=lambda period: -agree[period])[:_LIKELY])
         units = [_units(free, period, fewest, nodes) for period in likely if agree[period] >= nodes]

@@ -54,8 +54,10 @@ _ONCE: Final = "If it is a cost of starting up, as the upload of a model is, lea
 
 def pageable_copy(report: Report) -> list[Finding]:
     """Findings per device: one on recurring copies, and one on those that happen once."""
-    found = []
-    copies = pageable_copies(report)
+    most = _pageable(report).group_by("device").agg(ns=took().sum())
+    if not worth_saying(report, longest(most, "ns")):
+        return []
+    copies, found = pageable_copies(report), []
     for (device, when), part in copies.partition_by("device", "when", as_dict=True, maintain_order=True).items():
         number = int(str(device))
         stake = gained_at_most(report, number, part.get_column("row"), part.select(start="spared", end="until"))
