@@ -76,7 +76,7 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
 
     def page(top: int) -> Page:
         parts = [_kernels(found, per, top), _ranges(found, per, top + 1) or _operators(found, per, top)] if top else []
-        findings = found.findings[: max(_FINDINGS if top else _FEWEST, top if top > ROWS else 0)]
+        findings = found.findings[:top] if top > ROWS else _to_do(found.findings)[: _FINDINGS if top else _FEWEST]
         return Page(
             heading=heading,
             health="",
@@ -325,6 +325,14 @@ def _operators(found: Overview, per: PerIteration, top: int) -> Section | None:
     ]
     remark = f"per {per.each}" if per.each else "share of busy time"
     return Section("OPERATORS", of(len(rows), table.height, remark), Grid(heads, rows, cut=True))
+
+
+def _to_do(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings without those whose action an earlier one has: what gains most says what to do."""
+    first: dict[str, Finding] = {}
+    for one in findings:
+        first.setdefault(one.brief.action, one)
+    return list(first.values())
 
 
 def _finding(finding: Finding, per: PerIteration) -> First:

@@ -1,10 +1,11 @@
-"""What stands beside the titles of the first page."""
+"""Remarks beside the titles of the first page, and the findings under them."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from kanalyze.renderers.page.overview import _first_remark
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.renderers.page.overview import _first_remark, _to_do
 from kanalyze.window import PerIteration
 
 
@@ -27,3 +28,9 @@ def test_without_a_replay_nothing_is_saved_by_one():
         "GPU time of a step that it takes"
     )
     assert _first_remark(PerIteration(None, ""), []) == "GPU time that it takes"
+
+
+def test_of_findings_with_the_same_remedy_the_first_is_a_thing_to_do():
+    remedies = {"graph-candidate": "compile", "launch-bound": "compile", "tail": "batches"}
+    found = [Finding(rule, 0, 5, "text", "remedy", "table", action=action) for rule, action in remedies.items()]
+    assert [one.rule for one in _to_do(found)] == ["graph-candidate", "tail"]
