@@ -52,6 +52,9 @@ _MOST_SHARED_BYTES: Final = 1 << 24
 
 _SHAPE: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
+#: From this compute capability on a kernel may start before the one before it in its stream has ended.
+_PROGRAMMATIC_FROM: Final = 9
+
 #: Calls that wait for a stream or event, or make a stream wait; the profiler records a synchronisation for each.
 _WAITING: Final = re.compile(r"(?:cuda|cu)(?:(?:Stream|Event)Synchronize|StreamWaitEvent)")
 
@@ -182,6 +185,7 @@ def _added(found: Sequence[tuple[int, int]]) -> tuple[int, int]:
 _USUAL: Final = (
     "unified-memory copies",
     "launches captured into graphs",
+    "kernels started before the one before ended",
     "events in the trace",
     "arrows between events",
     "ranges drawn on devices",
@@ -310,7 +314,8 @@ def _times(report: Report) -> list[Check]:
     end = recorded_until(report) if report.meta.end_ns is None else report.meta.end_ns
     early = pl.lit(value=False) if report.meta.end_ns is None else pl.col("start") < 0
     outside = work.clear() if end is None else work.filter(early | (pl.col("end") > end))
-    count, ns = _overlap_in_streams(report)
+    over = _overlaps_in_streams(report)
+    wrong, early = over.filter(~pl.col("programmatic")), over.filter("programmatic")
     return [
         (
             "negative durations",
@@ -327,23 +332,35 @@ def _times(report: Report) -> list[Check]:
         ("operations outside the recording", outside.height, _length(outside), "their times cannot be right"),
         (
             "kernels that overlap within a stream",
-            count,
-            ns,
-            "programmatic dependent launch, or wrong times; sums of durations exceed the busy time",
+            wrong.height,
+            total(wrong, "ns"),
+            "their times cannot be right; sums of durations exceed the busy time",
+        ),
+        (
+            "kernels started before the one before ended",
+            early.height,
+            total(early, "ns"),
+            "programmatic dependent launch, as cuBLAS does; sums of durations exceed the busy time",
         ),
     ]
 
 
-def _overlap_in_streams(report: Report) -> tuple[int, int]:
-    """The number of kernels that start before the previous one in their stream ends, and the total overlap in ns."""
+def _overlaps_in_streams(report: Report) -> pl.DataFrame:
+    """Kernels that start before the previous one in their stream ends: ns (of overlap) and programmatic.
+
+    `programmatic` says that they may: on a GPU of compute capability 9.0 and later, where the kernel before ends first.
+    """
     kernels = report.kind("kernel").select("process_id", "device", "context_id", "stream", "start_ns", "dur_ns")
     line = kernels if kernels.get_column("start_ns").is_sorted() else kernels.sort("start_ns", maintain_order=True)
     end = pl.col("start_ns") + pl.col("dur_ns")
     if not line.select((pl.col("start_ns") < end.cum_max().shift(1)).any()).item():
-        return 0, 0
+        return pl.DataFrame(schema={"ns": pl.Int64, "programmatic": pl.Boolean})
     before = end.shift(1).over("process_id", "device", "context_id", "stream")
-    over = line.drop_nulls("stream").select(over=before - pl.col("start_ns")).filter(pl.col("over") > 0)
-    return over.height, total(over, "over")
+    told = line.drop_nulls("stream").select("device", ns=before - pl.col("start_ns"), after=end >= before)
+    major = pl.col("compute_capability").str.extract(r"^(\d+)\.").cast(pl.Int64)
+    able = report.devices.filter(major >= _PROGRAMMATIC_FROM).get_column("device")
+    programmatic = pl.col("after") & pl.col("device").is_in(able.implode())
+    return told.filter(pl.col("ns") > 0).select("ns", programmatic=programmatic.fill_null(value=False))
 
 
 @once_per_process

@@ -26,6 +26,7 @@ CHECKS = (
     "operations of zero duration",
     "operations outside the recording",
     "kernels that overlap within a stream",
+    "kernels started before the one before ended",
     "host events that end before they start",
     "host events outside the recording",
     "operations that start before their launch",
@@ -99,6 +100,10 @@ def test_every_check_is_told_where_all_is_in_order():
         ),
         (
             [call(LAUNCH, 12, 14, correlation=2), kernel(28, 44, correlation=2, side=SIDE)],
+            ("kernels started before the one before ended", 1, 3, False),
+        ),
+        (
+            [call(LAUNCH, 12, 14, correlation=2), kernel(28, 30, correlation=2, side=SIDE)],
             ("kernels that overlap within a stream", 1, 3, True),
         ),
     ],
@@ -106,6 +111,14 @@ def test_every_check_is_told_where_all_is_in_order():
 )
 def test_a_check_says_how_many_are_not_in_order_and_their_time(events, told):
     assert told in wrong(*events)
+
+
+@pytest.mark.parametrize("capability", ["8.9", None, "gfx942"])
+def test_kernels_of_other_gpus_cannot_overlap_within_a_stream(capability):
+    events = [*SOUND, call(LAUNCH, 12, 14, correlation=2), kernel(28, 44, correlation=2, side=SIDE)]
+    found = health(report(events, limits=LIMITS | {"compute_capability": capability}))
+    told = found.filter(found["count"] > 0, found["check"].str.contains("kernels (that overlap|started)"))
+    assert told.select("check", "count", "ns", "doubt").rows() == [("kernels that overlap within a stream", 1, 3, True)]
 
 
 def test_what_a_check_finds_is_of_no_other_check():
@@ -196,7 +209,7 @@ def test_the_whole_report_is_looked_at_whatever_the_window_and_device():
 
 
 def test_without_devices_only_events_are_looked_at_and_of_counters_only_names():
-    assert health(report([nvtx("step", 0, 10)], kinds=("range",))).get_column("check").to_list() == list(CHECKS[:18])
+    assert health(report([nvtx("step", 0, 10)], kinds=("range",))).get_column("check").to_list() == list(CHECKS[:19])
     found = health(measured({}))
     assert found.get_column("check").to_list() == [
         "events without a name",
