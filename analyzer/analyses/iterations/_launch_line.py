@@ -33,11 +33,14 @@ _WORK: Final = ("kernel", "graph")
 _NUMBER: Final = r"\d+"
 
 #: Columns that a launch takes from the first of its operations, and sums over all of them.
-_FIRST: Final = ("thread_id", "since", "until", "copies", "input", "optimizer")
+_FIRST: Final = ("thread_id", "since", "until", "copies", "input", "optimizer", "fill")
 _SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
 
 #: Names of kernels with which a training step ends.
 _OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_apply"
+
+#: Names of kernels and memsets that fill memory.
+_FILL: Final = r"(?i)fill|memset"
 
 
 def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
@@ -46,7 +49,7 @@ def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
     Columns: thread_id, since and until (its call; the operation itself in a process whose calls are unknown), ns
     (summed durations of its operations), work_ns (of its kernels and graphs), exact (number for names and shapes),
     alike (for names alone), loose (for names without the numbers in them), blocks (of its kernels), copies (between
-    host and device), input (a copy to the device), optimizer (a kernel that updates parameters).
+    host and device), input (a copy to the device), optimizer (a kernel that updates parameters), fill (of memory).
     """
     coded = _coded(report)
     return {process: _line(part) for (process,), part in parts_by(coded, ["process_id"]).items()}
@@ -80,17 +83,18 @@ def _coded(report: Report) -> pl.DataFrame:
         copies=told.get_column("copies") & copied,
         input=told.get_column("input") & copied,
         optimizer=told.get_column("optimizer") & ran,
+        fill=told.get_column("fill"),
     )
 
 
 def _told(names: pl.Series) -> pl.DataFrame:
     """Attributes of each name: masked (number for the name without the numbers in it), and whether it is of a kind.
 
-    Each different name is looked at once. Columns: masked, unified, copies, input, optimizer.
+    Each different name is looked at once. Columns: masked, unified, copies, input, optimizer, fill.
     """
     different = names.unique().drop_nulls().alias("name").to_frame().sort(pl.col("name").to_physical())
     name = pl.col("name").cast(pl.String)
-    patterns = {"unified": _UNIFIED, "copies": _HOST_COPY, "input": _INPUT, "optimizer": _OPTIMIZER}
+    patterns = {"unified": _UNIFIED, "copies": _HOST_COPY, "input": _INPUT, "optimizer": _OPTIMIZER, "fill": _FILL}
     known = different.select(
         name.str.replace_all(_NUMBER, "#").rank("dense").cast(pl.UInt32).alias("masked"),
         *(name.str.contains(like).alias(key) for key, like in patterns.items()),

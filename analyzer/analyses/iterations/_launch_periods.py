@@ -11,6 +11,7 @@ from kanalyze.analyses.iterations._iteration_unit import chance, iteration_unit,
 from kanalyze.analyses.iterations._launch_line import launch_lines
 from kanalyze.analyses.iterations._phases import with_phases
 from kanalyze.analyses.iterations._repetitions import between_waits, cut_of, repetitions
+from kanalyze.analyses.iterations._timed_launches import without_timed
 from kanalyze.analyses.iterations._units import COLUMNS, LEAST_LAUNCHES, between, sums_of
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.lookup import gathered
@@ -131,8 +132,21 @@ def _of_process(line: _Line) -> _Found | None:
     """The repetitions of one process; None where nothing repeats.
 
     Where little repeats in the order of all calls, that of the thread which launched most of the work is looked at:
-    threads that do not wait for each other launch in any order.
+    threads that do not wait for each other launch in any order. Where that is little, too, what a library launched to
+    time kernels is left out.
     """
+    found = _of_threads(line)
+    if found is not None and found.share >= _LEAST_SHARE:
+        return found
+    rest = without_timed(line.launches)
+    if rest.height == line.launches.height:
+        return found
+    other = _of_threads(line._replace(launches=rest))
+    return found if other is None or other.share < _LEAST_SHARE else other
+
+
+def _of_threads(line: _Line) -> _Found | None:
+    """The repetitions of the launches of all threads, or of those of the thread that launched most of the work."""
     found = _of_line(line)
     if found is not None and found.share >= _LEAST_SHARE:
         return found

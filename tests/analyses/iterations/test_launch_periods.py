@@ -1,5 +1,6 @@
 """Iterations without marks: what was planted is found where it begins, and what is random repeats nothing."""
 
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from kanalyze import read
 from kanalyze.analyses.host._rounds import rounds
 from kanalyze.analyses.iterations._launch_periods import launch_periods
+from kanalyze.analyses.iterations._timed_launches import without_timed
 from support.build import kernel, report
 from support.launches import Launch, Program, copy_in, copy_out, layer, random_launches, report_of, training_step
 from support.strategies import EVENTS, FEWER
@@ -70,6 +72,53 @@ def test_four_iterations_are_enough(number):
 
 def test_three_iterations_are_not():
     assert frame(Program().then(BOOT).iterations(*[training_step()] * 3)).is_empty()
+
+
+#: Eight kernels that a library times, each after a fill that clears the cache; and the fill alone, to time that.
+TIMED = [
+    launch
+    for number in range(8)
+    for launch in [Launch("FillFunctor", 12800)] * 30 + [Launch("FillFunctor", 12800), Launch(f"try {number}")] * 60
+]
+
+
+@pytest.mark.parametrize("steps", [4, 40])
+def test_kernels_that_a_library_timed_before_are_left_out(steps):
+    program = Program().then(BOOT).then(TIMED).iterations(*[training_step(layers=1)] * steps)
+    assert found(program) == program.begun
+
+
+def test_a_loop_with_enough_time_keeps_its_fills():
+    step = [*training_step(layers=2), *[Launch("FillFunctor"), Launch("add")] * 10]
+    program = Program().then(BOOT).iterations(*[step] * 10)
+    rows = frame(program)
+    assert rows.get_column("start").to_list() == program.begun
+    assert rows.get_column("launches").unique().to_list() == [len(step)]
+
+
+def test_without_a_loop_after_them_timed_kernels_are_what_repeats():
+    assert frame(Program().then(TIMED)).equals(frame(Program().then(TIMED).then(BOOT)), null_equal=True)
+
+
+@given(st.lists(st.sampled_from([0, 0, 0, 1, 2, 3]), max_size=400), st.booleans())
+def test_what_is_timed_lies_between_fills_and_repeats(codes, many):
+    codes = codes * 20 if many else codes
+    line = pl.DataFrame({"exact": codes}, schema={"exact": pl.UInt64}).with_columns(fill=pl.col("exact") == 0)
+    assert without_timed(line).get_column("exact").to_list() == by_hand(codes)
+
+
+def by_hand(codes: list[int]) -> list[int]:
+    """As :func:`without_timed`, fill by fill."""
+    begins = [at for at, code in enumerate(codes) if code == 0]
+    spans = list(pairwise([*begins, len(codes)]))
+    parts = [sum(codes[at:end]) for at, end in spans]
+    near = [{*parts[max(number - 1, 0) : number], *parts[number + 1 : number + 2]} for number in range(len(parts))]
+    alike = [part in others for part, others in zip(parts, near, strict=True)]
+    timed = [(at, end) for (at, end), again in zip(spans, alike, strict=True) if again and end - at <= 17]
+    if len(timed) < 50:
+        return codes
+    left_out = {place for at, end in timed for place in range(at, end)}
+    return [code for place, code in enumerate(codes) if place not in left_out]
 
 
 def test_what_repeats_for_less_than_half_of_the_device_time_is_no_iteration():
