@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 
 import _habits  # noqa: F401 - its pairs are added to PAIRS
+import _kernels  # noqa: F401
 from _common import Check, arguments, chosen, find_device, phase, positive, report, wait
 from _pairs import PAIRS, Work
 

@@ -67,7 +67,7 @@ def documented_pairs() -> dict[str, tuple[str, str, str]]:
     """Each pair of `remedies`: its fault, its remedy and what is said of it, in the order in which they run."""
     return {
         function.name: (*(ast.literal_eval(text) for text in mark.args[:2]), ast.get_docstring(function) or "")
-        for part in ("_pairs.py", "_habits.py")
+        for part in ("_pairs.py", "_habits.py", "_kernels.py")
         for function in ast.parse((KERNELS / part).read_text(encoding="utf-8")).body
         if isinstance(function, ast.FunctionDef)
         for mark in function.decorator_list
