@@ -315,7 +315,7 @@ def _times(report: Report) -> list[Check]:
     early = pl.lit(value=False) if report.meta.end_ns is None else pl.col("start") < 0
     outside = work.clear() if end is None else work.filter(early | (pl.col("end") > end))
     over = _overlaps_in_streams(report)
-    wrong, early = over.filter(~pl.col("programmatic")), over.filter("programmatic")
+    wrong, ahead = over.filter(~pl.col("programmatic")), over.filter("programmatic")
     return [
         (
             "negative durations",
@@ -338,8 +338,8 @@ def _times(report: Report) -> list[Check]:
         ),
         (
             "kernels started before the one before ended",
-            early.height,
-            total(early, "ns"),
+            ahead.height,
+            total(ahead, "ns"),
             "programmatic dependent launch, as cuBLAS does; sums of durations exceed the busy time",
         ),
     ]
