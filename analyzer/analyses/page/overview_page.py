@@ -78,9 +78,10 @@ _WAITS: Final = {
 _NOTABLE: Final = 0.1
 _TOLD: Final = 2
 
-#: What the time of a finding counts in their order: little for those that say what the ledger says, without a cause of
-#: their own; much for one that makes the times of all others hold another program's work.
-_COUNTS: Final = {"host-computes": 0.2, "low-utilisation": 0.2, "dram-bound": 0.2, "shared-gpu": 5.0}
+#: What the time of a finding counts in their order: little where it names no cause; much of one that makes the times of
+#: all others hold another program's work.
+_VAGUE: Final = 0.2
+_COUNTS: Final = {"shared-gpu": 5.0}
 
 #: What gains less than this part of the time that the page is of is no thing to do first; the bucket that is apart.
 _WORTH_DOING: Final = 0.01
@@ -239,7 +240,7 @@ def _usual_times(ledger: pl.DataFrame) -> dict[int, int]:
 
 def _rank(finding: Finding) -> float:
     """Sort key of findings, the largest first."""
-    return finding.gain_ns * _COUNTS.get(finding.rule, 1.0)
+    return finding.gain_ns * (_VAGUE if finding.vague else _COUNTS.get(finding.rule, 1.0))
 
 
 def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:

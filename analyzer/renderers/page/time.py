@@ -133,7 +133,8 @@ class First(NamedTuple):
     def headline(self, names: dict[str, str]) -> str:
         """The headline and where it lies, with kernel names shortened by `names`."""
         told = self.finding.headline.format(*(names[name] for name in self.finding.names))
-        return f"{told}, in {self.finding.where.format()}" if self.finding.where else told
+        where = self.finding.where.format()
+        return f"{told}, in {where}" if where and not told.endswith(f" in {where}") else told
 
 
 class Block(NamedTuple):

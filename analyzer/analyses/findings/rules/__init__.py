@@ -66,6 +66,7 @@ class Finding(NamedTuple):
         mending: What the remedy changes in the report; None where it cannot be put so, and the function gives None
             where this report does not tell enough.
         replayed_ns: What the window gets shorter by, by a replay with that change; None where none was made.
+        vague: Whether it says what the ledger says, without a cause of its own.
     """
 
     rule: str
@@ -81,6 +82,7 @@ class Finding(NamedTuple):
     at_most: bool = False
     mending: Callable[[Report], Mending | None] | None = None
     replayed_ns: int | None = None
+    vague: bool = False
 
     @property
     def definition(self) -> str:

@@ -12,6 +12,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations, operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._before_data import idle_before_data
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
 from kanalyze.analyses.findings.rules._sites import main_site
 from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, in_pytorch, per_iteration, phase
@@ -162,7 +163,7 @@ def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
         f"GPU {device} idle while the program runs its own code, in no CUDA call: {took}"
         f"{_besides(report, device, per, stake)}. {sentences}"
     )
-    headline, action, remedy = _advice(report, phases)
+    headline, action, remedy, vague = _advice(report, device, phases)
     mostly = phases.height and 2 * phases.item(0, "ns") >= total(phases, "ns")
     where = str(phases.item(0, "where")) if mostly else ""
     return Finding(
@@ -175,6 +176,7 @@ def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
         headline=headline,
         action=action,
         where=literal(where.removeprefix("in ")) if where.startswith("in ") else "",
+        vague=vague,
     )
 
 
@@ -189,34 +191,66 @@ def _besides(report: Report, device: int, per: PerIteration, stake: int) -> str:
     return f", besides {' and '.join(others)}" if others else ""
 
 
-def _advice(report: Report, phases: pl.DataFrame) -> tuple[str, str, str]:
-    """Headline, action and remedy: of many short gaps to launch less often, of long ones to do something else."""
-    torch, per = in_pytorch(report), per_iteration(report)
+def _advice(report: Report, device: int, phases: pl.DataFrame) -> tuple[str, str, str, bool]:
+    """Headline, action, remedy, and whether these name no cause.
+
+    Of many short gaps, to launch less often; of long ones, to do something else.
+    """
+    per = per_iteration(report)
     short = phases.filter(pl.col("ns") < _SHORT_NS * pl.col("gaps"))
     if 2 * total(short, "ns") > total(phases, "ns") and total(short, "gaps") >= max(_SEVERAL, per.iterations or 0):
         headline = f"The GPU waits for the program in {per.plural(total(short, 'gaps'), 'short gap')}"
-        if _in_graphs(report):
-            remedy = "The kernels are replayed as CUDA graphs: put more into each, and launch the next before you wait."
-            return headline, "more work in each CUDA graph; launch the next one before you wait", remedy
-        if torch:
-            action = 'torch.compile(model, mode="reduce-overhead"), or larger batches'
-            remedy = (
-                "Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with "
-                'mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.'
-            )
-            return headline, action, remedy
-        remedy = "Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph."
-        return headline, "fuse kernels, or replay them as a CUDA graph", remedy
+        return headline, *_LESS_OFTEN["graphs" if _in_graphs(report) else in_pytorch(report)], True
     if (waits := _new_kernels(per, phases)) is not None:
         remedy = (
             "What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep "
             "to a few shapes (pad to them), and run each once before."
         )
-        return waits, "keep to a few shapes, for which kernels are chosen once", remedy
+        return waits, "keep to a few shapes, for which kernels are chosen once", remedy, False
+    if per.iterations and 2 * idle_before_data(report, device) >= total(phases, "ns") > 0:
+        return "The GPU waits until the host copies the next data to it", *_PREFETCH[in_pytorch(report)], False
     headline = "The GPU waits while the program runs its own code"
     action = "prefetch data, launch ahead, move work to another thread"
     remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
-    return headline, action, remedy
+    return headline, action, remedy, True
+
+
+#: Action and remedy for many short gaps: of CUDA graphs, and whether in PyTorch.
+_LESS_OFTEN: Final[dict[str | bool, tuple[str, str]]] = {
+    "graphs": (
+        "more work in each CUDA graph; launch the next one before you wait",
+        "The kernels are replayed as CUDA graphs: put more into each, and launch the next before you wait.",
+    ),
+    True: (
+        'torch.compile(model, mode="reduce-overhead"), or larger batches',
+        (
+            "Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with "
+            'mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.'
+        ),
+    ),
+    False: (
+        "fuse kernels, or replay them as a CUDA graph",
+        "Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.",
+    ),
+}
+
+#: The same where the device waits until the next data are copied to it.
+_PREFETCH: Final = {
+    True: (
+        "DataLoader(…, num_workers=8, pin_memory=True, prefetch_factor=4)",
+        (
+            "If the host prepares that data, let workers of a DataLoader do so (num_workers, prefetch_factor, "
+            "pin_memory=True) while the GPU works; if it waits for them, it needs more of them."
+        ),
+    ),
+    False: (
+        "prepare the next data in another thread, while the GPU works",
+        (
+            "If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy "
+            "them on a stream of their own."
+        ),
+    ),
+}
 
 
 def _in_graphs(report: Report) -> bool:

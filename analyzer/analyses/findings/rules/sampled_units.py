@@ -165,7 +165,7 @@ def dram_bound(report: Report) -> list[Finding]:
         one = Finding("dram-bound", int(device), ns, text, remedy, _TABLE, (top["name"],), at_most=True)
         headline = f"Kernels at DRAM's limit are {percent(share)} of kernel time"
         action = "torch.compile or fused kernels, smaller types: fewer bytes to move"
-        found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
+        found.append(one._replace(headline=headline, action=action, where=_place(report, one), vague=True))
     return found
 
 
