@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations._iteration_unit import chance, iteration_unit, only_computes, waits_of
 from kanalyze.analyses.iterations._launch_line import launch_lines
+from kanalyze.analyses.iterations._near_repetitions import near_repetitions
 from kanalyze.analyses.iterations._phases import with_phases
 from kanalyze.analyses.iterations._repetitions import between_waits, cut_of, repetitions
 from kanalyze.analyses.iterations._timed_launches import without_timed
@@ -49,6 +50,12 @@ _LONG_LOOP: Final = 64
 
 #: Most launches of a repetition that may be a part of what lies between two waits for the device.
 _SHORT: Final = 8
+
+#: Repetitions that are nearly alike take the place of others that are so many times as long, or of a first loop if they
+#: have so many times its launches; with so much of the share at least.
+_SHORTER: Final = 1.5
+_MORE: Final = 1.25
+_AS_MUCH: Final = 0.95
 
 #: Greatest chance that launches drawn at random repeat as often as what was found.
 _CHANCE: Final = 1e-6
@@ -183,11 +190,35 @@ def _of_line(line: _Line) -> _Found | None:
         first, last = gathered(places, rows.get_column("first")), gathered(places, rows.get_column("stop") - 1)
         loops.append(rows.select("usual", "phase", first=first, stop=last + 1, loop=number))
         rest = _without(rest, rows)
-    if first_unit is None or covered < _LIKE_ANOTHER:
-        return None
-    timed = _timed(whole, pl.concat(loops).sort("first"))
+    found = None
+    if first_unit is not None and covered >= _LIKE_ANOTHER:
+        found = _told(whole, pl.concat(loops), covered, first_unit)
+    return _nearly(line, whole, found) or found
+
+
+def _told(line: pl.DataFrame, rows: pl.DataFrame, covered: float, unit: tuple[object, ...]) -> _Found:
+    """Repetitions with their times, and the share that is theirs."""
+    timed = _timed(line, rows.sort("first"))
     told = timed.select("start", "end", "loop", "phase", "usual", launches=pl.col("stop") - pl.col("first"))
-    return _Found(told, min(covered, _time_share(whole, timed)), first_unit)
+    return _Found(told, min(covered, _time_share(line, timed)), unit)
+
+
+def _nearly(line: _Line, whole: pl.DataFrame, found: _Found | None) -> _Found | None:
+    """Repetitions that launch nearly the same, where they tell more than what was `found`: more of it, or shorter."""
+    sums = sums_of(whole)
+    rows = near_repetitions(line.report, line.process, whole, sums)
+    if rows is None or rows.height < _FEWEST:
+        return None
+    rows = with_phases(whole, sums, rows)
+    weight = int(between(sums.weight, rows.get_column("first"), rows.get_column("stop")).sum())
+    rows = rows.with_columns(loop=pl.lit(0, dtype=pl.UInt32))
+    near = _told(whole, rows, weight / int(sums.weight.item(-1)), ("near",))
+    if found is None:
+        return near
+    own, every = found.rows.filter(pl.col("loop") == 0).get_column("launches"), near.rows.get_column("launches")
+    shorter = own.sort()[len(own) // 2] >= _SHORTER * every.sort()[len(every) // 2]
+    better = shorter or int(every.sum()) >= _MORE * int(own.sum())
+    return near if better and near.share >= _AS_MUCH * found.share else None
 
 
 def _weight(line: pl.DataFrame) -> pl.Series:

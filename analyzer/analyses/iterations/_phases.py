@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
 
-#: Blocks and time of a prefill, and the most of nearly all decodes, as multiples of the usual.
-_LARGE: Final = 1.3
+#: Least blocks and kernel time of a prefill, either way, as multiples of the usual; and the most blocks of nearly all
+#: decodes, if a prefill has not at least that many times those of nearly all decodes.
+_LARGE: Final = ((1.3, 1.3), (2.0, 1.1))
 _ALIKE: Final = 1.1
+_APART: Final = 1.3
+_MOST_DECODES: Final = 0.95
 
 #: Share of prefills and of decodes for which all of this has to hold.
 _NEARLY_ALL: Final = 0.8
@@ -80,10 +83,17 @@ def _large(line: pl.DataFrame, rows: pl.DataFrame) -> pl.Series | None:
     """Whether each row is a prefill by its size and its launches; None if sizes differ in other ways."""
     usual = rows.filter("usual")
     blocks, ns = usual.get_column("blocks").median(), usual.get_column("work_ns").median()
-    grown = [pl.col("blocks") > blocks * pl.lit(by) for by in (_ALIKE, _LARGE)]
-    large = rows.select(large=grown[1] & (pl.col("work_ns") >= ns * pl.lit(_LARGE))).to_series()
+    ways = [
+        (pl.col("blocks") > blocks * pl.lit(more)) & (pl.col("work_ns") >= ns * pl.lit(longer))
+        for more, longer in _LARGE
+    ]
+    large = rows.select(large=pl.any_horizontal(ways)).to_series()
     others = rows.filter(~large & ~rows.get_column("gap"))
-    if large.sum() < _FEWEST or others.is_empty() or others.select((~grown[0]).mean()).item() < _NEARLY_ALL:
+    if large.sum() < _FEWEST or others.is_empty():
+        return None
+    even = others.select((pl.col("blocks") <= blocks * pl.lit(_ALIKE)).mean()).item() >= _NEARLY_ALL
+    most = others.select(pl.col("blocks").quantile(_MOST_DECODES) * _APART).item()
+    if not even and rows.filter(large).select(pl.col("blocks").min()).item() < most:
         return None
     compared = others.gather_every(-(-others.height // _COMPARED))
     at = compared.select(pl.int_ranges("first", "stop", dtype=pl.UInt32).alias("at").explode()).to_series()

@@ -85,8 +85,8 @@ class Sums(NamedTuple):
 
 def sums_of(line: pl.DataFrame) -> Sums:
     """The running sums of `line`."""
-    codes = {name: _running(line.get_column(name)) for name in COLUMNS}
-    return Sums(codes, *(_running(line.get_column(name)) for name in ("weight", "barrier")))
+    codes = {name: running(line.get_column(name)) for name in COLUMNS}
+    return Sums(codes, *(running(line.get_column(name)) for name in ("weight", "barrier")))
 
 
 def units(line: pl.DataFrame, sums: Sums) -> list[Unit]:
@@ -105,7 +105,8 @@ def between(running: pl.Series, start: pl.Series, end: pl.Series) -> pl.Series:
     return gathered(running, end) - gathered(running, start)
 
 
-def _running(values: pl.Series) -> pl.Series:
+def running(values: pl.Series) -> pl.Series:
+    """Sums of what lies before each place, from 0 before the first one to the sum of all."""
     sums = values.cum_sum()
     return pl.concat([pl.zeros(1, dtype=sums.dtype, eager=True), sums], rechunk=True)
 
