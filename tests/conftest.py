@@ -16,7 +16,7 @@ from hypothesis.internal.conjecture import engine
 from support.one_in import mark_most_slow
 
 settings.register_profile("quick", deadline=None, max_examples=12, derandomize=True)
-settings.register_profile("more", settings.get_profile("quick"), max_examples=60)
+settings.register_profile("more", settings.get_profile("quick"), max_examples=40)
 settings.register_profile("longer", deadline=None, max_examples=500)
 settings.register_profile("hunt", deadline=None, max_examples=20_000)
 # whether something fails, and not how simply: tests/mutation asks no more
