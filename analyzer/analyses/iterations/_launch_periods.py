@@ -51,11 +51,13 @@ _LONG_LOOP: Final = 64
 #: Most launches of a repetition that may be a part of what lies between two waits for the device.
 _SHORT: Final = 8
 
-#: Repetitions that are nearly alike take the place of others that are so many times as long, or of a first loop if they
-#: have so many times its launches; with so much of the share at least.
+#: Repetitions that are nearly alike take the place of others if these have so many times as many launches each, or if
+#: they have so many times the launches in all; with so much of the share at least. Of others that have so much of
+#: theirs, not so many may be usual.
 _SHORTER: Final = 1.5
 _MORE: Final = 1.25
 _AS_MUCH: Final = 0.95
+_USUAL: Final = 0.8
 
 #: Greatest chance that launches drawn at random repeat as often as what was found.
 _CHANCE: Final = 1e-6
@@ -204,21 +206,28 @@ def _told(line: pl.DataFrame, rows: pl.DataFrame, covered: float, unit: tuple[ob
 
 
 def _nearly(line: _Line, whole: pl.DataFrame, found: _Found | None) -> _Found | None:
-    """Repetitions that launch nearly the same, where they tell more than what was `found`: more of it, or shorter."""
+    """Repetitions that launch nearly the same, where they tell more than what was `found`.
+
+    That is so if those are mostly odd or cover less, and these are shorter or more.
+    """
     sums = sums_of(whole)
-    rows = near_repetitions(line.report, line.process, whole, sums)
-    if rows is None or rows.height < _FEWEST:
+    nearly = near_repetitions(line.report, line.process, whole, sums)
+    if nearly is None or nearly[1].height < _FEWEST:
         return None
-    rows = with_phases(whole, sums, rows)
+    unit, rows = nearly
+    rows = with_phases(whole, sums, rows).with_columns(loop=pl.lit(0, dtype=pl.UInt32))
     weight = int(between(sums.weight, rows.get_column("first"), rows.get_column("stop")).sum())
-    rows = rows.with_columns(loop=pl.lit(0, dtype=pl.UInt32))
-    near = _told(whole, rows, weight / int(sums.weight.item(-1)), ("near",))
+    near = _told(whole, rows, weight / int(sums.weight.item(-1)), unit)
     if found is None:
         return near
-    own, every = found.rows.filter(pl.col("loop") == 0).get_column("launches"), near.rows.get_column("launches")
+    as_much = found.share >= _AS_MUCH * near.share
+    if (as_much and int(found.rows.get_column("usual").sum()) >= _USUAL * found.rows.height) or (
+        near.share < _AS_MUCH * found.share
+    ):
+        return None
+    own, every = found.rows.get_column("launches"), near.rows.get_column("launches")
     shorter = own.sort()[len(own) // 2] >= _SHORTER * every.sort()[len(every) // 2]
-    better = shorter or int(every.sum()) >= _MORE * int(own.sum())
-    return near if better and near.share >= _AS_MUCH * found.share else None
+    return near if shorter or int(every.sum()) >= _MORE * int(own.sum()) else None
 
 
 def _weight(line: pl.DataFrame) -> pl.Series:

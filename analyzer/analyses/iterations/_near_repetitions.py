@@ -38,12 +38,14 @@ _SIMILAR: Final = 0.4
 _AS_MUCH: Final = 0.98
 
 
-def near_repetitions(report: Report, process: int | None, line: pl.DataFrame, sums: Sums) -> pl.DataFrame | None:
+def near_repetitions(
+    report: Report, process: int | None, line: pl.DataFrame, sums: Sums
+) -> tuple[tuple[int, int], pl.DataFrame] | None:
     """Repetitions from each launch of one name to the next, if nearly all have nearly equally many launches.
 
-    Columns: first, stop (places in `line`), usual, stretch, sorted and disjoint; None where there are none, or where
-    kernels of an optimizer run: parts of a training step are alike, too. In each the host takes part. `usual` says
-    whether one has about as many launches as most.
+    Code of that name and usual number of launches, and columns first, stop (places in `line`), usual, stretch, sorted
+    and disjoint; None where there are none, or where kernels of an optimizer run: parts of a training step are alike,
+    too. In each the host takes part. `usual` says whether one has about as many launches as most.
     """
     if line.get_column("optimizer").any():
         return None
@@ -62,7 +64,7 @@ def near_repetitions(report: Report, process: int | None, line: pl.DataFrame, su
     shared = between(common, rows.get_column("first"), rows.get_column("stop"))
     rows = rows.filter(shared >= _SIMILAR * (rows.get_column("stop") - rows.get_column("first")))
     apart = (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True)
-    return rows.select("first", "stop", "usual", stretch=apart.cum_sum().cast(pl.UInt32))
+    return (int(code), int(length)), rows.select("first", "stop", "usual", stretch=apart.cum_sum().cast(pl.UInt32))
 
 
 def _common(line: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:

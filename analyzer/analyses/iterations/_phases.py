@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
 
-#: Least blocks and kernel time of a prefill, either way, as multiples of the usual; and the most blocks of nearly all
-#: decodes, if a prefill has not at least that many times those of nearly all decodes.
+#: Least blocks and kernel time of a prefill as multiples of the usual: those of a short text only where nothing else
+#: tells prefills; and the most blocks of nearly all decodes, if a prefill has not so many times those of nearly all.
 _LARGE: Final = ((1.3, 1.3), (2.0, 1.1))
 _ALIKE: Final = 1.1
 _APART: Final = 1.3
@@ -52,20 +52,28 @@ def with_phases(line: pl.DataFrame, sums: Sums, rows: pl.DataFrame) -> pl.DataFr
     gaps = gaps.filter(between(sums.barriers, gaps["first"], gaps["stop"]) == 0)
     every = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)], how="diagonal")
     every = _sized(line, every.sort("first"))
-    large = _large(line, every)
+    ways = (_told(line, rows.columns, every, way) for way in _LARGE)
+    return next((told for told in ways if told is not None), plain)
+
+
+def _told(
+    line: pl.DataFrame, columns: list[str], every: pl.DataFrame, least: tuple[float, float]
+) -> pl.DataFrame | None:
+    """The repetitions with their phases; None if there are no such phases."""
+    large = _large(line, every, least)
     if large is None:
-        return plain
+        return None
     told = every.with_columns(large=large).filter(pl.col("large") | ~pl.col("gap"))
     follows = (~pl.col("large")).shift(-1, fill_value=True) & pl.col("large")
     prefills, decodes, begun = told.select(pl.col("large").sum(), b=(~pl.col("large")).sum(), c=follows.sum()).row(0)
     if prefills < _FEWEST or decodes < _DECODES * prefills or begun < _NEARLY_ALL * prefills:
-        return plain
+        return None
     phase = pl.when("large").then(pl.lit(PREFILL)).otherwise(pl.lit(DECODE))
     apart = (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True)
     told = told.with_columns(
         phase=phase, usual=pl.col("usual") | pl.col("large"), stretch=apart.cum_sum().cast(pl.UInt32)
     )
-    return told.select(plain.columns)
+    return told.select(*columns, "phase")
 
 
 def _sized(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -79,15 +87,13 @@ def _summed(line: pl.DataFrame, rows: pl.DataFrame, name: str) -> pl.Series:
     return between(running, rows.get_column("first"), rows.get_column("stop")).alias(name)
 
 
-def _large(line: pl.DataFrame, rows: pl.DataFrame) -> pl.Series | None:
+def _large(line: pl.DataFrame, rows: pl.DataFrame, least: tuple[float, float]) -> pl.Series | None:
     """Whether each row is a prefill by its size and its launches; None if sizes differ in other ways."""
     usual = rows.filter("usual")
     blocks, ns = usual.get_column("blocks").median(), usual.get_column("work_ns").median()
-    ways = [
-        (pl.col("blocks") > blocks * pl.lit(more)) & (pl.col("work_ns") >= ns * pl.lit(longer))
-        for more, longer in _LARGE
-    ]
-    large = rows.select(large=pl.any_horizontal(ways)).to_series()
+    more, longer = least
+    grown = (pl.col("blocks") > blocks * pl.lit(more)) & (pl.col("work_ns") >= ns * pl.lit(longer))
+    large = rows.select(large=grown).to_series()
     others = rows.filter(~large & ~rows.get_column("gap"))
     if large.sum() < _FEWEST or others.is_empty():
         return None

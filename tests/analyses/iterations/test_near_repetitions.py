@@ -89,6 +89,72 @@ def test_two_models_in_turn_are_one_repetition():
     assert rows.get_column("launches").unique().to_list() == [52]
 
 
+CONV = [Launch("conv"), Launch("batch_norm"), Launch("elementwise")]
+BACKWARD = [Launch("conv"), Launch("conv_bwd"), Launch("elementwise"), Launch("batch_norm_bwd")]
+TRAINING = [
+    [copy_in(pause=80_000), *CONV * 20, Launch("nll_loss"), copy_out()],
+    [*BACKWARD * 12, *[Launch("elementwise"), Launch("addcmul"), Launch("addcdiv")] * 3, Launch("norm"), copy_out()],
+]
+DETECTOR = [[copy_in(pause=60_000), *CONV * 20, copy_out()], [Launch("roi"), *CONV * 18, copy_out()]]
+TOWERS = [[Launch(f"embedding {side}", pause=20_000), *layer(5), copy_out()] for side in ("query", "document")]
+
+
+@pytest.mark.parametrize("parts", [TRAINING, DETECTOR, TOWERS])
+@pytest.mark.parametrize("more", [0, 6])
+def test_several_results_of_one_iteration_make_no_parts_of_it(parts, more):
+    """Names of its kernels are those of either part."""
+    steps = [
+        [*parts[0], *parts[1][:-1], *[Launch("log")] * (more and not number % more), parts[1][-1]]
+        for number in range(40)
+    ]
+    rows = frame(Program().then(BOOT).iterations(*steps))
+    assert rows.height == 40
+    assert rows.get_column("launches").median() == len(parts[0]) + len(parts[1])
+
+
+@pytest.mark.parametrize("sizes", [(10, 11), (6, 6)])
+def test_two_loops_of_like_kernels_are_two(sizes):
+    program = Program()
+    for name, layers in zip("AB", sizes, strict=True):
+        block = [Launch("gemm"), Launch(f"{name} act"), Launch("norm"), Launch(f"{name} mix")] * layers
+        program.then(BOOT * 3).iterations(*[[copy_in(pause=50_000), Launch(f"{name} embed"), *block, copy_out()]] * 40)
+    assert frame(program).group_by("name").len().sort("name").rows() == [("repetition", 40), ("repetition 2", 40)]
+
+
+def decoded(blocks, ns):
+    parts = [Launch(part, blocks, ns) for part in ("norm", "gemm", "attention", "product", "act", "add")]
+    ends = [Launch("head", 64), Launch("argmax"), copy_out()]
+    return [Launch("embedding", blocks, ns, pause=30_000), *parts * 6, *ends]
+
+
+@pytest.mark.parametrize("larger", [(7,), (7, 8)])
+def test_batches_of_decodes_that_take_as_long_are_no_prefills(larger):
+    random = Random(3)  # noqa: S311 - no secret depends on it
+    program, phases = Program().then(BOOT), []
+    for _ in range(8):
+        tokens = random.randrange(15, 25)
+        program.iterations(decoded(60, 40_000))
+        program.iterations(
+            *(
+                decoded(10, 11_600) if at % 8 + 8 * (at % 8 == 0) in larger else decoded(4, 10_000)
+                for at in range(1, tokens)
+            )
+        )
+        phases += ["prefill", *["decode"] * (tokens - 1)]
+    assert frame(program).get_column("phase").to_list() == phases
+
+
+def test_an_unrelated_process_is_no_reason_to_keep_what_repeats_little():
+    random = Random(5)  # noqa: S311 - no secret depends on it
+    other = Program(process=1).then(BOOT).iterations(*(batch(random) for _ in range(40)))
+    program = Program(process=2, device=1).then(BOOT).iterations(*(token(length) for length in range(20, 60)))
+    for _ in range(300):
+        program.then([Launch(f"other {chr(97 + random.randrange(26))}{chr(97 + random.randrange(26))}", ns=70_000)])
+    assert frame(program).is_empty()
+    found = launch_periods(report_of(other, program))
+    assert found.get_column("process_id").unique().to_list() == [1]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_results_returned_now_and_then_are_none(seed):
     random = Random(seed)  # noqa: S311 - no secret depends on it

@@ -9,7 +9,6 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.host._launching_call import calls_of, launching_rows
 from kanalyze.analyses.idle._idle_within import idle_within
-from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import beside, rows_at
 
@@ -22,10 +21,11 @@ _DATA_BYTES: Final = 1 << 16
 _TO_DEVICE: Final = "Host-to-Device"
 
 
-def idle_before_data(report: Report, device: int) -> int:
-    """Time in which a device idled while the host ran its own code right before it copied data to it, in ns.
+def idle_before_data(report: Report, device: int) -> pl.DataFrame:
+    """Pieces of time in which a device idled while the host ran its own code right before it copied data to it.
 
-    That is in no CUDA call, between the call of such a copy and the thread's launching call before.
+    That is in no CUDA call, between the call of such a copy and the thread's launching call before. Columns as in
+    :func:`idle_within`.
     """
     copies = exclusive_operations(report).filter(
         (pl.col("device") == device) & (pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == _TO_DEVICE)
@@ -46,7 +46,4 @@ def idle_before_data(report: Report, device: int) -> int:
         check_sortedness=False,
     )
     spans = spans.drop_nulls().select(*THREAD, "start", end="call_start").filter(pl.col("end") > pl.col("start"))
-    if spans.is_empty():
-        return 0
-    inside = idle_within(report, spans)[device].filter(bucket="host")
-    return total(inside.select(ns=pl.col("end") - pl.col("start")), "ns")
+    return idle_within(report, spans)[device].filter(bucket="host")

@@ -207,12 +207,22 @@ def _advice(report: Report, device: int, phases: pl.DataFrame) -> tuple[str, str
             "to a few shapes (pad to them), and run each once before."
         )
         return waits, "keep to a few shapes, for which kernels are chosen once", remedy, False
-    if per.iterations and 2 * idle_before_data(report, device) >= total(phases, "ns") > 0:
+    if per.iterations and 2 * _before_data(report, device) >= total(phases, "ns") > 0:
         return "The GPU waits until the host copies the next data to it", *_PREFETCH[in_pytorch(report)], False
     headline = "The GPU waits while the program runs its own code"
     action = "prefetch data, launch ahead, move work to another thread"
     remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
     return headline, action, remedy, True
+
+
+def _before_data(report: Report, device: int) -> int:
+    """Host time right before data is copied to a device, of which no other finding tells, in ns."""
+    left = {key: intervals.union(part) for key, part in parts_by(idle_before_data(report, device), THREAD).items()}
+    made = (part for making in idle_sums(report)[device].unrecorded for part in parts_by(making, THREAD).items())
+    for key, told in (*_told(report, device).items(), *made):
+        if key in left:
+            left[key] = intervals.subtract(left[key], intervals.union(told))
+    return sum(map(intervals.length, left.values()))
 
 
 #: Action and remedy for many short gaps: of CUDA graphs, and whether in PyTorch.

@@ -18,6 +18,7 @@ from support.strategies import FEWER, WINDOWS
 
 LAUNCH, COPY = "cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020"
 DATA_BYTES = 1 << 16
+NEXT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 MS = 1_000_000
 STEPS = Window(count=3, each="step")
 
@@ -60,6 +61,17 @@ def test_who_waits_for_data_is_told_to_prepare_them_ahead(events, window, told, 
     assert one.headline == headline
     assert one.action.startswith(action)
     assert one.vague == vague
+
+
+@pytest.mark.parametrize(("marked", "told"), [(True, OTHER), (False, PREFETCH)])
+def test_time_of_which_another_finding_tells_is_no_reason(marked, told):
+    """A loader's time is followed by a copy, and what is left is not."""
+    events = []
+    for one in steps(before=6, after=3):
+        begins = one.kind == "range" and marked
+        events += [one, nvtx(NEXT, one.start + 1_000, one.start + 6 * MS - 1_000)] if begins else [one]
+    (one,) = host_computes(report(events).narrow(window=STEPS))
+    assert one.headline == told[0]
 
 
 @pytest.mark.parametrize(("size", "first"), [(DATA_BYTES, "host-computes"), (1, "small-grid")])
@@ -128,4 +140,5 @@ def test_it_is_the_hosts_own_time_between_the_call_of_a_copy_and_the_launch_befo
     for device in model.devices:
         expected = model.before_data(device)
         holds(expected)
-        assert idle_before_data(of, device) == expected
+        pieces = idle_before_data(of, device)
+        assert (pieces.get_column("end") - pieces.get_column("start")).sum() == expected
