@@ -241,7 +241,7 @@ def reading_programs(draw):
     return events, []
 
 
-@cases(0.4)
+@cases(0.3)
 @FEWER
 @given(st.one_of(sync_reports(), reading_programs(), reading_programs()), st.one_of(WINDOWS, st.just((None, None))))
 def test_what_a_read_costs_is_idle_time_and_no_longer_than_the_read(made, window):
