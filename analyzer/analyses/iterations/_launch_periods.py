@@ -210,6 +210,9 @@ def _nearly(line: _Line, whole: pl.DataFrame, found: _Found | None) -> _Found | 
 
     That is so if those are mostly odd or cover less, and these are shorter or more.
     """
+    usual = found is not None and int(found.rows.get_column("usual").sum()) >= _USUAL * found.rows.height
+    if found is not None and usual and found.share >= _AS_MUCH:
+        return None  # nothing covers so much more
     sums = sums_of(whole)
     nearly = near_repetitions(line.report, line.process, whole, sums)
     if nearly is None or nearly[1].height < _FEWEST:
@@ -220,10 +223,7 @@ def _nearly(line: _Line, whole: pl.DataFrame, found: _Found | None) -> _Found | 
     near = _told(whole, rows, weight / int(sums.weight.item(-1)), unit)
     if found is None:
         return near
-    as_much = found.share >= _AS_MUCH * near.share
-    if (as_much and int(found.rows.get_column("usual").sum()) >= _USUAL * found.rows.height) or (
-        near.share < _AS_MUCH * found.share
-    ):
+    if (usual and found.share >= _AS_MUCH * near.share) or near.share < _AS_MUCH * found.share:
         return None
     own, every = found.rows.get_column("launches"), near.rows.get_column("launches")
     shorter = own.sort()[len(own) // 2] >= _SHORTER * every.sort()[len(every) // 2]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.iterations._iteration_unit import waits_of
-from kanalyze.analyses.iterations._units import between, running
+from kanalyze.analyses.iterations._units import between, pauses, running, stretches
 from kanalyze.columns.lookup import count_up_to, gathered
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def near_repetitions(
     common = running(line.get_column("loose").is_in(_common(line, rows.filter("usual")).implode()).cast(pl.UInt32))
     shared = between(common, rows.get_column("first"), rows.get_column("stop"))
     rows = rows.filter(shared >= _SIMILAR * (rows.get_column("stop") - rows.get_column("first")))
-    apart = (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True)
-    return (int(code), int(length)), rows.select("first", "stop", "usual", stretch=apart.cum_sum().cast(pl.UInt32))
+    return (int(code), int(length)), rows.select("first", "stop", "usual", stretches())
 
 
 def _common(line: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
@@ -88,7 +87,7 @@ def _anchors(report: Report, process: int | None, line: pl.DataFrame, sums: Sums
         size,
         host=(gathered(waited, stop) > gathered(waited, first)) | (between(returned, first, stop) > 0),
         weight=between(sums.weight, first, stop),
-        gap=gathered(_pauses(line), first),
+        gap=gathered(pauses(line), first),
     )
     near = (pl.col("size") - pl.col("length")).abs() <= _NEAR * pl.col("length")
     found = (
@@ -106,8 +105,3 @@ def _anchors(report: Report, process: int | None, line: pl.DataFrame, sums: Sums
     held = held.filter(pl.col("length") <= pl.col("length").min() * (1 + _NEAR))
     held = held.filter(pl.col("weight") >= pl.col("weight").max() * _AS_MUCH)
     return held.sort("gap", "first", descending=[True, False]).select("code", "length")
-
-
-def _pauses(line: pl.DataFrame) -> pl.Series:
-    """Time from the end of the call before to the start of each launch's own, in ns."""
-    return line.select((pl.col("since") - pl.col("until").shift(1)).clip(lower_bound=0)).to_series()

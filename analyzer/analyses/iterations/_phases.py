@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.iterations._units import between
+from kanalyze.analyses.iterations._units import between, stretches
 from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
@@ -69,10 +69,7 @@ def _told(
     if prefills < _FEWEST or decodes < _DECODES * prefills or begun < _NEARLY_ALL * prefills:
         return None
     phase = pl.when("large").then(pl.lit(PREFILL)).otherwise(pl.lit(DECODE))
-    apart = (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True)
-    told = told.with_columns(
-        phase=phase, usual=pl.col("usual") | pl.col("large"), stretch=apart.cum_sum().cast(pl.UInt32)
-    )
+    told = told.with_columns(stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))
     return told.select(*columns, "phase")
 
 

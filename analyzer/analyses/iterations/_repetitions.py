@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.iterations._units import between
+from kanalyze.analyses.iterations._units import between, pauses, stretches
 from kanalyze.columns.lookup import count_up_to, gathered
 
 if TYPE_CHECKING:
@@ -88,9 +88,8 @@ def _usual(line: pl.DataFrame, unit: Unit) -> pl.DataFrame:
     offsets = pl.DataFrame({"offset": pl.int_range(unit.length + 1, dtype=_INDEX, eager=True)})
     rows = starts.to_frame().join(offsets, how="cross", maintain_order="left_right")
     at = rows.select((pl.col("start") + pl.col("offset")).cast(pl.UInt32)).to_series()
-    gap = line.select(gap=(pl.col("since") - pl.col("until").shift(1)).clip(lower_bound=0)).to_series()
     told = line.select(pl.col(unit.column).alias("code"), "copies", "input", "optimizer")[at]
-    rows = rows.with_columns(told.get_columns()).with_columns(gap=gathered(gap, at))
+    rows = rows.with_columns(told.get_columns()).with_columns(gap=gathered(pauses(line), at))
     rows = rows.with_columns(nth=pl.col("code").cum_count().over("start", "code").cast(_INDEX))
     each = (
         rows.filter(pl.col("offset") > 0)
@@ -144,8 +143,7 @@ def repetitions(line: pl.DataFrame, sums: Sums, unit: Unit, cut: Cut) -> pl.Data
     whole = between(sums.barriers, first, stop) == 0
     fits = (size >= unit.length * _FEWEST) & (size <= unit.length * _MOST)
     rows = rows.with_columns(usual=usual).filter((fits | pl.col("usual")) & whole)
-    apart = (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True)
-    rows = rows.with_columns(stretch=apart.cum_sum().cast(pl.UInt32))
+    rows = rows.with_columns(stretches())
     return rows.filter(pl.col("usual").any().over("stretch"))
 
 

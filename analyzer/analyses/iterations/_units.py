@@ -105,6 +105,17 @@ def between(running: pl.Series, start: pl.Series, end: pl.Series) -> pl.Series:
     return gathered(running, end) - gathered(running, start)
 
 
+def pauses(line: pl.DataFrame) -> pl.Series:
+    """Time from the end of the call before to the start of each launch's own, in ns."""
+    return line.select((pl.col("since") - pl.col("until").shift(1)).clip(lower_bound=0)).to_series()
+
+
+def stretches() -> pl.Expr:
+    """Number of the stretch of each repetition, by first and stop: each one adjoins the next."""
+    apart = (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True)
+    return apart.cum_sum().cast(pl.UInt32).alias("stretch")
+
+
 def running(values: pl.Series) -> pl.Series:
     """Sums of what lies before each place, from 0 before the first one to the sum of all."""
     sums = values.cum_sum()

@@ -44,6 +44,8 @@ from kanalyze.named_ranges import located, of_iteration
 from kanalyze.units import moment, percent, plural, time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
     from kanalyze.window import PerIteration
@@ -143,11 +145,20 @@ _TELLERS: Final = (idle_in_loaders, idle_after_reads, idle_for_extra_copies, idl
 def _told(report: Report, device: int) -> dict[ThreadKey, pl.DataFrame]:
     """Host time that more specific rules tell, by thread: span sets, without context creation."""
     pieces = pl.concat([tell(report, device) for tell in _TELLERS]).filter(pl.col("bucket") == "host")
+    return _outside(pieces, _contexts_made(report, device))
+
+
+def _contexts_made(report: Report, device: int) -> list[tuple[ThreadKey, pl.DataFrame]]:
+    """Idle time around the making of contexts that no recorded call tells, with its thread."""
+    return [part for made in idle_sums(report)[device].unrecorded for part in parts_by(made, THREAD).items()]
+
+
+def _outside(pieces: pl.DataFrame, held: Iterable[tuple[ThreadKey, pl.DataFrame]]) -> dict[ThreadKey, pl.DataFrame]:
+    """`pieces` by thread, as span sets, without what of the thread is `held` elsewhere."""
     parts = {key: intervals.union(part) for key, part in parts_by(pieces, THREAD).items()}
-    for made in idle_sums(report)[device].unrecorded:
-        for key, making in parts_by(made, THREAD).items():
-            if key in parts:
-                parts[key] = intervals.subtract(parts[key], intervals.union(making))
+    for key, other in held:
+        if key in parts:
+            parts[key] = intervals.subtract(parts[key], intervals.union(other))
     return parts
 
 
@@ -217,12 +228,8 @@ def _advice(report: Report, device: int, phases: pl.DataFrame) -> tuple[str, str
 
 def _before_data(report: Report, device: int) -> int:
     """Host time right before data is copied to a device, of which no other finding tells, in ns."""
-    left = {key: intervals.union(part) for key, part in parts_by(idle_before_data(report, device), THREAD).items()}
-    made = (part for making in idle_sums(report)[device].unrecorded for part in parts_by(making, THREAD).items())
-    for key, told in (*_told(report, device).items(), *made):
-        if key in left:
-            left[key] = intervals.subtract(left[key], intervals.union(told))
-    return sum(map(intervals.length, left.values()))
+    held = [*_told(report, device).items(), *_contexts_made(report, device)]
+    return sum(map(intervals.length, _outside(idle_before_data(report, device), held).values()))
 
 
 #: Action and remedy for many short gaps: of CUDA graphs, and whether in PyTorch.
