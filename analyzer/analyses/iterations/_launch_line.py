@@ -32,6 +32,9 @@ _WORK: Final = ("kernel", "graph")
 #: Numbers in names: tiles, vector widths and variants, which libraries choose by the shapes of the data.
 _NUMBER: Final = r"\d+"
 
+#: How many values a thread of a PyTorch kernel loads at once, which the address of the data decides.
+_WIDTH: Final = r"(vectorized\w*kernel\w*<)(?:\(int\))?\d+"
+
 #: Columns that a launch takes from the first of its operations, and sums over all of them.
 _FIRST: Final = ("thread_id", "since", "until", "copies", "input", "optimizer", "fill")
 _SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
@@ -64,12 +67,12 @@ def _coded(report: Report) -> pl.DataFrame:
     calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
     calls = calls.rename({"call_start": "since", "call_end": "until"})
     shapes, numbers = shape_numbers(report)
-    shaped = beside(work.select("event_id", pl.col("kind", "name").to_physical()), numbers, "shape")
-    shaped = beside(shaped, report.copy_detail, "size_bytes").with_columns(told.get_column("masked"))
+    shaped = beside(work.select("event_id", pl.col("kind").to_physical()), numbers, "shape")
+    shaped = beside(shaped, report.copy_detail, "size_bytes").with_columns(told.select("named", "masked").get_columns())
     grid = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
     known = shaped.select(
-        exact=mixed(("kind", "name", "shape", "size_bytes")),
-        alike=mixed(("kind", "name")),
+        exact=mixed(("kind", "named", "shape", "size_bytes")),
+        alike=mixed(("kind", "named")),
         loose=mixed(("kind", "masked")),
     )
     blocks = gathered(shapes.select(grid.alias("blocks")).to_series(), shaped.get_column("shape"))
@@ -88,20 +91,21 @@ def _coded(report: Report) -> pl.DataFrame:
 
 
 def _told(names: pl.Series) -> pl.DataFrame:
-    """Attributes of each name: masked (number for the name without the numbers in it), and whether it is of a kind.
+    """Attributes of each name: its number, that of the name without the numbers in it, and whether it is of a kind.
 
-    Each different name is looked at once. Columns: masked, unified, copies, input, optimizer, fill.
+    Each different name is looked at once. Columns: named, masked, unified, copies, input, optimizer, fill.
     """
     different = names.unique().drop_nulls().alias("name").to_frame().sort(pl.col("name").to_physical())
     name = pl.col("name").cast(pl.String)
     patterns = {"unified": _UNIFIED, "copies": _HOST_COPY, "input": _INPUT, "optimizer": _OPTIMIZER, "fill": _FILL}
     known = different.select(
+        name.str.replace(_WIDTH, "${1}#").rank("dense").cast(pl.UInt32).alias("named"),
         name.str.replace_all(_NUMBER, "#").rank("dense").cast(pl.UInt32).alias("masked"),
         *(name.str.contains(like).alias(key) for key, like in patterns.items()),
     )
     at = positions(different.get_column("name").to_physical(), names.to_physical())
     return rows_at(known, at).with_columns(
-        pl.col("masked").fill_null(0), *(pl.col(key).fill_null(value=False) for key in patterns)
+        pl.col("named", "masked").fill_null(0), *(pl.col(key).fill_null(value=False) for key in patterns)
     )
 
 

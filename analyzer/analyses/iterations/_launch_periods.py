@@ -13,7 +13,8 @@ from kanalyze.analyses.iterations._near_repetitions import near_repetitions
 from kanalyze.analyses.iterations._phases import with_phases
 from kanalyze.analyses.iterations._repetitions import between_waits, cut_of, repetitions
 from kanalyze.analyses.iterations._timed_launches import without_timed
-from kanalyze.analyses.iterations._units import COLUMNS, LEAST_LAUNCHES, between, sums_of
+from kanalyze.analyses.iterations._units import COLUMNS, LEAST_LAUNCHES, between, running, sums_of
+from kanalyze.analyses.iterations._updates import between_updates
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.lookup import gathered
 
@@ -192,10 +193,11 @@ def _of_line(line: _Line) -> _Found | None:
         first, last = gathered(places, rows.get_column("first")), gathered(places, rows.get_column("stop") - 1)
         loops.append(rows.select("usual", "phase", first=first, stop=last + 1, loop=number))
         rest = _without(rest, rows)
-    found = None
+    found, updated = None, False
     if first_unit is not None and covered >= _LIKE_ANOTHER:
-        found = _told(whole, pl.concat(loops), covered, first_unit)
-    return _nearly(line, whole, found) or found
+        rows = pl.concat(loops)
+        found, updated = _told(whole, rows, covered, first_unit), _updated(whole, rows)
+    return _nearly(line, whole, found, updated=updated) or found
 
 
 def _told(line: pl.DataFrame, rows: pl.DataFrame, covered: float, unit: tuple[object, ...]) -> _Found:
@@ -205,23 +207,30 @@ def _told(line: pl.DataFrame, rows: pl.DataFrame, covered: float, unit: tuple[ob
     return _Found(told, min(covered, _time_share(line, timed)), unit)
 
 
-def _nearly(line: _Line, whole: pl.DataFrame, found: _Found | None) -> _Found | None:
+def _updated(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
+    """Whether repetitions have the launches of an optimizer, as far as there are any."""
+    updates = running(line.get_column("optimizer").cast(pl.UInt32))
+    held = int(between(updates, rows.get_column("first"), rows.get_column("stop")).sum())
+    return held >= _LEAST_SHARE * int(updates.item(-1))
+
+
+def _nearly(line: _Line, whole: pl.DataFrame, found: _Found | None, *, updated: bool) -> _Found | None:
     """Repetitions that launch nearly the same, where they tell more than what was `found`.
 
-    That is so if those are mostly odd or cover less, and these are shorter or more.
+    That is so if those are mostly odd or cover less, and these are shorter or more; or if they are not `updated`.
     """
     usual = found is not None and int(found.rows.get_column("usual").sum()) >= _USUAL * found.rows.height
-    if found is not None and usual and found.share >= _AS_MUCH:
+    if found is not None and updated and usual and found.share >= _AS_MUCH:
         return None  # nothing covers so much more
-    sums = sums_of(whole)
-    nearly = near_repetitions(line.report, line.process, whole, sums)
+    sums, trains = sums_of(whole), whole.get_column("optimizer").any()
+    nearly = between_updates(whole) if trains else near_repetitions(line.report, line.process, whole, sums)
     if nearly is None or nearly[1].height < _FEWEST:
         return None
     unit, rows = nearly
     rows = with_phases(whole, sums, rows).with_columns(loop=pl.lit(0, dtype=pl.UInt32))
     weight = int(between(sums.weight, rows.get_column("first"), rows.get_column("stop")).sum())
     near = _told(whole, rows, weight / int(sums.weight.item(-1)), unit)
-    if found is None:
+    if found is None or (not updated and near.share >= _LEAST_SHARE):
         return near
     if (usual and found.share >= _AS_MUCH * near.share) or near.share < _AS_MUCH * found.share:
         return None

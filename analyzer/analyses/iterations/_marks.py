@@ -50,9 +50,11 @@ _CHOSEN_BY_SHAPE: Final = ("gemm", "conv", "attention")
 #: A distance between two instances is usual up to this part of the median period beyond the median distance.
 _USUAL: Final = 0.5
 
-#: Ranges that libraries make of their own calls, and operators that PyTorch marks: no loop of the program.
+#: Ranges that libraries make of their own calls, XLA also where it compiles, and operators that PyTorch marks: no loop of
+#: the program.
 _LIBRARIES: Final = re.compile(
-    r"^(?:(?:NCCL|CCCL|Thrust|CUB|cuBLAS\w*|cuDNN\w*|cuSPARSE\w*|cuFFT\w*|cuSOLVER\w*|NVSHMEM):|:?(?:nccl|gloo):)"
+    r"^(?:(?:NCCL|CCCL|Thrust|CUB|cuBLAS\w*|cuDNN\w*|cuSPARSE\w*|cuFFT\w*|cuSOLVER\w*|NVSHMEM):|:?(?:nccl|gloo):"
+    r"|TSL:(?!XlaModule:))"
 )
 _OPERATORS: Final = r"^:?(?:aten|autograd|prims|c10d|nccl)::"
 
@@ -61,6 +63,9 @@ _HOLDS_MANY: Final = re.compile(r"epoch|train(?:ing)?[ _]?loop", re.IGNORECASE)
 
 #: Ranges that PyTorch makes inside of a step; an iteration told by them is called a step.
 _FRAMEWORK: Final = ("enumerate(DataLoader)", "Optimizer.")
+
+#: XLA's range of running a module, which is named after the program's function.
+_MODULE: Final = re.compile(r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]+)")
 
 #: What an iteration told by steps of a profiler is called, and one of several ranges side by side.
 STEP: Final = "step"
@@ -314,7 +319,8 @@ def _of_framework(name: str) -> bool:
 
 def called(name: str) -> str:
     """Name of an iteration that begins with a range of this name."""
-    bare = plain(name)
+    module = _MODULE.match(name)
+    bare = module[1] if module else plain(name)
     return STEP if _of_framework(name) else bare.rstrip(BEFORE_NUMBER) or bare or name
 
 

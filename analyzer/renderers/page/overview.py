@@ -59,6 +59,10 @@ _PARTS_BESIDE: Final = 2
 _LEAST_INSIDE: Final = 0.1
 _BETWEEN: Final = "(between them)"
 
+#: What an iteration is called in titles, where its name is longer than this.
+_ITERATION: Final = "iteration"
+_LONGEST_NAME: Final = 24
+
 #: Buckets without a detail of their own are told by the ranges that they lie in.
 _KERNEL: Final = "kernel"
 _HOST: Final = "host"
@@ -99,7 +103,7 @@ def _per(window: Window | None) -> PerIteration:
     """How times and counts of the page are told: per iteration, where it is of iterations."""
     if window is None or not window.count:
         return PerIteration(None, "")
-    return PerIteration(window.count, window.each or "iteration")
+    return PerIteration(window.count, window.each if 0 < len(window.each or "") <= _LONGEST_NAME else _ITERATION)
 
 
 def _words(found: Overview, per: PerIteration) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
     #: Description of a part of a bucket, and its duration.
     _Part = tuple[str | None, int]
+
+#: End of the first sentence of a message.
+_SENTENCE_END: Final = re.compile(r"\.(?=\s|[A-Z])")
 
 #: Self-explanatory bucket names, for buckets without a more specific detail.
 NO_DETAIL: Final = {
@@ -244,11 +248,12 @@ def _heading(summary: Summary) -> list[str]:
 
 
 def health_line(health: pl.DataFrame) -> str:
-    """How far the report can be trusted, in a line."""
+    """How far the report can be trusted, in a line; of what a tool says itself the first sentence."""
     wrong = health.filter(pl.col("doubt"))
     if wrong.is_empty():
         return "health: complete"
-    told = [units.checked(check, count) for check, count in wrong.select("check", "count").iter_rows()]
+    checks = wrong.select("check", "count").iter_rows()
+    told = [units.checked(_SENTENCE_END.split(check, maxsplit=1)[0], count) for check, count in checks]
     return "health: " + "; ".join(told)
 
 

@@ -1,0 +1,118 @@
+"""Repetitions from one update of a model's parameters to the next: texts, graphs and images of any size between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.iterations._units import stretches
+from kanalyze.columns.lookup import gathered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Fewest updates.
+_FEWEST: Final = 4
+
+#: Most launches between two of an optimizer's that belong to one update, the largest tried first; and the least share
+#: of an update's launches that are the optimizer's.
+_APART: Final = tuple(1 << power for power in range(12, -1, -1))
+_OWN: Final = 0.5
+
+#: Share of updates that are alike, of repetitions that begin or end alike, and of those with a usual number of launches:
+#: up to so many times the median, or so small a part of it.
+_NEARLY_ALL: Final = 0.8
+_USUAL: Final = 2
+
+#: Most kinds of updates: of several models in turn, or of gradients before parameters.
+_KINDS: Final = 4
+
+
+def between_updates(line: pl.DataFrame) -> tuple[tuple[object, ...], pl.DataFrame] | None:
+    """Repetitions from the end of each update to the end of the next one, if updates and what lies between are alike.
+
+    Key of the unit, and columns first, stop (places in `line`), usual, stretch, sorted and disjoint; None where there
+    are none. The first one begins where the others do, as far as that is known. Copies to the host right after an
+    update are part of what it ends.
+    """
+    for updates in _updates(line):
+        word = _last_kind(updates)
+        own = updates.clear() if word is None else updates.filter(pl.col("word") == word)
+        rows = _repetitions(line, own) if own.height >= _FEWEST else None
+        if rows is not None:
+            return ("updates", word), rows
+    return None
+
+
+def _last_kind(updates: pl.DataFrame) -> int | None:
+    """The word of the kind of update that is followed by most launches, if all but a few are of few kinds."""
+    apart = (pl.col("first").shift(-1) - pl.col("stop")).cast(pl.Int64)
+    words = updates.with_columns(apart=apart).group_by("word").agg(pl.len(), pl.col("apart").median())
+    often = words.filter(pl.col("len") >= _NEARLY_ALL * pl.col("len").max())
+    if often.height > _KINDS or int(often.get_column("len").sum()) < _NEARLY_ALL * updates.height:
+        return None
+    return int(often.sort("apart", "len", "word", descending=True).item(0, "word"))
+
+
+def _updates(line: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Updates by how far apart an optimizer's launches are, if most of what each holds is its own.
+
+    Columns: first and stop (places), word (sum of the names of its own launches).
+    """
+    at = line.get_column("optimizer").arg_true()
+    own = pl.DataFrame({"at": at, "code": gathered(line.get_column("alike"), at)})
+    apart = pl.col("at").cast(pl.Int64).diff() - 1
+    before = 0
+    for most in _APART:
+        number = (apart > most).fill_null(value=False).cum_sum()
+        updates = own.group_by(number.alias("update"), maintain_order=True).agg(
+            pl.col("at").first().alias("first"), (pl.col("at").last() + 1).alias("stop"), pl.col("code").sum().alias("word")
+        )
+        held = int(updates.select((pl.col("stop") - pl.col("first")).sum()).item() or 0)
+        if updates.height > before and own.height >= _OWN * held:
+            yield updates
+        before = updates.height
+
+
+def _repetitions(line: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame | None:
+    """The repetitions that end with each of `updates`; None where they neither begin nor end alike, or have any size."""
+    begins, names = _after(line, updates.get_column("stop")), line.get_column("loose")
+    rows = pl.DataFrame({"first": begins.shift(1, fill_value=0), "stop": begins})
+    known = rows.slice(1)
+    ends = updates.get_column("first").slice(1) - 1
+    first, last = (gathered(names, side).value_counts(sort=True) for side in (known.get_column("first"), ends))
+    alike = int(first.item(0, "count")) >= _NEARLY_ALL * known.height
+    if not alike and int(last.item(0, "count")) < _NEARLY_ALL * known.height:
+        return None
+    size = pl.col("stop").cast(pl.Int64) - pl.col("first")
+    median = float(known.select(size.median()).item())
+    usual = size.is_between(median / _USUAL, median * _USUAL)
+    if known.select(usual.mean()).item() < _NEARLY_ALL:
+        return None
+    if alike:
+        rows = _without_lead(rows, (names == first.item(0, names.name)).arg_true(), median)
+    rows = rows.with_columns(usual=usual)
+    begun = 0 if alike and rows.item(0, "usual") else 1  # nothing else tells where the first one begins
+    return rows.slice(begun).select("first", "stop", "usual", stretches())
+
+
+def _without_lead(rows: pl.DataFrame, begins: pl.Series, median: float) -> pl.DataFrame:
+    """Takes from large repetitions, and the first one, what comes before the last place where one may begin.
+
+    `begins` are the places of launches with which repetitions begin.
+    """
+    latest = rows.get_column("stop").cast(pl.Int64) - int(median / _USUAL)
+    at = begins.cast(pl.Int64).search_sorted(latest, side="right").cast(pl.Int64) - 1
+    begin = gathered(begins, at.set(at < 0, None).cast(pl.UInt32)).alias("begin")
+    stop, most = pl.col("stop").cast(pl.Int64), median * _USUAL
+    fits = (pl.col("begin") >= pl.col("first")) & (stop - pl.col("begin") <= most)
+    lead = (stop - pl.col("first") > most) | (pl.int_range(pl.len()) == 0)
+    return rows.with_columns(begin).select(pl.when(lead & fits).then("begin").otherwise("first").alias("first"), "stop")
+
+
+def _after(line: pl.DataFrame, stops: pl.Series) -> pl.Series:
+    """The place after each of `stops` and what is copied to the host from there on."""
+    returned = line.get_column("copies") & ~line.get_column("input")
+    others = (~returned).arg_true().extend(pl.Series([line.height], dtype=pl.UInt32))
+    return gathered(others, others.search_sorted(stops, side="left"))
