@@ -44,6 +44,9 @@ _SUMS: Final[dict[str, DataType | DataTypeClass]] = {
     "longest_ns": pl.Int64,
 }
 
+#: Longer intervals in no CUDA call are more than the host's work for the next launches.
+SHORT_NS: Final = 300_000
+
 _NS: Final = (pl.col("end") - pl.col("start")).alias("ns")
 
 
@@ -58,6 +61,7 @@ class IdleSums:
         queued: Idle time per operation that was already submitted: row, queued_ns; without the same.
         longest_host: Start and length of the longest interval in which the host thread was in no CUDA call and made no
             context in an unrecorded one.
+        short_host: Summed length and number of such intervals that are shorter than :data:`SHORT_NS`.
         unrecorded: Host time of context creation outside any recorded call: process_id, thread_id, start, end.
     """
 
@@ -65,6 +69,7 @@ class IdleSums:
     waits: list[pl.DataFrame] = field(default_factory=list)
     queued: list[pl.DataFrame] = field(default_factory=list)
     longest_host: tuple[int, int] = (0, 0)
+    short_host: tuple[int, int] = (0, 0)
     unrecorded: list[pl.DataFrame] = field(default_factory=list)
 
     @property
@@ -82,6 +87,7 @@ class IdleSums:
         self.waits += other.waits
         self.queued += other.queued
         self.longest_host = max(self.longest_host, other.longest_host, key=lambda span: span[1])
+        self._add_short(*other.short_host)
         self.unrecorded += other.unrecorded
 
     def add(self, split: Split) -> None:
@@ -114,6 +120,11 @@ class IdleSums:
             longest = spans.slice(int((lengths == lengths.max()).arg_true()[0]), 1)
             start, end = lanes.back(longest).row(0)
             self.longest_host = max(self.longest_host, (start, end - start), key=lambda span: span[1])
+            short = lengths.filter(lengths < SHORT_NS)
+            self._add_short(int(short.sum()), len(short))
+
+    def _add_short(self, ns: int, number: int) -> None:
+        self.short_host = self.short_host[0] + ns, self.short_host[1] + number
 
 
 def _unrecorded(report: Report, lanes: Lanes) -> pl.DataFrame:

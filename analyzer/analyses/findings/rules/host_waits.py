@@ -112,10 +112,7 @@ _NOTABLE: Final = 0.1
 #: Operators of PyTorch.
 _OPERATOR: Final = "aten::"
 
-#: Gaps of a shorter mean are the host's work for each launch; longer ones are something else that it does.
-_SHORT_NS: Final = 100_000
-
-#: Fewer gaps than these are no gaps between launches; of iterations, than one in each.
+#: Fewer stretches than these are none between launches; of iterations, than one in each.
 _SEVERAL: Final = 2
 
 
@@ -174,7 +171,7 @@ def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
         f"GPU {device} idle while the program runs its own code, in no CUDA call: {took}"
         f"{_besides(report, device, per, stake)}. {sentences}"
     )
-    headline, action, remedy, vague = _advice(report, device, phases)
+    headline, action, remedy, vague = _advice(report, device, phases, stake)
     mostly = phases.height and 2 * phases.item(0, "ns") >= total(phases, "ns")
     where = str(phases.item(0, "where")) if mostly else ""
     return Finding(
@@ -202,15 +199,14 @@ def _besides(report: Report, device: int, per: PerIteration, stake: int) -> str:
     return f", besides {' and '.join(others)}" if others else ""
 
 
-def _advice(report: Report, device: int, phases: pl.DataFrame) -> tuple[str, str, str, bool]:
+def _advice(report: Report, device: int, phases: pl.DataFrame, stake: int) -> tuple[str, str, str, bool]:
     """Headline, action, remedy, and whether these name no cause.
 
-    Of many short gaps, to launch less often; of long ones, to do something else.
+    Of many short stretches, to launch less often; of long ones, to do something else.
     """
-    per = per_iteration(report)
-    short = phases.filter(pl.col("ns") < _SHORT_NS * pl.col("gaps"))
-    if 2 * total(short, "ns") > total(phases, "ns") and total(short, "gaps") >= max(_SEVERAL, per.iterations or 0):
-        headline = f"The GPU waits for the program in {per.plural(total(short, 'gaps'), 'short gap')}"
+    per, (short_ns, short) = per_iteration(report), idle_sums(report)[device].short_host
+    if 2 * short_ns > stake and short >= max(_SEVERAL, per.iterations or 0):
+        headline = f"The GPU waits for the program in {per.plural(short, 'short stretch')}"
         return headline, *_LESS_OFTEN["graphs" if _in_graphs(report) else in_pytorch(report)], True
     if (waits := _new_kernels(per, phases)) is not None:
         remedy = (
@@ -232,7 +228,7 @@ def _before_data(report: Report, device: int) -> int:
     return sum(map(intervals.length, _outside(idle_before_data(report, device), held).values()))
 
 
-#: Action and remedy for many short gaps: of CUDA graphs, and whether in PyTorch.
+#: Action and remedy for many short stretches: of CUDA graphs, and whether in PyTorch.
 _LESS_OFTEN: Final[dict[str | bool, tuple[str, str]]] = {
     "graphs": (
         "more work in each CUDA graph; launch the next one before you wait",

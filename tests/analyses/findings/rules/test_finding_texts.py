@@ -85,7 +85,7 @@ def test_a_headline_fits_its_line_by_the_middle_of_a_name(headline, told):
 
 
 def test_a_headline_of_plain_words_is_a_bit_longer_rather_than_cut():
-    headline = "The GPU waits for the program in 42.0 short gaps a repetition"
+    headline = "The GPU waits for the program in 42.0 short stretches a repetition"
     assert Finding("rule", 0, 1, "text", "remedy", "ledger", headline=headline).brief.headline == headline
 
 

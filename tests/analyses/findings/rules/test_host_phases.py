@@ -82,23 +82,24 @@ LOAD = "cuLibraryLoadData"
 STEPS = Window(count=2, each="step")
 
 
-def spaced(*loads, gap=200 * US):
+def spaced(*loads, gap=800 * US):
     """Two launches, and calls of these names late in the time between."""
     calls = [call(name, gap, gap + 10) for name in loads]
     return [*launched(1, 10, 100), *calls, *launched(2, gap + gap // 2, 2 * gap)]
 
 
-#: Two short gaps.
+#: Two short stretches, of the host's own code.
 TWICE = [*spaced(gap=20 * US), *launched(3, 60 * US, 70 * US)]
 
 
 @pytest.mark.parametrize(
     ("events", "window", "headline", "action"),
     [
-        (TWICE, None, "The GPU waits for the program in 2 short gaps", "fuse kernels"),
-        (TWICE, STEPS, "The GPU waits for the program in 1 short gap a step", "fuse kernels"),
+        (TWICE, None, "The GPU waits for the program in 2 short stretches", "fuse kernels"),
+        (TWICE, STEPS, "The GPU waits for the program in 1 short stretch a step", "fuse kernels"),
         (spaced(gap=20 * US), None, "The GPU waits while the program runs its own code", "prefetch data"),
         (spaced(gap=20 * US), STEPS, "The GPU waits while the program runs its own code", "prefetch data"),
+        ([*TWICE, *launched(4, 800 * US, 900 * US)], STEPS, "The GPU waits while the program runs its own code", "prefetch"),
         (spaced(), None, "The GPU waits while the program runs its own code", "prefetch data"),
         (spaced(LOAD), None, "The GPU waits while the program runs its own code", "prefetch data"),
         (
