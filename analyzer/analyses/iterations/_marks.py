@@ -50,8 +50,8 @@ _CHOSEN_BY_SHAPE: Final = ("gemm", "conv", "attention")
 #: A distance between two instances is usual up to this part of the median period beyond the median distance.
 _USUAL: Final = 0.5
 
-#: Ranges that libraries make of their own calls, XLA also where it compiles, and operators that PyTorch marks: no loop of
-#: the program.
+#: Ranges that libraries make of their own calls, XLA also where it compiles, and operators that PyTorch marks: no loop
+#: of the program.
 _LIBRARIES: Final = re.compile(
     r"^(?:(?:NCCL|CCCL|Thrust|CUB|cuBLAS\w*|cuDNN\w*|cuSPARSE\w*|cuFFT\w*|cuSOLVER\w*|NVSHMEM):|:?(?:nccl|gloo):"
     r"|TSL:(?!XlaModule:))"

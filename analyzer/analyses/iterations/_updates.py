@@ -1,4 +1,4 @@
-"""Repetitions from one update of a model's parameters to the next: texts, graphs and images of any size between them."""
+"""Repetitions from one update of a model's parameters to the next: texts, graphs and images of any size between."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _FEWEST: Final = 4
 _APART: Final = tuple(1 << power for power in range(12, -1, -1))
 _OWN: Final = 0.5
 
-#: Share of updates that are alike, of repetitions that begin or end alike, and of those with a usual number of launches:
-#: up to so many times the median, or so small a part of it.
+#: Share of updates that are alike, of repetitions that begin or end alike, and of those with a usual number of
+#: launches: up to so many times the median, or so small a part of it.
 _NEARLY_ALL: Final = 0.8
 _USUAL: Final = 2
 
@@ -67,7 +67,9 @@ def _updates(line: pl.DataFrame) -> Iterator[pl.DataFrame]:
     for most in _APART:
         number = (apart > most).fill_null(value=False).cum_sum()
         updates = own.group_by(number.alias("update"), maintain_order=True).agg(
-            pl.col("at").first().alias("first"), (pl.col("at").last() + 1).alias("stop"), pl.col("code").sum().alias("word")
+            pl.col("at").first().alias("first"),
+            (pl.col("at").last() + 1).alias("stop"),
+            pl.col("code").sum().alias("word"),
         )
         held = int(updates.select((pl.col("stop") - pl.col("first")).sum()).item() or 0)
         if updates.height > before and own.height >= _OWN * held:
@@ -76,7 +78,7 @@ def _updates(line: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 
 def _repetitions(line: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame | None:
-    """The repetitions that end with each of `updates`; None where they neither begin nor end alike, or have any size."""
+    """The repetitions that end with each of `updates`; None where neither ends are alike, or they have any size."""
     begins, names = _after(line, updates.get_column("stop")), line.get_column("loose")
     rows = pl.DataFrame({"first": begins.shift(1, fill_value=0), "stop": begins})
     known = rows.slice(1)

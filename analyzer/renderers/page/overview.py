@@ -103,7 +103,8 @@ def _per(window: Window | None) -> PerIteration:
     """How times and counts of the page are told: per iteration, where it is of iterations."""
     if window is None or not window.count:
         return PerIteration(None, "")
-    return PerIteration(window.count, window.each if 0 < len(window.each or "") <= _LONGEST_NAME else _ITERATION)
+    each = window.each or _ITERATION
+    return PerIteration(window.count, each if len(each) <= _LONGEST_NAME else _ITERATION)
 
 
 def _words(found: Overview, per: PerIteration) -> str:

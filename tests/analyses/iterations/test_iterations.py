@@ -18,12 +18,12 @@ MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
 
 
-def loop(lengths, *, name="step", gap=10, start=1_000, number=1):
+def loop(lengths, *, name="step", gap=10, start=1_000, number=1, **keys):
     """Ranges one after the other, with a launch and a kernel in each, with correlations from `number` on."""
     events, at = [], start
     for length in lengths:
         events += [
-            nvtx(name, at, at + length),
+            nvtx(name, at, at + length, **keys),
             call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
             kernel(at + 4, at + length - 1, correlation=number),
         ]
@@ -56,6 +56,17 @@ def test_what_recurs_is_not_odd():
 
 def test_a_range_that_occurs_twice_is_no_iteration():
     assert kinds([100, 100]).is_empty()
+
+
+def test_what_xla_compiles_is_no_iteration_and_what_it_runs_is_called_as_the_function():
+    xla = {"domain": "TSL"}
+    compiled = loop([300] * 4, name="XlaCompileBackend:#module=gemm_fusion_dot.1#", **xla)
+    modules = loop(
+        [100] * 8, name="XlaModule:#prefix=a,hlo_module=jit_step,program_id=7#", start=90_000, number=9, **xla
+    )
+    rows = kanalyze.iterations(report([*compiled, *modules]))
+    assert rows.get_column("name").unique().to_list() == ["jit_step"]
+    assert rows.get_column("window").to_list() == [f"jit_step#{number}" for number in range(1, 9)]
 
 
 def programs(*steps):

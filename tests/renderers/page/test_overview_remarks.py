@@ -2,11 +2,13 @@
 
 from types import SimpleNamespace
 
+import polars as pl
 import pytest
 
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.renderers.page.overview import _first_remark, _to_do
-from kanalyze.window import PerIteration
+from kanalyze.renderers.page.overview import _first_remark, _per, _to_do
+from kanalyze.renderers.page.time import health_line
+from kanalyze.window import PerIteration, Window
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,14 @@ def test_of_findings_with_the_same_remedy_the_first_is_a_thing_to_do():
     remedies = {"graph-candidate": "compile", "launch-bound": "compile", "tail": "batches"}
     found = [Finding(rule, 0, 5, "text", "remedy", "table", action=action) for rule, action in remedies.items()]
     assert [one.rule for one in _to_do(found)] == ["graph-candidate", "tail"]
+
+
+@pytest.mark.parametrize(("each", "told"), [("train_step", "train_step"), ("a" * 25, "iteration"), (None, "iteration")])
+def test_titles_have_no_name_that_would_not_fit(each, told):
+    assert _per(Window(0, 9, count=3, each=each)).each == told
+
+
+def test_of_what_a_tool_says_the_health_line_has_the_first_sentence():
+    said = ["nsys: Tracing cuDNN 91.9 is not supported.Loading '/a/b.so' failed: no such file.", "launches without one"]
+    health = pl.DataFrame({"check": said, "count": [2, 3], "doubt": [True, True]})
+    assert health_line(health) == "health: 2 nsys: Tracing cuDNN 91.9 is not supported; 3 launches without one"

@@ -117,19 +117,30 @@ _SEVERAL: Final = 2
 
 
 def host_computes(report: Report) -> list[Finding]:
-    """At most one finding per device: its time outside CUDA calls, with the longest phases.
+    """At most two findings per device, on its time outside CUDA calls: right before data is copied, and all other.
 
     Without the time of which other rules tell more: around contexts created outside of recorded calls
     (``cold_start``), and that of :data:`_TELLERS`.
     """
     found = []
     for device, ns, share in bucket_sums(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
-        stake = (
-            ns - idle_sums(report)[device].unrecorded_ns - sum(map(intervals.length, _told(report, device).values()))
-        )
+        told = _told(report, device)
+        stake = ns - idle_sums(report)[device].unrecorded_ns - sum(map(intervals.length, told.values()))
+        if stake <= 0 or stake < least_worth_saying(report)[device]:
+            continue
+        data = {} if _mostly_short(report, device, stake) else _before_data(report, device, told)
+        awaited = sum(map(intervals.length, data.values()))
+        if 2 * awaited >= stake:
+            found.append(_prepares(report, device, data, share * awaited / ns))
+            told = {key: intervals.union(pl.concat(_of_thread(key, told, data))) for key in {**told, **data}}
+            stake -= awaited
         if stake > 0 and stake >= least_worth_saying(report)[device]:
-            found.append(_computes(report, device, stake, share * stake / ns))
+            found.append(_computes(report, device, told, stake, share * stake / ns))
     return found
+
+
+def _of_thread(key: ThreadKey, *parts: dict[ThreadKey, pl.DataFrame]) -> list[pl.DataFrame]:
+    return [part[key].select("start", "end") for part in parts if key in part]
 
 
 #: The least part of the time at stake that other findings tell and that is worth a word.
@@ -159,44 +170,64 @@ def _outside(pieces: pl.DataFrame, held: Iterable[tuple[ThreadKey, pl.DataFrame]
     return parts
 
 
-def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
+def _prepares(report: Report, device: int, data: dict[ThreadKey, pl.DataFrame], share: float) -> Finding:
+    """The finding on host time right before data is copied to the device, span sets by thread."""
+    per, stake = per_iteration(report), sum(map(intervals.length, data.values()))
+    text = (
+        f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
+        f"GPU: {_took(per, stake, share)}. {_AHEAD}"
+    )
+    spans = pl.concat([part.with_columns(_keys(key)).select(*THREAD, "start", "end") for key, part in data.items()])
+    sums = host_by_culprit(report, spans).rename({"told_ns": "ns"})
+    rows = sums.with_columns(gaps=pl.lit(1, dtype=pl.Int64), longest_ns=pl.lit(None, dtype=pl.Int64))
+    advice = "The GPU waits until the host copies the next data to it", *_PREFETCH[in_pytorch(report)], False
+    return _told_of(device, stake, text, _told_phases(rows, per.each), advice)
+
+
+def _told_of(device: int, stake: int, text: str, phases: pl.DataFrame, advice: tuple[str, str, str, bool]) -> Finding:
+    """The finding with an `advice` as :func:`_advice` gives it."""
+    headline, action, remedy, vague = advice
+    one = Finding("host-computes", device, stake, text, remedy, "culprits", headline=headline, action=action)
+    return one._replace(where=_where(phases), vague=vague)
+
+
+def _where(phases: pl.DataFrame) -> str:
+    """The range or operator in which at least half of it lies."""
+    mostly = phases.height and 2 * phases.item(0, "ns") >= total(phases, "ns")
+    where = str(phases.item(0, "where")) if mostly else ""
+    return literal(where.removeprefix("in ")) if where.startswith("in ") else ""
+
+
+def _computes(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame], stake: int, share: float) -> Finding:
+    """The finding on all host time but what is `told` by others, span sets by thread."""
     per = per_iteration(report)
-    phases = _told_phases(_phases(report, device), per.each)
+    phases = _told_phases(_phases(report, device, told), per.each)
     notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
     named = "; ".join(_phase(per, row) for row in notable.head(_NAMED_PHASES).iter_rows(named=True))
     most = f"Most {named}." if named else ""
-    sentences = " ".join(filter(None, (most, _longest(report, device), _faulting(report, device), _AHEAD)))
-    took = _took(per, stake, share)
+    sentences = " ".join(filter(None, (most, _longest(report, device, told), _faulting(report, device), _AHEAD)))
     text = (
-        f"GPU {device} idle while the program runs its own code, in no CUDA call: {took}"
-        f"{_besides(report, device, per, stake)}. {sentences}"
+        f"GPU {device} idle while the program runs its own code, in no CUDA call: {_took(per, stake, share)}"
+        f"{_besides(report, device, told, stake)}. {sentences}"
     )
-    headline, action, remedy, vague = _advice(report, device, phases, stake)
-    mostly = phases.height and 2 * phases.item(0, "ns") >= total(phases, "ns")
-    where = str(phases.item(0, "where")) if mostly else ""
-    return Finding(
-        "host-computes",
-        device,
-        stake,
-        text,
-        remedy,
-        "culprits",
-        headline=headline,
-        action=action,
-        where=literal(where.removeprefix("in ")) if where.startswith("in ") else "",
-        vague=vague,
-    )
+    return _told_of(device, stake, text, phases, _advice(report, device, phases, stake))
 
 
-def _besides(report: Report, device: int, per: PerIteration, stake: int) -> str:
+def _besides(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame], stake: int) -> str:
     """The clause on host time of which other findings tell."""
-    making = idle_sums(report)[device].unrecorded_ns
-    told = sum(map(intervals.length, _told(report, device).values()))
+    per, making = per_iteration(report), idle_sums(report)[device].unrecorded_ns
+    others_ns = sum(map(intervals.length, told.values()))
     others = [
         *([f"{per.mean_time(making)} around the making of contexts"] if making else []),
-        *([f"{per.mean_time(told)} of which other findings tell"] if told > _TOLD_LEAST * stake else []),
+        *([f"{per.mean_time(others_ns)} of which other findings tell"] if others_ns > _TOLD_LEAST * stake else []),
     ]
     return f", besides {' and '.join(others)}" if others else ""
+
+
+def _mostly_short(report: Report, device: int, stake: int) -> bool:
+    """Whether most of the time at stake is in short stretches, many of them."""
+    short_ns, short = idle_sums(report)[device].short_host
+    return 2 * short_ns > stake and short >= max(_SEVERAL, per_iteration(report).iterations or 0)
 
 
 def _advice(report: Report, device: int, phases: pl.DataFrame, stake: int) -> tuple[str, str, str, bool]:
@@ -204,9 +235,10 @@ def _advice(report: Report, device: int, phases: pl.DataFrame, stake: int) -> tu
 
     Of many short stretches, to launch less often; of long ones, to do something else.
     """
-    per, (short_ns, short) = per_iteration(report), idle_sums(report)[device].short_host
-    if 2 * short_ns > stake and short >= max(_SEVERAL, per.iterations or 0):
-        headline = f"The GPU waits for the program in {per.plural(short, 'short stretch')}"
+    per = per_iteration(report)
+    if _mostly_short(report, device, stake):
+        many = per.plural(idle_sums(report)[device].short_host[1], "short stretch")
+        headline = f"The GPU waits for the program in {many}"
         return headline, *_LESS_OFTEN["graphs" if _in_graphs(report) else in_pytorch(report)], True
     if (waits := _new_kernels(per, phases)) is not None:
         remedy = (
@@ -214,18 +246,18 @@ def _advice(report: Report, device: int, phases: pl.DataFrame, stake: int) -> tu
             "to a few shapes (pad to them), and run each once before."
         )
         return waits, "keep to a few shapes, for which kernels are chosen once", remedy, False
-    if per.iterations and 2 * _before_data(report, device) >= total(phases, "ns") > 0:
-        return "The GPU waits until the host copies the next data to it", *_PREFETCH[in_pytorch(report)], False
     headline = "The GPU waits while the program runs its own code"
     action = "prefetch data, launch ahead, move work to another thread"
     remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
     return headline, action, remedy, True
 
 
-def _before_data(report: Report, device: int) -> int:
-    """Host time right before data is copied to a device, of which no other finding tells, in ns."""
-    held = [*_told(report, device).items(), *_contexts_made(report, device)]
-    return sum(map(intervals.length, _outside(idle_before_data(report, device), held).values()))
+def _before_data(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame]) -> dict[ThreadKey, pl.DataFrame]:
+    """Host time of iterations right before data is copied to a device, of which no other finding tells: span sets."""
+    if not per_iteration(report).iterations:
+        return {}
+    found = _outside(idle_before_data(report, device), [*told.items(), *_contexts_made(report, device)])
+    return {key: part for key, part in found.items() if part.height}
 
 
 #: Action and remedy for many short stretches: of CUDA graphs, and whether in PyTorch.
@@ -302,11 +334,11 @@ def _told_phases(phases: pl.DataFrame, each: str) -> pl.DataFrame:
     return sums.sort("ns", descending=True, maintain_order=True)
 
 
-def _longest(report: Report, device: int) -> str:
+def _longest(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame]) -> str:
     """The sentence on the longest stretch; empty where other findings tell of a part of it."""
     start, length = idle_sums(report)[device].longest_host
     span = pl.DataFrame([(start, start + length)], intervals.SPANS, orient="row")
-    if any(touched(span, told).any() for told in _told(report, device).values()):
+    if any(touched(span, part).any() for part in told.values()):
         return ""
     return f"The longest stretch is {time(length)}, from {moment(start, report.zero_ns)} on."
 
@@ -322,15 +354,14 @@ def _faulting(report: Report, device: int) -> str:
     return f"Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
 
 
-def _phases(report: Report, device: int) -> pl.DataFrame:
-    """The rows of :func:`culprits` on host time, the longest first, less the time of which other findings tell.
+def _phases(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame]) -> pl.DataFrame:
+    """The rows of :func:`culprits` on host time, the longest first, less the time `told` by other findings.
 
     Rows that held such time have no longest_ns: how much of their longest gap it was is unknown.
     """
     rows = culprits(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
     held = [] if device not in context_culprits(report) else [context_culprits(report)[device]]
-    parts = _told(report, device).items()
-    spans = [told.with_columns(_keys(key)).select(*THREAD, "start", "end") for key, told in parts if told.height]
+    spans = [part.with_columns(_keys(key)).select(*THREAD, "start", "end") for key, part in told.items() if part.height]
     if spans:
         held.append(host_by_culprit(report, pl.concat(spans)))
     if not held:

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanalyze import intervals
 from kanalyze.analyses.findings.rules._before_data import idle_before_data
+from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
 from kanalyze.analyses.findings.rules.host_waits import host_computes
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, nvtx, report
@@ -63,15 +66,19 @@ def test_who_waits_for_data_is_told_to_prepare_them_ahead(events, window, told, 
     assert one.vague == vague
 
 
-@pytest.mark.parametrize(("marked", "told"), [(True, OTHER), (False, PREFETCH)])
+@pytest.mark.parametrize(("marked", "told"), [(True, [OTHER]), (False, [PREFETCH, OTHER])])
 def test_time_of_which_another_finding_tells_is_no_reason(marked, told):
-    """A loader's time is followed by a copy, and what is left is not."""
+    """A loader's time is followed by a copy, and what is left is not; each is told once."""
     events = []
     for one in steps(before=6, after=3):
         begins = one.kind == "range" and marked
         events += [one, nvtx(NEXT, one.start + 1_000, one.start + 6 * MS - 1_000)] if begins else [one]
-    (one,) = host_computes(report(events).narrow(window=STEPS))
-    assert one.headline == told[0]
+    of = report(events).narrow(window=STEPS)
+    found = host_computes(of)
+    assert [one.headline for one in found] == [headline for headline, _ in told]
+    loading = intervals.length(idle_in_loaders(of, 0))
+    host = bucket_sums(of).filter(bucket="host").get_column("ns").sum()
+    assert sum(one.at_stake_ns for one in found) == host - loading
 
 
 @pytest.mark.parametrize(("size", "first"), [(DATA_BYTES, "host-computes"), (1, "small-grid")])

@@ -92,6 +92,10 @@ def spaced(*loads, gap=800 * US):
 TWICE = [*spaced(gap=20 * US), *launched(3, 60 * US, 70 * US)]
 
 
+#: The same, and a long one after them.
+ONE_LONG = [*TWICE, *launched(4, 800 * US, 900 * US)]
+
+
 @pytest.mark.parametrize(
     ("events", "window", "headline", "action"),
     [
@@ -99,7 +103,7 @@ TWICE = [*spaced(gap=20 * US), *launched(3, 60 * US, 70 * US)]
         (TWICE, STEPS, "The GPU waits for the program in 1 short stretch a step", "fuse kernels"),
         (spaced(gap=20 * US), None, "The GPU waits while the program runs its own code", "prefetch data"),
         (spaced(gap=20 * US), STEPS, "The GPU waits while the program runs its own code", "prefetch data"),
-        ([*TWICE, *launched(4, 800 * US, 900 * US)], STEPS, "The GPU waits while the program runs its own code", "prefetch"),
+        (ONE_LONG, STEPS, "The GPU waits while the program runs its own code", "prefetch data"),
         (spaced(), None, "The GPU waits while the program runs its own code", "prefetch data"),
         (spaced(LOAD), None, "The GPU waits while the program runs its own code", "prefetch data"),
         (
