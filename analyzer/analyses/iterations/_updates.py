@@ -37,22 +37,27 @@ def between_updates(line: pl.DataFrame) -> tuple[tuple[object, ...], pl.DataFram
     update are part of what it ends.
     """
     for updates in _updates(line):
-        word = _last_kind(updates)
-        own = updates.clear() if word is None else updates.filter(pl.col("word") == word)
-        rows = _repetitions(line, own) if own.height >= _FEWEST else None
-        if rows is not None:
-            return ("updates", word), rows
+        kinds = _kinds(updates)
+        own = updates.filter(pl.col("word").is_in(kinds[:1]))
+        if own.height < _FEWEST:
+            continue
+        # the first one may launch something else: it has nothing to build on
+        before = updates.filter(pl.col("stop") <= own.item(0, "first"), ~pl.col("word").is_in(kinds)).tail(1)
+        for ends in (pl.concat([before, own]), own) if before.height else (own,):
+            rows = _repetitions(line, ends)
+            if rows is not None:
+                return ("updates", kinds[0]), rows
     return None
 
 
-def _last_kind(updates: pl.DataFrame) -> int | None:
-    """The word of the kind of update that is followed by most launches, if all but a few are of few kinds."""
+def _kinds(updates: pl.DataFrame) -> list[int]:
+    """The words of the kinds of updates, that which is followed by most launches first; none if they are many."""
     apart = (pl.col("first").shift(-1) - pl.col("stop")).cast(pl.Int64)
     words = updates.with_columns(apart=apart).group_by("word").agg(pl.len(), pl.col("apart").median())
     often = words.filter(pl.col("len") >= _NEARLY_ALL * pl.col("len").max())
     if often.height > _KINDS or int(often.get_column("len").sum()) < _NEARLY_ALL * updates.height:
-        return None
-    return int(often.sort("apart", "len", "word", descending=True).item(0, "word"))
+        return []
+    return often.sort("apart", "len", "word", descending=True).get_column("word").to_list()
 
 
 def _updates(line: pl.DataFrame) -> Iterator[pl.DataFrame]:

@@ -46,7 +46,7 @@ def test_the_first_update_may_launch_something_else():
     random = Random(1)  # noqa: S311 - no secret depends on it
     program = Program(jitter=random).then(BOOT)
     program.iterations(text(40, update="multi_tensor_apply_kernel<init>"), *texts(random, 30))
-    assert frame(program).get_column("start").to_list() == program.begun[1:]
+    assert frame(program).get_column("start").to_list() == program.begun
 
 
 def test_two_models_in_turn_are_one_iteration():
