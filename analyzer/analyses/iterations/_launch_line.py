@@ -39,8 +39,10 @@ _WIDTH: Final = r"(vectorized\w*kernel\w*<)(?:\(int\))?\d+"
 _FIRST: Final = ("thread_id", "since", "until", "copies", "input", "optimizer", "fill")
 _SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
 
-#: Names of kernels with which a training step ends.
+#: Names of kernels with which a training step ends, and those of others among them: of lists of tensors that are
+#: copied, cleared, scaled or measured.
 _OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_apply"
+_NO_OPTIMIZER: Final = r"(?i)hadamard|multi_tensor_apply.*(?:copy|zero|norm|unscale|non_?finite)"
 
 #: Names of kernels and memsets that fill memory.
 _FILL: Final = r"(?i)fill|memset"
@@ -97,15 +99,16 @@ def _told(names: pl.Series) -> pl.DataFrame:
     """
     different = names.unique().drop_nulls().alias("name").to_frame().sort(pl.col("name").to_physical())
     name = pl.col("name").cast(pl.String)
-    patterns = {"unified": _UNIFIED, "copies": _HOST_COPY, "input": _INPUT, "optimizer": _OPTIMIZER, "fill": _FILL}
+    patterns = {"unified": _UNIFIED, "copies": _HOST_COPY, "input": _INPUT, "fill": _FILL}
     known = different.select(
         name.str.replace(_WIDTH, "${1}#").rank("dense").cast(pl.UInt32).alias("named"),
         name.str.replace_all(_NUMBER, "#").rank("dense").cast(pl.UInt32).alias("masked"),
+        (name.str.contains(_OPTIMIZER) & ~name.str.contains(_NO_OPTIMIZER)).alias("optimizer"),
         *(name.str.contains(like).alias(key) for key, like in patterns.items()),
     )
     at = positions(different.get_column("name").to_physical(), names.to_physical())
     return rows_at(known, at).with_columns(
-        pl.col("named", "masked").fill_null(0), *(pl.col(key).fill_null(value=False) for key in patterns)
+        pl.col("named", "masked").fill_null(0), pl.col("optimizer", *patterns).fill_null(value=False)
     )
 
 

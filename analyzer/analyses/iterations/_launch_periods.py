@@ -193,11 +193,12 @@ def _of_line(line: _Line) -> _Found | None:
         first, last = gathered(places, rows.get_column("first")), gathered(places, rows.get_column("stop") - 1)
         loops.append(rows.select("usual", "phase", first=first, stop=last + 1, loop=number))
         rest = _without(rest, rows)
-    found, updated = None, False
-    if first_unit is not None and covered >= _LIKE_ANOTHER:
-        rows = pl.concat(loops)
-        found, updated = _told(whole, rows, covered, first_unit), _updated(whole, rows)
-    return _nearly(line, whole, found, updated=updated) or found
+    if first_unit is None or covered < _LIKE_ANOTHER:
+        return _nearly(line, whole, None, updated=False)
+    rows = pl.concat(loops)
+    found, updated = _told(whole, rows, covered, first_unit), _updated(whole, rows)
+    near = _nearly(line, whole, found, updated=updated)
+    return near if near is not None or (not updated and _among_updates(whole, rows)) else found
 
 
 def _told(line: pl.DataFrame, rows: pl.DataFrame, covered: float, unit: tuple[object, ...]) -> _Found:
@@ -212,6 +213,12 @@ def _updated(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
     updates = running(line.get_column("optimizer").cast(pl.UInt32))
     held = int(between(updates, rows.get_column("first"), rows.get_column("stop")).sum())
     return held >= _LEAST_SHARE * int(updates.item(-1))
+
+
+def _among_updates(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
+    """Whether repetitions lie among updates: what has none itself is a part of steps there, whatever these are."""
+    low, high = rows.select(pl.col("first").min(), pl.col("stop").max()).row(0)
+    return int(line.get_column("optimizer").slice(low, high - low).sum()) >= _FEWEST
 
 
 def _nearly(line: _Line, whole: pl.DataFrame, found: _Found | None, *, updated: bool) -> _Found | None:
@@ -235,7 +242,7 @@ def _nearly(line: _Line, whole: pl.DataFrame, found: _Found | None, *, updated: 
     if (usual and found.share >= _AS_MUCH * near.share) or near.share < _AS_MUCH * found.share:
         return None
     own, every = found.rows.get_column("launches"), near.rows.get_column("launches")
-    shorter = own.sort()[len(own) // 2] >= _SHORTER * every.sort()[len(every) // 2]
+    shorter = not trains and own.sort()[len(own) // 2] >= _SHORTER * every.sort()[len(every) // 2]
     return near if shorter or int(every.sum()) >= _MORE * int(own.sum()) else None
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.iterations._units import stretches
+from kanalyze.analyses.iterations._units import between, running, stretches
 from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
@@ -15,18 +16,24 @@ if TYPE_CHECKING:
 #: Fewest updates.
 _FEWEST: Final = 4
 
-#: Most launches between two of an optimizer's that belong to one update, the largest tried first; and the least share
+#: Most launches between two of an optimizer's that belong to one update, the smallest tried first; and the least share
 #: of an update's launches that are the optimizer's.
-_APART: Final = tuple(1 << power for power in range(12, -1, -1))
+_APART: Final = tuple(1 << power for power in range(13))
 _OWN: Final = 0.5
 
-#: Share of updates that are alike, of repetitions that begin or end alike, and of those with a usual number of
-#: launches: up to so many times the median, or so small a part of it.
+#: Share of updates that launch the same, of those repetitions with a usual number of launches (up to so many times the
+#: median, or so small a part of it), and of launches in these; or of these with host copies.
 _NEARLY_ALL: Final = 0.8
 _USUAL: Final = 2
 
-#: Most kinds of updates: of several models in turn, or of gradients before parameters.
+#: Share of repetitions that begin alike: some begin with what is done now and then after an update.
+_MOST: Final = 0.6
+
+#: Most kinds of updates: of several models in turn, or of averages of parameters.
 _KINDS: Final = 4
+
+#: Greatest chance that so many repetitions have a usual number of launches by accident, as every other one has.
+_CHANCE: Final = 1e-4
 
 
 def between_updates(line: pl.DataFrame) -> tuple[tuple[object, ...], pl.DataFrame] | None:
@@ -39,7 +46,8 @@ def between_updates(line: pl.DataFrame) -> tuple[tuple[object, ...], pl.DataFram
     for updates in _updates(line):
         kinds = _kinds(updates)
         own = updates.filter(pl.col("word").is_in(kinds[:1]))
-        if own.height < _FEWEST:
+        same = own.get_column("sum").value_counts().get_column("count").max()
+        if own.height < _FEWEST or not isinstance(same, int) or same < _NEARLY_ALL * own.height:
             continue
         # the first one may launch something else: it has nothing to build on
         before = updates.filter(pl.col("stop") <= own.item(0, "first"), ~pl.col("word").is_in(kinds)).tail(1)
@@ -63,45 +71,56 @@ def _kinds(updates: pl.DataFrame) -> list[int]:
 def _updates(line: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Updates by how far apart an optimizer's launches are, if most of what each holds is its own.
 
-    Columns: first and stop (places), word (sum of the names of its own launches).
+    Columns: first and stop (places), word (the name of its first own launch), sum (of the names of all of these).
     """
     at = line.get_column("optimizer").arg_true()
     own = pl.DataFrame({"at": at, "code": gathered(line.get_column("alike"), at)})
     apart = pl.col("at").cast(pl.Int64).diff() - 1
-    before = 0
+    before = len(at) + 1
     for most in _APART:
         number = (apart > most).fill_null(value=False).cum_sum()
         updates = own.group_by(number.alias("update"), maintain_order=True).agg(
             pl.col("at").first().alias("first"),
             (pl.col("at").last() + 1).alias("stop"),
-            pl.col("code").sum().alias("word"),
+            pl.col("code").first().alias("word"),
+            pl.col("code").sum().alias("sum"),
         )
         held = int(updates.select((pl.col("stop") - pl.col("first")).sum()).item() or 0)
-        if updates.height > before and own.height >= _OWN * held:
+        if updates.height < before and own.height >= _OWN * held:
             yield updates
         before = updates.height
 
 
 def _repetitions(line: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame | None:
-    """The repetitions that end with each of `updates`; None where neither ends are alike, or they have any size."""
+    """The repetitions that end with each of `updates`; None where they do not begin alike, or have any size."""
     begins, names = _after(line, updates.get_column("stop")), line.get_column("loose")
     rows = pl.DataFrame({"first": begins.shift(1, fill_value=0), "stop": begins})
     known = rows.slice(1)
-    ends = updates.get_column("first").slice(1) - 1
-    first, last = (gathered(names, side).value_counts(sort=True) for side in (known.get_column("first"), ends))
-    alike = int(first.item(0, "count")) >= _NEARLY_ALL * known.height
-    if not alike and int(last.item(0, "count")) < _NEARLY_ALL * known.height:
+    first = gathered(names, known.get_column("first")).value_counts(sort=True)
+    if int(first.item(0, "count")) < _MOST * known.height:
         return None
     size = pl.col("stop").cast(pl.Int64) - pl.col("first")
     median = float(known.select(size.median()).item())
     usual = size.is_between(median / _USUAL, median * _USUAL)
-    if known.select(usual.mean()).item() < _NEARLY_ALL:
+    if not _usual_enough(line, known.with_columns(usual=usual, size=size)):
         return None
-    if alike:
-        rows = _without_lead(rows, (names == first.item(0, names.name)).arg_true(), median)
-    rows = rows.with_columns(usual=usual)
-    begun = 0 if alike and rows.item(0, "usual") else 1  # nothing else tells where the first one begins
-    return rows.slice(begun).select("first", "stop", "usual", stretches())
+    rows = _without_lead(rows, (names == first.item(0, names.name)).arg_true(), median)
+    rows = rows.with_columns(usual=usual).filter(size <= median * _USUAL)
+    return rows.select("first", "stop", "usual", stretches())
+
+
+def _usual_enough(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
+    """Whether nearly all repetitions are usual, and these are no parts of what the others are."""
+    usual = rows.filter("usual")
+    share = usual.height / rows.height
+    other = 1 - share
+    distance = share * log(2 * share) + (other * log(2 * other) if other else 0.0)  # from what every other one has
+    if share < _NEARLY_ALL or rows.height * distance < -log(_CHANCE):
+        return False
+    copied = running(line.get_column("copies").cast(pl.UInt32))
+    held = between(copied, usual.get_column("first"), usual.get_column("stop"))
+    most = int(usual.get_column("size").sum()) >= _NEARLY_ALL * int(rows.get_column("size").sum())
+    return most or int((held > 0).sum()) >= _NEARLY_ALL * usual.height
 
 
 def _without_lead(rows: pl.DataFrame, begins: pl.Series, median: float) -> pl.DataFrame:

@@ -88,6 +88,88 @@ def test_parameters_updated_one_by_one_are_parts_of_an_update():
     assert frame(program).get_column("start").to_list() == program.begun
 
 
+def varied(random, number, names=6):
+    """Kernels of which some are chosen by the shape of the data."""
+    drawn = [
+        [f"gemm {random.randrange(names)}", "add", f"gemm {random.randrange(names)}", "gelu"] for _ in range(number)
+    ]
+    return [Launch(name) for four in drawn for name in four]
+
+
+def fsdp(random):
+    """Parameters are gathered by copies of lists before each layer."""
+    gather = [Launch("multi_tensor_apply_kernel<CopyFunctor>"), Launch("ncclAllGather"), Launch("split")]
+    forward = [launch for _ in range(8) for launch in gather + varied(random, 3)]
+    backward = [launch for _ in range(8) for launch in [*gather, *varied(random, 6), Launch("ncclReduceScatter")]]
+    return [copy_in(pause=60_000), *forward, Launch("loss"), *backward, Launch(NORM), Launch(SGD), copy_out()]
+
+
+def large(random):
+    """A model so large that its update launches more than all else."""
+    update = [Launch(f"multi_tensor_apply_kernel<{one}>") for one in ("lerp", "adam") for _ in range(150)]
+    return [copy_in(pause=60_000), Launch("embedding"), *varied(random, random.randrange(40, 75)), *update, copy_out()]
+
+
+def pair(random):
+    """Two models in turn that are updated by the same kernel, and a kernel more now and then."""
+    more = [Launch(f"split {number}") for number in range(random.randrange(1, 4) if random.random() < 0.2 else 0)]
+    half = [*layer(3, size=8), *more, *layer(2, "back", 8), Launch("reduce"), Launch("fused adam")]
+    return [copy_in(pause=60_000), *half, Launch("normal"), *half, copy_out()]
+
+
+@pytest.mark.parametrize("step", [fsdp, large, pair])
+def test_an_iteration_is_neither_a_part_of_a_step_nor_several(step):
+    random = Random(5)  # noqa: S311 - no secret depends on it
+    program = Program(jitter=random).then(BOOT)
+    for _ in range(4):
+        evaluation = [launch for _ in range(10) for launch in [Launch("embedding"), *varied(random, 30), copy_out()]]
+        program.iterations(*(step(random) for _ in range(10))).then(evaluation if step is large else [])
+    rows = frame(program)
+    assert len({*program.begun} & {*rows.get_column("start")}) >= 39
+    assert rows.height <= 40
+
+
+def test_averages_of_parameters_now_and_then_are_part_of_an_update():
+    random = Random(6)  # noqa: S311 - no secret depends on it
+    average = [Launch("multi_tensor_apply_kernel<lerp>")]
+    steps = [
+        [*one[:-1], *(average if number % 10 == 9 else []), one[-1]] for number, one in enumerate(texts(random, 40))
+    ]
+    program = Program(jitter=random).then(BOOT).iterations(*steps)
+    assert frame(program).get_column("start").to_list() == program.begun
+
+
+def test_layers_updated_as_their_gradients_arrive_are_no_iterations():
+    random = Random(7)  # noqa: S311 - no secret depends on it
+    program = Program(jitter=random).then(BOOT)
+    for _ in range(40):
+        back = [launch for _ in range(12) for launch in [Launch("mul"), *varied(random, 1), Launch("adam")]]
+        program.then([copy_in(pause=60_000), *varied(random, random.randrange(20, 30)), Launch("loss"), *back])
+    assert frame(program).is_empty()
+
+
+@pytest.mark.parametrize("updates", [4, 6, 8, 12])
+def test_few_updates_anywhere_are_none(updates):
+    for seed in range(20):
+        random = Random(seed)  # noqa: S311 - no secret depends on it
+        launches = random_launches(random, ["gemm", "add", "copy"], [9, 1, 1], 400)
+        for at in random.sample(range(400), updates):
+            launches.insert(at, Launch("adam"))
+        assert frame(Program().then(launches)).is_empty()
+
+
+def test_a_transform_of_that_name_is_no_optimizer():
+    random = Random(8)  # noqa: S311 - no secret depends on it
+
+    def token(number):
+        attention = Launch("mla" if number % 2 else "mla pad")
+        block = [Launch("norm"), Launch("fast_hadamard_transform"), attention, *varied(random, 1)]
+        return [Launch("embedding", pause=50_000), *block * 6, Launch("argmax"), copy_out()]
+
+    program = Program(jitter=random).then(BOOT).iterations(*map(token, range(80)))
+    assert frame(program).get_column("start").to_list() == program.begun
+
+
 def test_how_many_values_are_loaded_at_once_makes_no_other_iteration():
     def step(number):
         width = 4 if number // 2 % 2 else 2
