@@ -105,8 +105,7 @@ def _repetitions(line: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame | No
     if not _usual_enough(line, known.with_columns(usual=usual, size=size)):
         return None
     rows = _without_lead(rows, (names == first.item(0, names.name)).arg_true(), median)
-    rows = rows.with_columns(usual=usual).filter(size <= median * _USUAL)
-    return rows.select("first", "stop", "usual", stretches())
+    return rows.select("first", "stop", usual.alias("usual"), stretches())
 
 
 def _usual_enough(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
@@ -126,15 +125,16 @@ def _usual_enough(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
 def _without_lead(rows: pl.DataFrame, begins: pl.Series, median: float) -> pl.DataFrame:
     """Takes from large repetitions, and the first one, what comes before the last place where one may begin.
 
-    `begins` are the places of launches with which repetitions begin.
+    Without those in which none fits. `begins` are the places of launches with which repetitions begin.
     """
     latest = rows.get_column("stop").cast(pl.Int64) - int(median / _USUAL)
     at = begins.cast(pl.Int64).search_sorted(latest, side="right").cast(pl.Int64) - 1
     begin = gathered(begins, at.set(at < 0, None).cast(pl.UInt32)).alias("begin")
     stop, most = pl.col("stop").cast(pl.Int64), median * _USUAL
-    fits = (pl.col("begin") >= pl.col("first")) & (stop - pl.col("begin") <= most)
+    fits = ((pl.col("begin") >= pl.col("first")) & (stop - pl.col("begin") <= most)).fill_null(value=False)
     lead = (stop - pl.col("first") > most) | (pl.int_range(pl.len()) == 0)
-    return rows.with_columns(begin).select(pl.when(lead & fits).then("begin").otherwise("first").alias("first"), "stop")
+    rows = rows.with_columns(begin).with_columns(lead=lead, fits=fits).filter(~pl.col("lead") | pl.col("fits"))
+    return rows.select(pl.when("lead").then("begin").otherwise("first").alias("first"), "stop")
 
 
 def _after(line: pl.DataFrame, stops: pl.Series) -> pl.Series:
