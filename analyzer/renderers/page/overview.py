@@ -59,6 +59,9 @@ _PARTS_BESIDE: Final = 2
 _LEAST_INSIDE: Final = 0.1
 _BETWEEN: Final = "(between them)"
 
+#: What kernels are called that a graph launched, where only the whole graph was recorded.
+_GRAPHS: Final = "CUDA graphs"
+
 #: What an iteration is called in titles, where its name is longer than this.
 _ITERATION: Final = "iteration"
 _LONGEST_NAME: Final = 24
@@ -214,11 +217,11 @@ def _detail(found: Overview, per: PerIteration, bucket: str, device: int, rows: 
 
 
 def _families(found: Overview) -> str:
-    """The kernel families with most time, as shares of kernel time without communication."""
+    """The kernel families with most time, and whole graphs, as shares of kernel time without communication."""
     table = found.tables.get("hot_kernels")
     if table is None or table.is_empty():
         return ""
-    known = table.filter(pl.col("family").is_not_null() & (pl.col("family") != _COMMUNICATION))
+    known = table.with_columns(pl.col("family").fill_null(_GRAPHS)).filter(pl.col("family") != _COMMUNICATION)
     whole = int(known.get_column("exclusive_ns").sum())
     sums = known.group_by("family").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "family", descending=True)
     told = [f"{family} {ns / max(whole, 1):.0%}".replace("%", " %") for family, ns in sums.iter_rows()]

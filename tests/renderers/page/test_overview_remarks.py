@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.renderers.page.overview import _first_remark, _per, _to_do
+from kanalyze.renderers.page.overview import _families, _first_remark, _per, _to_do
 from kanalyze.renderers.page.time import health_line
 from kanalyze.window import PerIteration, Window
 
@@ -47,3 +47,9 @@ def test_of_what_a_tool_says_the_health_line_has_the_first_sentence():
     said = ["nsys: Tracing cuDNN 91.9 is not supported.Loading '/a/b.so' failed: no such file.", "launches without one"]
     health = pl.DataFrame({"check": said, "count": [2, 3], "doubt": [True, True]})
     assert health_line(health) == "health: 2 nsys: Tracing cuDNN 91.9 is not supported; 3 launches without one"
+
+
+def test_whole_graphs_are_a_part_of_the_kernels_time():
+    times = {"gemm": 3, "communication": 9, None: 1}
+    table = pl.DataFrame({"family": [*times], "exclusive_ns": [*times.values()]})
+    assert _families(SimpleNamespace(tables={"hot_kernels": table})) == "gemm 75 %, CUDA graphs 25 %"
