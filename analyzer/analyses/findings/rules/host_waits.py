@@ -177,8 +177,7 @@ def _prepares(report: Report, device: int, data: dict[ThreadKey, pl.DataFrame], 
         f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
         f"GPU: {_took(per, stake, share)}. {_AHEAD}"
     )
-    spans = pl.concat([part.with_columns(_keys(key)).select(*THREAD, "start", "end") for key, part in data.items()])
-    sums = host_by_culprit(report, spans).rename({"told_ns": "ns"})
+    sums = host_by_culprit(report, pl.concat(_with_threads(data))).rename({"told_ns": "ns"})
     rows = sums.with_columns(gaps=pl.lit(1, dtype=pl.Int64), longest_ns=pl.lit(None, dtype=pl.Int64))
     advice = "The GPU waits until the host copies the next data to it", *_PREFETCH[in_pytorch(report)], False
     return _told_of(device, stake, text, _told_phases(rows, per.each), advice)
@@ -361,8 +360,7 @@ def _phases(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame]) ->
     """
     rows = culprits(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
     held = [] if device not in context_culprits(report) else [context_culprits(report)[device]]
-    spans = [part.with_columns(_keys(key)).select(*THREAD, "start", "end") for key, part in told.items() if part.height]
-    if spans:
+    if spans := _with_threads(told):
         held.append(host_by_culprit(report, pl.concat(spans)))
     if not held:
         return rows
@@ -373,6 +371,11 @@ def _phases(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame]) ->
     return left.with_columns(ns.alias("ns"), longest.alias("longest_ns")).sort(
         "ns", descending=True, maintain_order=True
     )
+
+
+def _with_threads(parts: dict[ThreadKey, pl.DataFrame]) -> list[pl.DataFrame]:
+    """Span sets by thread, each with the columns of its thread; without the empty ones."""
+    return [part.with_columns(_keys(key)).select(*THREAD, "start", "end") for key, part in parts.items() if part.height]
 
 
 def _keys(key: ThreadKey) -> list[pl.Expr]:
