@@ -36,9 +36,10 @@ def in_threads(work: Callable[[J], T], jobs: Sequence[J], *, small: bool = False
         yield from pool.map(alone if small or len(jobs) >= most else work, jobs)
 
 
-#: Thresholds in events: from so many calls or kernels on, tables are made in parallel; with more than so many kernels,
-#: or so many calls, operators and Python functions, one after the other, to save memory.
-_WORTH_WHILE: Final = 1 << 14
+#: Thresholds in events: from so many calls or kernels on, tables are made in parallel: below, threads wait for Python's
+#: lock (benchmarks/). With more than so many kernels, or so many calls, operators and Python functions, one after the
+#: other, to save memory.
+_WORTH_WHILE: Final = 1 << 19
 _MANY: Final = 1 << 20
 _MANY_ON_HOST: Final = 1 << 22
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -282,7 +282,7 @@ class SqliteConnection:
                 raise ClosedReportError.of(self._path, sql)
             if self._connection is None:
                 self._connection = self._connect()
-            found = self._connection.execute(sql).fetchall()
+            found = _fetched(self._connection, sql)
         _used(self)
         return found
 
@@ -318,7 +318,6 @@ class SqliteConnection:
             connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
         except sqlite3.Error as error:
             raise UnreadableReportError.because(self._path, str(error)) from error
-        connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
         try:
             connection.execute("PRAGMA cell_size_check = ON")
         except sqlite3.Error as error:
@@ -334,6 +333,17 @@ class SqliteConnection:
         if self._seen not in {None, seen}:
             raise UnreadableReportError.because(self._path, "it changed since it was first read")
         self._seen = seen
+
+
+def _fetched(connection: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
+    """All rows of a query; what is no UTF-8 in them is replaced, for which Python has to look at each text itself."""
+    try:
+        return connection.execute(sql).fetchall()
+    except sqlite3.OperationalError as error:
+        if "UTF-8" not in str(error):
+            raise
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    return connection.execute(sql).fetchall()
 
 
 def _used(connection: SqliteConnection) -> None:
