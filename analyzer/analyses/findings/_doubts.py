@@ -18,7 +18,7 @@ from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, rows_at
 from kanalyze.columns.ordering import repeated
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
@@ -288,10 +288,16 @@ def pairing(report: Report) -> list[Check]:
     ]
 
 
+#: Calls that set memory. One is of 0 bytes if it returned in less than this part of the time of any that set some.
+_SETTING: Final = re.compile(r"(?:cuda|cu)Memset")
+_NOTHING: Final = 0.75
+
+
 def unused_launches(report: Report) -> pl.DataFrame:
     """Launching calls that no operation refers to: columns dur_ns and captured (inside a capture on their thread).
 
     Of calls with one correlation id, such as those of two interfaces inside each other, one is referred to for all.
+    Calls that set 0 bytes, as libraries make them, launch nothing, and are not among them.
     """
     key = ["process_id", "correlation_id"]
     calls = report.kind("api").select("name", *key, "thread_id", "start_ns", "dur_ns")
@@ -301,6 +307,10 @@ def unused_launches(report: Report) -> pl.DataFrame:
     found = calls.filter(lost.scatter(used, False))  # noqa: FBT003 - polars has no name for it
     if found.height:
         found = found.join(calls.select(pl.col(key).gather(used)), on=key, how="anti").sort("start_ns")
+        setting = pl.col("name").is_in(names_that(report, _SETTING.match))
+        shortest = rows_at(calls, used).filter(setting).get_column("dur_ns").min()
+        nothing = setting & (pl.col("dur_ns") < _NOTHING * pl.lit(shortest, pl.Int64))
+        found = found.filter(~nothing.fill_null(value=False))
     spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
     last = found.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
     return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))

@@ -1,8 +1,8 @@
 """Plan of the page's reading: what is read before its analyses begin, and when a large report's tables go again.
 
-A report is read at once, from half a million calls on in two threads. A large one would not fit: each table of the page
-is read when its turn comes (:func:`kanalyze.analyses.shared.requirements.require`), and what only one of them needs goes
-after it.
+A report is read at once, from half a million calls on in two threads. A large one would not fit: each table of the
+page is read when its turn comes (:func:`kanalyze.analyses.shared.requirements.require`), and what only one of them
+needs goes after it.
 """
 
 from __future__ import annotations

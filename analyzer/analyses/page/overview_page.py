@@ -204,7 +204,7 @@ def overview(
     if beside is not None and main in times and "hot_kernels" in tables:
         told = {name for one in usual for name in one.names}
         usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
-    findings = _worth_doing(view, usual, times)
+    findings = _worth_doing(view, usual, times, spans)
     answer = page_answer(view, spans, tables) if steady is None else _answer(steady, tables, findings)
     sampled = sampled_beside(report, view) if "ledger" in tables else ""
     return Overview(
@@ -225,11 +225,12 @@ def overview(
     )
 
 
-def _worth_doing(view: Report, found: list[Finding], times: dict[int, int]) -> list[Finding]:
+def _worth_doing(view: Report, found: list[Finding], times: dict[int, int], spans: pl.DataFrame) -> list[Finding]:
     """The findings on a part, what gains most first; without those that gain less than a hundredth of its `times`."""
     told = with_replays(view, found, MOST_REPLAYED)
-    worth = (one for one in told if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0))
-    return sorted(worth, key=_rank, reverse=True)
+    worth = [one for one in told if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)]
+    busy = dict(spans.select("device", pl.col("busy_ns") / pl.col("window_ns")).iter_rows())
+    return sorted(worth, key=lambda one: _rank(one, busy.get(one.device, 1.0)), reverse=True)
 
 
 def _usual_times(ledger: pl.DataFrame) -> dict[int, int]:
@@ -238,9 +239,10 @@ def _usual_times(ledger: pl.DataFrame) -> dict[int, int]:
     return {int(device): int(ns) for device, ns in usual.iter_rows()}
 
 
-def _rank(finding: Finding) -> float:
-    """Sort key of findings, the largest first."""
-    return finding.gain_ns * (_VAGUE if finding.vague else _COUNTS.get(finding.rule, 1.0))
+def _rank(finding: Finding, busy: float) -> float:
+    """Sort key of findings, the largest first; of those that no replay was made of, shorter kernels count as `busy`."""
+    counts = busy if finding.shortens and finding.replayed_ns is None else _COUNTS.get(finding.rule, 1.0)
+    return finding.gain_ns * (_VAGUE if finding.vague else counts)
 
 
 def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.renderers.page.time import Ledger, Page, Topic
+    from kanalyze.renderers.page.time import First, Ledger, Page, Topic
     from kanalyze.renderers.text.grid import Chapter, Grid, Section
 
 _NAME: Final = 72
@@ -112,11 +112,17 @@ def _first(found: Page, names: dict[str, str]) -> list[str]:
     if not found.first:
         return []
     items = "".join(
-        f"<li><b>{html(one.worth)}</b>{f' (→ {html(one.saved)})' if one.saved else ''} {html(one.headline(names))} "
-        f"<span class='dim'>{html(f'{one.finding.action} → kanalyze {one.more}')}</span></li>"
+        f"<li>{_told(one, names)} <span class='dim'>{html(f'{one.finding.action} → kanalyze {one.more}')}</span></li>"
         for one in found.first
     )
     return [f"<h4>What to do first <span class='dim'>{html(found.first_remark)}</span></h4><ul>{items}</ul>"]
+
+
+def _told(first: First, names: dict[str, str]) -> str:
+    saved = f" (→ {html(first.saved)})" if first.saved else ""
+    return "; ".join(
+        f"<b>{html(one.worth)}</b>{saved if one is first else ''} {html(one.headline(names))}" for one in first.told()
+    )
 
 
 def _findings(found: Page, names: dict[str, str]) -> list[str]:

@@ -122,11 +122,15 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
 
 
 def _first(first: First, names: dict[str, str]) -> str:
+    saved = f" (→ {first.saved})" if first.saved else ""
+    said = "; ".join(f"**{one.worth}**{saved if one is first else ''} {_headline(one, names)}" for one in first.told())
+    return f"- {said}: {markdown(first.finding.action)} ({code(f'kanalyze {first.more}')})"
+
+
+def _headline(first: First, names: dict[str, str]) -> str:
     finding = first.finding
     said = first._replace(finding=finding._replace(headline=markdown(finding.headline), where=markdown(finding.where)))
-    saved = f" (→ {first.saved})" if first.saved else ""
-    told = f"{said.headline(names)}: {markdown(finding.action)} ({code(f'kanalyze {first.more}')})"
-    return f"- **{first.worth}**{saved} {told}"
+    return said.headline(names)
 
 
 def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:

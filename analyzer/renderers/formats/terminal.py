@@ -243,23 +243,26 @@ def _first(page: Page, look: Look, names: dict[str, str]) -> list[str]:
     lines = ["", _title("WHAT TO DO FIRST", page.first_remark, look)]
     if not page.first:
         return [*lines, f"{_INDENT}Nothing that gains a hundredth of it."]
-    wide = max(len(told) for one in page.first for told in (one.worth, one.saved))
+    wide = max(len(told) for one in page.first for told in (*(part.worth for part in one.told()), one.saved))
     for one in page.first:
         space = look.width - wide - 2 * len(_INDENT)
-        body = wrapped(one.headline(names), space)
         action = one.finding.action
         told = (
             [action, one.more]
-            if len(action) + len(one.more) + 4 > space
+            if len(action) + len(one.more) + 2 > space
             else [f"{action}{one.more.rjust(space - len(action))}"]
         )
         dim = [
             look.paint(line, _DIM) for text in told for line in (wrapped(text, space) if len(text) > space else [text])
         ]
         saved = f"→ {one.saved}" if one.saved else ""
-        beside = [f"{_INDENT}{look.paint(one.worth.rjust(wide), _BOLD)}", saved.rjust(wide + len(_INDENT))]
+        parts = [
+            (f"{_INDENT}{look.paint(part.worth.rjust(wide), _BOLD)}", wrapped(part.headline(names), space))
+            for part in one.told()
+        ]
         empty = " " * (wide + len(_INDENT))
-        lines += [f"{left}{_INDENT}{line}" for left, line in zip_longest(beside, [*body, *dim], fillvalue=empty)]
+        for left, body in [*parts, (saved.rjust(wide + len(_INDENT)), dim)]:
+            lines += [f"{at}{_INDENT}{line}" for at, line in zip_longest([left], body, fillvalue=empty)]
     return lines
 
 

@@ -111,7 +111,8 @@ def _plain_topic(topic: Topic) -> Topic:
 def _plain_first(first: First) -> First:
     finding = first.finding
     headline, action, where = map(outlets.line, (finding.headline, finding.action, finding.where))
-    return first._replace(finding=finding._replace(headline=headline, action=action, where=where))
+    beside = None if first.beside is None else _plain_first(first.beside)
+    return first._replace(finding=finding._replace(headline=headline, action=action, where=where), beside=beside)
 
 
 def _plain_chapter(chapter: Chapter) -> Chapter:

@@ -83,7 +83,8 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
 
     def page(top: int) -> Page:
         parts = [_kernels(found, per, top), _ranges(found, per, top + 1) or _operators(found, per, top)] if top else []
-        findings = found.findings[:top] if top > ROWS else _to_do(found.findings)[: _FINDINGS if top else _FEWEST]
+        to_do = _to_do(found.findings)[: _FINDINGS if top else _FEWEST]
+        findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
         return Page(
             heading=heading,
             health="",
@@ -93,8 +94,8 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
             topics=[],
             cannot_tell=[],  # the answer says what lacks
             more=more,
-            first=[_finding(one, per) for one in findings],
-            first_remark=_first_remark(per, findings),
+            first=[_finding(one, per, beside) for one, beside in findings],
+            first_remark=_first_remark(per, [one for one, _ in findings]),
             blocks=blocks,
             overview=True,
         )
@@ -335,19 +336,28 @@ def _operators(found: Overview, per: PerIteration, top: int) -> Section | None:
     return Section("OPERATORS", of(len(rows), table.height, remark), Grid(heads, rows, cut=True))
 
 
-def _to_do(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings without those whose action an earlier one has: what gains most says what to do."""
-    first: dict[str, Finding] = {}
+#: The finding on host time, which is none of the time that another one is about.
+_OF_HOST: Final = "host-computes"
+
+
+def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
+    """The first finding of each action, what gains most before others, and one on other time with the same action."""
+    by_action: dict[str, list[Finding]] = {}
     for one in findings:
-        first.setdefault(one.brief.action, one)
-    return list(first.values())
+        by_action.setdefault(one.brief.action, []).append(one)
+    found = []
+    for first, *others in by_action.values():
+        beside = (one for one in others if (one.rule == _OF_HOST) != (first.rule == _OF_HOST))
+        found.append((first, next(beside, None)))
+    return found
 
 
-def _finding(finding: Finding, per: PerIteration) -> First:
+def _finding(finding: Finding, per: PerIteration, beside: Finding | None = None) -> First:
     brief = finding.brief
     sign = "≤ " if finding.at_most else ""
     saved = "" if finding.replayed_ns is None else per.mean_time(finding.replayed_ns)
-    return First(f"{sign}{per.mean_time(finding.at_stake_ns)}", brief, f"explain {finding.rule}", saved)
+    other = None if beside is None else _finding(beside, per)
+    return First(f"{sign}{per.mean_time(finding.at_stake_ns)}", brief, f"explain {finding.rule}", saved, other)
 
 
 def _first_remark(per: PerIteration, findings: Sequence[Finding]) -> str:

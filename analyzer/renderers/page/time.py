@@ -126,13 +126,19 @@ class Topic(NamedTuple):
 class First(NamedTuple):
     """One thing to do first: the time that it takes, the finding with headline and action, and where to read on.
 
-    `saved` is what a replay says that it saves; empty where none was made.
+    `saved` is what a replay says that it saves; empty where none was made. `beside` is one about other time with the
+    same action.
     """
 
     worth: str
     finding: Finding
     more: str
     saved: str = ""
+    beside: First | None = None
+
+    def told(self) -> list[First]:
+        """What one action is for: this one, and the one beside it."""
+        return [self] if self.beside is None else [self, self.beside]
 
     def headline(self, names: dict[str, str]) -> str:
         """The headline and where it lies, with kernel names shortened by `names`."""
@@ -172,7 +178,10 @@ def short_names(page: Page, width: int) -> dict[str, str]:
     Two kernels that differ never have the same short form.
     """
     tables = [name for section in page.sections for name in section.grid.names()]
-    findings = [*(topic.finding for topic in page.topics), *(first.finding for first in page.first)]
+    findings = [
+        *(topic.finding for topic in page.topics),
+        *(one.finding for first in page.first for one in first.told()),
+    ]
     told = [name for finding in findings for name in finding.names]
     names = list(dict.fromkeys([*tables, *told, *(chapter.name for chapter in page.chapters)]))
     return dict(zip(names, shorten(names, width), strict=True))

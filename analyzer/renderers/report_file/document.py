@@ -276,16 +276,23 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
 def _first(one: First, found: FilePage[Shown], names: dict[str, str], tables: set[str]) -> dict[str, Any]:
     finding = one.finding
     return {
-        "worth": one.worth,
+        "told": [_told(part, names, tables) for part in one.told()],
         "saved": one.saved,
-        "headline": one.headline(names),
         "action": finding.action,
-        "text": finding.text.format(*(names[name] for name in finding.names)),
         "remedy": finding.remedy.format(),
         "more": one.more,
-        "table": finding.table if finding.table in tables else "",
         "find": drawn_name(finding.names[0]) if finding.names and _is_drawn(finding.names[0], found.timeline) else "",
         "window": _window(found),
+    }
+
+
+def _told(one: First, names: dict[str, str], tables: set[str]) -> dict[str, str]:
+    finding = one.finding
+    return {
+        "worth": one.worth,
+        "headline": one.headline(names),
+        "text": finding.text.format(*(names[name] for name in finding.names)),
+        "table": finding.table if finding.table in tables else "",
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kanalyze.analyses.findings.health import health
 from kanalyze.window import Window
-from support.build import call, graph, host, kernel, memcpy, nvtx, overhead, report
+from support.build import call, graph, host, kernel, memcpy, memset, nvtx, overhead, report
 from support.counters import measured
 
 LAUNCH = "cudaLaunchKernel_v7000"
@@ -217,3 +217,13 @@ def test_without_devices_only_events_are_looked_at_and_of_counters_only_names():
         "kernels without LaunchStats",
     ]
     assert found.select("count", "ns", "doubt").rows() == [(0, 0, False), (1, None, True), (1, None, True)]
+
+
+MEMSET = "cudaMemsetAsync"
+
+
+def test_a_memset_that_returns_sooner_than_any_that_sets_something_is_of_no_bytes():
+    some = [call(MEMSET, 31, 41, correlation=2), memset(41, 44, correlation=2)]
+    assert wrong(*some, call(MEMSET, 50, 57, correlation=3)) == []
+    assert wrong(*some, call(MEMSET, 50, 58, correlation=3)) == [("launches without an operation", 1, 8, True)]
+    assert wrong(call(MEMSET, 50, 51, correlation=3)) == [("launches without an operation", 1, 1, True)]

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kanalyze.analyses.page.overview_page import overview
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.page.overview_page import _rank, overview
 from kanalyze.readers import read
 from kanalyze.renderers.page.overview import overview_page
 from support.build import call, graph, kernel, nvtx, report
@@ -100,7 +101,27 @@ def test_who_replays_graphs_is_not_told_to_replay_graphs():
     assert told.action.format() == "more work in each CUDA graph; launch the next one before you wait"
     kernels = loop([40_000] * 10, [20_000] * 10, many=4)
     told = next(one for one in overview(report(kernels)).findings if one.rule == "host-computes").brief
-    assert told.action.format() == "fuse kernels, or replay them as a CUDA graph"
+    assert told.action.format() == "fuse them, or use cudaStreamBeginCapture"
+
+
+def test_who_replays_some_graphs_is_told_to_compile_the_rest():
+    """Whatever ran before the steps."""
+    kernels = loop([40_000] * 10, [20_000] * 10, many=4)
+    graphs = [
+        replace(one, start=one.start + 26_000, end=one.end + 26_000)
+        for one in loop([40_000] * 10, [2_000] * 10, kind=graph)
+    ]
+    found = overview(report(_numbered([*kernels, *(one for one in graphs if one.kind != "range")])))
+    told = next(one for one in found.findings if one.rule == "host-computes").brief
+    assert told.action.format() == "capture what is in no CUDA graph yet"
+
+
+def test_shorter_kernels_count_little_while_the_gpu_waits_for_the_host():
+    shorter, other = (
+        Finding(rule, 0, 100, "text", "remedy", "table", shortens=rule == "tail") for rule in ("tail", "x")
+    )
+    assert (_rank(shorter, 0.25), _rank(other, 0.25)) == (25, 100)
+    assert _rank(shorter._replace(replayed_ns=80), 0.25) == 80
 
 
 @pytest.mark.parametrize(

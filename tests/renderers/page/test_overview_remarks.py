@@ -34,8 +34,19 @@ def test_without_a_replay_nothing_is_saved_by_one():
 
 def test_of_findings_with_the_same_remedy_the_first_is_a_thing_to_do():
     remedies = {"graph-candidate": "compile", "launch-bound": "compile", "tail": "batches"}
+    assert _rules(remedies) == [("graph-candidate", None), ("tail", None)]
+
+
+def test_host_time_stands_beside_launches_that_the_same_remedy_is_for():
+    remedies = {"launch-bound": "compile", "graph-candidate": "compile", "tail": "batches", "host-computes": "compile"}
+    assert _rules(remedies) == [("launch-bound", "host-computes"), ("tail", None)]
+    remedies = {"host-computes": "compile", "launch-bound": "compile", "graph-candidate": "compile"}
+    assert _rules(remedies) == [("host-computes", "launch-bound")]
+
+
+def _rules(remedies):
     found = [Finding(rule, 0, 5, "text", "remedy", "table", action=action) for rule, action in remedies.items()]
-    assert [one.rule for one in _to_do(found)] == ["graph-candidate", "tail"]
+    return [(one.rule, other and other.rule) for one, other in _to_do(found)]
 
 
 @pytest.mark.parametrize(("each", "told"), [("train_step", "train_step"), ("a" * 25, "iteration"), (None, "iteration")])

@@ -67,6 +67,8 @@ class Finding(NamedTuple):
             where this report does not tell enough.
         replayed_ns: What the window gets shorter by, by a replay with that change; None where none was made.
         vague: Whether it says what the ledger says, without a cause of its own.
+        shortens: Whether its remedy makes kernels shorter and nothing else, which gains little while the device waits
+            for the host.
     """
 
     rule: str
@@ -83,6 +85,7 @@ class Finding(NamedTuple):
     mending: Callable[[Report], Mending | None] | None = None
     replayed_ns: int | None = None
     vague: bool = False
+    shortens: bool = False
 
     @property
     def definition(self) -> str:

@@ -285,8 +285,19 @@ def pageable_copies(report: Report) -> pl.DataFrame:
     Besides the columns of :func:`asynchronous_copies`: spared and until, the host interval that pinned memory would
     save.
     """
-    found = _pageable(report)
-    return found.join(_by_round(report.whole), on="row", how="left", maintain_order="left")
+    found = _pageable(report).join(_by_round(report.whole), on="row", how="left", maintain_order="left")
+    return found.with_columns(_when_in_iterations(report).alias("when"))
+
+
+def _when_in_iterations(report: Report) -> pl.Expr:
+    """What `when` says of copies in the window: those outside of all rounds recur where they are in most iterations."""
+    window, number = report.scope.window, per_iteration(report).iterations
+    if window is None or number is None or window.start_ns is None or window.end_ns is None:
+        return pl.col("when")
+    once = pl.col("when") == WHEN[1]
+    part = (pl.col("start") - window.start_ns) * number // max(window.end_ns - window.start_ns, 1)
+    seen = pl.when(once).then(part).drop_nulls().n_unique().over("device", "detail")
+    return pl.when(once & (2 * seen > number)).then(pl.lit(WHEN[2])).otherwise("when")
 
 
 def took() -> pl.Expr:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import device_operations, operations, used_devices
+from kanalyze.analyses.device._operations import operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._before_data import idle_before_data
+from kanalyze.analyses.findings.rules._launch_less import launch_less
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
 from kanalyze.analyses.findings.rules._sites import main_site
 from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, in_pytorch, per_iteration, phase
@@ -238,7 +239,8 @@ def _advice(report: Report, device: int, phases: pl.DataFrame, stake: int) -> tu
     if _mostly_short(report, device, stake):
         many = per.plural(idle_sums(report)[device].short_host[1], "short stretch")
         headline = f"The GPU waits for the program in {many}"
-        return headline, *_LESS_OFTEN["graphs" if _in_graphs(report) else in_pytorch(report)], True
+        less = launch_less(report)
+        return headline, less.action, less.ahead, True
     if (waits := _new_kernels(per, phases)) is not None:
         remedy = (
             "What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep "
@@ -259,26 +261,7 @@ def _before_data(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame
     return {key: part for key, part in found.items() if part.height}
 
 
-#: Action and remedy for many short stretches: of CUDA graphs, and whether in PyTorch.
-_LESS_OFTEN: Final[dict[str | bool, tuple[str, str]]] = {
-    "graphs": (
-        "more work in each CUDA graph; launch the next one before you wait",
-        "The kernels are replayed as CUDA graphs: put more into each, and launch the next before you wait.",
-    ),
-    True: (
-        'torch.compile(model, mode="reduce-overhead"), or larger batches',
-        (
-            "Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with "
-            'mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.'
-        ),
-    ),
-    False: (
-        "fuse kernels, or replay them as a CUDA graph",
-        "Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.",
-    ),
-}
-
-#: The same where the device waits until the next data are copied to it.
+#: Action and remedy where the device waits until the next data are copied to it, by whether that is in PyTorch.
 _PREFETCH: Final = {
     True: (
         "DataLoader(…, num_workers=8, pin_memory=True, prefetch_factor=4)",
@@ -295,17 +278,6 @@ _PREFETCH: Final = {
         ),
     ),
 }
-
-
-def _in_graphs(report: Report) -> bool:
-    """Whether most of the window's kernel time is of CUDA graphs."""
-    nodes = report.kernel_config.filter(pl.col("graph_node_id").is_not_null()).get_column("event_id")
-    if not nodes.len() and not report.kind("graph").height:
-        return False
-    kernels = device_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"]))
-    ran = kernels.select("event_id", "kind", ns=pl.col("end") - pl.col("start"))
-    replayed = (pl.col("kind") == "graph") | pl.col("event_id").is_in(nodes.implode())
-    return bool(2 * ran.filter(replayed).get_column("ns").sum() > ran.get_column("ns").sum())
 
 
 def _new_kernels(per: PerIteration, phases: pl.DataFrame) -> str | None:

@@ -61,7 +61,7 @@ def low_occupancy(report: Report) -> list[Finding]:
         what = _REMEDIES[top["limiter"].split(", ")[0]]
         remedy = f"{what}. It helps where the kernel waits for latency, not where it waits for bandwidth."
         stake, names = total(shapes, "low_occupancy_ns"), (str(top["name"]),)
-        one = Finding("low-occupancy", device, stake, text, remedy, "occupancy", names)
+        one = Finding("low-occupancy", device, stake, text, remedy, "occupancy", names, shortens=True)
         headline = f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}"
         found.append(
             one._replace(
@@ -131,7 +131,7 @@ def small_grid(report: Report) -> list[Finding]:
         )
         stake, names = total(shapes, "idle_sm_ns"), (str(top["name"]),)
         action, remedy = _more_blocks(names[0], torch=in_pytorch(report))
-        one = Finding("small-grid", device, stake, text, remedy, "occupancy", names)
+        one = Finding("small-grid", device, stake, text, remedy, "occupancy", names, shortens=True)
         headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
         mending = partial(by_shape, device=int(device), shapes=shapes, stake="idle_sm_ns")
         found.append(one._replace(headline=headline, action=action, where=_place(report, one), mending=mending))
@@ -219,7 +219,7 @@ def tail(report: Report) -> list[Finding]:
         if in_pytorch(report):
             remedy = "Its grid follows the shapes: try other batch sizes or widths; or run other kernels beside it."
         stake, names = total(shapes, "tail_ns"), (str(top["name"]),)
-        one = Finding("tail", device, stake, text, remedy, "occupancy", names)
+        one = Finding("tail", device, stake, text, remedy, "occupancy", names, shortens=True)
         headline = f"A last wave leaves {percent(top['tail_share'])} idle: {{0}}"
         action = _EVEN[in_pytorch(report)].format(room=count(room))
         mending = partial(by_shape, device=int(device), shapes=shapes, stake="tail_ns")

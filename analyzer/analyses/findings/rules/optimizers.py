@@ -105,8 +105,10 @@ def _unfused(report: Report, steps: _Steps) -> list[Finding]:
         f"{told.time(waited)} of the GPU's idle time."
     )
     how = "fused=True" if known else "foreach=True"
-    action = f"{literal(steps.optimizer[:40]) or 'AdamW'}(…, {how})"
-    remedy = f"Give the optimizer {how}: {action}. torch.compile of its step fuses it, too."
+    call = f"{literal(steps.optimizer[:40])}(…, {how})"
+    action = call if steps.optimizer else f"{how} in Adam or AdamW"
+    given = f"{how}: {call}" if steps.optimizer else f"{how}, which Adam and AdamW have"
+    remedy = f"Give the optimizer {given}. torch.compile of its step fuses any."
     found = Finding(
         "unfused-optimizer",
         steps.device,
@@ -236,7 +238,10 @@ def _belongs(said: KernelName) -> bool:
 
 
 def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
-    """The kernels of each run from its first to its last update: the columns of `lines`, and step."""
+    """The kernels of each run from the first of an optimizer to its last update: the columns of `lines`, and step.
+
+    Where it works on lists, single tensors before and after are another's, such as the mean of the weights.
+    """
     known = _numbered(lines, decoded_as(lines, is_elementwise))
     known = known.with_columns(
         decoded_as(known, lambda said: said.family == "optimizer").alias("lists"),
@@ -245,8 +250,9 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
     )
     weight = pl.when(pl.col("lists") & pl.col("marks")).then(_FEWEST_UPDATES).otherwise(pl.col("marks").cast(pl.Int32))
     known = known.filter(weight.sum().over("step") >= _FEWEST_UPDATES).with_columns(place=pl.int_range(pl.len()))
-    own = pl.when("own").then("place")
-    return known.filter(pl.col("place").is_between(own.min().over("step"), own.max().over("step")))
+    own = pl.col("own") & (pl.col("lists") | ~pl.col("lists").any().over("step"))
+    first, last = (pl.when(one).then("place") for one in (own, pl.col("marks")))
+    return known.filter(pl.col("place").is_between(first.min().over("step"), last.max().over("step")))
 
 
 def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:

@@ -9,9 +9,10 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._launch_less import launch_less
 from kanalyze.analyses.findings.rules._mendings import merged
 from kanalyze.analyses.findings.rules._places import place_of_kernels
-from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.fusion._chains import chains
 from kanalyze.analyses.fusion.fusion import fusion, occurrences
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -41,7 +42,8 @@ def launch_bound(report: Report) -> list[Finding]:
 
 
 def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding:
-    per, top, launches = per_iteration(report), waiting.row(0, named=True), total(waiting, "count")
+    per, less = per_iteration(report), launch_less(report)
+    top, launches = waiting.row(0, named=True), total(waiting, "count")
     most = f"most for {{0}}: {time(top['api_ns'])} to launch, {time(top['kernel_ns'])} to run"
     which = f"{plural(waiting.height, 'kernel')} in {per.plural(launches, 'warm launch')}"
     stake = total(waiting, "launch_ns")
@@ -55,27 +57,17 @@ def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding
         device,
         stake,
         text,
-        _LESS_OFTEN[in_pytorch(report)],
+        less.remedy,
         "launch_summary",
         (str(top["name"]),),
         headline=f"{per.clause(launches, 'kernel', 'take')} longer to launch than to run",
-        action=_REPLAY[in_pytorch(report)],
+        action=less.action,
         where=place_of_kernels(report, device, waiting.get_column("name"), stake),
         mending=_graphed,
     )
 
 
-#: The remedy for short kernels, in CUDA and in PyTorch.
-_LESS_OFTEN: Final = (
-    "Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.",
-    'Launch less often: torch.compile(mode="reduce-overhead") fuses kernels and replays CUDA graphs; larger batches.',
-)
-
-#: How to launch less often, in CUDA and in PyTorch; and why mending may gain more than what the launches take.
-_REPLAY: Final = (
-    "fuse kernels, or replay them: cudaStreamBeginCapture, cudaGraphLaunch",
-    'torch.compile(model, mode="reduce-overhead")',
-)
+#: Why mending may gain more than what the launches take.
 _MORE: Final = "More may follow: the host is spared what it does between launches, too."
 
 
@@ -119,14 +111,10 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
         f"{_not_capturable(report, device)}"
     )
     own_stream = " (on a stream of its own: the default stream cannot be captured)" if _on_default(report, own) else ""
-    remedy = (
+    less = launch_less(report)
+    remedy = less.capture or (
         f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go through memory."
     )
-    if in_pytorch(report):
-        remedy = (
-            'Let torch.compile(mode="reduce-overhead") capture and replay it as a CUDA graph, or do so with '
-            "torch.cuda.graph; shapes stay, and inputs are copied into the same tensors."
-        )
     return Finding(
         "graph-candidate",
         device,
@@ -136,7 +124,7 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
         "graphs --by candidate",
         (str(top["first"]),),
         headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
-        action=_REPLAY[in_pytorch(report)],
+        action=less.action,
         mending=_graphed,
     )
 

@@ -153,3 +153,22 @@ def test_real_programs_with_nothing_to_fuse(name):
     """The loop's SGD has one operator; the benchmark fills one buffer again and again."""
     assert unfused_optimizer(real_report(SAMPLES / name)) == []
     assert zero_grad_fills(real_report(SAMPLES / name)) == []
+
+
+AVERAGE = ONE.format("lerp_scalar_kernel(at::TensorIteratorBase&)::{lambda(float, float)#1}")
+
+
+def test_what_works_tensor_by_tensor_beside_lists_is_no_part_of_the_step():
+    """Such as the mean of the weights that a program keeps."""
+    (found,) = unfused_optimizer(report(launched(GEMM, AVERAGE, MUL, LERP, DIVIDE, *[AVERAGE] * 9, GEMM)))
+    assert found.headline == "The optimizer runs 3 kernels a step"
+
+
+def test_a_step_ends_with_its_last_update():
+    (found,) = unfused_optimizer(report(launched(GEMM, *([ADDCMUL, ADDCDIV] * 4), *[AVERAGE] * 9, GEMM)))
+    assert found.headline == "The optimizer runs 8 kernels a step"
+
+
+def test_where_launches_alone_tell_an_optimizer_it_has_no_class():
+    (found,) = unfused_optimizer(report(launched(GEMM, MUL, LERP, DIVIDE, GEMM)))
+    assert found.action == "fused=True in Adam or AdamW"

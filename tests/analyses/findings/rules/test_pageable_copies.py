@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.findings.rules.copies import pageable_copies, pageable_copy
+from kanalyze.window import Window
 from support import machine
 from support.build import call, kernel, memcpy, nvtx, report
 from support.machine import Task
@@ -153,3 +154,28 @@ def test_of_a_window_it_is_said_that_rounds_are_the_report_s():
     read = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
     (seen,) = pageable_copy(read.narrow(window="step#20"))
     assert "they recur, here in 1 of the report's 42 steps; in the median 2 in each" in seen.text
+
+
+ITERATIONS = Window(0, 4_000, count=4, each="repetition")
+
+
+def looped(*copied):
+    """Two ranges that take turns, without copies in them, and copies at these times between them."""
+    ranges = [
+        nvtx(name, at, at + 100)
+        for begin in range(0, 4_000, 1_000)
+        for name, at in (("a", begin + 500), ("b", begin + 700))
+    ]
+    return [*ranges, *(event for number, at in enumerate(copied, 1) for event in a_copy(at, 50, number))]
+
+
+def test_copies_in_most_iterations_recur_wherever_the_ranges_are():
+    often = in_iterations(report(looped(10, 1_010, 2_010, 3_010)))
+    assert pageable_copies(often).get_column("when").to_list() == ["unknown"] * 4
+    assert [one.rule for one in pageable_copy(often)] == ["pageable-copy"]
+    seldom = in_iterations(report(looped(10, 20, 30, 1_010)))
+    assert pageable_copies(seldom).get_column("when").to_list() == ["once"] * 4
+
+
+def in_iterations(of):
+    return of.narrow(window=ITERATIONS)
