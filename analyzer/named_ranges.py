@@ -173,9 +173,14 @@ def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
     return found
 
 
+#: Ranges of XLA about a module: ``TSL:XlaModule:#prefix=args[0],hlo_module=jit_step,program_id=0#``.
+_OF_MODULE: Final = re.compile(r"TSL:(\w+):#(?:[^#]*,)?(?:hlo_)?module=([^,#]+)[^#]*#")
+
+
 def plain(name: str) -> str:
-    """A range's display name, without the colon of the default domain."""
-    return name.removeprefix(_DOMAIN)
+    """A range's display name: without the colon of the default domain, of XLA's ranges what it is and the module."""
+    found = _OF_MODULE.fullmatch(name)
+    return f"{found[1]} {found[2]}" if found else name.removeprefix(_DOMAIN)
 
 
 def located(culprit: str, range_name: str | None) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze.errors import BadWindowError, UnknownNameError
-from kanalyze.named_ranges import parsed
+from kanalyze.named_ranges import parsed, plain
 from kanalyze.window import Window
 from support.build import kernel, nvtx, report
 
@@ -227,3 +227,17 @@ def test_a_plus_sign_counts_from_the_first_event_of_the_report():
 
 def test_a_report_without_events_begins_at_0():
     assert report([]).window("+100ns..") == Window(100, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (":step", "step"),
+        ("TSL:XlaModule:#prefix=args[0],hlo_module=jit_step,program_id=0#", "XlaModule jit_step"),
+        ("TSL:XlaCompileGpuAsm:#module=jit_step#", "XlaCompileGpuAsm jit_step"),
+        ("TSL:GpuMetrics", "TSL:GpuMetrics"),
+        ("a:module=b#", "a:module=b#"),
+    ],
+)
+def test_ranges_of_xla_are_called_by_what_they_do_and_the_module(name, told):
+    assert plain(name) == told

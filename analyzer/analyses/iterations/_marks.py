@@ -64,8 +64,8 @@ _HOLDS_MANY: Final = re.compile(r"epoch|train(?:ing)?[ _]?loop", re.IGNORECASE)
 #: Ranges that PyTorch makes inside of a step; an iteration told by them is called a step.
 _FRAMEWORK: Final = ("enumerate(DataLoader)", "Optimizer.")
 
-#: XLA's range of running a module, which is named after the program's function.
-_MODULE: Final = re.compile(r"TSL:XlaModule:#(?:.*,)?hlo_module=([^,#]+)")
+#: What is before the program's function in the display name of XLA's range of running a module.
+_RUNS: Final = "XlaModule "
 
 #: What an iteration told by steps of a profiler is called, and one of several ranges side by side.
 STEP: Final = "step"
@@ -319,8 +319,7 @@ def _of_framework(name: str) -> bool:
 
 def called(name: str) -> str:
     """Name of an iteration that begins with a range of this name."""
-    module = _MODULE.match(name)
-    bare = module[1] if module else plain(name)
+    bare = plain(name).removeprefix(_RUNS)
     return STEP if _of_framework(name) else bare.rstrip(BEFORE_NUMBER) or bare or name
 
 

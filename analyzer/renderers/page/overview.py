@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 ROWS: Final = 6
 _FINDINGS: Final = 3
 _FEWEST: Final = 2
+_FEW_ROWS: Final = 2
 _BUCKETS: Final = 6
 _MORE_BUCKETS: Final = 4
 _DETAILS: Final = 3
@@ -82,15 +83,16 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
     heading, more, blocks = _heading(found), _more(found), [*_other_devices(others), *_blocks(found)]
 
     def page(top: int) -> Page:
-        parts = [_kernels(found, per, top), _ranges(found, per, top + 1) or _operators(found, per, top)] if top else []
-        to_do = _to_do(found.findings)[: _FINDINGS if top else _FEWEST]
+        rows = top or _FEW_ROWS
+        parts = [_kernels(found, per, rows), _ranges(found, per, rows + 1) or _operators(found, per, rows)]
+        to_do = _to_do(found.findings)[: _FINDINGS if top > 0 else _FEWEST]
         findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
         return Page(
             heading=heading,
             health="",
             answer=found.answer,
-            ledgers=[ledger(min(_BUCKETS, top + _MORE_BUCKETS)) for ledger in ledgers],
-            sections=[part for part in parts if part is not None],
+            ledgers=[ledger(min(_BUCKETS, max(top, 0) + _MORE_BUCKETS)) for ledger in ledgers],
+            sections=[part for part in parts if part is not None and top >= 0],
             topics=[],
             cannot_tell=[],  # the answer says what lacks
             more=more,
@@ -399,27 +401,32 @@ def _blocks(found: Overview) -> list[Block]:
     least = _WORTH_NAMING * int(table.get_column("ns").sum())
     of = {phase: table.filter(pl.col("phase") == phase) for phase in ("before", "between", "after")}
     of = {phase: rows for phase, rows in of.items() if rows.get_column("ns").sum() >= least}
-    before = _phase(of.pop("before", table.clear()), _PARTS)
-    rest = [f"{phase} {text}" for phase, rows in of.items() if (text := _phase(rows, _PARTS_BESIDE))]
+    own = found.steady.each
+    before = _phase(of.pop("before", table.clear()), _PARTS, own)
+    rest = [f"{phase} {text}" for phase, rows in of.items() if (text := _phase(rows, _PARTS_BESIDE, own))]
     blocks = [Block("START-UP", before)] if before else []
     return [*blocks, Block("BESIDE", "; ".join(rest))] if rest else blocks
 
 
-def _phase(rows: pl.DataFrame, most: int) -> str:
-    """A phase with its largest parts; empty if it took no time."""
+def _phase(rows: pl.DataFrame, most: int, own: str) -> str:
+    """A phase with its largest parts; empty if it took no time. `own` is what the page's iterations are called."""
     ns = int(rows.get_column("ns").sum())
     if not ns:
         return ""
     named = rows.filter(pl.col("ns") >= _WORTH_NAMING * ns).head(most)
-    parts = [(_part(part, count), part_ns) for part, part_ns, count in named.select("part", "ns", "count").iter_rows()]
+    parts = [
+        (_part(part, count, own), part_ns) for part, part_ns, count in named.select("part", "ns", "count").iter_rows()
+    ]
     return f"{units.time(ns)}: {', '.join(f'{part} {units.time(part_ns)}' for part, part_ns in parts)}"
 
 
-def _part(name: str, count: int) -> str:
-    """A part, with its number where it is iterations."""
+def _part(name: str, count: int, own: str) -> str:
+    """A part, with its number where it is iterations: ``38 other steps``, of another loop ``38 × repetition 2``."""
     first, _, each = name.partition(" ")
     if first not in ("first", "other", "odd", "cut") or not each:
         return name
+    if first == "other" and each != own:
+        return f"{units.count(count)} × {each}"
     if not each.isalpha():
         return f"{units.count(count)} {first} × {each}"
     return f"{units.count(count)} {first} {units.plural_of(each) if count > 1 else each}"

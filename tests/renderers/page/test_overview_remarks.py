@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.renderers.page.overview import _families, _first_remark, _per, _to_do
+from kanalyze.renderers.page.overview import _families, _first_remark, _part, _per, _to_do
 from kanalyze.renderers.page.time import health_line
 from kanalyze.window import PerIteration, Window
 
@@ -42,6 +42,22 @@ def test_host_time_stands_beside_launches_that_the_same_remedy_is_for():
     assert _rules(remedies) == [("launch-bound", "host-computes"), ("tail", None)]
     remedies = {"host-computes": "compile", "launch-bound": "compile", "graph-candidate": "compile"}
     assert _rules(remedies) == [("host-computes", "launch-bound")]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "told"),
+    [
+        ("other repetition", 38, "38 other repetitions"),
+        ("first repetition", 1, "1 first repetition"),
+        ("other repetition 2", 17, "17 × repetition 2"),
+        ("odd repetition 2", 3, "3 odd × repetition 2"),
+        ("other train_step", 4, "4 × train_step"),
+        ("program", 2, "program"),
+    ],
+)
+def test_iterations_outside_of_the_steady_part_are_counted(name, count, told):
+    assert _part(name, count, "repetition") == told
+    assert _part("other train_step", 4, "train_step") == "4 other × train_step"
 
 
 def _rules(remedies):

@@ -38,7 +38,8 @@ def _is_layout(said: KernelName) -> bool:
 
 def _layouts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     remedy = (
-        "Keep model and images in channels_last: model.to(memory_format=torch.channels_last), and the same for images."
+        "Keep model and images in channels_last: model.to(memory_format=torch.channels_last), and the same for images "
+        "(of videos and volumes: channels_last_3d)."
         if in_pytorch(report)
         else "Give cuDNN tensors in NHWC, the layout of its fastest kernels."
     )

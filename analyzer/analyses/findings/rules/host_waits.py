@@ -23,7 +23,7 @@ from kanalyze.analyses.findings.rules.extra_copies import idle_for_extra_copies
 from kanalyze.analyses.findings.rules.loop_indexing import idle_in_loops
 from kanalyze.analyses.findings.rules.recurring_loading import idle_while_planning
 from kanalyze.analyses.host._call_kinds import names_that, shown
-from kanalyze.analyses.host._context_creation import begun_before
+from kanalyze.analyses.host._context_creation import begun_before, loading_seen
 from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
@@ -241,7 +241,7 @@ def _advice(report: Report, device: int, phases: pl.DataFrame, stake: int) -> tu
         headline = f"The GPU waits for the program in {many}"
         less = launch_less(report)
         return headline, less.action, less.ahead, True
-    if (waits := _new_kernels(per, phases)) is not None:
+    if (waits := _new_kernels(report, device, phases)) is not None:
         remedy = (
             "What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep "
             "to a few shapes (pad to them), and run each once before."
@@ -280,14 +280,28 @@ _PREFETCH: Final = {
 }
 
 
-def _new_kernels(per: PerIteration, phases: pl.DataFrame) -> str | None:
-    """The headline on a host that prepares new kernels: in an operator, or before it loads some in the steady part."""
+def _new_kernels(report: Report, device: int, phases: pl.DataFrame) -> str | None:
+    """The headline on a host that prepares new kernels: in an operator, or before it loads some, not just at first."""
     mostly = phases.height and 2 * phases.item(0, "ns") >= total(phases, "ns")
     top = phases.item(0, "where") if mostly else ""
     operator = top.removeprefix("in ").partition(" in ")[0]
     if operator.startswith(_OPERATOR):
         return f"The GPU waits for the host in {literal(operator)}"
-    return "The GPU waits while the host prepares new kernels" if per.iterations and top == LOADS_NEXT else None
+    again = top == LOADS_NEXT and (per_iteration(report).iterations or _loads_all_along(report, device))
+    return "The GPU waits while the host prepares new kernels" if again else None
+
+
+def _loads_all_along(report: Report, device: int) -> bool:
+    """Whether modules are loaded in most of so many equal parts of the device's window."""
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    part = (pl.col("start") - low) * _PARTS // max(high - low, 1)
+    loading = loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
+    return loading.select(part.n_unique()).item() >= _MOST_PARTS
+
+
+#: Equal parts of a window, and as many as are most of them.
+_PARTS: Final = 8
+_MOST_PARTS: Final = 6
 
 
 def _told_phases(phases: pl.DataFrame, each: str) -> pl.DataFrame:

@@ -120,6 +120,18 @@ def test_what_to_do_is_told_by_the_length_of_gaps_and_what_comes_next(events, wi
     assert one.action.startswith(action)
 
 
+@pytest.mark.parametrize(("many", "told"), [(5, "runs its own code"), (6, "the host prepares new kernels")])
+def test_modules_that_are_loaded_all_along_are_new_kernels_where_nothing_repeats(many, told):
+    """Eight launches far apart, before so many of which modules are loaded."""
+    events = []
+    for number in range(8):
+        at = 1_000 * US * number
+        events += [call(LOAD, at - 20, at - 10)] if number and number <= many else []
+        events += launched(number + 1, at, at + 10 * US)
+    (one,) = host_computes(report(events))
+    assert told in one.headline
+
+
 def test_a_program_of_pytorch_is_told_what_its_user_can_do():
     events = [*spaced(gap=20 * US), kernel(60 * US, 61 * US, name="void at::native::add(int)")]
     (one,) = host_computes(report(events))
