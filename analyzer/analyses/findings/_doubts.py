@@ -288,9 +288,11 @@ def pairing(report: Report) -> list[Check]:
     ]
 
 
-#: Calls that set memory. One is of 0 bytes if it returned in less than this part of the time of any that set some.
+#: Calls that set memory. One is of 0 bytes if it returned in less than this part of the time of any other of its
+#: process that set some, and in less time than it takes to start an operation.
 _SETTING: Final = re.compile(r"(?:cuda|cu)Memset")
 _NOTHING: Final = 0.75
+_NOTHING_NS: Final = 2500
 
 
 def unused_launches(report: Report) -> pl.DataFrame:
@@ -308,9 +310,10 @@ def unused_launches(report: Report) -> pl.DataFrame:
     if found.height:
         found = found.join(calls.select(pl.col(key).gather(used)), on=key, how="anti").sort("start_ns")
         setting = pl.col("name").is_in(names_that(report, _SETTING.match))
-        shortest = rows_at(calls, used).filter(setting).get_column("dur_ns").min()
-        nothing = setting & (pl.col("dur_ns") < _NOTHING * pl.lit(shortest, pl.Int64))
-        found = found.filter(~nothing.fill_null(value=False))
+        shortest = rows_at(calls, used).filter(setting).group_by("process_id", "name").agg(least=pl.col("dur_ns").min())
+        found = found.join(shortest, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")
+        nothing = pl.col("dur_ns") < pl.min_horizontal(_NOTHING * pl.col("least"), _NOTHING_NS)
+        found = found.filter(~(nothing & pl.col("least").is_not_null()))
     spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
     last = found.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
     return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))

@@ -89,4 +89,5 @@ def _finding(page: PageKernels, name: str, took_ns: int, roof_share: float, fact
         names=(name,),
         headline=f"A kernel at {roof} of its roof: {{0}}",
         action=action,
+        shortens=True,
     )

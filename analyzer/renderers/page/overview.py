@@ -87,6 +87,7 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
         parts = [_kernels(found, per, rows), _ranges(found, per, rows + 1) or _operators(found, per, rows)]
         to_do = _to_do(found.findings)[: _FINDINGS if top > 0 else _FEWEST]
         findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
+        first = [_finding(one, per, beside) for one, beside in findings]
         return Page(
             heading=heading,
             health="",
@@ -96,8 +97,8 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
             topics=[],
             cannot_tell=[],  # the answer says what lacks
             more=more,
-            first=[_finding(one, per, beside) for one, beside in findings],
-            first_remark=_first_remark(per, [one for one, _ in findings]),
+            first=first,
+            first_remark=_first_remark(per, first),
             blocks=blocks,
             overview=True,
         )
@@ -357,16 +358,17 @@ def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
 def _finding(finding: Finding, per: PerIteration, beside: Finding | None = None) -> First:
     brief = finding.brief
     sign = "≤ " if finding.at_most else ""
-    saved = "" if finding.replayed_ns is None else per.mean_time(finding.replayed_ns)
+    replayed_ns = beside.replayed_ns if beside is not None and finding.replayed_ns is None else finding.replayed_ns
+    saved = "" if replayed_ns is None else per.mean_time(replayed_ns)
     other = None if beside is None else _finding(beside, per)
     return First(f"{sign}{per.mean_time(finding.at_stake_ns)}", brief, f"explain {finding.rule}", saved, other)
 
 
-def _first_remark(per: PerIteration, findings: Sequence[Finding]) -> str:
+def _first_remark(per: PerIteration, first: Sequence[First]) -> str:
     """Remark on the times of findings, as long as there is room for at 80 columns."""
     takes = "GPU time that it takes"
     told = [f"GPU time {per.of} that it takes", f"GPU time {per.of}", takes] if per.iterations else [takes]
-    saved = "" if all(one.replayed_ns is None for one in findings) else "; → saved in all, by replay"
+    saved = "; → saved in all, by replay" if any(one.saved for one in first) else ""
     return next((text for one in told if len(text := f"{one}{saved}") <= _REMARK), f"{takes}{saved}")
 
 

@@ -222,8 +222,27 @@ def test_without_devices_only_events_are_looked_at_and_of_counters_only_names():
 MEMSET = "cudaMemsetAsync"
 
 
-def test_a_memset_that_returns_sooner_than_any_that_sets_something_is_of_no_bytes():
+@pytest.mark.parametrize(
+    ("name", "ns", "process", "lost"),
+    [
+        (MEMSET, 2_000, 1, 0),
+        (MEMSET, 2_600, 1, 1),
+        (MEMSET, 2_000, 2, 1),
+        ("cudaMemset", 2_000, 1, 1),
+    ],
+)
+def test_a_memset_that_returns_sooner_than_any_that_sets_something_is_of_no_bytes(name, ns, process, lost):
+    some = [call(MEMSET, 31, 5_031, correlation=2), memset(5_031, 5_040, correlation=2)]
+    found = wrong(*some, call(name, 6_000, 6_000 + ns, correlation=3, process=process))
+    told = [one for one in found if one[0] == "launches without an operation"]
+    assert told == [("launches without an operation", 1, ns, True)] * lost
+
+
+def test_without_another_memset_none_is_of_no_bytes():
+    assert wrong(call(MEMSET, 50, 51, correlation=3)) == [("launches without an operation", 1, 1, True)]
+
+
+def test_of_short_memsets_most_of_the_shortest_set_something():
     some = [call(MEMSET, 31, 41, correlation=2), memset(41, 44, correlation=2)]
     assert wrong(*some, call(MEMSET, 50, 57, correlation=3)) == []
     assert wrong(*some, call(MEMSET, 50, 58, correlation=3)) == [("launches without an operation", 1, 8, True)]
-    assert wrong(call(MEMSET, 50, 51, correlation=3)) == [("launches without an operation", 1, 1, True)]

@@ -79,7 +79,7 @@ def on_kernels(report: Report, device: DeviceKernels, chosen: Chosen, told: Told
         where=place_of(report, chosen.operations(device.device)),
         at_most=told.at_most,
         mending=None if told.left is None else partial(_mending, device=device.device, chosen=chosen, left=told.left),
-        shortens=bool(told.left),
+        shortens=told.left is None or told.left > 0,
     )
 
 

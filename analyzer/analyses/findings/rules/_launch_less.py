@@ -9,7 +9,6 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules._telling import in_pytorch
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.statistics import total
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -23,12 +22,14 @@ class LaunchLess(NamedTuple):
         remedy: What to do about short kernels, as a sentence.
         capture: How to replay a sequence that repeats, as a sentence; None where that depends on its stream.
         ahead: What to do about many short stretches of host time, as a sentence.
+        ahead_action: The same as a phrase; empty where it is `action`.
     """
 
     action: str
     remedy: str
     capture: str | None
     ahead: str
+    ahead_action: str = ""
 
 
 _OF_TORCH: Final = LaunchLess(
@@ -75,26 +76,32 @@ _BESIDE_GRAPHS: Final = _OF_CUDA._replace(
 
 #: What to do where graphs run most of the time, and the host launches them too late.
 _MOSTLY_GRAPHS: Final = {
-    "action": "more work in each CUDA graph; launch the next one before you wait",
     "ahead": "The kernels are replayed as CUDA graphs: put more into each, and launch the next before you wait.",
+    "ahead_action": "more work in each CUDA graph; launch the next one before you wait",
 }
 
+#: Shares of a device's kernel time from which graphs are some of it, and most of it.
+_SOME: Final = 0.05
+_MOST: Final = 0.5
 
-def launch_less(report: Report) -> LaunchLess:
-    """The remedy for many short launches in a report's window."""
-    share = _share_of_graphs(report)
-    if not share:
+
+def launch_less(report: Report, device: int) -> LaunchLess:
+    """The remedy for many short launches on a device in a report's window."""
+    share = _share_of_graphs(report).get(device, 0.0)
+    if share < _SOME:
         return _OF_TORCH if in_pytorch(report) else _OF_CUDA
     beside = _BESIDE_GRAPHS_IN_TORCH if in_pytorch(report) else _BESIDE_GRAPHS
-    return beside._replace(**_MOSTLY_GRAPHS) if 2 * share > 1 else beside
+    return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
 
 
 @once_per_report
-def _share_of_graphs(report: Report) -> float:
-    """The share of the window's kernel time that is of CUDA graphs, traced whole or node by node."""
+def _share_of_graphs(report: Report) -> dict[int, float]:
+    """The share of the window's kernel time that is of CUDA graphs, traced whole or node by node, by device."""
     nodes = report.kernel_config.filter(pl.col("graph_node_id").is_not_null()).get_column("event_id")
     if not nodes.len() and not report.kind("graph").height:
-        return 0.0
+        return {}
     ran = exclusive_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"]))
-    replayed = ran.filter((pl.col("kind") == "graph") | pl.col("event_id").is_in(nodes.implode()))
-    return total(replayed, "exclusive_ns") / max(total(ran, "exclusive_ns"), 1)
+    replayed = (pl.col("kind") == "graph") | pl.col("event_id").is_in(nodes.implode())
+    ns = pl.col("exclusive_ns")
+    shares = ran.group_by("device").agg(share=ns.filter(replayed).sum() / ns.sum().clip(lower_bound=1))
+    return dict(shares.iter_rows())

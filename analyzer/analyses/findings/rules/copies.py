@@ -161,7 +161,15 @@ def _unknown(report: Report, copies: pl.DataFrame) -> str:
     )
 
 
-_WHEN: Final = {"recurs": _recurring, "once": _once, "unknown": _unknown}
+def _often(report: Report, copies: pl.DataFrame) -> str:
+    per = per_iteration(report)
+    blocked = per.time(_call_ns(copies))
+    if per.iterations:
+        return f"their calls block the host for {blocked}"
+    return f"they recur all along, outside of the program's rounds. Their calls blocked the host for {blocked}"
+
+
+_WHEN: Final = {"recurs": _recurring, "once": _once, "unknown": _unknown, "often": _often}
 
 
 def _call_ns(copies: pl.DataFrame) -> int:
@@ -209,8 +217,13 @@ _RECURS: Final = 2
 #: Copies of one instance that take more than this factor times the median are not all recurring.
 _ODD: Final = 3
 
-#: Whether a copy recurs with the rounds (step or range instances), occurs once, or the report has no rounds.
-WHEN: Final = ("recurs", "once", "unknown")
+#: Whether a copy recurs with the rounds (step or range instances), occurs once, or the report has no rounds; or whether
+#: such copies are outside of all rounds and all along the window.
+WHEN: Final = ("recurs", "once", "unknown", "often")
+
+#: So many equal parts of a window that is not of iterations, and the share of them that is most.
+_PARTS: Final = 8
+_MOST_PARTS: Final = 0.75
 
 
 @once_per_report
@@ -286,18 +299,29 @@ def pageable_copies(report: Report) -> pl.DataFrame:
     save.
     """
     found = _pageable(report).join(_by_round(report.whole), on="row", how="left", maintain_order="left")
-    return found.with_columns(_when_in_iterations(report).alias("when"))
+    return _all_along(report, found)
 
 
-def _when_in_iterations(report: Report) -> pl.Expr:
-    """What `when` says of copies in the window: those outside of all rounds recur where they are in most iterations."""
-    window, number = report.scope.window, per_iteration(report).iterations
-    if window is None or number is None or window.start_ns is None or window.end_ns is None:
-        return pl.col("when")
+def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """`copies` with those outside of all rounds as ``often`` that lie all along the work of their device.
+
+    That is in most of as many equal parts of the time from its first operation to its last as there are iterations, or
+    :data:`_PARTS`, without copies that take more than :data:`_ODD` times the median. Those that recur with rounds are
+    then told with them.
+    """
+    number = per_iteration(report).iterations or _PARTS
     once = pl.col("when") == WHEN[1]
-    part = (pl.col("start") - window.start_ns) * number // max(window.end_ns - window.start_ns, 1)
-    seen = pl.when(once).then(part).drop_nulls().n_unique().over("device", "detail")
-    return pl.when(once & (2 * seen > number)).then(pl.lit(WHEN[2])).otherwise("when")
+    if number < _RECURS or not copies.select(once.any()).item():
+        return copies
+    work = exclusive_operations(report).group_by("device").agg(low=pl.col("start").min(), high=pl.col("end").max())
+    known = copies.join(work, on="device", maintain_order="left")
+    of, length = ["device", "detail"], pl.max_horizontal(pl.col("high") - pl.col("low"), 1)
+    usual = once & (took() <= _ODD * pl.when(once).then(took()).median().over(of))
+    part = ((pl.col("start") - pl.col("low")) * number // length).clip(0, number - 1)
+    parts = pl.when(usual).then(part).drop_nulls().n_unique().over(of)
+    known = known.with_columns(often=usual & (parts >= _MOST_PARTS * number))
+    told = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == WHEN[0]))
+    return known.with_columns(when=pl.when(told).then(pl.lit(WHEN[3])).otherwise("when")).drop("low", "high", "often")
 
 
 def took() -> pl.Expr:

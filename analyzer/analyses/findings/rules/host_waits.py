@@ -239,8 +239,8 @@ def _advice(report: Report, device: int, phases: pl.DataFrame, stake: int) -> tu
     if _mostly_short(report, device, stake):
         many = per.plural(idle_sums(report)[device].short_host[1], "short stretch")
         headline = f"The GPU waits for the program in {many}"
-        less = launch_less(report)
-        return headline, less.action, less.ahead, True
+        less = launch_less(report, device)
+        return headline, less.ahead_action or less.action, less.ahead, True
     if (waits := _new_kernels(report, device, phases)) is not None:
         remedy = (
             "What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep "
@@ -296,7 +296,7 @@ def _loads_all_along(report: Report, device: int) -> bool:
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
     part = (pl.col("start") - low) * _PARTS // max(high - low, 1)
     loading = loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
-    return loading.select(part.n_unique()).item() >= _MOST_PARTS
+    return loading.select(part).to_series().n_unique() >= _MOST_PARTS
 
 
 #: Equal parts of a window, and as many as are most of them.

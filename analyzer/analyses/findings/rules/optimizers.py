@@ -238,9 +238,10 @@ def _belongs(said: KernelName) -> bool:
 
 
 def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
-    """The kernels of each run from the first of an optimizer to its last update: the columns of `lines`, and step.
+    """The kernels of each run from the first of an optimizer to its last: the columns of `lines`, and step.
 
-    Where it works on lists, single tensors before and after are another's, such as the mean of the weights.
+    What works on lists of tensors and what works on single ones are optimizers each, or are none: the other way to work
+    before and after one is another's, as where a program keeps a mean of the weights.
     """
     known = _numbered(lines, decoded_as(lines, is_elementwise))
     known = known.with_columns(
@@ -248,10 +249,12 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
         own=decoded_as(known, _belongs),
         marks=decoded_as(known, _marks),
     )
-    weight = pl.when(pl.col("lists") & pl.col("marks")).then(_FEWEST_UPDATES).otherwise(pl.col("marks").cast(pl.Int32))
-    known = known.filter(weight.sum().over("step") >= _FEWEST_UPDATES).with_columns(place=pl.int_range(pl.len()))
-    own = pl.col("own") & (pl.col("lists") | ~pl.col("lists").any().over("step"))
-    first, last = (pl.when(one).then("place") for one in (own, pl.col("marks")))
+    lists, marks = pl.col("lists"), pl.col("marks")
+    of_lists = lists & (lists & marks).any().over("step")
+    singly = ~lists & ((~lists & marks).sum().over("step") >= _FEWEST_UPDATES)
+    begins, ends = pl.col("own") & (of_lists | singly), (pl.col("own") & of_lists) | (marks & singly)
+    known = known.with_columns(begins=begins, ends=ends).with_columns(place=pl.int_range(pl.len()))
+    first, last = (pl.when(one).then("place") for one in ("begins", "ends"))
     return known.filter(pl.col("place").is_between(first.min().over("step"), last.max().over("step")))
 
 

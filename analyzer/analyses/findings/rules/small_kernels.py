@@ -42,7 +42,7 @@ def launch_bound(report: Report) -> list[Finding]:
 
 
 def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding:
-    per, less = per_iteration(report), launch_less(report)
+    per, less = per_iteration(report), launch_less(report, device)
     top, launches = waiting.row(0, named=True), total(waiting, "count")
     most = f"most for {{0}}: {time(top['api_ns'])} to launch, {time(top['kernel_ns'])} to run"
     which = f"{plural(waiting.height, 'kernel')} in {per.plural(launches, 'warm launch')}"
@@ -111,7 +111,7 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
         f"{_not_capturable(report, device)}"
     )
     own_stream = " (on a stream of its own: the default stream cannot be captured)" if _on_default(report, own) else ""
-    less = launch_less(report)
+    less = launch_less(report, device)
     remedy = less.capture or (
         f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go through memory."
     )

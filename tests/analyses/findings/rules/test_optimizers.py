@@ -172,3 +172,22 @@ def test_a_step_ends_with_its_last_update():
 def test_where_launches_alone_tell_an_optimizer_it_has_no_class():
     (found,) = unfused_optimizer(report(launched(GEMM, MUL, LERP, DIVIDE, GEMM)))
     assert found.action == "fused=True in Adam or AdamW"
+
+
+SINGLY = [ADDCMUL, ADD, ADDCDIV] * 4
+
+
+@pytest.mark.parametrize(
+    ("names", "many"),
+    [
+        ([*SINGLY, MUL, MUL], 12),
+        ([MUL, MUL, *SINGLY], 12),
+        ([*SINGLY, MUL, LERP, DIVIDE], 15),
+        ([MUL, LERP, DIVIDE, *SINGLY], 15),
+        ([MUL, DIVIDE, MUL, DIVIDE, MUL], 5),
+        ([MUL, LERP, DIVIDE, ADDCDIV, AVERAGE], 3),
+    ],
+)
+def test_each_way_to_work_is_an_optimizers_or_none(names, many):
+    (found,) = unfused_optimizer(report(launched(GEMM, *names, GEMM)))
+    assert found.headline == f"The optimizer runs {many} kernels a step"

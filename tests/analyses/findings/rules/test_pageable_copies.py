@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,12 +170,46 @@ def looped(*copied):
     return [*ranges, *(event for number, at in enumerate(copied, 1) for event in a_copy(at, 50, number))]
 
 
-def test_copies_in_most_iterations_recur_wherever_the_ranges_are():
-    often = in_iterations(report(looped(10, 1_010, 2_010, 3_010)))
-    assert pageable_copies(often).get_column("when").to_list() == ["unknown"] * 4
-    assert [one.rule for one in pageable_copy(often)] == ["pageable-copy"]
-    seldom = in_iterations(report(looped(10, 20, 30, 1_010)))
-    assert pageable_copies(seldom).get_column("when").to_list() == ["once"] * 4
+def when(of):
+    return pageable_copies(of).get_column("when").to_list()
+
+
+@pytest.mark.parametrize(
+    ("copied", "told"),
+    [
+        ((10, 1_010, 2_010, 3_010), ["often"] * 4),
+        ((10, 1_010, 2_010), ["often"] * 3),
+        ((10, 20, 30, 1_010), ["once"] * 4),
+    ],
+)
+def test_copies_in_most_iterations_recur_wherever_the_ranges_are(copied, told):
+    of = in_iterations(report(looped(*copied)))
+    assert when(of) == told
+    assert [one.rule for one in pageable_copy(of)] == ["pageable-copy" if told[0] == "often" else "pageable-copy-once"]
+
+
+def test_a_long_copy_among_short_ones_is_made_once():
+    of = in_iterations(report([*looped(1_010, 2_010, 3_010), *a_copy(10, 400, 9)]))
+    assert when(of) == ["often", "often", "often", "once"]
+
+
+def test_of_one_iteration_nothing_recurs():
+    of = report(looped(10, 20)).narrow(window=Window(0, 1_000, count=1, each="repetition"))
+    assert when(of) == ["once"] * 2
+
+
+def test_all_along_the_whole_recording_is_often_too():
+    of = report(looped(*(begin + at for begin in range(0, 4_000, 1_000) for at in (10, 350, 850))))
+    assert when(of) == ["often"] * 12
+    (one,) = pageable_copy(of)
+    assert "they recur all along, outside of the program's rounds" in one.text
+    assert when(report([*looped(10, 110, 210, 310), kernel(3_990, 4_000)])) == ["once"] * 4
+
+
+def test_copies_of_rounds_are_told_with_those_all_along():
+    of = in_iterations(report([*looped(10, 1_010, 2_010, 3_010), *a_copy(510, 50, 8), *a_copy(1_510, 50, 9)]))
+    assert set(when(of)) == {"often"}
+    assert len(pageable_copy(of)) == 1
 
 
 def in_iterations(of):
