@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.decoder import aten, attention, communication, engines, inductor, libraries, products
+from kanalyze.decoder import arrays, aten, attention, communication, engines, inductor, libraries, products
 from kanalyze.decoder.fields import OTHER, KernelName
 from kanalyze.decoder.spelling import spelled
 
@@ -25,11 +25,12 @@ _DECODERS: Final[tuple[Callable[[Spelled], dict[str, Any] | None], ...]] = (
     *products.TEMPLATES,
     *aten.DECODERS,
     *libraries.PRIMITIVES,
+    *arrays.DECODERS,
     *engines.DECODERS,
 )
 
 #: Libraries whose functions are all listed; an unlisted one is not guessed by the words in its name.
-_EXACT: Final = ("aten", "inductor", "deep_ep", "cudnn", "cub", "thrust")
+_EXACT: Final = ("aten", "inductor", "deep_ep", "cudnn", "cub", "thrust", "xla", "cupy")
 
 
 #: Names that are kept; rules ask for all names of a report one after the other, so that fewer would keep none of them.

@@ -127,11 +127,20 @@ _AUTOCAST: Final = (
 _BESIDE: Final = " Casts of attention that is not fused come on top."
 
 
+#: Another way, by whether torch.compile made some of the kernels.
+_COMPILE: Final = "; torch.compile fuses casts into the kernels around them"
+_RUNS_COMPILED: Final = "; these are outside of what torch.compile has fused"
+
+
+def _is_compiled(said: KernelName) -> bool:
+    return said.library == "inductor"
+
+
 def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     per, most = per_iteration(report), decode(chosen.longest)
     source, made = (_FLOATS.get(one, one) for one in ((*most.input_types, "")[0], most.output_type or ""))
     to = f"to {made}" + (f" from {source}" if source else "")
-    waited = _waited(report, device, chosen)
+    waited, compiled = _waited(report, device, chosen), device.chosen(_is_compiled).launches > 0
     around = operator_of(report, chosen.operations(device.device))
     told = Told(
         "recurring-casts",
@@ -140,10 +149,10 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         f"{f', most in {around}' if around else ''}; the GPU idled {per.time(waited)} until they were launched. "
         f"{_AUTOCAST}{_BESIDE if chosen.but is not None else ''}",
         "Keep weights in the type that they are used in (model.to(torch.bfloat16), for training with an optimizer that "
-        "keeps float32 copies), or cast once and reuse; torch.compile fuses casts into the kernels around them.",
+        f"keeps float32 copies), or cast once and reuse{_RUNS_COMPILED if compiled else _COMPILE}.",
         "kernels --by operation",
         per.plural(chosen.launches, "cast", _types(chosen)),
-        "keep weights in bfloat16, or torch.compile(model)",
+        f"keep weights in bfloat16, or {'cast them once' if compiled else 'torch.compile(model)'}",
         chosen.ns + waited,
         left=0.0,
     )

@@ -109,6 +109,17 @@ def test_what_the_gpu_waited_for_casts_is_theirs_but_no_more_than_in_the_median(
     assert "the GPU idled 434 ns until they were launched" in found.text
 
 
+def test_a_compiled_program_is_not_told_to_compile():
+    actions = [
+        recurring_casts(report([*casts(32, DOWN), *more]))[0].action
+        for more in ([], [kernel(90_000, 90_001, name="triton_poi_fused_add_mul_0")])
+    ]
+    assert actions == [
+        "keep weights in bfloat16, or torch.compile(model)",
+        "keep weights in bfloat16, or cast them once",
+    ]
+
+
 def test_the_outermost_operator_of_most_casts_is_named():
     events = [
         host("op", "autograd::engine::evaluate_function: ToCopyBackward0", 0, 100),
