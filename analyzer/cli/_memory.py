@@ -41,6 +41,8 @@ _SIGNS: Final = (
     "could not spawn threads",
     "os error 11",
     "os error 12",
+    "Os { code: 11",
+    "Os { code: 12",
     "can't start new thread",
     "apacity overflow",
 )

@@ -185,5 +185,6 @@ def test_an_end_for_want_of_memory_is_told(number):
 def test_what_says_that_memory_is_refused():
     assert _memory.refused(MemoryError())
     assert _memory.refused(OSError(12, "Cannot allocate memory"))
+    assert _memory.refused(RuntimeError("an `Err` value: Os { code: 11, kind: WouldBlock }"))  # as polars panics
     assert not _memory.refused(ValueError("anything"))
     assert Path("/proc/self").exists()

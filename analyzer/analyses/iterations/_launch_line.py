@@ -32,8 +32,12 @@ _WORK: Final = ("kernel", "graph")
 #: Numbers in names: tiles, vector widths and variants, which libraries choose by the shapes of the data.
 _NUMBER: Final = r"\d+"
 
-#: How many values a thread of a PyTorch kernel loads at once, which the address of the data decides.
+#: How many values a thread of a PyTorch kernel loads at once, which the address of the data decides; and what runs the
+#: same function where it allows none but one.
 _WIDTH: Final = r"(vectorized\w*kernel\w*<)(?:\(int\))?\d+"
+_ARRAY: Final = r", (?:std::array|at::detail::Array)<"
+_ALIGNED: Final = rf"(vectorized_elementwise_kernel<)#, (.*?){_ARRAY}.*"
+_UNALIGNED: Final = rf"unrolled_elementwise_kernel<(.*?){_ARRAY}.*LoadWithoutCast.*"
 
 #: Columns that a launch takes from the first of its operations, and sums over all of them.
 _FIRST: Final = ("thread_id", "since", "until", "copies", "input", "optimizer", "fill")
@@ -99,10 +103,12 @@ def _told(names: pl.Series) -> pl.DataFrame:
     """
     different = names.unique().drop_nulls().alias("name").to_frame().sort(pl.col("name").to_physical())
     name = pl.col("name").cast(pl.String)
+    named = name.str.replace(_WIDTH, "${1}#").str.replace(_ALIGNED, "${1}${2}")
+    named = named.str.replace(_UNALIGNED, "vectorized_elementwise_kernel<${1}")
     patterns = {"unified": _UNIFIED, "copies": _HOST_COPY, "input": _INPUT, "fill": _FILL}
     known = different.select(
-        name.str.replace(_WIDTH, "${1}#").rank("dense").cast(pl.UInt32).alias("named"),
-        name.str.replace_all(_NUMBER, "#").rank("dense").cast(pl.UInt32).alias("masked"),
+        named.rank("dense").cast(pl.UInt32).alias("named"),
+        named.str.replace_all(_NUMBER, "#").rank("dense").cast(pl.UInt32).alias("masked"),
         (name.str.contains(_OPTIMIZER) & ~name.str.contains(_NO_OPTIMIZER)).alias("optimizer"),
         *(name.str.contains(like).alias(key) for key, like in patterns.items()),
     )

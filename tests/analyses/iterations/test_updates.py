@@ -170,10 +170,18 @@ def test_a_transform_of_that_name_is_no_optimizer():
     assert frame(program).get_column("start").to_list() == program.begun
 
 
-def test_how_many_values_are_loaded_at_once_makes_no_other_iteration():
+PLAIN = "at::unrolled_elementwise_kernel<add, std::array<char *, (unsigned long)3>, (int)4, LoadWithoutCast>(int, T1)"
+
+
+def wide(width):
+    return f"at::vectorized_elementwise_kernel<(int){width}, add, std::array<char *, (unsigned long)3>>(int, T2)"
+
+
+@pytest.mark.parametrize("other", [wide(2), wide(8), PLAIN, PLAIN.replace("std::array", "at::detail::Array")])
+def test_how_many_values_are_loaded_at_once_makes_no_other_iteration(other):
     def step(number):
         width = 4 if number // 2 % 2 else 2
-        sizes = [Launch(f"at::vectorized_elementwise_kernel<(int){width}, add>"), *layer(3, size=12)]
+        sizes = [Launch(wide(4) if number // 2 % 2 else other), *layer(3, size=12)]
         return [copy_in(pause=60_000), *sizes, Launch(f"vectorized_gather_kernel<{width * 4}, long>"), copy_out()]
 
     program = Program().then(BOOT).iterations(*map(step, range(40)))
