@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules._telling import in_pytorch
+from kanalyze.analyses.launches._graph_launches import graph_operations, has_graphs
 from kanalyze.analyses.shared.cached import once_per_report
 
 if TYPE_CHECKING:
@@ -97,11 +98,9 @@ def launch_less(report: Report, device: int) -> LaunchLess:
 @once_per_report
 def _share_of_graphs(report: Report) -> dict[int, float]:
     """The share of the window's kernel time that is of CUDA graphs, traced whole or node by node, by device."""
-    nodes = report.kernel_config.filter(pl.col("graph_node_id").is_not_null()).get_column("event_id")
-    if not nodes.len() and not report.kind("graph").height:
+    if not has_graphs(report):
         return {}
     ran = exclusive_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"]))
-    replayed = (pl.col("kind") == "graph") | pl.col("event_id").is_in(nodes.implode())
-    ns = pl.col("exclusive_ns")
+    replayed, ns = pl.col("row").is_in(graph_operations(report).get_column("row").implode()), pl.col("exclusive_ns")
     shares = ran.group_by("device").agg(share=ns.filter(replayed).sum() / ns.sum().clip(lower_bound=1))
     return dict(shares.iter_rows())
