@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from kanalyze.decoder.spelling import Spelled
 
 #: XLA: what a loop computes, or what a reduction, a scatter or the like reads; or the one operation that is wrapped.
-_FUSION: Final = re.compile(r"(?:loop|input)(?:_(\w+?))?_fusion(?:_\d{1,9})*")
-_WRAPPED: Final = re.compile(r"wrapped_(\w+?)(?:_\d{1,9})*")
-_PRODUCT: Final = re.compile(r"(?:triton_)?gemm_fusion(?:_\w+)?")
+_FUSION: Final = r"(?:loop|input)(?:_(\w+?))?_fusion(?:_\d{1,9})*"
+_WRAPPED: Final = r"wrapped_(\w+?)(?:_\d{1,9})*"
+_PRODUCT: Final = r"(?:triton_)?gemm_fusion(?:_\w+)?"
 
 #: XLA: kernels with which it chooses among others.
-_TUNING: Final = re.compile(r"RedzoneAllocatorKernelImpl|RepeatBufferKernelImpl|DelayKernel|xla_fp_comparison")
+_TUNING: Final = r"RedzoneAllocatorKernelImpl|RepeatBufferKernelImpl|DelayKernel|xla_fp_comparison"
 
 #: CuPy: an operation, and types of its arguments where it is one for each element.
-_CUPY: Final = re.compile(r"cupy_([a-z0-9_]+?)(__\w+)?")
+_CUPY: Final = r"cupy_([a-z0-9_]+?)(__\w+)?"
 
 #: Families of XLA's operations (https://openxla.org/xla/operation_semantics) by name.
 _OF_XLA: Final = {
@@ -66,13 +66,13 @@ _CUPY_FAMILIES: Final = _by_name(_OF_CUPY)
 def xla(name: Spelled) -> Fields | None:
     """Decodes XLA's kernels."""
     word = name.word
-    if _PRODUCT.fullmatch(word):
+    if re.fullmatch(_PRODUCT, word):
         return {"library": "xla", "family": "gemm", "operation": "gemm"}
-    if _TUNING.fullmatch(word):
+    if re.fullmatch(_TUNING, word):
         return {"library": "xla", "family": OTHER, "operation": "autotuning"}
-    if (fusion := _FUSION.fullmatch(word)) is not None:
+    if (fusion := re.fullmatch(_FUSION, word)) is not None:
         return {"library": "xla", "family": _XLA_FAMILIES.get(fusion[1], "elementwise"), "operation": fusion[1]}
-    wrapped = _WRAPPED.fullmatch(word)
+    wrapped = re.fullmatch(_WRAPPED, word)
     if wrapped is None or wrapped[1] not in _XLA_FAMILIES:
         return None
     return {"library": "xla", "family": _XLA_FAMILIES[wrapped[1]], "operation": wrapped[1]}
@@ -80,7 +80,7 @@ def xla(name: Spelled) -> Fields | None:
 
 def cupy(name: Spelled) -> Fields | None:
     """Decodes CuPy's own kernels."""
-    found = _CUPY.fullmatch(name.word)
+    found = re.fullmatch(_CUPY, name.word)
     if found is None:
         return None
     usual = "elementwise" if found[2] else OTHER

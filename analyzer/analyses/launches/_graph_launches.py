@@ -39,14 +39,21 @@ _OPERATION: Final = ("row", "event_id", "kind", "name", "start", "end", "device"
 
 def launches_graphs(report: Report, names: pl.Series) -> pl.Series:
     """Whether each call name launches a CUDA graph."""
-    graphs = names_that(report, lambda name: _LAUNCHES_GRAPH in name)
+    graphs = _graph_calls(report)
     if not graphs:
         return pl.Series([False]).new_from_index(0, len(names))
     return names.is_in(graphs).fill_null(value=False)
 
 
+def _graph_calls(report: Report) -> list[str]:
+    """Names of the calls that launch CUDA graphs."""
+    return names_that(report, lambda name: _LAUNCHES_GRAPH in name)
+
+
 def has_graphs(report: Report) -> bool:
     """Whether any operation belongs to a CUDA graph; cheaper than finding out which."""
+    if told_graphs(report).is_empty() and not report.kind("graph").height and not _graph_calls(report):
+        return False
     return not _with_graph_ids(report).is_empty()
 
 
