@@ -177,10 +177,15 @@ def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
 _OF_MODULE: Final = re.compile(r"TSL:(\w+):#(?:[^#]*,)?(?:hlo_)?module=([^,#]+)[^#]*#")
 
 
+def of_module(name: str) -> tuple[str, str] | None:
+    """What a range of XLA tells of a module, and the module; None of any other range."""
+    found = _OF_MODULE.fullmatch(name)
+    return None if found is None else (found[1], found[2])
+
+
 def plain(name: str) -> str:
     """A range's display name: without the colon of the default domain, of XLA's ranges what it is and the module."""
-    found = _OF_MODULE.fullmatch(name)
-    return f"{found[1]} {found[2]}" if found else name.removeprefix(_DOMAIN)
+    return " ".join(of_module(name) or [name.removeprefix(_DOMAIN)])
 
 
 def located(culprit: str, range_name: str | None) -> str:

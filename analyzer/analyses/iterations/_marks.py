@@ -18,7 +18,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import count_up_to
-from kanalyze.named_ranges import BEFORE_NUMBER, NUMBER, plain, without_ids
+from kanalyze.named_ranges import BEFORE_NUMBER, NUMBER, of_module, plain, without_ids
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -64,8 +64,8 @@ _HOLDS_MANY: Final = re.compile(r"epoch|train(?:ing)?[ _]?loop", re.IGNORECASE)
 #: Ranges that PyTorch makes inside of a step; an iteration told by them is called a step.
 _FRAMEWORK: Final = ("enumerate(DataLoader)", "Optimizer.")
 
-#: What is before the program's function in the display name of XLA's range of running a module.
-_RUNS: Final = "XlaModule "
+#: XLA's range of running a module, which is named after the program's function.
+_RUNS: Final = "XlaModule"
 
 #: What an iteration told by steps of a profiler is called, and one of several ranges side by side.
 STEP: Final = "step"
@@ -319,7 +319,8 @@ def _of_framework(name: str) -> bool:
 
 def called(name: str) -> str:
     """Name of an iteration that begins with a range of this name."""
-    bare = plain(name).removeprefix(_RUNS)
+    told, module = of_module(name) or ("", "")
+    bare = module if told == _RUNS else plain(name)
     return STEP if _of_framework(name) else bare.rstrip(BEFORE_NUMBER) or bare or name
 
 

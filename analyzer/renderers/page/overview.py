@@ -84,7 +84,11 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
 
     def page(top: int) -> Page:
         rows = top or _FEW_ROWS
-        parts = [_kernels(found, per, rows), _ranges(found, per, rows + 1) or _operators(found, per, rows)]
+        tables = (
+            [_kernels(found, per, rows), _ranges(found, per, rows + 1) or _operators(found, per, rows)]
+            if top >= 0
+            else []
+        )
         to_do = _to_do(found.findings)[: _FINDINGS if top > 0 else _FEWEST]
         findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
         first = [_finding(one, per, beside) for one, beside in findings]
@@ -93,7 +97,7 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
             health="",
             answer=found.answer,
             ledgers=[ledger(min(_BUCKETS, max(top, 0) + _MORE_BUCKETS)) for ledger in ledgers],
-            sections=[part for part in parts if part is not None and top >= 0],
+            sections=[table for table in tables if table is not None],
             topics=[],
             cannot_tell=[],  # the answer says what lacks
             more=more,

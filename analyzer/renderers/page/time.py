@@ -137,7 +137,7 @@ class First(NamedTuple):
     beside: First | None = None
 
     def told(self) -> list[First]:
-        """What one action is for: this one, and the one beside it."""
+        """Findings of one action: this one, and the one beside it."""
         return [self] if self.beside is None else [self, self.beside]
 
     def headline(self, names: dict[str, str]) -> str:

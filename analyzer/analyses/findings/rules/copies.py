@@ -11,6 +11,7 @@ from kanalyze import exact, intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, operations
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._all_along import PARTS, all_along
 from kanalyze.analyses.findings.rules._mendings import merged
 from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._sites import main_site
@@ -162,10 +163,9 @@ def _unknown(report: Report, copies: pl.DataFrame) -> str:
 
 
 def _often(report: Report, copies: pl.DataFrame) -> str:
-    per = per_iteration(report)
-    blocked = per.time(_call_ns(copies))
-    if per.iterations:
-        return f"their calls block the host for {blocked}"
+    if per_iteration(report).iterations:
+        return _unknown(report, copies)
+    blocked = time(_call_ns(copies))
     return f"they recur all along, outside of the program's rounds. Their calls blocked the host for {blocked}"
 
 
@@ -220,10 +220,6 @@ _ODD: Final = 3
 #: Whether a copy recurs with the rounds (step or range instances), occurs once, or the report has no rounds; or whether
 #: such copies are outside of all rounds and all along the window.
 WHEN: Final = ("recurs", "once", "unknown", "often")
-
-#: So many equal parts of a window that is not of iterations, and the share of them that is most.
-_PARTS: Final = 8
-_MOST_PARTS: Final = 0.75
 
 
 @once_per_report
@@ -306,20 +302,19 @@ def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """`copies` with those outside of all rounds as ``often`` that lie all along the work of their device.
 
     That is in most of as many equal parts of the time from its first operation to its last as there are iterations, or
-    :data:`_PARTS`, without copies that take more than :data:`_ODD` times the median. Those that recur with rounds are
+    :data:`PARTS`, without copies that take more than :data:`_ODD` times the median. Those that recur with rounds are
     then told with them.
     """
-    number = per_iteration(report).iterations or _PARTS
+    number = per_iteration(report).iterations or PARTS
     once = pl.col("when") == WHEN[1]
     if number < _RECURS or not copies.select(once.any()).item():
         return copies
     work = exclusive_operations(report).group_by("device").agg(low=pl.col("start").min(), high=pl.col("end").max())
     known = copies.join(work, on="device", maintain_order="left")
-    of, length = ["device", "detail"], pl.max_horizontal(pl.col("high") - pl.col("low"), 1)
+    of = ["device", "detail"]
     usual = once & (took() <= _ODD * pl.when(once).then(took()).median().over(of))
-    part = ((pl.col("start") - pl.col("low")) * number // length).clip(0, number - 1)
-    parts = pl.when(usual).then(part).drop_nulls().n_unique().over(of)
-    known = known.with_columns(often=usual & (parts >= _MOST_PARTS * number))
+    along = all_along(pl.when(usual).then("start"), pl.col("low"), pl.col("high"), number).over(of)
+    known = known.with_columns(often=usual & along)
     told = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == WHEN[0]))
     return known.with_columns(when=pl.when(told).then(pl.lit(WHEN[3])).otherwise("when")).drop("low", "high", "often")
 

@@ -12,6 +12,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._all_along import all_along
 from kanalyze.analyses.findings.rules._before_data import idle_before_data
 from kanalyze.analyses.findings.rules._launch_less import launch_less
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
@@ -292,16 +293,10 @@ def _new_kernels(report: Report, device: int, phases: pl.DataFrame) -> str | Non
 
 
 def _loads_all_along(report: Report, device: int) -> bool:
-    """Whether modules are loaded in most of so many equal parts of the device's window."""
+    """Whether modules are loaded all along the device's window."""
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
-    part = (pl.col("start") - low) * _PARTS // max(high - low, 1)
     loading = loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
-    return loading.select(part).to_series().n_unique() >= _MOST_PARTS
-
-
-#: Equal parts of a window, and as many as are most of them.
-_PARTS: Final = 8
-_MOST_PARTS: Final = 6
+    return bool(loading.select(all_along(pl.col("start"), low, high)).item())
 
 
 def _told_phases(phases: pl.DataFrame, each: str) -> pl.DataFrame:
