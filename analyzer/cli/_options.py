@@ -12,8 +12,10 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli import _complete
+from kanalyze.cli._memory import tight
 from kanalyze.cli._output import print_doubts, print_message, register_figures, stderr_is_terminal
 from kanalyze.machinery.memory import sparing_memory
+from kanalyze.readers.storage.decoded_ahead import decode_ahead
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ def in_one_thread_if_small(command: F) -> F:
         work = partial(_with_doubts, partial(command, *arguments, **options), everything=small)
         if size >= _ONE_THREAD_BYTES:
             return work()
+        if len(paths) == 1 and not tight(("", *map(str, paths))):
+            decode_ahead(*paths)
         with sparing_memory():
             from kanalyze.machinery.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
         return in_one_thread(work)

@@ -49,14 +49,16 @@ def sparing_memory() -> Iterator[None]:
 
 
 @contextmanager
-def one_blas_thread() -> Iterator[None]:
+def one_blas_thread(*, own_process: bool = False) -> Iterator[None]:
     """Lets NumPy be imported in here without threads for linear algebra, in a process of kanalyze's own.
+
+    Such a process is one in which :func:`sparing_memory` imported polars, or that `own_process` says is one.
 
     OpenBLAS starts one for each processor but one, and each looks for work in a loop before it sleeps: on 2 processors
     for 0.07 s of the 1.4 s of CPU time that the page of a report of 23 MB takes. A program that has kanalyze as a
     library may multiply matrices.
     """
-    if "numpy" in sys.modules or not _imported:
+    if "numpy" in sys.modules or not (_imported or own_process):
         yield
         return
     with _in_environment({_BLAS_THREADS: "1"}):

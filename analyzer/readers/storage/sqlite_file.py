@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -21,6 +21,8 @@ import polars as pl
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 from kanalyze.machinery.memory import one_blas_thread
 from kanalyze.readers.shared.regular_files import readable, regular
+from kanalyze.readers.storage.decoded_ahead import decoded
+from kanalyze.readers.storage.sqlite_pages import worth_decoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,12 +30,6 @@ if TYPE_CHECKING:
 
     from polars.datatypes import DataType, DataTypeClass
 
-
-#: Larger tables are decoded by pages; below, importing numpy costs more than it saves (see docs).
-PAGES_FROM_ROWS: Final = 40_000
-
-#: The same in a file that has such a table: numpy is imported anyway, and decoding by pages begins to save time here.
-PAGES_ANYWAY_FROM_ROWS: Final = 2_000
 
 _HEADER_BYTES: Final = 100
 
@@ -56,6 +52,7 @@ class SqliteFile:
         self._columns: dict[str, tuple[str, ...]] = {}
         self.rows_read: dict[str, int] = {}
         self._checked: set[str] = set()
+        self._most_rows: int | None = None
         rows = self.query("SELECT name FROM sqlite_schema WHERE type = 'table'", where="the list of tables")
         self.tables = frozenset(str(row[0]) for row in rows)
 
@@ -149,38 +146,41 @@ class SqliteFile:
             heights.append(raw.height)
             return transform(raw)
 
-        frame = self._decoded(table, columns, counted) if self._worth_decoding(self.last_row(table)) else None
+        worth = worth_decoding(self.last_row(table), self._largest_rows)
+        frame = self._decoded(table, columns, counted) if worth else None
         if frame is None:
             heights.clear()
             frame = counted(self.frame(table, dict.fromkeys(columns, pl.Int64)))
         self.rows_read[table] = sum(heights)
         return frame
 
-    def _worth_decoding(self, rows: int) -> bool:
-        """Whether a table of so many rows is read faster by pages."""
-        return rows > PAGES_FROM_ROWS or (rows > PAGES_ANYWAY_FROM_ROWS and self._largest_rows > PAGES_FROM_ROWS)
-
-    @cached_property
     def _largest_rows(self) -> int:
         """The highest row id of any table; a table without row ids has none, and a damaged one says so when read."""
-        found = [0]
-        for table in self.tables:
-            with suppress(DamagedReportError):
-                found.append(self.last_row(table))
-        return max(found)
+        if self._most_rows is None:
+            found = [0]
+            for table in self.tables:
+                with suppress(DamagedReportError):
+                    found.append(self.last_row(table))
+            self._most_rows = max(found)
+        return self._most_rows
 
     def _decoded(
         self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame | None:
         """As :meth:`integers`, decoded by pages; None where only SQLite can read the table."""
+        have = [name for name in columns if name in self.columns(table)]
+        missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in columns if name not in have]
+
+        def completed(raw: pl.DataFrame) -> pl.DataFrame:
+            return transform(raw.with_columns(missing))
+
+        ahead = decoded(self.path, table, have)
+        if ahead is not None:
+            return completed(ahead)
         with one_blas_thread():
             from kanalyze.readers.storage.sqlite_pages.blocks import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
 
-        have = [name for name in columns if name in self.columns(table)]
-        missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in columns if name not in have]
-        return read_blocks(
-            self.path, table, have, lambda raw: transform(raw.with_columns(missing)), self.row_span(table)
-        )
+        return read_blocks(self.path, table, have, completed, self.row_span(table))
 
     def texts(self, table: str, column: str) -> pl.Series:
         """A text column as String, in row order; null for a missing value or column."""

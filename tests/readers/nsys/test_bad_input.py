@@ -11,7 +11,7 @@ import pytest
 
 import kanalyze
 from kanalyze.model import KINDS
-from kanalyze.readers.storage import sqlite_file
+from kanalyze.readers.storage import sqlite_pages
 from kanalyze.readers.storage.sqlite_pages import blocks as sqlite_blocks
 from support.command import ADD, ADD_UM, REPORTS, refused, run
 from support.exports import altered, only, remade, tables_of, with_first, without_column
@@ -67,7 +67,7 @@ def doubts(path):
 @pytest.fixture(params=[BY_CURSOR, BY_PAGES], ids=["cursor", "pages"])
 def _either_way(request, monkeypatch):
     """Read the tables once row by row and once page by page, as tables of any size are."""
-    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", request.param)
+    monkeypatch.setattr(sqlite_pages, "PAGES_FROM_ROWS", request.param)
 
 
 # No report
@@ -622,7 +622,7 @@ def test_pages_and_cursor_give_the_same_tables(path, monkeypatch):
 
 def tables_read(path, from_rows, monkeypatch):
     """Every kind of event and every side table of a report, decoded by pages from so many rows on."""
-    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", from_rows)
+    monkeypatch.setattr(sqlite_pages, "PAGES_FROM_ROWS", from_rows)
     report = kanalyze.read(path)
     return {
         **{kind: report.kind(kind) for kind in KINDS},

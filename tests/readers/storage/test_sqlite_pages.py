@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from kanalyze.readers.storage import sqlite_file
+from kanalyze.readers.storage import sqlite_file, sqlite_pages
 from kanalyze.readers.storage.sqlite_pages import blocks
 from kanalyze.readers.storage.sqlite_pages.table_scan import DamagedPageError, NotDecodableError, PagesFile, RowRange
 
@@ -428,8 +428,8 @@ def test_smaller_tables_are_decoded_where_a_larger_one_is(tmp_path, monkeypatch,
             connection.executemany(f"INSERT INTO {table} VALUES (?)", [(row,) for row in range(rows)])
         connection.execute("CREATE TABLE keyed (n INTEGER PRIMARY KEY) WITHOUT ROWID")
         connection.commit()
-    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", 40)
-    monkeypatch.setattr(sqlite_file, "PAGES_ANYWAY_FROM_ROWS", 5)
+    monkeypatch.setattr(sqlite_pages, "PAGES_FROM_ROWS", 40)
+    monkeypatch.setattr(sqlite_pages, "PAGES_ANYWAY_FROM_ROWS", 5)
     read_blocks = blocks.read_blocks
     monkeypatch.setattr(
         blocks, "read_blocks", lambda file, table, *rest: seen.add(table) or read_blocks(file, table, *rest)

@@ -1,0 +1,123 @@
+"""Decodes the large tables of a database in another process while this one imports polars, on a second processor.
+
+The child decodes all integer columns of a table, into memory that both share. Whatever goes wrong in it, the table is
+not there, and is decoded as if there had been no child: errors come from one place. docs/reading-sqlite.md has what it
+saves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from mmap import mmap
+from typing import IO, TYPE_CHECKING, Final
+
+from kanalyze.machinery.memory import one_blas_thread
+from kanalyze.machinery.processors import processors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import polars as pl
+
+    from kanalyze.readers.storage.sqlite_pages.shared_tables import Place
+
+#: Smaller files have no table that is decoded by pages; of larger ones it saves little.
+_LEAST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 26
+
+#: Bytes of columns for each of the file, in which a value takes one at least: eight, a bit, and what fills a word.
+_BYTES_EACH: Final = 9
+
+_MAGIC: Final = b"SQLite format 3\0"
+
+_STANDARD_STREAMS: Final = 3
+
+
+class _Ahead:
+    """The tables of one file that a child decodes."""
+
+    def __init__(self, memory: mmap, told: IO[bytes]) -> None:
+        """Tables in `memory`; of each of them `told` has a line as soon as it is there."""
+        self._memory, self._told = memory, told
+        self._tables: dict[str, tuple[int, dict[str, Place]]] = {}
+
+    def frame(self, table: str, columns: Sequence[str]) -> pl.DataFrame | None:
+        """Columns of a table, Int64; waits for it. None where the child cannot decode it, or they are others."""
+        while table not in self._tables and (line := self._told.readline()):
+            name, rows, places = json.loads(line)
+            self._tables[name] = rows, places
+        rows, places = self._tables.get(table, (0, {}))
+        if not columns or not places.keys() >= {*columns}:
+            return None
+        from kanalyze.machinery.shared_columns import shared_frame  # noqa: PLC0415 - imports polars
+
+        return shared_frame(self._memory, rows, {name: places[name] for name in columns})
+
+
+#: What is decoded ahead, by file as it was when that began.
+_ahead: dict[tuple[int, ...], _Ahead] = {}
+
+
+def decode_ahead(path: Path) -> None:
+    """Begins to decode the large tables of the file at `path`, if it is a database for which that saves time.
+
+    Nothing happens with one processor, where polars was imported before, which starts threads, and on systems other
+    than Linux, whose libraries may not live through a fork; nor of a file that cannot be read: the reader tells of it.
+    """
+    if "polars" in sys.modules or sys.platform != "linux" or processors() == 1:
+        return
+    with suppress(OSError, ValueError):
+        size = path.stat().st_size
+        if path.is_file() and _LEAST_BYTES <= size <= _MOST_BYTES:
+            with path.open("rb") as file:
+                begin = file.read(len(_MAGIC))
+            if begin == _MAGIC:
+                _ahead[_identity(path)] = _begun(path, mmap(-1, size * _BYTES_EACH))
+
+
+def decoded(path: Path, table: str, columns: Sequence[str]) -> pl.DataFrame | None:
+    """Integer columns of a table that was decoded ahead, Int64, in row order; None where they were not."""
+    with suppress(OSError):
+        if _ahead and (ahead := _ahead.get(_identity(path))):
+            return ahead.frame(table, columns)
+    return None
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """What tells a file from any other, and from what it was before somebody wrote to it."""
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _begun(path: Path, memory: mmap) -> _Ahead:
+    """Forks the child that decodes the file at `path` into `memory`."""
+    source, target = os.pipe()
+    if not os.fork():
+        try:
+            _leave_standard_streams()
+            os.close(source)
+            with os.fdopen(target, "wb", buffering=0) as told:
+                _decode(path, memory, told)
+        finally:
+            os._exit(0)  # whatever happened: nothing of the program may run twice
+    os.close(target)
+    return _Ahead(memory, os.fdopen(source, "rb"))
+
+
+def _leave_standard_streams() -> None:
+    """Closes what the child has of them: who reads what this program prints need not wait for the child."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(_STANDARD_STREAMS):
+        os.dup2(nothing, stream)
+
+
+def _decode(path: Path, memory: mmap, told: IO[bytes]) -> None:
+    with one_blas_thread(own_process=True):
+        from kanalyze.readers.storage.sqlite_pages.shared_tables import decode_tables  # noqa: PLC0415 - imports numpy
+
+    for table in decode_tables(path, memory):
+        told.write(f"{json.dumps(table)}\n".encode())

@@ -1,0 +1,98 @@
+"""Decodes the large tables of a file into memory that processes share, for :mod:`.decoded_ahead`."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kanalyze.readers.storage.sqlite_pages import worth_decoding
+from kanalyze.readers.storage.sqlite_pages.table_scan import DamagedPageError, NotDecodableError, PagesFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from mmap import mmap
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from kanalyze.readers.storage.sqlite_pages.table_scan import Column
+
+    #: Place of a column: the byte from which on its numbers stand, int64; the byte from which on a bit says of each
+    #: that it is not null, the lowest first, None where none is. Or the one value of all rows, and no bytes.
+    Place = tuple[int | None, int | None, int | None]
+
+#: Bytes of a number; columns begin at multiples of it.
+_WORD: Final = 8
+
+
+def decode_tables(path: Path, memory: mmap) -> Iterator[tuple[str, int, dict[str, Place]]]:
+    """Decodes all integer columns of the tables that are worth it into `memory`, those with most values first.
+
+    Yields:
+        Name and rows of each table, and the places of its columns in row order. A table is left out if one of them
+        cannot be decoded: errors are told by who reads it.
+    """
+    end = 0
+    for name, columns in _large_tables(path):
+        try:
+            with PagesFile(path) as file:
+                blocks = list(file.scan(name, columns, lambda block: block.columns, threads=1))
+        except (DamagedPageError, NotDecodableError):
+            continue
+        places = {}
+        for column in columns:
+            places[column], end = _put([block[column] for block in blocks], memory, end)
+        yield name, sum(len(block[columns[0]].values) for block in blocks), places
+
+
+def _large_tables(path: Path) -> list[tuple[str, list[str]]]:
+    """Tables that are worth decoding and their columns of integers, those with most values first."""
+    tables = []
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+            quoted = '"' + name.replace('"', '""') + '"'
+            with suppress(sqlite3.Error):  # one without row ids, or a damaged one
+                last = database.execute(f"SELECT max(rowid) FROM {quoted}").fetchone()[0] or 0
+                declared = database.execute(f"PRAGMA table_info({quoted})").fetchall()
+                tables.append((last, name, [row[1] for row in declared if "INT" in row[2].upper()]))
+    largest = max((last for last, *_ in tables), default=0)
+    worth = [
+        (last * len(columns), name, columns) for last, name, columns in tables if worth_decoding(last, lambda: largest)
+    ]
+    return [(name, columns) for _, name, columns in sorted(worth, reverse=True) if columns]
+
+
+def _put(blocks: Sequence[Column], memory: mmap, at: int) -> tuple[Place, int]:
+    """Writes a column, given by `blocks`, to `memory` from byte `at` on; its place, and the byte behind it."""
+    valid = _valid(blocks)
+    same, value = _single_value(blocks, valid)
+    if same:
+        return (None, None, value), at
+    rows = sum(len(block.values) for block in blocks)
+    np.concatenate([block.values for block in blocks], out=np.frombuffer(memory, np.int64, rows, at))
+    end = at + rows * _WORD
+    if valid is None:
+        return (at, None, None), end
+    bits = np.packbits(valid, bitorder="little")
+    np.frombuffer(memory, np.uint8, len(bits), end)[:] = bits
+    return (at, end, None), end + -(-len(bits) // _WORD) * _WORD
+
+
+def _valid(blocks: Sequence[Column]) -> npt.NDArray[np.bool_] | None:
+    """Which numbers of a column are not null; None where all are."""
+    if all(block.valid is None for block in blocks):
+        return None
+    return np.concatenate(
+        [np.ones(len(block.values), np.bool_) if block.valid is None else block.valid for block in blocks]
+    )
+
+
+def _single_value(blocks: Sequence[Column], valid: npt.NDArray[np.bool_] | None) -> tuple[bool, int | None]:
+    """Whether all rows of a column have the same value, and that value."""
+    if valid is not None:
+        return not valid.any(), None
+    first = int(blocks[0].values[0])
+    return all(bool((block.values == first).all()) for block in blocks), first
