@@ -39,7 +39,7 @@ _STEP: Final = rf"^{STEP_PREFIX}(\d{{1,18}})$"
 
 #: User's spelling: all steps, or one by number.
 STEPS: Final = "steps"
-_STEP_ASKED: Final = re.compile(rf"{STEPS}|step:(\d{{1,18}})", re.ASCII)
+_STEP_ASKED: Final = rf"(?a){STEPS}|step:(\d{{1,18}})"
 
 
 #: Suffix of operator names by torch.autograd.profiler.emit_nvtx (torch/csrc/autograd/profiler_legacy.cpp).
@@ -132,7 +132,7 @@ def steps_asked(
         UnknownNameError: There are steps, but none of that number, or not so many.
     """
     name, which = parsed(text)
-    match = _STEP_ASKED.fullmatch(name)
+    match = re.fullmatch(_STEP_ASKED, name)
     if match is None or instances(ranges, text).height or instances(ranges, name).height:
         return None
     found = known()
@@ -174,12 +174,12 @@ def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 #: Ranges of XLA about a module: ``TSL:XlaModule:#prefix=args[0],hlo_module=jit_step,program_id=0#``.
-_OF_MODULE: Final = re.compile(r"TSL:(\w+):#(?:[^#]*,)?(?:hlo_)?module=([^,#]+)[^#]*#")
+_OF_MODULE: Final = r"TSL:(\w+):#(?:[^#]*,)?(?:hlo_)?module=([^,#]+)[^#]*#"
 
 
 def of_module(name: str) -> tuple[str, str] | None:
     """What a range of XLA tells of a module, and the module; None of any other range."""
-    found = _OF_MODULE.fullmatch(name)
+    found = re.fullmatch(_OF_MODULE, name)
     return None if found is None else (found[1], found[2])
 
 

@@ -34,7 +34,7 @@ _INVISIBLE: Final = str.maketrans(dict.fromkeys("\u115f\u1160\u3164\uffa0\u2800"
 
 #: Quick check: characters other than printable ASCII.
 _ODD: Final = re.compile(r"[^ -~]")
-_ODD_BUT_LINES: Final = re.compile(r"[^ -~\n]")
+_ODD_BUT_LINES: Final = r"[^ -~\n]"
 
 #: Our own ANSI colour codes, and all other non-printable sequences.
 _COLOUR_OR_ODD: Final = re.compile(r"\x1b\[[0-9;]{1,8}m|[^ -~\n]")
@@ -43,17 +43,16 @@ _COLOUR_OR_ODD: Final = re.compile(r"\x1b\[[0-9;]{1,8}m|[^ -~\n]")
 _FIRST_PLANE: Final = 0x10000
 
 #: Matches what GitHub-flavoured Markdown would interpret in a word: markup, URLs, issue and commit ids.
-_ACTIVE: Final = re.compile(
-    r"[`*~>\[\]\\|@#$^]|<(?![\d=]|$)|&(?=\S)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:/|www\.|:[\w+-]+:|\bGH-\d"
-    r"|(?<![0-9A-Za-z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}(?![0-9A-Za-z])",
-    re.IGNORECASE,
+_ACTIVE: Final = (
+    r"(?i)[`*~>\[\]\\|@#$^]|<(?![\d=]|$)|&(?=\S)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:/|www\.|:[\w+-]+:|\bGH-\d"
+    r"|(?<![0-9A-Za-z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}(?![0-9A-Za-z])"
 )
 #: Our own code spans within a sentence, and punctuation around a word.
-_CODE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+_CODE: Final = r"(?<!`)`([^`]+)`(?!`)"
 _AROUND: Final = "()\"',.;:!?"
 
 #: Line beginnings that Markdown takes for a list or rule: text before and after the inserted backslash.
-_BLOCK: Final = re.compile(r"\A(\d{0,9})([-+=.)])(?=[-+=\s]|\Z)")
+_BLOCK: Final = r"\A(\d{0,9})([-+=.)])(?=[-+=\s]|\Z)"
 
 #: First characters of formulas in spreadsheets, half- and full-width.
 _FORMULA: Final = r"^[\s\x00]*[=+\-@\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]|^[\t\r\n]"
@@ -122,7 +121,7 @@ def code(text: str) -> str:
 def markdown(text: str) -> str:
     """`text` escaped inline in Markdown: active words become code spans; our own code spans stay."""
     plain, parts, at = line(text), [], 0
-    for found in _CODE.finditer(plain):
+    for found in re.finditer(_CODE, plain):
         parts += [_words(plain[at : found.start()]), code(found[1])]
         at = found.end()
     return "".join([*parts, _words(plain[at:])]).strip()
@@ -130,22 +129,22 @@ def markdown(text: str) -> str:
 
 def paragraph(text: str) -> str:
     """`text` escaped as a Markdown paragraph: like :func:`markdown`, and neither list nor rule."""
-    return _BLOCK.sub(lambda found: f"{found[1]}\\{found[2]}", markdown(text), count=1)
+    return re.sub(_BLOCK, lambda found: f"{found[1]}\\{found[2]}", markdown(text), count=1)
 
 
 def _words(text: str) -> str:
     """Wraps each word that would be active in a code span."""
-    return re.sub(r"\S+", lambda found: _word(found[0]), text) if _ACTIVE.search(text) else text
+    return re.sub(r"\S+", lambda found: _word(found[0]), text) if re.search(_ACTIVE, text) else text
 
 
 def _word(word: str) -> str:
-    if _ACTIVE.search(word) is None:
+    if re.search(_ACTIVE, word) is None:
         return word
     bare = word.lstrip(_AROUND)
     before, bare = word[: len(word) - len(bare)], bare.rstrip(_AROUND)
     after = word[len(before) + len(bare) :]
     inner = f"{before}{code(bare)}{after}" if bare else code(word)
-    return inner if _ACTIVE.search(before + after) is None else code(word)
+    return inner if re.search(_ACTIVE, before + after) is None else code(word)
 
 
 def html(text: str) -> str:
@@ -162,7 +161,7 @@ def json(value: object, indent: int | None = 2) -> str:
 
 def escaped_json(document: str) -> str:
     """Escapes every non-printable character in a JSON document."""
-    return document if document.isascii() and document.isprintable() else _ODD_BUT_LINES.sub(_escape, document)
+    return document if document.isascii() and document.isprintable() else re.sub(_ODD_BUT_LINES, _escape, document)
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _NS_PER_UNIT: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
-_TIME: Final = re.compile(r"\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|μs|ms|s)\s*", re.ASCII)
+_TIME: Final = r"(?a)\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|μs|ms|s)\s*"
 
-_RATE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B/s\s*", re.ASCII)
+_RATE: Final = r"(?a)\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B/s\s*"
 _BYTES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
-_PERCENT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
+_PERCENT: Final = r"(?a)\s*(\d+(?:\.\d+)?)\s*%\s*"
 
 _TIME_STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 #: Smallest total in each unit for which times are given in it: a few seconds are given in ms.
@@ -39,7 +39,7 @@ def parse_time_ns(text: str) -> int | None:
 
     Digits below a nanosecond are truncated.
     """
-    match = _TIME.fullmatch(text)
+    match = re.fullmatch(_TIME, text)
     if match is None:
         return None
     sign, whole, fraction, unit = match.groups()
@@ -50,13 +50,13 @@ def parse_time_ns(text: str) -> int | None:
 
 def parse_percent(text: str) -> float | None:
     """Parses a percentage, such as ``50%``, to a share; None if invalid."""
-    match = _PERCENT.fullmatch(text)
+    match = re.fullmatch(_PERCENT, text)
     return float(match[1]) / 100 if match else None
 
 
 def parse_rate(text: str) -> float | None:
     """Parses a bandwidth, such as ``50 GB/s``, to bytes per second; None if invalid or 0."""
-    match = _RATE.fullmatch(text)
+    match = re.fullmatch(_RATE, text)
     return float(match[1]) * _BYTES[match[2]] or None if match else None
 
 

@@ -33,7 +33,7 @@ _AMD_TARGETS: Final = {
     r"MI35[05]X\b": "gfx950",
 }
 _AMD_VERSIONS: Final = {(9, 4): "gfx942", (9, 5): "gfx950"}
-_AMD: Final = re.compile(r"AMD\b|.*\b(?:Instinct|Radeon)\b|gfx[0-9]")
+_AMD: Final = r"AMD\b|.*\b(?:Instinct|Radeon)\b|gfx[0-9]"
 
 #: Wavefront size of AMD's data-centre GPUs; all others have smaller warps.
 _AMD_WAVEFRONT: Final = 64
@@ -51,7 +51,7 @@ def worded(text: str, interface: str) -> str:
 
 def is_amd(name: str | None, threads_per_warp: int | None = None) -> bool:
     """Whether a GPU is AMD's, by its driver name, else by its wavefront size."""
-    return bool(name and _AMD.match(name)) or (not name and threads_per_warp == _AMD_WAVEFRONT)
+    return bool(name and re.match(_AMD, name)) or (not name and threads_per_warp == _AMD_WAVEFRONT)
 
 
 def amd_target(name: str | None, major: int | None, minor: int | None) -> str | None:

@@ -117,16 +117,34 @@ class KernelName(NamedTuple):
         return self.output_type or self.accumulator_type
 
 
-def patterns(table: str) -> tuple[tuple[str, Head], ...]:
-    """The rows of a table in text: a pattern, and the words of its head; lines of one head are one row.
+class Row(NamedTuple):
+    """A row of a table in text: a name with one of `parts` in it, or in which `pattern` is found, has this `head`."""
+
+    parts: tuple[str, ...]
+    pattern: str
+    head: Head
+
+
+def patterns(table: str) -> tuple[Row, ...]:
+    """The rows of a table in text; lines of one head are one row.
 
     A line is ``family operation …: pattern pattern …``, where any of the patterns will do, and ``-`` stands for None.
     """
-    rows: list[tuple[str, Head]] = []
+    together: list[tuple[Head, list[str]]] = []
     for head, words in _lines(table):
-        together = [rows.pop()[0]] if rows and rows[-1][1] == head else []
-        rows.append(("|".join([*together, *words]), head))
-    return tuple(rows)
+        if together and together[-1][0] == head:
+            together[-1][1].extend(words)
+        else:
+            together.append((head, words))
+    return tuple(
+        Row(tuple(filter(_is_part, words)), "|".join(word for word in words if not _is_part(word)), head)
+        for head, words in together
+    )
+
+
+def _is_part(pattern: str) -> bool:
+    """Whether a pattern is found where it stands, letter by letter: to compile it would take longer than to look."""
+    return pattern.isidentifier()
 
 
 def exact(table: str) -> dict[str, Head]:
@@ -134,10 +152,14 @@ def exact(table: str) -> dict[str, Head]:
     return {name: head for head, names in _lines(table) for name in names}
 
 
-def looked_up(rows: tuple[tuple[str, Head], ...], text: str, third: str = "") -> Fields:
+def looked_up(rows: tuple[Row, ...], text: str, third: str = "") -> Fields:
     """Family, operation and the field `third` by the first pattern that is in `text`; empty if none is."""
-    found = next((head for pattern, head in rows if re.search(pattern, text)), None)
+    found = next((row.head for row in rows if _applies(row, text)), None)
     return {} if found is None else dict(zip(("family", "operation", third), found, strict=False))
+
+
+def _applies(row: Row, text: str) -> bool:
+    return any(part in text for part in row.parts) or bool(row.pattern and re.search(row.pattern, text))
 
 
 def _lines(table: str) -> Iterator[tuple[Head, list[str]]]:

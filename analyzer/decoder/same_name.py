@@ -32,7 +32,7 @@ _NUMBER: Final = r"(-?\d+)[uUlL]{1,3}"
 _PARAMETER: Final = r"T(\d{1,4})((?:::.*)?)"
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Group:
     """A bracketed group: its items, each a sequence of words and groups."""
 

@@ -56,24 +56,24 @@ _BUCKETS: Final = (
 #: HIP prefixes with their CUDA counterparts; the first match counts, and the last pattern covers all other calls.
 #: HIP has one library for what CUDA splits into runtime and driver. Source: the lists of CUDA calls that HIP supports.
 _HIP: Final = (
-    (re.compile(r"hipMemcpyWithStream"), "cudaMemcpy"),  # waits for the stream: blocks, unlike hipMemcpyAsync
-    (re.compile(r"hip(?:Ext|Hcc)?ModuleLaunch"), "cuLaunch"),
-    (re.compile(r"hipExtLaunch"), "cudaLaunch"),
-    (re.compile(r"hipExtMalloc"), "cudaMalloc"),
-    (re.compile(r"hipHost(?:Malloc|Alloc)"), "cudaHostAlloc"),
-    (re.compile(r"hipHostFree"), "cudaFreeHost"),
-    (re.compile(r"hiprtc"), "nvrtc"),
-    (re.compile(r"hipExt"), "cuda"),
-    (re.compile(r"hipDrv"), "cu"),
+    (r"hipMemcpyWithStream", "cudaMemcpy"),  # waits for the stream: blocks, unlike hipMemcpyAsync
+    (r"hip(?:Ext|Hcc)?ModuleLaunch", "cuLaunch"),
+    (r"hipExtLaunch", "cudaLaunch"),
+    (r"hipExtMalloc", "cudaMalloc"),
+    (r"hipHost(?:Malloc|Alloc)", "cudaHostAlloc"),
+    (r"hipHostFree", "cudaFreeHost"),
+    (r"hiprtc", "nvrtc"),
+    (r"hipExt", "cuda"),
+    (r"hipDrv", "cu"),
     (
-        re.compile(
+        (
             r"hip(?=Init|Ctx|Module|Link|Library|Kernel(?!NameRef)|FuncLoad|DevicePrimaryCtx|DeviceGetName|DeviceGetUuid"
             r"|DeviceTotalMem|DeviceComputeCapability|DeviceGet$|Array(?:3D)?(?:Create|Destroy)|MipmappedArray"
             r"|Mem(?:Alloc|Create|Release|Map|Unmap|Address|SetAccess|GetAddress)|GetProcAddress|PointerGet)"
         ),
         "cu",
     ),
-    (re.compile(r"hip(?=[A-Z])"), "cuda"),
+    (r"hip(?=[A-Z])", "cuda"),
 )
 
 #: Buckets of host time inside calls, by precedence; `profiler` comes from the overhead that the profiler records.
@@ -106,8 +106,8 @@ def cuda_name(name: str) -> str:
     """The CUDA name of a call: its own, or the counterpart of a HIP call."""
     if not name.startswith("hip"):
         return name
-    known = next(((names, cuda) for names, cuda in _HIP if names.match(name)), None)
-    return name if known is None else known[0].sub(known[1], name, count=1)
+    known = next(((names, cuda) for names, cuda in _HIP if re.match(names, name)), None)
+    return name if known is None else re.sub(*known, name, count=1)
 
 
 def cuda_names(names: pl.Series) -> pl.Series:

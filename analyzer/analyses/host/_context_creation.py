@@ -34,16 +34,14 @@ _WITHOUT_CONTEXT: Final = (
 
 #: Calls on objects of an existing context (event, stream, memory, graph, module), and calls that wait for the device,
 #: copy, load or launch: a long one is no evidence of context creation.
-_NO_EVIDENCE: Final = re.compile(
+_NO_EVIDENCE: Final = (
     r"(?:cuda|cu|hip)(?:Event(?!Create)|Stream(?!Create)|Graph|Mem(?:cpy|set|Prefetch|Advise)|\w*(?:Free|Synchronize)|HostUnregister"
     r"|Profiler|Ctx(?!Create)|Module|Library|Link|Kernel|Func|Occupancy|\w*Launch)|nvrtc|nvJitLink"
 )
 
 #: Calls that can take long for other reasons (they wait, or pin or map memory): evidence only where the recording also
 #: has the first CUDA call of the process, one of :data:`BEGINS_CUDA`.
-_WEAK_EVIDENCE: Final = re.compile(
-    r"(?:cuda|hip)(?:Free|HostAlloc|HostMalloc|MallocHost|HostRegister|MallocManaged)(?:_v\d+)?$"
-)
+_WEAK_EVIDENCE: Final = r"(?:cuda|hip)(?:Free|HostAlloc|HostMalloc|MallocHost|HostRegister|MallocManaged)(?:_v\d+)?$"
 BEGINS_CUDA: Final = re.compile(r"cuInit|cuModuleGetLoadingMode|cuDriverGetVersion")
 
 #: Shortest first call that counts as context creation where the profiler records none: the fastest contexts take tens
@@ -94,8 +92,8 @@ def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 def _is_evidence(call: dict[str, Any], calls: pl.DataFrame) -> bool:
     """Whether the length of a first call is evidence of context creation, by its name."""
     name = cuda_name(call["name"] or "")
-    if not _WEAK_EVIDENCE.match(name):
-        return bool(name) and bucket_of(name) != "sync" and not _NO_EVIDENCE.match(name)
+    if not re.match(_WEAK_EVIDENCE, name):
+        return bool(name) and bucket_of(name) != "sync" and not re.match(_NO_EVIDENCE, name)
     before = calls.filter((pl.col("process_id") == call["process_id"]) & (pl.col("start_ns") < call["start_ns"]))
     return any(map(BEGINS_CUDA.match, cuda_names(before.get_column("name").unique()).drop_nulls()))
 

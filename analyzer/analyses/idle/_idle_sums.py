@@ -50,7 +50,7 @@ SHORT_NS: Final = 300_000
 _NS: Final = (pl.col("end") - pl.col("start")).alias("ns")
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class IdleSums:
     """Idle time of one device: sums by reason, and waits per operation. Times are in ns.
 

@@ -100,7 +100,7 @@ _MOST_ON_PATH: Final = 1 << 17
 _START_UP: Final = 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Overview:
     """Content of the first page; a renderer decides how many rows to print.
 

@@ -5,7 +5,6 @@ What lies before the window is as it was recorded: only the part of a duration t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -50,8 +49,7 @@ _LAUNCHES: Final = ("launch", "early launch")
 _OF_DURATIONS: Final = ("cut", "transfer")
 
 
-@dataclass(frozen=True)
-class Changes:
+class Changes(NamedTuple):
     """Changes that are made together.
 
     Attributes:
@@ -419,8 +417,7 @@ def together(*changes: Changes) -> Changes:
     """Several changes as one."""
     found = Changes()
     for one in changes:
-        found = replace(
-            found,
+        found = found._replace(
             faster=found.faster + one.faster,
             without=found.without + one.without,
             graph=found.graph or one.graph,

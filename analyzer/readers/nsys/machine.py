@@ -193,9 +193,7 @@ _UNREAD: Final = {
 _WARNING: Final = 2
 
 #: Warnings about lost or incomplete records; others (a process without CUDA, say) lose nothing.
-_LOSS: Final = re.compile(
-    r"\b(lost|drop|dropped|missing|incomplete|overflow|not (?:all|be) |fail|truncat)", re.IGNORECASE
-)
+_LOSS: Final = r"(?i)\b(lost|drop|dropped|missing|incomplete|overflow|not (?:all|be) |fail|truncat)"
 
 
 #: Tables up to this many rows are scanned in a few milliseconds.
@@ -288,7 +286,7 @@ def _open_ranges(database: TableFile) -> list[Note]:
 
 def _diagnostics(database: TableFile) -> list[Note]:
     rows = database.frame("DIAGNOSTIC_EVENT", {"severity": pl.Int64, "text": pl.String}).drop_nulls()
-    texts = [text for severity, text in rows.iter_rows() if severity >= _WARNING and _LOSS.search(text)]
+    texts = [text for severity, text in rows.iter_rows() if severity >= _WARNING and re.search(_LOSS, text)]
     return [
         (f"nsys: {text.strip()}", texts.count(text), None, "nsys says that records are missing")
         for text in dict.fromkeys(texts)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     _Part = tuple[str | None, int]
 
 #: End of the first sentence of a message.
-_SENTENCE_END: Final = re.compile(r"\.(?=\s|[A-Z])")
+_SENTENCE_END: Final = r"\.(?=\s|[A-Z])"
 
 #: Self-explanatory bucket names, for buckets without a more specific detail.
 NO_DETAIL: Final = {
@@ -262,7 +262,7 @@ def health_line(health: pl.DataFrame) -> str:
     if wrong.is_empty():
         return "health: complete"
     checks = wrong.select("check", "count").iter_rows()
-    told = [units.checked(_SENTENCE_END.split(check, maxsplit=1)[0], count) for check, count in checks]
+    told = [units.checked(re.split(_SENTENCE_END, check, maxsplit=1)[0], count) for check, count in checks]
     return "health: " + "; ".join(told)
 
 

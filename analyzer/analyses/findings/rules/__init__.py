@@ -29,7 +29,7 @@ _NAME: Final = 20
 _NAME_SHORTEST: Final = 8
 
 #: Where a sentence may end, so that what comes before can stand alone.
-_CLAUSE: Final = re.compile(r"(?<=\w)[.:;](?=\s|$)")
+_CLAUSE: Final = r"(?<=\w)[.:;](?=\s|$)"
 
 #: Parts of a sentence that no cut may divide: escaped braces, placeholders, single characters.
 _PARTS: Final = re.compile(r"\{\{|\}\}|\{\d+\}|.", re.DOTALL)
@@ -120,7 +120,7 @@ def _fitted(headline: str) -> str:
 
 def _cut(text: str, longest: int) -> str:
     """The first clause of `text`, cut between words if longer than `longest`."""
-    clause = _CLAUSE.split(text, maxsplit=1)[0]
+    clause = re.split(_CLAUSE, text, maxsplit=1)[0]
     parts = _PARTS.findall(clause)
     if len(parts) <= longest:
         return clause

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -79,8 +78,7 @@ def exposed_communication(report: Report) -> list[Finding]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Rank:
+class _Rank(NamedTuple):
     """A device, how long it does nothing but communicate, and how many collectives it runs.
 
     Attributes:
