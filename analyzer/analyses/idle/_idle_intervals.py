@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Batch sizes, in idle intervals: the smallest batch, the smallest with more than two processors, and the most that
-#: are in flight at one time; large enough to amortise the overhead of a batch, small enough to bound memory.
-FEWEST: Final = 1 << 14
-_SHARED_BATCH: Final = 1 << 16
+#: Batch sizes, in idle intervals: the smallest batch, and the most that are in flight at one time; large enough to gain
+#: more than threads wait for Python's lock (benchmarks/), small enough to bound memory.
+FEWEST: Final = 1 << 16
 BATCH: Final = 1 << 19
 
 #: Cached answers that every batch looks up: computed beforehand, since batches would otherwise block on them one after
@@ -86,8 +85,7 @@ class IdleDevice(NamedTuple):
     def batches(self, idle: pl.DataFrame) -> list[IdleBatch]:
         """Splits `idle` into batches of bounded size, in order."""
         most = workers()
-        each, half = -(-idle.height // most), -(-idle.height // 2)
-        size = min(max(each, min(half, _SHARED_BATCH), FEWEST), max(BATCH // most, 1))
+        size = min(max(-(-idle.height // most), FEWEST), max(BATCH // most, 1))
         return [IdleBatch(self, some) for some in idle.iter_slices(size)]
 
     def of_batches(self, work: Callable[[IdleBatch], T], idle: pl.DataFrame) -> Iterator[T]:

@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations._iteration_unit import chance, iteration_unit, only_computes, waits_of
 from kanalyze.analyses.iterations._launch_line import launch_lines
+from kanalyze.analyses.iterations._marks import BY_LAUNCHES, REPETITION
 from kanalyze.analyses.iterations._near_repetitions import near_repetitions
 from kanalyze.analyses.iterations._phases import with_phases
 from kanalyze.analyses.iterations._repetitions import between_waits, cut_of, repetitions
@@ -23,11 +24,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.iterations._units import Sums, Unit
     from kanalyze.report import Report
 
-#: How these iterations were found.
-FOUND_BY: Final = "launches"
-
-#: What one is called; those of a process' further loops have the loop's number.
-REPETITION: Final = "repetition"
+#: Names of the iterations of a process' further loops.
 _NUMBERED: Final = pl.format(REPETITION + " {}", pl.col("loop") + 1)
 
 #: Fewest repetitions, and least share of the device time of a process that they launched; of one that repeats what
@@ -132,7 +129,7 @@ def launch_periods(report: Report) -> pl.DataFrame:
     # prefills and decodes are sequences of their own
     rows = pl.concat(kept).with_columns(
         name=pl.coalesce("phase", pl.when(pl.col("loop") == 0).then(pl.lit(REPETITION)).otherwise(_NUMBERED)),
-        found_by=pl.lit(FOUND_BY),
+        found_by=pl.lit(BY_LAUNCHES),
         sequence=(pl.struct("process_id", "loop", "phase").rank("dense") - 1).cast(pl.UInt32),
     )
     return rows.select(list(_PERIODS)).sort("process_id", "start")

@@ -70,9 +70,12 @@ _RUNS: Final = "XlaModule"
 #: What an iteration told by steps of a profiler is called, and one of several ranges side by side.
 STEP: Final = "step"
 ITERATION: Final = "iteration"
+#: Of launches; those of a process' further loops have the loop's number.
+REPETITION: Final = "repetition"
 
 BY_STEPS: Final = "profiler steps"
 BY_RANGES: Final = "ranges"
+BY_LAUNCHES: Final = "launches"
 
 #: The columns of iterations before they are judged. `own_end` is the end of the mark itself; `end` that, or the start
 #: of the next iteration where it follows at its usual distance.

@@ -9,8 +9,15 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
-from kanalyze.analyses.iterations._launch_periods import FOUND_BY, REPETITION, launch_periods
-from kanalyze.analyses.iterations._marks import SPANS, launched_work, marked_iterations, of_process, work_in
+from kanalyze.analyses.iterations._marks import (
+    BY_LAUNCHES,
+    REPETITION,
+    SPANS,
+    launched_work,
+    marked_iterations,
+    of_process,
+    work_in,
+)
 from kanalyze.analyses.ranges._odd import judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS
@@ -130,8 +137,8 @@ def iteration_ledgers(report: Report) -> pl.DataFrame:
         .join(marked.select("process_id"), on="process_id", how="anti", nulls_equal=True)
     )
     if silent.height:
-        periods = launch_periods(report).join(silent, on="process_id", how="semi", nulls_equal=True)
-        spans = pl.concat([spans, _as_spans(periods)])
+        told = _by_launches(report).join(silent, on="process_id", how="semi", nulls_equal=True, maintain_order="left")
+        spans = pl.concat([spans, told])
     return _with_ledgers(report, spans)
 
 
@@ -140,7 +147,7 @@ def iterations_by_launches(report: Report) -> pl.DataFrame:
     """The iterations of all processes as their launches tell them, whatever marks they have: :data:`TABLE`."""
     if not {*DEVICE_KINDS}.intersection(report.kinds):
         return TABLE.empty()
-    return TABLE.select(_with_ledgers(report, _as_spans(launch_periods(report))))
+    return TABLE.select(_with_ledgers(report, _by_launches(report)))
 
 
 def _with_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -156,18 +163,24 @@ def _with_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     return told.rename({"start": "start_ns"})
 
 
-def _as_spans(periods: pl.DataFrame) -> pl.DataFrame:
+def _by_launches(report: Report) -> pl.DataFrame:
     """Repetitions of launches, as marks are."""
-    return periods.select(
-        "process_id",
-        "start",
-        "end",
-        own_end="end",
-        name="name",
-        window=pl.lit(None, dtype=pl.String),
-        open=pl.lit(value=False),
-        found_by="found_by",
-    ).cast(SPANS)  # type: ignore[arg-type]
+    from kanalyze.analyses.iterations._launch_periods import launch_periods  # noqa: PLC0415 - where marks do not tell
+
+    return (
+        launch_periods(report)
+        .select(
+            "process_id",
+            "start",
+            "end",
+            own_end="end",
+            name="name",
+            window=pl.lit(None, dtype=pl.String),
+            open=pl.lit(value=False),
+            found_by="found_by",
+        )
+        .cast(SPANS)
+    )  # type: ignore[arg-type]
 
 
 def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -184,7 +197,7 @@ def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
 
 def _loops_by_work(rows: pl.DataFrame) -> pl.DataFrame:
     """Names the loops that launches tell by what they launched, so that the heaviest of a process has no number."""
-    loop = pl.col("name").str.contains(rf"^{REPETITION}(?: \d+)?$") & (pl.col("found_by") == FOUND_BY)
+    loop = pl.col("name").str.contains(rf"^{REPETITION}(?: \d+)?$") & (pl.col("found_by") == BY_LAUNCHES)
     sums = rows.filter(loop).group_by("process_id", "name").agg(pl.col("device_ns", "kernels_ns").sum())
     place = pl.struct("kernels_ns", "device_ns").rank("ordinal", descending=True).over("process_id")
     called = pl.when(place == 1).then(pl.lit(REPETITION)).otherwise(pl.format("{} {}", pl.lit(REPETITION), place))

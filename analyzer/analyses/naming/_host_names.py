@@ -8,7 +8,6 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.naming._events_between import events_between
-from kanalyze.analyses.naming._same_launches import Alignment, align, recurring, surroundings
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered
@@ -19,7 +18,7 @@ from kanalyze.units import percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.analyses.naming._same_launches import ThreadPair
+    from kanalyze.analyses.naming._same_launches import Alignment, ThreadPair
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
 
@@ -84,6 +83,8 @@ def host_names(report: Report) -> HostNames:
     other = report.beside()
     if other is None or operations(report).is_empty():
         return _NOTHING
+    from kanalyze.analyses.naming._same_launches import align, recurring  # noqa: PLC0415 - for captures only
+
     try:
         other.read_ahead((*_READS, *MAY_READ))
         found = align(report, other)
@@ -137,6 +138,8 @@ def _of_steps(other: Report, pair: ThreadPair, known: pl.Series) -> pl.DataFrame
     The trace's times in the same surroundings name them by the name that most of those have, and the median of these
     is the partner.
     """
+    from kanalyze.analyses.naming._same_launches import surroundings  # noqa: PLC0415 - for captures only
+
     at = pl.Series("at", range(pair.calls.height - 1), dtype=pl.Int64)
     within = known.head(at.len()) & known.tail(at.len())
     own = _between(pair.calls, at).with_columns(surroundings(pair.calls).head(at.len())).filter(within)

@@ -16,7 +16,6 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._launching_call import launching_rows
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
-from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.replay._network import recorded_values
 from kanalyze.analyses.replay._profiler import HOST_EDGES, without_profiler
 from kanalyze.columns.lookup import beside, gathered, marked, sure
@@ -349,6 +348,8 @@ def _place_of_end(network: Network) -> pl.Series:
 
 def _without_startup(report: Report, network: Network, state: Changed) -> Changed:
     """Calls that are slow once (contexts, loading, first launches, graphs made) take what they take when warm."""
+    from kanalyze.analyses.launches.cold import cold  # noqa: PLC0415 - for this change only
+
     costs = cold(report.whole).filter(pl.col("extra_ns") > 0).sort("start_ns")
     calls = network.line.calls.select("place", "process_id", "start", "end", own=state.values.own).sort("start")
     found = costs.select("process_id", start="start_ns", extra=pl.col("extra_ns").cast(pl.Int64)).join_asof(

@@ -214,8 +214,10 @@ def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl
     ]
     at = nodes.get_column("at")
     values = point_values(line, _recorded(line, graph))
-    edges = _from_finishes(pl.concat(parts), graph, numbers, len(values) - 1)
-    edges = pl.concat([edges, _of_collectives(placed.collectives, numbers, len(values) - 1)])
+    edges = pl.concat(parts)
+    if placed.collectives.height:
+        edges = _from_finishes(edges, graph, numbers, len(values) - 1)
+        edges = pl.concat([edges, _of_collectives(placed.collectives, numbers, len(values) - 1)])
     edges = edges.drop_nulls(["target", "source", "point"]).filter(pl.col("source") < pl.col("target"))
     since = gathered(at, edges.get_column("source")) + gathered(values, edges.get_column("point"))
     edges = edges.with_columns((gathered(at, edges.get_column("target")) - since).alias("slack"))
@@ -338,6 +340,8 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: _Numbers) -> li
         over = gathered(graph.operations.get_column("end"), before) <= known.get_column("start")
         for chosen, name in ((over, kind), (~over, "overlap")):
             own = known.filter(chosen)
+            if own.is_empty():
+                continue
             source, rows = own.get_column("before"), own.get_column("row")
             point = source if name == kind else pl.Series([zero]).new_from_index(0, own.height)
             found.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.starts, source), point))
@@ -350,6 +354,8 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: _Numbers) -> li
     )
     for chosen, name, first in ((late, "launch", work.height + calls.height), (~late, "early launch", work.height)):
         own = known.filter(chosen)
+        if own.is_empty():
+            continue
         place = own.get_column("place")
         found.append(
             _edge(name, gathered(numbers.starts, own.get_column("row")), gathered(numbers.bases, place), place + first)
@@ -370,18 +376,12 @@ def _of_calls(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl
     """Edges to begins and ends of calls, where these are nodes."""
     calls, work = line.calls, graph.operations.height
     handed = calls.filter(pl.col("handover").is_not_null())
-    place = handed.get_column("place")
-    found = [
-        _edge(
-            "handover",
-            gathered(numbers.begins, place),
-            *_ends(line, numbers, work, handed.get_column("handover")),
-            place,
-        )
-    ]
-    own = handed.filter(~pl.col("first"))
-    place = own.get_column("place")
-    found.append(_edge("thread", gathered(numbers.begins, place), *_ends(line, numbers, work, place - 1), place))
+    found = []
+    if handed.height:
+        place, before = handed.get_column("place"), handed.get_column("handover")
+        found.append(_edge("handover", gathered(numbers.begins, place), *_ends(line, numbers, work, before), place))
+        place = handed.filter(~pl.col("first")).get_column("place")
+        found.append(_edge("thread", gathered(numbers.begins, place), *_ends(line, numbers, work, place - 1), place))
     blocks = calls.filter("blocks").get_column("place")
     found.append(_edge("own", gathered(numbers.ends, blocks), gathered(numbers.bases, blocks), blocks + work))
     rows, place = line.waits.get_column("row"), line.waits.get_column("place")

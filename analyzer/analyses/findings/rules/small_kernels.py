@@ -13,8 +13,6 @@ from kanalyze.analyses.findings.rules._launch_less import launch_less
 from kanalyze.analyses.findings.rules._mendings import merged
 from kanalyze.analyses.findings.rules._places import place_of_kernels
 from kanalyze.analyses.findings.rules._telling import per_iteration
-from kanalyze.analyses.fusion._chains import chains
-from kanalyze.analyses.fusion.fusion import fusion, occurrences
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, repetitions
 from kanalyze.analyses.launches._launch_costs import launch_costs
@@ -158,6 +156,9 @@ def fusible(report: Report) -> list[Finding]:
     """One finding per device with chains whose fusion would save time."""
     if not {"op", "kernel"}.issubset(report.kinds):
         return []
+    from kanalyze.analyses.fusion._chains import chains  # noqa: PLC0415 - for traces only
+    from kanalyze.analyses.fusion.fusion import fusion  # noqa: PLC0415 - as above
+
     ran = chains(report).group_by("device").agg(pl.col("exclusive_ns").sum())
     most = dict(ran.iter_rows())
     found = []
@@ -182,6 +183,9 @@ def fusible(report: Report) -> list[Finding]:
 
 def _fused(report: Report, device: int) -> Mending:
     """Each chain whose fusion would save time is as many kernels as its largest operator."""
+    from kanalyze.analyses.fusion._chains import chains  # noqa: PLC0415 - for traces only
+    from kanalyze.analyses.fusion.fusion import occurrences  # noqa: PLC0415 - as above
+
     fused = occurrences(report).filter(pl.col("fused_ns") < pl.col("total_ns"))
     groups = fused.select(group="number", kept="parts", merged_ns="fused_ns")
     work = chains(report).filter(pl.col("device") == device).select("row", "dur_ns", group="chain")
