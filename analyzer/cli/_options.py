@@ -91,10 +91,10 @@ def in_one_thread_if_small(command: F) -> F:
         small = size < _SMALL_BYTES
         click.get_current_context().meta[_EVERYTHING] = small
         work = partial(_with_doubts, partial(command, *arguments, **options), everything=small)
-        if size >= _ONE_THREAD_BYTES:
-            return work()
         if len(paths) == 1 and not tight(("", *map(str, paths))):
             decode_ahead(*paths)
+        if size >= _ONE_THREAD_BYTES:
+            return work()
         with sparing_memory():
             from kanalyze.machinery.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
         return in_one_thread(work)

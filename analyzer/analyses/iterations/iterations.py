@@ -167,20 +167,17 @@ def _by_launches(report: Report) -> pl.DataFrame:
     """Repetitions of launches, as marks are."""
     from kanalyze.analyses.iterations._launch_periods import launch_periods  # noqa: PLC0415 - where marks do not tell
 
-    return (
-        launch_periods(report)
-        .select(
-            "process_id",
-            "start",
-            "end",
-            own_end="end",
-            name="name",
-            window=pl.lit(None, dtype=pl.String),
-            open=pl.lit(value=False),
-            found_by="found_by",
-        )
-        .cast(SPANS)
-    )  # type: ignore[arg-type]
+    spans = launch_periods(report).select(
+        "process_id",
+        "start",
+        "end",
+        own_end="end",
+        name="name",
+        window=pl.lit(None, dtype=pl.String),
+        open=pl.lit(value=False),
+        found_by="found_by",
+    )
+    return spans.cast(SPANS)  # type: ignore[arg-type]
 
 
 def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:

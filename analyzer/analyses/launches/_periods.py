@@ -129,6 +129,8 @@ def _units(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataF
     spans = runs.group_by("run").agg(start=pl.col("at").min().cast(pl.Int64) - period, end=pl.col("at").max() + 1)
     least = max(fewest * period, 2 * nodes)
     spans = spans.filter(pl.col("end") - pl.col("start") >= least).sort("start")
+    if spans.is_empty():
+        return pl.DataFrame(schema=_UNITS)
     # an overlap of two runs belongs to the first
     spans = spans.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1)))
     count = ((pl.col("end") - pl.col("start")) // length).alias("count")

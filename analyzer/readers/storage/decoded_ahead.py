@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from mmap import mmap
 from typing import IO, TYPE_CHECKING, Final
 
 from kanalyze.machinery.memory import one_blas_thread
 from kanalyze.machinery.processors import processors
+from kanalyze.readers.storage.sqlite_pages import PAGES_ANYWAY_FROM_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import polars as pl
 
     from kanalyze.readers.storage.sqlite_pages.shared_tables import Place
 
-#: Smaller files have no table that is decoded by pages; of larger ones it saves little.
+#: Sizes of files for which it saves time: smaller ones have no table of that size, larger ones are decoded in threads.
 _LEAST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 26
 
-#: Bytes of columns for each of the file, in which a value takes one at least: eight, a bit, and what fills a word.
+#: Bytes of a number, and of shared memory for each byte of the file: there a number takes one at least, here eight and
+#: a bit. A table that takes more has columns that most of its rows do not.
+_NUMBER_BYTES: Final = 8
 _BYTES_EACH: Final = 9
 
 _MAGIC: Final = b"SQLite format 3\0"
@@ -100,7 +104,7 @@ def _begun(path: Path, memory: mmap) -> _Ahead:
         try:
             _leave_standard_streams()
             os.close(source)
-            with os.fdopen(target, "wb", buffering=0) as told:
+            with os.fdopen(target, "wb") as told:
                 _decode(path, memory, told)
         finally:
             os._exit(0)  # whatever happened: nothing of the program may run twice
@@ -116,8 +120,26 @@ def _leave_standard_streams() -> None:
 
 
 def _decode(path: Path, memory: mmap, told: IO[bytes]) -> None:
+    """Decodes what is worth it into `memory`, and tells of each table as soon as it is there."""
+    tables = [(name, columns) for bytes_, name, columns in sorted(_tables(path), reverse=True) if bytes_ <= len(memory)]
+    if not tables:
+        return
     with one_blas_thread(own_process=True):
         from kanalyze.readers.storage.sqlite_pages.shared_tables import decode_tables  # noqa: PLC0415 - imports numpy
 
-    for table in decode_tables(path, memory):
+    for table in decode_tables(path, tables, memory):
         told.write(f"{json.dumps(table)}\n".encode())
+        told.flush()
+
+
+def _tables(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """Tables that are worth decoding by pages: the bytes that their columns of integers take, name and columns."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+            quoted = '"' + name.replace('"', '""') + '"'
+            with suppress(sqlite3.Error):  # one without row ids, or a damaged one
+                last = database.execute(f"SELECT max(rowid) FROM {quoted}").fetchone()[0] or 0
+                declared = database.execute(f"PRAGMA table_info({quoted})").fetchall()
+                columns = [row[1] for row in declared if "INT" in row[2].upper()]
+                if last > PAGES_ANYWAY_FROM_ROWS and columns:
+                    yield last * len(columns) * _NUMBER_BYTES, name, columns

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -21,8 +21,8 @@ import polars as pl
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 from kanalyze.machinery.memory import one_blas_thread
 from kanalyze.readers.shared.regular_files import readable, regular
+from kanalyze.readers.storage import sqlite_pages
 from kanalyze.readers.storage.decoded_ahead import decoded
-from kanalyze.readers.storage.sqlite_pages import worth_decoding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -52,7 +52,6 @@ class SqliteFile:
         self._columns: dict[str, tuple[str, ...]] = {}
         self.rows_read: dict[str, int] = {}
         self._checked: set[str] = set()
-        self._most_rows: int | None = None
         rows = self.query("SELECT name FROM sqlite_schema WHERE type = 'table'", where="the list of tables")
         self.tables = frozenset(str(row[0]) for row in rows)
 
@@ -146,28 +145,20 @@ class SqliteFile:
             heights.append(raw.height)
             return transform(raw)
 
-        worth = worth_decoding(self.last_row(table), self._largest_rows)
-        frame = self._decoded(table, columns, counted) if worth else None
+        frame = self._decoded(table, columns, counted)
         if frame is None:
             heights.clear()
             frame = counted(self.frame(table, dict.fromkeys(columns, pl.Int64)))
         self.rows_read[table] = sum(heights)
         return frame
 
-    def _largest_rows(self) -> int:
-        """The highest row id of any table; a table without row ids has none, and a damaged one says so when read."""
-        if self._most_rows is None:
-            found = [0]
-            for table in self.tables:
-                with suppress(DamagedReportError):
-                    found.append(self.last_row(table))
-            self._most_rows = max(found)
-        return self._most_rows
-
     def _decoded(
         self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame | None:
-        """As :meth:`integers`, decoded by pages; None where only SQLite can read the table."""
+        """As :meth:`integers`, decoded by pages; None where the table is small, or only SQLite can read it."""
+        rows = self.last_row(table)
+        if rows <= min(sqlite_pages.PAGES_ANYWAY_FROM_ROWS, sqlite_pages.PAGES_FROM_ROWS):
+            return None
         have = [name for name in columns if name in self.columns(table)]
         missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in columns if name not in have]
 
@@ -177,10 +168,21 @@ class SqliteFile:
         ahead = decoded(self.path, table, have)
         if ahead is not None:
             return completed(ahead)
+        if max(rows, self._largest_rows) <= sqlite_pages.PAGES_FROM_ROWS:
+            return None
         with one_blas_thread():
             from kanalyze.readers.storage.sqlite_pages.blocks import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
 
         return read_blocks(self.path, table, have, completed, self.row_span(table))
+
+    @cached_property
+    def _largest_rows(self) -> int:
+        """The highest row id of any table; a table without row ids has none, and a damaged one says so when read."""
+        found = [0]
+        for table in self.tables:
+            with suppress(DamagedReportError):
+                found.append(self.last_row(table))
+        return max(found)
 
     def texts(self, table: str, column: str) -> pl.Series:
         """A text column as String, in row order; null for a missing value or column."""

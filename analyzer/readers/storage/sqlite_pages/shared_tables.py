@@ -1,18 +1,15 @@
-"""Decodes the large tables of a file into memory that processes share, for :mod:`.decoded_ahead`."""
+"""Decodes tables of a file into memory that processes share, for :mod:`.decoded_ahead`."""
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kanalyze.readers.storage.sqlite_pages import worth_decoding
 from kanalyze.readers.storage.sqlite_pages.table_scan import DamagedPageError, NotDecodableError, PagesFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from mmap import mmap
     from pathlib import Path
 
@@ -28,15 +25,17 @@ if TYPE_CHECKING:
 _WORD: Final = 8
 
 
-def decode_tables(path: Path, memory: mmap) -> Iterator[tuple[str, int, dict[str, Place]]]:
-    """Decodes all integer columns of the tables that are worth it into `memory`, those with most values first.
+def decode_tables(
+    path: Path, tables: Iterable[tuple[str, Sequence[str]]], memory: mmap
+) -> Iterator[tuple[str, int, dict[str, Place]]]:
+    """Decodes tables of a file, given with the columns that are wanted, into `memory`.
 
     Yields:
-        Name and rows of each table, and the places of its columns in row order. A table is left out if one of them
+        Name and rows of each table, and the places of its columns, in row order. A table is left out if a column of it
         cannot be decoded: errors are told by who reads it.
     """
     end = 0
-    for name, columns in _large_tables(path):
+    for name, columns in tables:
         try:
             with PagesFile(path) as file:
                 blocks = list(file.scan(name, columns, lambda block: block.columns, threads=1))
@@ -46,23 +45,6 @@ def decode_tables(path: Path, memory: mmap) -> Iterator[tuple[str, int, dict[str
         for column in columns:
             places[column], end = _put([block[column] for block in blocks], memory, end)
         yield name, sum(len(block[columns[0]].values) for block in blocks), places
-
-
-def _large_tables(path: Path) -> list[tuple[str, list[str]]]:
-    """Tables that are worth decoding and their columns of integers, those with most values first."""
-    tables = []
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-        for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
-            quoted = '"' + name.replace('"', '""') + '"'
-            with suppress(sqlite3.Error):  # one without row ids, or a damaged one
-                last = database.execute(f"SELECT max(rowid) FROM {quoted}").fetchone()[0] or 0
-                declared = database.execute(f"PRAGMA table_info({quoted})").fetchall()
-                tables.append((last, name, [row[1] for row in declared if "INT" in row[2].upper()]))
-    largest = max((last for last, *_ in tables), default=0)
-    worth = [
-        (last * len(columns), name, columns) for last, name, columns in tables if worth_decoding(last, lambda: largest)
-    ]
-    return [(name, columns) for _, name, columns in sorted(worth, reverse=True) if columns]
 
 
 def _put(blocks: Sequence[Column], memory: mmap, at: int) -> tuple[Place, int]:

@@ -1,0 +1,188 @@
+"""What a child decodes is what the file holds, or nothing; commands print the same with a child and without."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+
+import pytest
+
+from kanalyze.machinery.processors import processors
+from support.command import REPORTS, ROOT, environment, spawn
+
+pytestmark = pytest.mark.skipif(processors() == 1 or sys.platform != "linux", reason="nothing is decoded ahead here")
+
+#: Decodes the file at the first argument ahead, as `before` has it, and tells of each table whether its columns are
+#: those that SQLite gives: null if they were not decoded.
+SCRIPT = """
+import json, os, signal, sqlite3, sys
+from contextlib import closing
+from pathlib import Path
+from kanalyze.readers.storage import decoded_ahead
+path = Path(sys.argv[1])
+before()
+decoded_ahead.decode_ahead(path)
+begun = len(decoded_ahead._ahead)
+after()
+import polars as pl
+from kanalyze.readers.storage.sqlite_file import SqliteFile
+told = {"begun": begun}
+with closing(sqlite3.connect(path)) as database:
+    tables = [name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+for table in tables:
+    file = SqliteFile(path)
+    columns = [name for name in file.columns(table) if not name.startswith("t_")]
+    for wanted in (columns, columns[::-2]):
+        found = decoded_ahead.decoded(path, table, wanted)
+        if found is not None:
+            found = found.equals(file.frame(table, dict.fromkeys(wanted, pl.Int64)))
+        told.setdefault(table, []).append(found)
+print(json.dumps(told), flush=True)
+os._exit(0)  # as commands do
+"""
+
+COLUMNS = {
+    "any": lambda rng, _: rng.choice([0, 1, -1, 127, -(2**63), 2**63 - 1, 2**40]),
+    "maybe": lambda rng, _: rng.choice([None, 1, 70_000]),
+    "late": lambda _, row: None if row < 1500 else row,
+    "early": lambda _, row: 7 if row < 1500 else None,
+    "none": lambda *_: None,
+    "same": lambda *_: -77,
+    "nearly": lambda _, row: 5 if row != 2000 else 6,
+    "t_text": lambda rng, _: "x" * rng.randrange(400),
+}
+
+
+def ahead(path, before="", after=""):
+    """What the script tells of a database, with a line of Python before decoding is begun and after."""
+    code = f"def before():\n    {before or 'pass'}\ndef after():\n    {after or 'pass'}\n{SCRIPT}"
+    ran = subprocess.run(  # noqa: S603 - it starts this very package
+        [sys.executable, "-W", "error", "-c", code, str(path)],
+        capture_output=True,
+        env=environment(),
+        timeout=100,
+        check=True,
+    )
+    assert ran.stderr == b""
+    return json.loads(ran.stdout)
+
+
+@contextmanager
+def one_processor():
+    """Lets what is started in here have one processor, on which nothing is decoded ahead."""
+    usual = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(usual)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usual)
+
+
+def write(path, sizes, *statements, page_size=4096):
+    """A database with tables of so many rows, and a large one of texts."""
+    path.unlink(missing_ok=True)
+    rng = random.Random(f"{sizes}")  # noqa: S311 - not for secrets
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute(f"PRAGMA page_size={page_size}")
+        database.execute("BEGIN")
+        for name, rows in sizes.items():
+            declared = ", ".join(f"{column} {'TEXT' if column[:2] == 't_' else 'INTEGER'}" for column in COLUMNS)
+            database.execute(f"CREATE TABLE {name} ({declared})")
+            values = ([make(rng, row) for make in COLUMNS.values()] for row in range(rows))
+            database.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(COLUMNS))})", values)
+        database.execute("CREATE TABLE filling (t_text TEXT)")
+        database.executemany("INSERT INTO filling VALUES (?)", [("x" * 3000,)] * 400)
+        database.execute("COMMIT")
+        for statement in statements:
+            database.execute(statement)
+    return path
+
+
+@pytest.mark.parametrize("page_size", [512, 4096, 65536])
+def test_what_was_decoded_is_what_the_file_holds(tmp_path, page_size):
+    sizes = {"one": 2001, "two": 2048, "three": 9999, "small": 2000, "empty": 0}
+    deleted = "DELETE FROM three WHERE _rowid_ % 7 < 2 OR _rowid_ % 400 < 150"
+    found = ahead(write(tmp_path / "some.sqlite", sizes, deleted, page_size=page_size))
+    both = [True, True]
+    assert found == {
+        "begun": 1,
+        "one": both,
+        "two": both,
+        "three": both,
+        "small": [None, None],
+        "empty": [None, None],
+        "filling": [None, None],
+    }
+
+
+def test_a_table_that_cannot_be_decoded_is_left_out_alone(tmp_path):
+    other = "UPDATE one SET same = 'text' WHERE _rowid_ = 1700"
+    found = ahead(write(tmp_path / "some.sqlite", {"one": 2500, "two": 2400}, other))
+    assert found["one"] == [None, None]
+    assert found["two"] == [True, True]
+
+
+def test_columns_that_later_rows_alone_have_may_be_too_many(tmp_path):
+    more = [f"ALTER TABLE one ADD COLUMN c{number} INTEGER" for number in range(900)]
+    found = ahead(write(tmp_path / "some.sqlite", {"one": 3000, "two": 2400}, *more))
+    assert found["one"] == [None, None]
+    assert found["two"] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "begun"),
+    [
+        ("import polars", "", 0),
+        ("os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])", "", 0),
+        ("sys.platform = 'darwin'", "sys.platform = 'linux'", 0),
+        ("decoded_ahead._decode = lambda *_: os.kill(os.getpid(), signal.SIGKILL)", "", 1),
+        ("decoded_ahead._decode = lambda *_: 1 / 0", "", 1),
+        ("decoded_ahead._tables = lambda _: [(1, 'one', ['nowhere']), (1, 'two', ['any'])]", "", 1),
+        ("decoded_ahead._BYTES_EACH = 1 << 40", "", 0),
+        ("", "os.utime(path, ns=(1, 1))", 1),
+    ],
+)
+def test_nothing_where_there_is_no_child_or_it_fails(tmp_path, before, after, begun):
+    found = ahead(write(tmp_path / "some.sqlite", {"one": 2500}), before, after)
+    assert found == {"begun": begun, "one": [None, None], "filling": [None, None]}
+
+
+def test_no_child_for_what_is_no_database_of_that_size(tmp_path):
+    small, folder, other, missing = (tmp_path / name for name in ("small", "folder", "other", "missing"))
+    with closing(sqlite3.connect(small)) as database:
+        database.execute("CREATE TABLE one (n INTEGER)")
+    folder.mkdir()
+    other.write_bytes(b"x" * (2 << 20))
+    os.mkfifo(tmp_path / "pipe")
+    code = (
+        "import sys; from pathlib import Path; from kanalyze.readers.storage import decoded_ahead as ahead\n"
+        "for name in sys.argv[1:]: ahead.decode_ahead(Path(name))\n"
+        "assert not ahead._ahead and not ahead.decoded(Path(sys.argv[1]), 'one', ['n'])"
+    )
+    names = [str(path) for path in (small, folder, other, missing, tmp_path / "pipe", "\0")]
+    subprocess.run(  # noqa: S603 - as above
+        [sys.executable, "-W", "error", "-c", code, *names[:-1]], env=environment(), timeout=100, check=True
+    )
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """A report of several megabytes, whose tables are decoded by pages."""
+    path = tmp_path_factory.mktemp("many") / "many.sqlite"
+    make = [sys.executable, ROOT / "benchmarks" / "make_report.py", REPORTS / "torch.sqlite", path, "--copies", "20"]
+    subprocess.run(make, check=True, capture_output=True)  # noqa: S603 - as above
+    assert 1 << 20 < path.stat().st_size < 1 << 26
+    return path
+
+
+@pytest.mark.parametrize("arguments", [("summarize",), ("show", "kernels", "--columns", "name,total_ns")])
+def test_commands_print_the_same_with_a_child_and_without(many, arguments):
+    usual = spawn(*arguments, many)
+    with one_processor():
+        assert spawn(*arguments, many) == usual
+    assert usual.status == 0
