@@ -15,7 +15,7 @@ from kanalyze.cli import _complete
 from kanalyze.cli._memory import tight
 from kanalyze.cli._output import print_doubts, print_message, register_figures, stderr_is_terminal
 from kanalyze.machinery.memory import sparing_memory
-from kanalyze.readers.storage.decoded_ahead import decode_ahead
+from kanalyze.readers.storage.decoded_ahead import LEAST_BYTES, decode_ahead
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def in_one_thread_if_small(command: F) -> F:
         small = size < _SMALL_BYTES
         click.get_current_context().meta[_EVERYTHING] = small
         work = partial(_with_doubts, partial(command, *arguments, **options), everything=small)
-        if len(paths) == 1 and not tight(("", *map(str, paths))):
+        if len(paths) == 1 and size >= LEAST_BYTES and not tight(("", *map(str, paths))):
             decode_ahead(*paths)
         if size >= _ONE_THREAD_BYTES:
             return work()

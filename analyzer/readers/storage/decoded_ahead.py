@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kanalyze.readers.storage.sqlite_pages.shared_tables import Place
 
 #: Sizes of files for which it saves time: smaller ones have no table of that size, larger ones are decoded in threads.
-_LEAST_BYTES: Final = 1 << 20
+LEAST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 26
 
 #: Bytes of a number, and of shared memory for each byte of the file: there a number takes one at least, here eight and
@@ -76,7 +76,7 @@ def decode_ahead(path: Path) -> None:
         return
     with suppress(OSError, ValueError):
         size = path.stat().st_size
-        if path.is_file() and _LEAST_BYTES <= size <= _MOST_BYTES:
+        if path.is_file() and LEAST_BYTES <= size <= _MOST_BYTES:
             with path.open("rb") as file:
                 begin = file.read(len(_MAGIC))
             if begin == _MAGIC:
