@@ -16,7 +16,7 @@ from mmap import mmap
 from typing import IO, TYPE_CHECKING, Final
 
 from kanalyze.machinery.memory import one_blas_thread
-from kanalyze.machinery.processors import processors
+from kanalyze.machinery.processors import one_is_idle
 from kanalyze.readers.storage.sqlite_pages import PAGES_ANYWAY_FROM_ROWS
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ _ahead: dict[tuple[int, ...], _Ahead] = {}
 def decode_ahead(path: Path) -> None:
     """Begins to decode the large tables of the file at `path`, if it is a database for which that saves time.
 
-    Nothing happens with one processor, where polars was imported before, which starts threads, and on systems other
-    than Linux, whose libraries may not live through a fork; nor of a file that cannot be read: the reader tells of it.
+    Nothing happens where all processors are busy, where polars was imported before, which starts threads, and on other
+    systems than Linux, whose libraries may not live through a fork. A file that cannot be read is the reader's to tell.
     """
-    if "polars" in sys.modules or sys.platform != "linux" or processors() == 1:
+    if "polars" in sys.modules or sys.platform != "linux" or not one_is_idle():
         return
     with suppress(OSError, ValueError):
         size = path.stat().st_size

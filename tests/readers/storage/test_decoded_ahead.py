@@ -8,14 +8,13 @@ import random
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 
-from kanalyze.machinery.processors import processors
-from support.command import REPORTS, ROOT, environment, spawn
+from support.command import REPORTS, ROOT, environment
 
-pytestmark = pytest.mark.skipif(processors() == 1 or sys.platform != "linux", reason="nothing is decoded ahead here")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is decoded ahead here")
 
 #: Decodes the file at the first argument ahead, as `before` has it, and tells of each table whether its columns are
 #: those that SQLite gives: null if they were not decoded.
@@ -25,6 +24,7 @@ from contextlib import closing
 from pathlib import Path
 from kanalyze.readers.storage import decoded_ahead
 path = Path(sys.argv[1])
+decoded_ahead.one_is_idle = lambda: True
 before()
 decoded_ahead.decode_ahead(path)
 begun = len(decoded_ahead._ahead)
@@ -70,17 +70,6 @@ def ahead(path, before="", after=""):
     )
     assert ran.stderr == b""
     return json.loads(ran.stdout)
-
-
-@contextmanager
-def one_processor():
-    """Lets what is started in here have one processor, on which nothing is decoded ahead."""
-    usual = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(usual)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, usual)
 
 
 def write(path, sizes, *statements, page_size=4096):
@@ -138,7 +127,7 @@ def test_columns_that_later_rows_alone_have_may_be_too_many(tmp_path):
     ("before", "after", "begun"),
     [
         ("import polars", "", 0),
-        ("os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])", "", 0),
+        ("decoded_ahead.one_is_idle = lambda: False", "", 0),
         ("sys.platform = 'darwin'", "sys.platform = 'linux'", 0),
         ("decoded_ahead._decode = lambda *_: os.kill(os.getpid(), signal.SIGKILL)", "", 1),
         ("decoded_ahead._decode = lambda *_: 1 / 0", "", 1),
@@ -161,6 +150,7 @@ def test_no_child_for_what_is_no_database_of_that_size(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     code = (
         "import sys; from pathlib import Path; from kanalyze.readers.storage import decoded_ahead as ahead\n"
+        "ahead.one_is_idle = lambda: True\n"
         "for name in sys.argv[1:]: ahead.decode_ahead(Path(name))\n"
         "assert not ahead._ahead and not ahead.decoded(Path(sys.argv[1]), 'one', ['n'])"
     )
@@ -182,7 +172,12 @@ def many(tmp_path_factory):
 
 @pytest.mark.parametrize("arguments", [("summarize",), ("show", "kernels", "--columns", "name,total_ns")])
 def test_commands_print_the_same_with_a_child_and_without(many, arguments):
-    usual = spawn(*arguments, many)
-    with one_processor():
-        assert spawn(*arguments, many) == usual
-    assert usual.status == 0
+    def ran(idle):
+        code = (
+            "from kanalyze.readers.storage import decoded_ahead as ahead\n"
+            f"ahead.one_is_idle = lambda: {idle}\nfrom kanalyze.cli import entry\nentry()"
+        )
+        line = [sys.executable, "-W", "error", "-c", code, *arguments, str(many)]
+        return subprocess.run(line, capture_output=True, env=environment(), timeout=100, check=True).stdout  # noqa: S603
+
+    assert ran(idle=True) == ran(idle=False) != b""
