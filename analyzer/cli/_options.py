@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
@@ -15,7 +16,8 @@ from kanalyze.cli import _complete
 from kanalyze.cli._memory import tight
 from kanalyze.cli._output import print_doubts, print_message, register_figures, stderr_is_terminal
 from kanalyze.machinery.memory import sparing_memory
-from kanalyze.readers.storage.decoded_ahead import LEAST_BYTES, decode_ahead
+from kanalyze.readers.nsys.reading_ahead import reading_ahead
+from kanalyze.readers.storage.decoded_ahead import LEAST_BYTES
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
@@ -91,13 +93,13 @@ def in_one_thread_if_small(command: F) -> F:
         small = size < _SMALL_BYTES
         click.get_current_context().meta[_EVERYTHING] = small
         work = partial(_with_doubts, partial(command, *arguments, **options), everything=small)
-        if len(paths) == 1 and size >= LEAST_BYTES and not tight(("", *map(str, paths))):
-            decode_ahead(*paths)
-        if size >= _ONE_THREAD_BYTES:
-            return work()
-        with sparing_memory():
-            from kanalyze.machinery.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
-        return in_one_thread(work)
+        ahead = len(paths) == 1 and size >= LEAST_BYTES and not tight(("", *map(str, paths)))
+        with reading_ahead(*paths) if ahead else nullcontext():
+            if size >= _ONE_THREAD_BYTES:
+                return work()
+            with sparing_memory():
+                from kanalyze.machinery.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
+            return in_one_thread(work)
 
     return cast("F", chosen)
 

@@ -78,17 +78,14 @@ def shared_frame(
     """
     first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     _handed_over.append(memory)
-    own = pl.DataFrame(
-        [
-            pl.Series(_Column(rows, first + at, None if valid_at is None else first + valid_at)).alias(name)
-            for name, (at, valid_at, _) in places.items()
-            if at is not None
-        ]
-    )
-    same = [pl.lit(value, pl.Int64).alias(name) for name, (at, _, value) in places.items() if at is None]
-    if own.width:
-        return own.with_columns(same).select(*places)
-    return pl.select(pl.repeat(None, rows).alias("")).with_columns(same).select(*places)
+    return pl.DataFrame([_series(first, rows, *place).alias(name) for name, place in places.items()])
+
+
+def _series(first: int, rows: int, at: int | None, valid_at: int | None, value: int | None) -> pl.Series:
+    """A column, in memory from the address `first` on; or of one value."""
+    if at is None:
+        return pl.Series([value], dtype=pl.Int64).new_from_index(0, rows)
+    return pl.Series(_Column(rows, first + at, None if valid_at is None else first + valid_at))
 
 
 class _Column:

@@ -47,6 +47,14 @@ def test_a_frame_is_what_was_written(given_columns):
     assert frame.to_dict(as_series=False) == wanted
 
 
+def test_names_are_no_patterns():
+    memory, places = written([[1, 2], 3, [5, 6]])
+    names = ("^.*$", "*", "^a")
+    frame = shared_frame(memory, 2, dict(zip(names, places.values(), strict=True)))
+    assert frame.rows() == [(1, 3, 5), (2, 3, 6)]
+    assert frame.columns == [*names]
+
+
 def test_columns_live_on_without_their_frame():
     memory, places = written([list(range(1000)), [7, None] * 500])
     column = shared_frame(memory, 1000, places).get_column("c0")

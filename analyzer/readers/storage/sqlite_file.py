@@ -165,10 +165,13 @@ class SqliteFile:
         def completed(raw: pl.DataFrame) -> pl.DataFrame:
             return transform(raw.with_columns(missing))
 
+        by_pages = max(rows, self._largest_rows) > sqlite_pages.PAGES_FROM_ROWS
+        if not by_pages:
+            self._check(table)  # as before reading it row by row, while it is decoded ahead
         ahead = decoded(self.path, table, have)
         if ahead is not None:
             return completed(ahead)
-        if max(rows, self._largest_rows) <= sqlite_pages.PAGES_FROM_ROWS:
+        if not by_pages:
             return None
         with one_blas_thread():
             from kanalyze.readers.storage.sqlite_pages.blocks import read_blocks  # noqa: PLC0415 - imports numpy, for large files only

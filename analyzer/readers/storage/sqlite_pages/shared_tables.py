@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: Bytes of a number; columns begin at multiples of it.
 _WORD: Final = 8
 
+#: So much of the file is decoded at a time.
+_BLOCK_BYTES: Final = 1 << 20
+
 
 def decode_tables(
     path: Path, tables: Iterable[tuple[str, Sequence[str]]], memory: mmap
@@ -32,19 +35,31 @@ def decode_tables(
 
     Yields:
         Name and rows of each table, and the places of its columns, in row order. A table is left out if a column of it
-        cannot be decoded: errors are told by who reads it.
+        cannot be decoded, or if its columns might not fit: errors are told by who reads it.
     """
     end = 0
     for name, columns in tables:
         try:
             with PagesFile(path) as file:
-                blocks = list(file.scan(name, columns, lambda block: block.columns, threads=1))
+                blocks = _fitting(file, name, columns, len(memory) - end)
         except (DamagedPageError, NotDecodableError):
             continue
         places = {}
-        for column in columns:
+        for column in columns if blocks else ():
             places[column], end = _put([block[column] for block in blocks], memory, end)
         yield name, sum(len(block[columns[0]].values) for block in blocks), places
+
+
+def _fitting(file: PagesFile, name: str, columns: Sequence[str], most_bytes: int) -> list[dict[str, Column]]:
+    """The columns of a table, block by block; nothing if they and what says of each number that it is one take more."""
+    blocks: list[dict[str, Column]] = []
+    rows = 0
+    for block in file.scan(name, columns, lambda block: block.columns, threads=1, block_bytes=_BLOCK_BYTES):
+        rows += len(block[columns[0]].values)
+        if len(columns) * (rows * (_WORD + 1 / 8) + 2 * _WORD) > most_bytes:
+            return []
+        blocks.append(block)
+    return blocks
 
 
 def _put(blocks: Sequence[Column], memory: mmap, at: int) -> tuple[Place, int]:
