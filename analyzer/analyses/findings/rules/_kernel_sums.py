@@ -109,6 +109,11 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
     return found
 
 
+def is_compiled(said: KernelName) -> bool:
+    """Whether torch.compile made a kernel."""
+    return said.library == "inductor"
+
+
 def decoded_as(work: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.Series:
     """Whether the decoded name of each operation of `work` (name) is `wanted`."""
     names = work.get_column("name")

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules._kernel_findings import Told, kernels_that, on_kernels
-from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
+from kanalyze.analyses.findings.rules._kernel_sums import is_compiled, kernel_sums
 from kanalyze.analyses.findings.rules._places import launch_before, operator_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.findings.rules.attention import attention_chains
@@ -132,15 +132,11 @@ _COMPILE: Final = "; torch.compile fuses casts into the kernels around them"
 _RUNS_COMPILED: Final = "; these are outside of what torch.compile has fused"
 
 
-def _is_compiled(said: KernelName) -> bool:
-    return said.library == "inductor"
-
-
 def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     per, most = per_iteration(report), decode(chosen.longest)
     source, made = (_FLOATS.get(one, one) for one in ((*most.input_types, "")[0], most.output_type or ""))
     to = f"to {made}" + (f" from {source}" if source else "")
-    waited, compiled = _waited(report, device, chosen), device.chosen(_is_compiled).launches > 0
+    waited, compiled = _waited(report, device, chosen), device.chosen(is_compiled).launches > 0
     around = operator_of(report, chosen.operations(device.device))
     told = Told(
         "recurring-casts",

@@ -9,6 +9,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._kernel_sums import is_compiled, kernel_sums
 from kanalyze.analyses.findings.rules._launch_less import launch_less
 from kanalyze.analyses.findings.rules._mendings import merged
 from kanalyze.analyses.findings.rules._places import place_of_kernels
@@ -161,6 +162,7 @@ def fusible(report: Report) -> list[Finding]:
 
     ran = chains(report).group_by("device").agg(pl.col("exclusive_ns").sum())
     most = dict(ran.iter_rows())
+    compiled = {one.device for one in kernel_sums(report) if one.chosen(is_compiled).launches}
     found = []
     for (device,), rows in fusion(report).partition_by("device", as_dict=True, maintain_order=True).items():
         worth = rows.filter(pl.col("saved_ns") > 0)
@@ -174,9 +176,9 @@ def fusible(report: Report) -> list[Finding]:
             f"through memory: {per.time(total(worth, 'total_ns'))}. Most: {literal(_longest_chain(top))}. More may "
             f"follow, where the GPU waits for their launches."
         )
-        one = Finding("fusion", device, stake, text, _how_to_fuse(worth), "fusion")
+        one = Finding("fusion", device, stake, text, _how_to_fuse(worth, compiled=device in compiled), "fusion")
         headline = f"{per.plural(launches, 'elementwise kernel')} could be fused"
-        action = "torch.compile, or one kernel in Triton or CUDA"
+        action = f"torch.compile{' them, too' if device in compiled else ''}, or one kernel in Triton or CUDA"
         found.append(one._replace(headline=headline, action=action, mending=partial(_fused, device=int(device))))
     return found
 
@@ -205,8 +207,10 @@ def _longest_chain(top: dict[str, Any]) -> str:
     )
 
 
-def _how_to_fuse(rows: pl.DataFrame) -> str:
+def _how_to_fuse(rows: pl.DataFrame, *, compiled: bool) -> str:
     remedy = "Fuse them: torch.compile does, or one Triton or CUDA kernel."
+    if compiled:
+        remedy = "Fuse them: what runs them is not compiled, as other kernels are; or write one Triton or CUDA kernel."
     if rows.head(1).item(0, "chain").startswith(_FOREACH):
         remedy += " PyTorch's optimizers take fused=True."
     return remedy

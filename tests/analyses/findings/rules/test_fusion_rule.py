@@ -6,6 +6,7 @@ import polars as pl
 
 import kanalyze
 from kanalyze.analyses.findings.rules.small_kernels import fusible
+from support.build import call, host, kernel, report
 from support.real_reports import real_report
 
 SAMPLES = Path(__file__).parents[4] / "sample_reports"
@@ -36,3 +37,26 @@ def test_nothing_is_claimed_where_no_two_elementwise_kernels_follow_each_other()
 
 def test_nothing_is_claimed_without_operators():
     assert fusible(real_report(SAMPLES / "gelu" / "nsys.sqlite")) == []
+
+
+def test_who_compiles_already_is_told_to_compile_these_too():
+    add = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+        "std::array<char*, 3ul>>(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
+    )
+    events = []
+    for at, name in ((0, "aten::add"), (100_000, "aten::mul")):
+        row = len(events)
+        events += [
+            host("op", name, at, at + 50, thread=1),
+            call("cudaLaunchKernel", at + 1, at + 2, correlation=at, thread=1, parent=row),
+            kernel(at + 5, at + 90_005, name=add, correlation=at, stream=7, parent=row),
+        ]
+    actions = []
+    for more in ([], [kernel(200_000, 200_001, name="triton_poi_fused_add_mul_0")]):
+        (found,) = fusible(report(events + more, kinds=("kernel", "memcpy", "memset", "api", "op", "range")))
+        actions.append((found.action, "not compiled, as other kernels are" in found.remedy))
+    assert actions == [
+        ("torch.compile, or one kernel in Triton or CUDA", False),
+        ("torch.compile them, too, or one kernel in Triton or CUDA", True),
+    ]
