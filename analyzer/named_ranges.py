@@ -35,6 +35,7 @@ _BESIDE: Final = ("between ", "before ", "after ")
 #: Prefix of torch's profiler step ranges, and the name under which they are summed.
 STEP_PREFIX: Final = "ProfilerStep#"
 ALL_STEPS: Final = "ProfilerStep*"
+_STEPS: Final = dict.fromkeys(("step", "event_id", "start", "end", "process_id", "thread_id"), pl.Int64)
 _STEP: Final = rf"^{STEP_PREFIX}(\d{{1,18}})$"
 
 #: User's spelling: all steps, or one by number.
@@ -103,7 +104,9 @@ def steps(events: pl.DataFrame) -> pl.DataFrame:
     names = events.get_column("name").unique().cast(pl.String).drop_nulls()
     numbers = names.str.extract(_STEP).cast(pl.Int64).alias("step")
     known = pl.DataFrame([names.cast(pl.Categorical), numbers]).drop_nulls("step")
-    found = events.filter(pl.col("name").is_in(known.get_column("name").implode())) if known.height else events.clear()
+    if known.is_empty():
+        return pl.DataFrame(schema=_STEPS)
+    found = events.filter(pl.col("name").is_in(known.get_column("name").implode()))
     rows = found.join(known, on="name", how="left").select(
         "step",
         "event_id",

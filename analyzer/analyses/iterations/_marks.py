@@ -17,6 +17,7 @@ from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.grouping import grouped
 from kanalyze.columns.lookup import count_up_to
 from kanalyze.named_ranges import BEFORE_NUMBER, NUMBER, of_module, plain, without_ids
 
@@ -204,15 +205,17 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
 def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
     """Whether the iterations of one name run the same kernels, by :data:`_ALIKE`; also where they run none."""
     kernels = work.filter(pl.col("kernels_ns") > 0)
-    begun = count_up_to(iterations.get_column("start"), kernels.get_column("at"), equal=True).cast(pl.Int64)
-    place = begun.set(begun == 0, None) - 1
+    begun = count_up_to(iterations.get_column("start"), kernels.get_column("at"), equal=True)
+    inside = begun > 0
+    place = begun.filter(inside) - 1
     until = iterations.get_column("own_end").gather(place)
-    launched = kernels.select("name", "at", ns="kernels_ns").with_columns(place.alias("place"), until.alias("until"))
-    ran = launched.filter(pl.col("at") < pl.col("until")).group_by("place", "name").agg(pl.col("ns").sum())
-    names = ran.get_column("name").unique()
+    launched = kernels.filter(inside).select("name", "at", ns="kernels_ns").with_columns(place.alias("place"))
+    launched = launched.filter(launched.get_column("at") < until)
+    names = launched.get_column("name").unique()
     kinds = pl.DataFrame([names, families(names)])
     does = pl.when(pl.col("family").is_in(_CHOSEN_BY_SHAPE)).then("family").otherwise(pl.col("name").cast(pl.String))
-    told = ran.join(kinds.select("name", does=does), on="name").group_by("place", "does").agg(pl.col("ns").sum())
+    kinds = kinds.select("name", does=does.rank("dense"))
+    told = grouped(launched.join(kinds, on="name"), ["place", "does"], [pl.col("ns").sum()])
     usual = 2 * pl.len().over("does") >= pl.col("place").n_unique()
     parts = (
         told.with_columns(usual=usual).group_by("place").agg(pl.col("ns").filter("usual").sum() / pl.col("ns").sum())

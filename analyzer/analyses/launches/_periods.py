@@ -85,7 +85,7 @@ def _distances(part: pl.DataFrame, fewest: int) -> list[int]:
     line = _sample(part).with_row_index("at")
     chosen: set[int] = set()
     size = 1
-    while size <= _RUNS[-1]:
+    while size <= _RUNS[-1] and line.get_column("gram").null_count() < line.height:
         if size in _RUNS:
             chosen.update(_common_distances(line.drop_nulls("gram"), line.height // fewest))
         after = line.select(pl.col("stretch", "gram").shift(-size)).rename({"stretch": "next", "gram": "then"})

@@ -30,8 +30,6 @@ from kanalyze.analyses.iterations.phases import phases
 from kanalyze.analyses.launches.hot_kernels import TABLE as HOT_KERNELS
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
-from kanalyze.analyses.operators.ops import TABLE as OPS
-from kanalyze.analyses.operators.ops import ops
 from kanalyze.analyses.page._headline import page_answer, process_count, windows_of
 from kanalyze.analyses.page._path_answer import path_answer
 from kanalyze.analyses.page._reading_plan import forget_iterations, read_first, reads_of
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
 
 #: What the page is computed from, whatever it is of; the critical path needs nothing else.
 READS: Final = reads_of(
-    (LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS, OPS), "devices", "processes"
+    (LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS), "devices", "processes"
 )
 
 #: What the GPU does in an iteration, or waits for, by bucket.
@@ -270,6 +268,8 @@ def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dic
 
             makers["critical_path"] = lambda: critical_path(report, window=steady.window)
     if "op" in report.kinds:
+        from kanalyze.analyses.operators.ops import ops  # noqa: PLC0415 - reports of nsys have none
+
         makers["ops"] = lambda: ops(of_device)
     return makers
 

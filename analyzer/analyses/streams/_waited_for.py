@@ -196,5 +196,5 @@ def calls_with(report: Report, ids: pl.DataFrame) -> pl.DataFrame:
 
 def _first_of_each(calls: pl.LazyFrame) -> pl.DataFrame:
     keys = ["process_id", "correlation_id"]
-    found = calls.select(*keys, at="start_ns").collect().drop_nulls()
+    found = calls.select(*keys, at="start_ns").collect(engine="in-memory").drop_nulls()
     return found.sort("at", maintain_order=True).unique(keys, keep="first", maintain_order=True)

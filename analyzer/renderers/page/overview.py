@@ -10,7 +10,6 @@ from kanalyze import units
 from kanalyze.named_ranges import of_iteration
 from kanalyze.outlets import command
 from kanalyze.renderers.page import sections
-from kanalyze.renderers.page.joint import joined_kernels, joined_with
 from kanalyze.renderers.page.time import (
     NO_DETAIL,
     Block,
@@ -133,7 +132,10 @@ def _heading(found: Overview) -> list[str]:
     models = found.windows.group_by("name", maintain_order=True).len()
     parts = [f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()]
     parts += [units.plural(found.process_count, "process")] if found.process_count > 1 else []
-    parts += joined_with(found.others, found.tools, found.meta)
+    if found.others:
+        from kanalyze.renderers.page.joint import joined_with  # noqa: PLC0415 - most pages are of one report
+
+        parts += joined_with(found.others, found.tools, found.meta)
     if found.meta.rank is not None:
         parts.append(f"rank {found.meta.rank}" + (f" of {found.meta.world_size}" if found.meta.world_size else ""))
     if found.steady is not None:
@@ -273,6 +275,8 @@ def _kernels(found: Overview, per: PerIteration, top: int) -> Section | None:
     if table is None or table.is_empty() or not top:
         return None
     if found.joined is not None:
+        from kanalyze.renderers.page.joint import joined_kernels  # noqa: PLC0415 - as above
+
         return joined_kernels(found.joined, found.tools, top)
     heads = (Head("time"), Head("of GPU"), Head("count"), Head("average", spare=True), Head("kernel", left=True))
     rows = [

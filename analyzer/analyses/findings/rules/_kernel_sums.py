@@ -96,7 +96,7 @@ class Chosen(NamedTuple):
 def kernel_sums(report: Report) -> list[DeviceKernels]:
     """The kernels in scope of each device that ran any."""
     work = exclusive_operations(report).lazy().filter(pl.col("kind") == "kernel")
-    events = work.select("device", "name", "exclusive_ns").drop_nulls("name").collect()
+    events = work.select("device", "name", "exclusive_ns").drop_nulls("name").collect(engine="in-memory")
     sums = grouped(events, ["device", "name"], [pl.len().cast(pl.Int64).alias("count"), pl.col("exclusive_ns").sum()])
     named = sums.with_columns(pl.col("name").cast(pl.String)).sort(
         "device", "exclusive_ns", "name", descending=[False, True, False]

@@ -526,7 +526,7 @@ def _sharing(report: Report) -> pl.Series:
     """The processes that have memory shared by host and device."""
     calls = report.kind("api")
     wanted = names_that(report, _SHARED_MEMORY.match)
-    made = calls.lazy().filter(pl.col("name").is_in(wanted)).select("process_id").unique().collect()
+    made = calls.lazy().filter(pl.col("name").is_in(wanted)).select("process_id").unique().collect(engine="in-memory")
     moved = report.kind("memcpy").select("process_id", "name").unique()
     moved = moved.filter(pl.col("name").cast(pl.String).str.contains("Unified", literal=True)).select("process_id")
     return pl.concat([made, moved]).get_column("process_id").unique()
