@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from functools import partial
 from itertools import chain as joined
 from itertools import repeat
 from typing import TYPE_CHECKING
@@ -142,6 +144,37 @@ def upload(work: Work) -> Step:
     pinned = work.mended and work.device.type == "cuda"
     images = images.pin_memory() if pinned else images
     return lambda: model(images.to(work.device, non_blocking=pinned)).mean().detach()
+
+
+@pair("cudaMemcpy from and to pageable memory", "cudaMemcpyAsync from and to pinned memory, then one wait")
+def memcpy(work: Work) -> Step:
+    """A synchronous copy waits whatever the memory is, and takes several times as long from pageable memory."""
+    there, back = (torch.randn(work.size(4096, 16), 1024) for _ in range(2))
+    device, weight = torch.empty_like(there, device=work.device), work.random(1024, 1024) / 32
+    on_gpu = work.device.type == "cuda"
+    if work.mended and on_gpu:
+        there, back = there.pin_memory(), back.pin_memory()
+    copy = device_copy if on_gpu and not work.mended else partial(torch.Tensor.copy_, non_blocking=True)
+
+    def step() -> torch.Tensor:
+        copy(device, there)
+        copy(back, device @ weight)
+        if work.mended and on_gpu:
+            torch.cuda.synchronize()
+        return back.sum()
+
+    return step
+
+
+def device_copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copies by the function that a program in CUDA calls."""
+    runtime = ctypes.CDLL(f"libcudart.so.{(torch.version.cuda or '').partition('.')[0]}")
+    ends = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (target, source))
+    by_address = 4  # cudaMemcpyDefault: the pointers tell the direction
+    status = runtime.cudaMemcpy(*ends, ctypes.c_size_t(source.nbytes), by_address)
+    if status:
+        message = f"cudaMemcpy: error {status}"
+        raise RuntimeError(message)
 
 
 @pair("x[x > 0].sum()", "torch.where(x > 0, x, 0).sum()")

@@ -17,7 +17,8 @@ class Task:
 
     Attributes:
         kind: ``host`` (its own work), ``kernel``, ``copy`` (of pinned memory), ``pageable`` (a copy whose call returns
-            when it is done), or ``wait`` (for all streams).
+            when it is done), ``synchronous`` (the same by a call that waits for any copy), or ``wait`` (for all
+            streams).
         call_ns: How long the host is in it, or at least.
         work_ns: How long the device is.
         stream: On which stream.
@@ -33,8 +34,12 @@ class Task:
     to_host: bool = False
 
     def mended(self, call_ns: int, work_ns: int) -> Task:
-        """The same, in no more time, and without waiting."""
-        return replace(self, call_ns=min(call_ns, self.call_ns), work_ns=min(work_ns, self.work_ns), blocks=False)
+        """The same, in no more time, and without waiting, but for what a synchronous copy brings to the host."""
+        waits = self.kind == "synchronous" and self.to_host
+        return replace(self, call_ns=min(call_ns, self.call_ns), work_ns=min(work_ns, self.work_ns), blocks=waits)
+
+
+_CALLS = {"kernel": "cudaLaunchKernel", "wait": "cudaDeviceSynchronize", "synchronous": "cudaMemcpy"}
 
 
 def run(tasks, starts_at=100):
@@ -46,7 +51,7 @@ def run(tasks, starts_at=100):
         if task.kind == "host":
             continue
         number += 1
-        name = {"kernel": "cudaLaunchKernel", "wait": "cudaDeviceSynchronize"}.get(task.kind, "cudaMemcpyAsync")
+        name = _CALLS.get(task.kind, "cudaMemcpyAsync")
         if task.kind == "wait":
             at = max([at, *free.values()])
         else:
@@ -54,7 +59,7 @@ def run(tasks, starts_at=100):
             start = max(begun + task.call_ns // 2, free.get(task.stream, 0))
             end = free[task.stream] = start + task.work_ns
             at = max(at, end) if task.blocks else at
-            memory = "Pageable" if task.kind == "pageable" else "Pinned"
+            memory = "Pinned" if task.kind == "copy" else "Pageable"
             keys = {"correlation": number, "stream": task.stream}
             if task.kind == "kernel":
                 events.append(kernel(start, end, **keys))
@@ -62,7 +67,7 @@ def run(tasks, starts_at=100):
                 ends = (memory, "Device")[:: -1 if task.to_host else 1]
                 side = dict(zip(("source_memory", "target_memory"), ends, strict=True))
                 way = "Device-to-Host" if task.to_host else "Host-to-Device"
-                events.append(memcpy(start, end, direction=way, side=side, **keys))
+                events.append(memcpy(start, end, direction=way, side=side, size_bytes=1 << 20, **keys))
         events.append(call(name, begun, at, correlation=number))
     times = [(one.start, one.end) for one in events]
     return events, max(end for _, end in times) - min(start for start, _ in times) if times else 0

@@ -18,7 +18,7 @@ from kanalyze.analyses.iterations._marks import (
     of_process,
     work_in,
 )
-from kanalyze.analyses.ranges._odd import judged
+from kanalyze.analyses.ranges._odd import far_from_others, judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis, once_per_process
@@ -82,6 +82,9 @@ _TWICE: Final = 2
 
 #: An iteration at an edge of the recording is cut where it launched less than this part of the usual number.
 _CUT_SHARE: Final = 0.9
+
+#: An iteration is odd, however long it takes, if its work takes the device so much more or less than the median.
+_OTHER_WORK: Final = 0.5
 
 #: The work of an iteration is that of the others if its time on the device is off their median by so much at most.
 _SAME_WORK: Final = 0.1
@@ -223,7 +226,7 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     if told.height < _MANY:
         middle = pl.col("dur_ns").filter(usual).median()
         told = told.with_columns(pl.col("odd") & ((pl.col("dur_ns") - middle).abs() > _FAR_OF_FEW * middle))
-    told = _with_longest_of_three(told)
+    told = _with_other_work(_with_longest_of_three(told))
     first = _first_ones(report, told)
     told = told.with_columns(first=first, odd=pl.col("odd") & ~first & ~_only_submitted(told))
     told = _without_recurring(told)
@@ -249,12 +252,25 @@ def _with_longest_of_three(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(odd=odd, cause=pl.when(odd).then(cause))
 
 
+def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
+    """Marks as odd those whose work takes the device another time than that of the others, as an evaluation does.
+
+    Adds `work`: of these, how many times the median it takes; else null.
+    """
+    usual, work = ~pl.col("warm_up"), pl.col("device_ns")
+    middle = work.filter(usual).median()
+    ratio = pl.when(usual & ~pl.col("odd") & far_from_others(work, usual, _OTHER_WORK)).then(work / middle)
+    return rows.with_columns(ratio.alias("work")).with_columns(odd=pl.col("odd") | pl.col("work").is_not_null())
+
+
 def _judgement(row: dict[str, Any], median_ns: float) -> tuple[str, str | None]:
     """The kind of one iteration that is not steady, and its reason."""
     if row["cut"]:
         return CUT, "the recording holds a part of it only"
     if row["warm_up"]:
         return WARM_UP, row["evidence"]
+    if row["work"] is not None:
+        return ODD, f"its work takes the GPU {times(row['work'])} the median"
     ratio = f"{times(row['dur_ns'] / max(median_ns, 1))} the median"
     reason = ratio + (f", most in {row['cause']}" if row["cause"] else "")
     return (WARM_UP, f"among the first, {reason}") if row["first"] else (ODD, reason)

@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     from kanalyze.window import Scope, Window
 
 #: What the page is computed from, whatever it is of; the critical path needs nothing else.
-READS: Final = reads_of(
-    (LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS), "devices", "processes"
-)
+READS: Final = reads_of((LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS), "devices", "processes")
 
 #: What the GPU does in an iteration, or waits for, by bucket.
 _DOES: Final = {

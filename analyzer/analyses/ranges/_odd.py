@@ -19,12 +19,18 @@ _NOTABLE: Final = 0.1
 _FEWEST: Final = 4
 
 
+def far_from_others(values: pl.Expr, usual: pl.Expr, notable: float) -> pl.Expr:
+    """Whether `values` are far from the median of the `usual` ones: by :data:`_FAR`, and `notable` of the median."""
+    middle = values.filter(usual).median()
+    away = (values - middle).abs()
+    return (away > _FAR * away.filter(usual).median()) & (away > notable * middle) & (usual.sum() >= _FEWEST)
+
+
 def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataFrame:
     """Adds `odd` and `cause` to `rows` (dur_ns, warm_up, and a column per bucket), compared within `keys`."""
     length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
     middle = length.filter(usual).median()
-    away = (length - middle).abs()
-    odd = (away > _FAR * away.filter(usual).median()) & (away > _NOTABLE * middle) & (usual.sum() >= _FEWEST) & usual
+    odd = far_from_others(length, usual, _NOTABLE) & usual
     sign = pl.when(length > middle).then(1).otherwise(-1)
     buckets = [pl.col(f"{name}_ns") for name in BUCKETS]
     changes = [((bucket - bucket.filter(usual).median()) * sign).over(keys) for bucket in buckets]

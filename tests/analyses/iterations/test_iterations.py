@@ -49,6 +49,31 @@ def test_a_long_one_among_them_is_odd():
     assert "× the median" in rows.item(6, "reason")
 
 
+def evaluated(work, *, at=(6,), number=14):
+    """Steps of one length, with `work` ns of the device instead of 40 in those `at` these places."""
+    events = []
+    for place in range(number):
+        start = 1_000 + 100 * place
+        events += [
+            nvtx("step", start, start + 100),
+            call("cudaLaunchKernel", start + 1, start + 3, correlation=place + 1),
+            kernel(start + 4, start + 4 + (work if place in at else 40), correlation=place + 1),
+        ]
+    return kanalyze.iterations(report(events))
+
+
+@pytest.mark.parametrize(("work", "ratio"), [(90, "2.25"), (10, "0.25")])
+def test_one_with_other_work_is_odd_however_long_it_takes(work, ratio):
+    rows = evaluated(work)
+    assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [7]
+    assert rows.item(6, "reason") == f"its work takes the GPU {ratio} × the median"
+
+
+def test_work_that_differs_by_less_than_half_or_recurs_is_not_odd():
+    assert evaluated(55).get_column("kind").to_list() == ["steady"] * 14
+    assert evaluated(90, at=(2, 5, 8, 11)).get_column("kind").to_list() == ["steady"] * 14
+
+
 def test_what_recurs_is_not_odd():
     rows = kinds(([100] * 3 + [200]) * 5)
     assert rows.filter(pl.col("kind") == "odd").is_empty()
@@ -350,7 +375,7 @@ def test_a_step_that_only_submits_its_work_is_not_odd():
 
 
 def test_a_last_step_that_ends_late_is_no_host_that_runs_ahead():
-    late = [call("cudaLaunchKernel", 1_771, 1_773, correlation=99), kernel(1_775, 9_000, correlation=99)]
+    late = [call("cudaLaunchKernel", 1_771, 1_773, correlation=99), kernel(8_990, 9_000, correlation=99)]
     steady = steady_part(report([*loop([100] * 8), *late]))
     assert steady.lengths.to_list() == [110] * (steady.number - 1) + [100]
 

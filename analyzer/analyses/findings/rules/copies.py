@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +17,7 @@ from kanalyze.analyses.findings.rules._mendings import merged
 from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._sites import main_site
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.host._call_kinds import names_that, shown
+from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, cuda_name, names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls
 from kanalyze.analyses.host._launching_call import calls_of, launch_rows, launching_rows
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
@@ -91,11 +92,16 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
 
 
 def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
-    """The copies do not block, and take what pinned ones would; None for large ones if there are no pinned ones."""
-    calls = gathered(launch_rows(report), copies.get_column("row")).drop_nulls().unique()
+    """The copies do not block, and take what pinned ones would; None for large ones if there are no pinned ones.
+
+    The host still waits for what a synchronous call copies to it.
+    """
+    needed = pl.col("synchronous") & (pl.col("detail") == _TO_HOST)
+    calls = gathered(launch_rows(report), copies.filter(~needed).get_column("row")).drop_nulls().unique()
     against = _comparable(report, copies)
     if not (bytes_per_s := _bandwidth(against) if against.height else 0.0):
-        return None if longest(copies, "size_bytes") >= _COMPARABLE_BYTES else Mending(unwaited=calls)
+        large = longest(copies, "size_bytes") >= _COMPARABLE_BYTES
+        return None if large or copies.select(needed.any()).item() else Mending(unwaited=calls)
     saved = pl.col("dur_ns") - (pl.col("size_bytes") / bytes_per_s * 1e9).ceil().cast(pl.Int64)
     return Mending(shorter=copies.select("row", saved_ns=saved.clip(lower_bound=0)), unwaited=calls)
 
@@ -114,12 +120,13 @@ def _what(report: Report, copies: pl.DataFrame) -> str:
     pinned = _comparable(report, copies)
     against = f", pinned ones {rate(_bandwidth(pinned))}" if pinned.height else ""
     moved = f"{size(total(copies, 'size_bytes'))} at {rate(_bandwidth(copies))}{against}"
-    return f"{per_iteration(report).plural(copies.height, 'asynchronous copy', 'of pageable memory')}, {moved}:"
+    what = "copy" if copies.get_column("synchronous").any() else "asynchronous copy"
+    return f"{per_iteration(report).plural(copies.height, what, 'of pageable memory')}, {moved}:"
 
 
 def _comparable(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """Large pinned copies of the device and direction of `copies`."""
-    return asynchronous_copies(report).filter(
+    return copies_by_calls(report).filter(
         pl.col("device") == copies.item(0, "device"),
         pl.col("memory") == PINNED,
         pl.col("detail").is_in(copies.get_column("detail").unique().implode()),
@@ -147,9 +154,10 @@ def _recurring(report: Report, copies: pl.DataFrame) -> str:
     )
 
 
-def _once(_: Report, copies: pl.DataFrame) -> str:
+def _once(report: Report, copies: pl.DataFrame) -> str:
     blocked = time(_call_ns(copies))
-    return f"they do not recur as the program's rounds do. Their calls blocked the host for {blocked} in all"
+    as_rounds = " as the program's rounds do" if rounds(report).height else ""
+    return f"they do not recur{as_rounds}. Their calls blocked the host for {blocked} in all"
 
 
 def _unknown(report: Report, copies: pl.DataFrame) -> str:
@@ -205,11 +213,18 @@ def gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.DataF
     return min(covered, high - low - busiest)
 
 
-# Asynchronous copies of pageable memory, which block their caller, and which of them recur with the program's steps.
+# Copies of pageable memory, which block their caller, and which of them recur with the program's steps.
 
 PAGEABLE: Final = "Pageable"
 PINNED: Final = "Pinned"
 _TO_HOST: Final = "Device-to-Host"
+
+#: CUDA takes up to so much pageable memory with the call, and returns (CUDA C++ Programming Guide, "Concurrent
+#: execution between host and device").
+_STAGED_BYTES: Final = 1 << 16
+
+#: Synchronous copies of one size and direction recur where there are so many.
+_SEVERAL: Final = 3
 
 #: Copies in at least so many instances of a range recur.
 _RECURS: Final = 2
@@ -223,17 +238,19 @@ WHEN: Final = ("recurs", "once", "unknown", "often")
 
 
 @once_per_report
-def asynchronous_copies(report: Report) -> pl.DataFrame:
-    """The copies in scope launched by an …Async call, with the host memory that they read or write (`memory`).
+def copies_by_calls(report: Report) -> pl.DataFrame:
+    """The copies in scope that a copying call launched, with the host memory that they read or write (`memory`).
 
-    Columns: those of `exclusive_operations`, call_name, call_start, call_end, thread_id, size_bytes, memory; by
-    device.
+    Columns: those of `exclusive_operations`, call_name, call_start, call_end, thread_id, size_bytes, memory, and
+    synchronous (whether the call is, as `cudaMemcpy`); by device.
     """
     work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
     calls = calls_of(report, work.get_column("row"), "call_name", "call_start", "call_end", "thread_id")
-    names = calls.get_column("call_name").unique().cast(pl.String).drop_nulls()
-    wanted = names.filter(names.str.contains("Async", literal=True)).to_list()
-    work = pl.concat([work, calls], how="horizontal").filter(pl.col("call_name").is_in(wanted))
+    names = calls.get_column("call_name").unique().drop_nulls()
+    told = {name: bool(re.match(BLOCKING_COPY, cuda_name(name))) for name in names.cast(pl.String)}
+    wanted = pl.DataFrame([names, pl.Series("synchronous", [*told.values()], dtype=pl.Boolean)])
+    wanted = wanted.filter(pl.col("synchronous") | pl.Series(["Async" in name for name in told], dtype=pl.Boolean))
+    work = pl.concat([work, calls], how="horizontal").join(wanted, on="call_name", maintain_order="left")
     host = pl.when(pl.col("source_memory").is_in([PAGEABLE, PINNED])).then("source_memory").otherwise("target_memory")
     known = beside(work, report.copy_detail.with_columns(memory=host), "size_bytes", "memory")
     return known.drop_nulls("size_bytes").sort("device")
@@ -241,8 +258,12 @@ def asynchronous_copies(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def _pageable(report: Report) -> pl.DataFrame:
-    """The pageable ones of :func:`asynchronous_copies`, with spared and until; see :func:`_spared`."""
-    found = asynchronous_copies(report).filter(pl.col("memory") == PAGEABLE)
+    """The pageable ones of :func:`copies_by_calls`, with spared and until; see :func:`_spared`.
+
+    Of synchronous calls only those of so many bytes that pinned memory is faster.
+    """
+    large = ~pl.col("synchronous") | (pl.col("size_bytes") > _STAGED_BYTES)
+    found = copies_by_calls(report).filter((pl.col("memory") == PAGEABLE) & large)
     if (found.get_column("detail") == _TO_HOST).any():
         return _spared(report, found)
     return found.with_columns(spared="call_start", until="call_end")
@@ -252,7 +273,8 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """`copies` with `spared` and `until`: the host interval that pinned memory would save, by default the call's.
 
     If the thread waits for the stream or device after a copy to the host, before it launches more, it would wait there
-    anyway for the stream's earlier work. What the host does up to the end of that wait could then overlap it.
+    anyway for the stream's earlier work. What the host does up to the end of that wait could then overlap it. A
+    synchronous copy to the host waits for that work, too, since the host goes on with what was copied.
     """
     by = ["process_id", "thread_id"]
     on = rows_at(streams(report), copies.get_column("row")).select("stream").to_series()
@@ -269,8 +291,10 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     begun = pl.max_horizontal(
         "call_start", pl.min_horizontal(pl.col("before").fill_null(pl.col("call_start")), "call_end")
     )
-    spared = pl.when(anyway.fill_null(value=False)).then(begun).otherwise("call_start")
-    until = pl.when(anyway.fill_null(value=False)).then("waited").otherwise("call_end")
+    anyway = anyway.fill_null(value=False)
+    needed = pl.col("synchronous") & (pl.col("detail") == _TO_HOST)
+    spared = pl.when(anyway | needed).then(begun).otherwise("call_start")
+    until = pl.when(anyway).then("waited").otherwise("call_end")
     told = line.with_columns(spared=spared, until=until).sort("place")
     return told.drop("place", "wait", "waited", "behind", "launch", "on", "before")
 
@@ -291,11 +315,23 @@ def _launches(report: Report) -> pl.DataFrame:
 def pageable_copies(report: Report) -> pl.DataFrame:
     """The pageable copies in scope, with the columns of :func:`_by_round` (when, round, …).
 
-    Besides the columns of :func:`asynchronous_copies`: spared and until, the host interval that pinned memory would
+    Besides the columns of :func:`copies_by_calls`: spared and until, the host interval that pinned memory would
     save.
     """
     found = _pageable(report).join(_by_round(report.whole), on="row", how="left", maintain_order="left")
-    return _all_along(report, found)
+    return _all_along(report, _made_once(report, found))
+
+
+def _made_once(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """`copies` with synchronous ones as ``once`` where nothing tells rounds, and few are of one size and direction.
+
+    A program that copies its input to the GPU and its results back does not gain by pinning: that takes longer.
+    """
+    if per_iteration(report).iterations:
+        return copies
+    few = pl.len().over("device", "detail", "size_bytes") < _SEVERAL
+    alone = pl.col("synchronous") & (pl.col("when") == WHEN[2]) & few
+    return copies.with_columns(when=pl.when(alone).then(pl.lit(WHEN[1])).otherwise("when"))
 
 
 def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:

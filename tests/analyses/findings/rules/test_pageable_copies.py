@@ -24,7 +24,9 @@ TASKS = st.one_of(
     st.builds(Task, st.just("copy"), TIMES, TIMES, STREAMS),
     st.builds(Task, st.just("wait"), TIMES),
     st.builds(Task, st.just("pageable"), TIMES, TIMES, STREAMS, st.booleans(), st.booleans()),
+    st.builds(Task, st.just("synchronous"), TIMES, TIMES, STREAMS, st.just(value=True), st.booleans()),
 )
+OF_PAGEABLE = ("pageable", "synchronous")
 PROGRAMS = st.lists(TASKS, min_size=1, max_size=12)
 
 
@@ -35,7 +37,7 @@ def stakes(events):
 @given(PROGRAMS, st.data())
 def test_no_way_to_mend_them_gains_more_than_is_at_stake(tasks, data):
     events, before = machine.run(tasks)
-    mended = [one.mended(data.draw(TIMES), data.draw(TIMES)) if one.kind == "pageable" else one for one in tasks]
+    mended = [one.mended(data.draw(TIMES), data.draw(TIMES)) if one.kind in OF_PAGEABLE else one for one in tasks]
     _, after = machine.run(mended)
     assert before - after <= sum(stakes(events).values())
 
@@ -45,7 +47,7 @@ def test_the_programs_gain_something_often_enough():
 
     @given(PROGRAMS)
     def look(tasks):
-        mended = [one.mended(0, 0) if one.kind == "pageable" else one for one in tasks]
+        mended = [one.mended(0, 0) if one.kind in OF_PAGEABLE else one for one in tasks]
         gained.append(machine.run(tasks)[1] - machine.run(mended)[1])
 
     look()
@@ -56,7 +58,7 @@ def test_the_programs_gain_something_often_enough():
 def test_the_stake_leaves_the_other_work_of_the_busiest_stream(tasks):
     events, window = machine.run(tasks)
     others = [sum(one.work_ns for one in tasks if one.kind in ("kernel", "copy") and one.stream == of) for of in (7, 8)]
-    assert sum(stakes(events).values()) <= max(window - max(others), 0)
+    assert max(stakes(events).values(), default=0) <= max(window - max(others), 0)
 
 
 def a_copy(at, ns, number, *, blocked=None, size=1 << 20):
@@ -125,6 +127,46 @@ def test_without_steps_nothing_is_said_of_what_recurs():
     (seen,) = found(a_copy(0, 900, 1)).values()
     assert seen.rule == "pageable-copy"
     assert "which would tell whether they recur" in seen.text
+
+
+def synchronous(at, ns, number, *, size=1 << 20, to_host=False):
+    ends = ("Pageable", "Device")[:: -1 if to_host else 1]
+    side = dict(zip(("source_memory", "target_memory"), ends, strict=True))
+    way = "Device-to-Host" if to_host else "Host-to-Device"
+    copy = memcpy(at + 1, at + 1 + ns, correlation=number, size_bytes=size, side=side, direction=way)
+    return [call("cudaMemcpy", at, at + ns + 2, correlation=number), copy]
+
+
+def test_synchronous_copies_of_one_size_recur_and_few_are_made_once():
+    events = [event for number in range(4) for event in synchronous(1_000 * number, 900, number + 1)]
+    (seen,) = found(events).values()
+    assert (seen.rule, seen.at_stake_ns) == ("pageable-copy", 4 * 902)
+    assert seen.text.startswith("4 copies of pageable memory, 4.194 MB at")
+    assert "cudaHostAlloc" in seen.action
+    (seen,) = found(events[:4]).values()
+    assert (seen.rule, seen.at_stake_ns) == ("pageable-copy-once", 2 * 902)
+    assert "they do not recur. Their calls" in seen.text
+
+
+def test_synchronous_copies_that_cuda_takes_with_the_call_are_none():
+    assert found([event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, size=1 << 15)]) == {}
+
+
+def test_a_synchronous_copy_to_the_host_waits_for_the_kernel_all_the_same():
+    events, _ = machine.run([Task("kernel", 2, 1000), Task("synchronous", 5, 10, blocks=True, to_host=True)])
+    assert stakes(events) == {"pageable-copy-once": 10}
+
+
+def test_replayed_the_host_still_waits_for_what_a_synchronous_call_copies_to_it():
+    """A pinned copy of the same direction tells what pinned memory takes."""
+    pinned = {"source_memory": "Device", "target_memory": "Pinned"}
+    fast = memcpy(9_001, 9_101, correlation=99, size_bytes=1 << 20, side=pinned, direction="Device-to-Host")
+    slow = [event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, to_host=True)]
+    whole = report([*slow, call("cudaMemcpyAsync", 9_000, 9_003, correlation=99), fast], kinds=KINDS)
+    (seen,) = pageable_copy(whole)
+    mending = seen.mending(whole)
+    assert mending.shorter.get_column("saved_ns").to_list() == [800] * 4
+    assert mending.unwaited.is_empty()
 
 
 def test_a_window_of_one_step_knows_that_its_copies_recur():
