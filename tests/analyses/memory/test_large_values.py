@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze import catalog
-from kanalyze.analyses.findings.rules.copies import many_small_copies
 from kanalyze.analyses.findings.rules.memory import unified_memory
+from kanalyze.analyses.findings.rules.small_copies import many_small_copies
 from kanalyze.analyses.launches._launch_costs import launched_kernels
 from kanalyze.analyses.memory.migration_totals import migration_totals
 from kanalyze.analyses.memory.migrations import migrations

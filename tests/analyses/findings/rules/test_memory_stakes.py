@@ -6,10 +6,10 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.findings.rules import copies as copies_rules
 from kanalyze.analyses.findings.rules import memory as memory_rules
-from kanalyze.analyses.findings.rules.copies import many_small_copies
+from kanalyze.analyses.findings.rules import small_copies
 from kanalyze.analyses.findings.rules.memory import allocation_in_loop, unified_memory
+from kanalyze.analyses.findings.rules.small_copies import many_small_copies
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory import _allocations
 from kanalyze.window import Window
@@ -66,7 +66,7 @@ def with_some(of):
 @FEWER
 def test_small_copies(events, window):
     of = report(events).narrow(window=Window(*window))
-    with patch.object(copies_rules, "RUN", 2):
+    with patch.object(small_copies, "RUN", 2):
         found = many_small_copies(of)
         holds(found)
         assert all(0 < one.at_stake_ns <= held(of, one.device, "memcpy", *IDLE) for one in found)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.findings.rules.copies import pageable_copies, pageable_copy
+from kanalyze.analyses.findings.rules._pageable import pageable_copies
+from kanalyze.analyses.findings.rules.pageable_copies import pageable_copy
 from kanalyze.window import Window
 from support import machine
 from support.build import call, kernel, memcpy, nvtx, report

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.copies import many_small_copies
+from kanalyze.analyses.findings.rules.small_copies import many_small_copies
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, memset, nvtx, overhead, report
 from support.nsys_csv import report_of

@@ -1,0 +1,191 @@
+"""Copies of pageable memory, which block their caller, and which of them recur with the program's steps."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations
+from kanalyze.analyses.findings.rules._all_along import PARTS, all_along
+from kanalyze.analyses.findings.rules._telling import per_iteration
+from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, cuda_name
+from kanalyze.analyses.host._launching_call import calls_of, launching_rows
+from kanalyze.analyses.host._rounds import rounds, rounds_at
+from kanalyze.analyses.idle._blocking_calls import blocking_calls
+from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.streams._streams import stream_numbers
+from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.columns.lookup import beside, rows_at
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+PAGEABLE: Final = "Pageable"
+PINNED: Final = "Pinned"
+TO_HOST: Final = "Device-to-Host"
+
+#: CUDA takes up to so much pageable memory with the call, and returns (CUDA C++ Programming Guide, "Concurrent
+#: execution between host and device").
+_STAGED_BYTES: Final = 1 << 16
+
+#: Synchronous copies of one size and direction recur where there are so many.
+_SEVERAL: Final = 3
+
+#: Copies in at least so many instances of a range recur.
+_RECURS: Final = 2
+
+#: Copies of one instance that take more than this factor times the median are not all recurring.
+_ODD: Final = 3
+
+#: Whether a copy recurs with the rounds (step or range instances), occurs once, or the report has no rounds; or whether
+#: such copies are outside of all rounds and all along the window.
+WHEN: Final = ("recurs", "once", "unknown", "often")
+
+
+@once_per_report
+def copies_by_calls(report: Report) -> pl.DataFrame:
+    """The copies in scope that a copying call launched, with the host memory that they read or write (`memory`).
+
+    Columns: those of `exclusive_operations`, call_name, call_start, call_end, thread_id, size_bytes, memory, and
+    synchronous (whether the call is, as `cudaMemcpy`); by device.
+    """
+    work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
+    calls = calls_of(report, work.get_column("row"), "call_name", "call_start", "call_end", "thread_id")
+    names = calls.get_column("call_name").unique().drop_nulls()
+    told = {name: bool(re.match(BLOCKING_COPY, cuda_name(name))) for name in names.cast(pl.String)}
+    wanted = pl.DataFrame([names, pl.Series("synchronous", [*told.values()], dtype=pl.Boolean)])
+    wanted = wanted.filter(pl.col("synchronous") | pl.Series(["Async" in name for name in told], dtype=pl.Boolean))
+    work = pl.concat([work, calls], how="horizontal").join(wanted, on="call_name", maintain_order="left")
+    host = pl.when(pl.col("source_memory").is_in([PAGEABLE, PINNED])).then("source_memory").otherwise("target_memory")
+    known = beside(work, report.copy_detail.with_columns(memory=host), "size_bytes", "memory")
+    return known.drop_nulls("size_bytes").sort("device")
+
+
+@once_per_report
+def pageable(report: Report) -> pl.DataFrame:
+    """The pageable ones of :func:`copies_by_calls`, with spared and until; see :func:`_spared`.
+
+    Of synchronous calls only those of so many bytes that pinned memory is faster.
+    """
+    large = ~pl.col("synchronous") | (pl.col("size_bytes") > _STAGED_BYTES)
+    found = copies_by_calls(report).filter((pl.col("memory") == PAGEABLE) & large)
+    if (found.get_column("detail") == TO_HOST).any():
+        return _spared(report, found)
+    return found.with_columns(spared="call_start", until="call_end")
+
+
+def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """`copies` with `spared` and `until`: the host interval that pinned memory would save, by default the call's.
+
+    If the thread waits for the stream or device after a copy to the host, before it launches more, it would wait there
+    anyway for the stream's earlier work. What the host does up to the end of that wait could then overlap it. A
+    synchronous copy to the host waits for that work, too, since the host goes on with what was copied.
+    """
+    by = ["process_id", "thread_id"]
+    on = rows_at(streams(report), copies.get_column("row")).select("stream").to_series()
+    known = copies.join(_work_before(report), on="row", how="left", maintain_order="left")
+    line = known.with_columns(on.alias("on")).with_row_index("place").sort("call_end")
+    waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
+    waits = waits.select(*by, wait="start", waited="end", behind="stream").drop_nulls([*by, "wait"]).sort("wait")
+    for times, name in ((waits, "wait"), (_launches(report), "launch")):
+        line = line.join_asof(
+            times, left_on="call_end", right_on=name, by=by, strategy="forward", coalesce=False, check_sortedness=False
+        )
+    first = pl.col("wait") <= pl.col("launch").fill_null(pl.col("wait"))
+    anyway = (pl.col("detail") == TO_HOST) & first & (pl.col("behind") == pl.col("on")).fill_null(value=True)
+    begun = pl.max_horizontal(
+        "call_start", pl.min_horizontal(pl.col("before").fill_null(pl.col("call_start")), "call_end")
+    )
+    anyway = anyway.fill_null(value=False)
+    needed = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
+    spared = pl.when(anyway | needed).then(begun).otherwise("call_start")
+    until = pl.when(anyway).then("waited").otherwise("call_end")
+    told = line.with_columns(spared=spared, until=until).sort("place")
+    return told.drop("place", "wait", "waited", "behind", "launch", "on", "before")
+
+
+def _work_before(report: Report) -> pl.DataFrame:
+    """End of the previous work in each operation's stream: columns row, before (null for the first one)."""
+    work = device_operations(report).select("row", "start", "end")
+    line = work.with_columns(stream_numbers(report).select("number").get_columns()).sort("number", "start", "row")
+    return line.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
+
+
+def _launches(report: Report) -> pl.DataFrame:
+    """Launching calls by time: process_id, thread_id, launch (the call's start)."""
+    calls = report.kind("api").select(*THREAD, launch="start_ns")
+    return rows_at(calls, launching_rows(report)).drop_nulls().sort("launch")
+
+
+def pageable_copies(report: Report) -> pl.DataFrame:
+    """The pageable copies in scope, with the columns of :func:`_by_round` (when, round, …).
+
+    Besides the columns of :func:`copies_by_calls`: spared and until, the host interval that pinned memory would
+    save.
+    """
+    found = pageable(report).join(_by_round(report.whole), on="row", how="left", maintain_order="left")
+    return _all_along(report, _made_once(report, found))
+
+
+def _made_once(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """`copies` with synchronous ones as ``once`` where nothing tells rounds, and few are of one size and direction.
+
+    A program that copies its input to the GPU and its results back does not gain by pinning: that takes longer.
+    """
+    if per_iteration(report).iterations:
+        return copies
+    few = pl.len().over("device", "detail", "size_bytes") < _SEVERAL
+    alone = pl.col("synchronous") & (pl.col("when") == WHEN[2]) & few
+    return copies.with_columns(when=pl.when(alone).then(pl.lit(WHEN[1])).otherwise("when"))
+
+
+def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """`copies` with those outside of all rounds as ``often`` that lie all along the work of their device.
+
+    That is in most of as many equal parts of the time from its first operation to its last as there are iterations, or
+    :data:`PARTS`, without copies that take more than :data:`_ODD` times the median. Those that recur with rounds are
+    then told with them.
+    """
+    number = per_iteration(report).iterations or PARTS
+    once = pl.col("when") == WHEN[1]
+    if number < _RECURS or not copies.select(once.any()).item():
+        return copies
+    work = exclusive_operations(report).group_by("device").agg(low=pl.col("start").min(), high=pl.col("end").max())
+    known = copies.join(work, on="device", maintain_order="left")
+    of = ["device", "detail"]
+    usual = once & (took() <= _ODD * pl.when(once).then(took()).median().over(of))
+    along = all_along(pl.when(usual).then("start"), pl.col("low"), pl.col("high"), number).over(of)
+    known = known.with_columns(often=usual & along)
+    told = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == WHEN[0]))
+    return known.with_columns(when=pl.when(told).then(pl.lit(WHEN[3])).otherwise("when")).drop("low", "high", "often")
+
+
+def took() -> pl.Expr:
+    """The length of the union of a copy and the host interval that pinned memory would save, in ns."""
+    both = pl.min_horizontal("until", "end") - pl.max_horizontal("spared", "start")
+    return (pl.col("until") - pl.col("spared") + pl.col("end") - pl.col("start")) - both.clip(lower_bound=0)
+
+
+@once_per_process
+def _by_round(report: Report) -> pl.DataFrame:
+    """Classifies the pageable copies of a whole report: columns row, when (of :data:`WHEN`), and those of `rounds_at`.
+
+    A copy occurs once if its call was in no round, or in the only round of its name with such a copy. Where the copies
+    and calls of a round take more than :data:`_ODD` times the median of the rounds of its name, the longest copies that
+    exceed it occur once.
+    """
+    found = pageable(report)
+    copies = found.select("row", took().alias("took"))
+    inside = rounds_at(report, found.select("process_id", at="call_start"))
+    line = pl.concat([copies, inside], how="horizontal").sort("took", "row")
+    whole = line.drop_nulls("round").group_by("round_name", "round").agg(whole=pl.col("took").sum())
+    usual = whole.group_by("round_name").agg(usual=pl.col("whole").median(), with_copies=pl.len())
+    line = line.join(usual, on="round_name", how="left", maintain_order="left")
+    up_to = pl.col("took").cum_sum().over("round")
+    recurs = (pl.col("with_copies") >= _RECURS) & (up_to <= _ODD * pl.col("usual"))
+    when = pl.when(recurs.fill_null(value=False)).then(pl.lit(WHEN[0])).otherwise(pl.lit(WHEN[1]))
+    told = when if rounds(report).height else pl.lit(WHEN[2])
+    return line.select("row", "round", "round_name", "instances", when=told)
