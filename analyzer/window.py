@@ -84,6 +84,10 @@ class Window:
         return window
 
 
+#: How a mean of one is written.
+_ONE: Final = ("1", "1.0")
+
+
 class PerIteration(NamedTuple):
     """Times and counts of a window in words: per iteration, or in all where it is no window of iterations.
 
@@ -114,13 +118,17 @@ class PerIteration(NamedTuple):
             return f"{plural(number, noun)}{more}"
         if number < self.iterations:
             return f"{plural(number, noun)}{more} in {self.all}"
-        if number == self.iterations:
+        if self._is_one(number):
             return f"1 {noun}{more} {self._a}"
         return f"{mean(number, self.iterations)} {plural_of(noun)}{more} {self._a}"
 
     def clause(self, number: int, noun: str, verb: str, more: str = "") -> str:
         """A count, as :meth:`plural` has it, with its verb: ``1 copy a step runs``, ``2 copies a step run``."""
-        return f"{self.plural(number, noun, more)} {verb}{'s' if number in {1, self.iterations} else ''}"
+        return f"{self.plural(number, noun, more)} {verb}{'s' if number == 1 or self._is_one(number) else ''}"
+
+    def _is_one(self, number: int) -> bool:
+        """Whether it is one per iteration, or so nearly that the mean says so."""
+        return self.iterations is not None and number >= self.iterations and mean(number, self.iterations) in _ONE
 
     def mean(self, number: int) -> str:
         """A count where it is said elsewhere that it is per iteration: ``1,184``."""

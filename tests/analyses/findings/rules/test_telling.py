@@ -32,6 +32,7 @@ def test_a_time(told, time, part):
         (STEPS, 71_040, "1,184 copies a step"),
         (STEPS, 150, "2.5 copies a step"),
         (STEPS, 60, "1 copy a step"),
+        (STEPS, 62, "1 copy a step"),
         (STEPS, 3, "3 copies in 60 steps"),
         (STEPS, 1, "1 copy in 60 steps"),
         (OWN, 120, "2 copies per train_step"),
@@ -51,6 +52,7 @@ def test_a_count(told, number, text):
     ("per", "number", "told"),
     [
         (STEPS, 60, "1 copy a step runs"),
+        (STEPS, 62, "1 copy a step runs"),
         (STEPS, 120, "2 copies a step run"),
         (STEPS, 1, "1 copy in 60 steps runs"),
         (STEPS, 2, "2 copies in 60 steps run"),
