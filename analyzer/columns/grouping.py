@@ -38,16 +38,16 @@ def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], p
     if frame.is_empty():
         return {}
     values = {key: _different(frame, key) for key in keys}
-    possible = list(product(*values.values()))
-    if len(possible) == 1:
-        return {possible[0]: pl.int_range(0, frame.height, dtype=pl.UInt32, eager=True)}
     several = [len(of) > 1 for of in values.values()]
-    if len(possible) > _FEW_PARTS:
+    if prod(map(len, values.values())) > _FEW_PARTS:
         told = [key for key, differs in zip(keys, several, strict=True) if differs]
         first = [pl.col(key).first() for key in keys if key not in told]
         numbered = frame.select(keys).with_row_index("row").group_by(told, maintain_order=True)
         parts = numbered.agg("row", *first)  # by fewer keys: rows of several are encoded as bytes
         return dict(zip(parts.select(keys).iter_rows(), parts.get_column("row"), strict=True))
+    possible = list(product(*values.values()))
+    if len(possible) == 1:
+        return {possible[0]: pl.int_range(0, frame.height, dtype=pl.UInt32, eager=True)}
     if several.count(True) == 1 and not (own := frame.get_column(keys[several.index(True)])).has_nulls():
         at = pl.int_range(0, frame.height, dtype=pl.UInt32, eager=True)
         return {one: at.filter(own == one[several.index(True)]) for one in possible}

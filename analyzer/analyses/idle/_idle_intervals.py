@@ -83,10 +83,11 @@ class IdleDevice(NamedTuple):
         return (self.high - self.low) - (self.ended - self.begun)
 
     def batches(self, idle: pl.DataFrame) -> list[IdleBatch]:
-        """Splits `idle` into batches of bounded size, in order."""
+        """Splits `idle` into batches of bounded and about equal size, in order: threads end at the same time."""
         most = workers()
         size = min(max(-(-idle.height // most), FEWEST), max(BATCH // most, 1))
-        return [IdleBatch(self, some) for some in idle.iter_slices(size)]
+        number = max(-(-idle.height // size), 1)
+        return [IdleBatch(self, some) for some in idle.iter_slices(max(-(-idle.height // number), 1))]
 
     def of_batches(self, work: Callable[[IdleBatch], T], idle: pl.DataFrame) -> Iterator[T]:
         """Maps `work` over the :meth:`batches` of `idle` in a thread pool; results in order."""

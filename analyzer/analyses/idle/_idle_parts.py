@@ -21,7 +21,7 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
 from kanalyze.analyses.streams._waited_for import ended_last, event_waits, shared_streams, waited_for
-from kanalyze.columns.grouping import rows_by
+from kanalyze.columns.grouping import numbered, rows_by
 from kanalyze.columns.lookup import gathered, taken
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
@@ -339,12 +339,18 @@ def _named_host(threads: Stretch, pieces: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _between_calls(threads: Stretch, spans: pl.DataFrame) -> pl.Series:
-    """Names intervals in no call by the calls before and after them."""
+    """Names intervals in no call by the calls before and after them; each pair of calls once."""
     sides = threads.sides(spans)
     details = labels(threads.report).get_column("detail").fill_null(_UNNAMED)
-    return between_texts(
-        pl.DataFrame({"a": gathered(details, sides["before"]), "b": gathered(details, sides["after"])})
+    number, _ = numbered(sides, ("before", "after"))
+    pairs = sides.with_columns(pair=number).get_column("pair")
+    first = pairs.is_first_distinct()
+    known = sides.filter(first)
+    texts = between_texts(
+        pl.DataFrame({"a": gathered(details, known["before"]), "b": gathered(details, known["after"])})
     )
+    told = pl.DataFrame([pairs.filter(first), texts])
+    return pairs.to_frame().join(told, on="pair", how="left", maintain_order="left").get_column("text")
 
 
 @once_per_process

@@ -63,12 +63,12 @@ def _of_series(part: pl.DataFrame, fewest: int, nodes: int) -> list[pl.DataFrame
             break
         agree = {period: _agreeing(free, period) for period in tried}
         likely = sorted(sorted(agree, key=lambda period: -agree[period])[:_LIKELY])
-        units = [_units(free, period, fewest, nodes) for period in likely if agree[period] >= nodes]
-        best = max(units, key=lambda one: one.height, default=None)
+        spans = [_spans(free, period, fewest, nodes) for period in likely if agree[period] >= nodes]
+        best = max(spans, key=_covered, default=None)
         if best is None or best.is_empty():
             break
-        found.append(best)
-        taken = pl.col("place").is_in(best.get_column("place").implode())
+        found.append(_units(free, best))
+        taken = pl.col("place").is_in(found[-1].get_column("place").implode())
         # the operations taken split the rest: no run continues across them
         free = free.with_columns(stretch=pl.struct("stretch", taken).rle_id()).filter(~taken)
     return found
@@ -110,39 +110,41 @@ def _sample(part: pl.DataFrame) -> pl.DataFrame:
 
 def _common_distances(line: pl.DataFrame, longest: int) -> list[int]:
     """The distances between successive occurrences of an n-gram that would explain most of the series."""
-    last = [pl.col(name).shift(1).over("gram").alias(f"last_{name}") for name in ("at", "stretch")]
-    near = line.with_columns(last).filter(pl.col("last_stretch") == pl.col("stretch"))
-    counts = near.select(distance=(pl.col("at") - pl.col("last_at")).cast(pl.Int64)).filter(
-        pl.col("distance") <= longest
-    )
+    # sorted, occurrences are neighbours; a window over n-grams takes many times as long where most are different
+    line = line.sort("gram", maintain_order=True)
+    again = (pl.col("gram") == pl.col("gram").shift(1)) & (pl.col("stretch") == pl.col("stretch").shift(1))
+    apart = line.select(distance=pl.col("at").cast(pl.Int64).diff(), again=again).filter("again")
+    counts = apart.filter(pl.col("distance") <= longest)
     sums = counts.group_by("distance").agg(explained=pl.len() * pl.col("distance").first())
     top = sums.sort("explained", "distance", descending=[True, False]).head(_TRIED)
     return top.get_column("distance").to_list()
 
 
-def _units(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataFrame:
-    """The units of one period in `free`: columns place, unit (the place of its first operation) and length."""
+def _spans(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataFrame:
+    """Where one period repeats in `free`: columns start (a row), count (of units) and length (of a unit)."""
     length = period * -(-nodes // period)
     same = [pl.col(name) == pl.col(name).shift(period) for name in ("code", "stretch")]
-    runs = free.select(again=(same[0] & same[1]).fill_null(value=False)).with_row_index("at")
-    runs = runs.with_columns(run=pl.col("again").rle_id()).filter("again")
-    spans = runs.group_by("run").agg(start=pl.col("at").min().cast(pl.Int64) - period, end=pl.col("at").max() + 1)
+    again = free.select((same[0] & same[1]).fill_null(value=False)).to_series()
     least = max(fewest * period, 2 * nodes)
-    spans = spans.filter(pl.col("end") - pl.col("start") >= least).sort("start")
-    if spans.is_empty():
-        return pl.DataFrame(schema=_UNITS)
+    runs = again.rle().struct.unnest().with_columns(end=pl.col("len").cast(pl.Int64).cum_sum())
+    runs = runs.filter("value", pl.col("len") + period >= least)
     # an overlap of two runs belongs to the first
-    spans = spans.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1)))
-    count = ((pl.col("end") - pl.col("start")) // length).alias("count")
-    whole = spans.with_columns(count).filter(pl.col("count") > 1)
-    at = whole.select(at=pl.int_ranges("start", pl.col("start") + pl.col("count") * length), begin="start")
-    rows = at.explode("at").drop_nulls()
-    first = pl.col("begin") + (pl.col("at") - pl.col("begin")) // length * length
+    start = pl.max_horizontal(pl.col("end") - pl.col("len") - period, pl.col("end").shift(1))
+    spans = runs.select(start=start, count=(pl.col("end") - start) // length, length=pl.lit(length, dtype=pl.Int64))
+    return spans.filter(pl.col("count") > 1)
+
+
+def _covered(spans: pl.DataFrame) -> int:
+    """The number of operations in the units of :func:`_spans`."""
+    return int(spans.select((pl.col("count") * pl.col("length")).sum()).item())
+
+
+def _units(free: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """The units of :func:`_spans`: columns place, unit (the place of its first operation) and length."""
+    stop = pl.col("start") + pl.col("count") * pl.col("length")
+    at = spans.select(pl.int_ranges("start", stop).alias("at"), "start", "length").explode("at")
+    first = pl.col("at") - (pl.col("at") - pl.col("start")) % pl.col("length")
+    rows = at.select(pl.col("at").cast(pl.UInt32), first.cast(pl.UInt32).alias("first"), "length")
     places = free.get_column("place")
-    units = rows.select(pl.col("at").cast(pl.UInt32), first.cast(pl.UInt32).alias("first"))
-    return pl.DataFrame(
-        {
-            "place": places.gather(units.get_column("at")),
-            "unit": places.gather(units.get_column("first")).cast(pl.Int64),
-        }
-    ).with_columns(length=pl.lit(length, dtype=pl.Int64))
+    unit = places.gather(rows.get_column("first")).cast(pl.Int64)
+    return pl.DataFrame([places.gather(rows.get_column("at")), unit.alias("unit"), rows.get_column("length")])

@@ -249,8 +249,8 @@ def _missing_columns(database: TableFile, looked_at: AbstractSet[str]) -> list[N
         for (table, column), effect in _NEEDED.items()
         if database.last_row(table) and column not in database.columns(table)
     }
-    waits = database.distinct(_SYNC, "eventId") - {NO_ID} if _SYNC in looked_at else set()
-    if waits and "eventSyncId" not in database.columns(_SYNC):
+    told = _SYNC not in looked_at or "eventSyncId" in database.columns(_SYNC)
+    if not told and database.distinct(_SYNC, "eventId") - {NO_ID}:
         missing[_SYNC, "eventSyncId"] = "what a wait on a CUDA event waited for cannot be told"
     return [(f"column {table}.{column} missing", 1, None, effect) for (table, column), effect in missing.items()]
 

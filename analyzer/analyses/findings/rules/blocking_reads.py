@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -64,12 +65,13 @@ def _idle(report: Report) -> dict[int, pl.DataFrame]:
     known = _of_loops(report, reads(report))
     found: dict[int, pl.DataFrame] = {}
     for (device,), own in known.partition_by("device", as_dict=True, maintain_order=True).items():
-        number, least = int(str(device)), _least_reads(report)
-        if own.height >= least and number in least_worth_saying(report):
-            spans = own.select(*THREAD, start="since", end="until")
-            pieces = idle_within(report, spans)[number]
-            if intervals.length(pieces) >= max(least_worth_saying(report)[number], 1):
-                found[number] = pieces
+        number, least_ns = int(str(device)), least_worth_saying(report)
+        spans = own.select(*THREAD, start="since", end="until")
+        if own.height < _least_reads(report) or intervals.length(spans) < max(least_ns.get(number, inf), 1):
+            continue  # what lies in the spans is no longer than they are
+        pieces = idle_within(report, spans)[number]
+        if intervals.length(pieces) >= max(least_ns[number], 1):
+            found[number] = pieces
     return found
 
 

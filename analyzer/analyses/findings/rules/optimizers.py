@@ -244,10 +244,10 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
     before and after one is another's, as where a program keeps a mean of the weights.
     """
     known = _numbered(lines, decoded_as(lines, is_elementwise))
+    known = known.with_columns(marks=decoded_as(known, _marks))
+    known = known.filter(pl.col("step").is_in(known.filter("marks").get_column("step").unique().implode()))
     known = known.with_columns(
-        decoded_as(known, lambda said: said.family == "optimizer").alias("lists"),
-        own=decoded_as(known, _belongs),
-        marks=decoded_as(known, _marks),
+        decoded_as(known, lambda said: said.family == "optimizer").alias("lists"), own=decoded_as(known, _belongs)
     )
     lists, marks = pl.col("lists"), pl.col("marks")
     of_lists = lists & (lists & marks).any().over("step")
