@@ -7,7 +7,6 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.machinery.late_loading import loading_late
 from kanalyze.machinery.processors import workers
 
 if TYPE_CHECKING:
@@ -21,9 +20,6 @@ _THREADS: Final = "POLARS_MAX_THREADS"
 
 #: Where OpenBLAS, which comes with NumPy, looks for how many threads it may have.
 _BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
-
-#: What polars imports to look for a plugin that reads Iceberg tables: 5 ms of the 0.26 s of a small page.
-_RARELY_USED: Final = "importlib.metadata"
 
 #: What was imported by :func:`sparing_memory`: nothing where kanalyze is a library of another program.
 _imported: set[str] = set()
@@ -45,9 +41,8 @@ def sparing_memory() -> Iterator[None]:
         return
     chosen = {_ALLOCATOR: _SPARING, _THREADS: str(workers()), _BLAS_THREADS: "1"}
     with _in_environment(chosen):
-        with loading_late(_RARELY_USED):
-            yield
-            import polars as pl  # noqa: PLC0415 - --help need not import polars
+        yield
+        import polars as pl  # noqa: PLC0415 - --help need not import polars
 
         pl.thread_pool_size()
     _imported.add("polars")

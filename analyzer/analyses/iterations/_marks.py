@@ -115,14 +115,17 @@ def launched_work(report: Report) -> pl.DataFrame:
     """The operations of all processes, sorted by launch.
 
     Columns: process_id, at (start of the launching call; of an operation without one its own start), end, name, ns
-    (duration), and kernels_ns (the same of kernels and whole graphs, 0 of copies and memsets).
+    (duration), kernels_ns (the same of kernels and whole graphs, 0 of copies and memsets), and work_ns (the same of all
+    but communication).
     """
     work = operations(report).select("row", "process_id", "start", "end", "name", "bucket")
     called = calls_of(report, work.get_column("row"), "call_start").to_series()
     length = (pl.col("end") - pl.col("start")).clip(lower_bound=0)
     computes = pl.col("bucket").is_in(["kernel", "communication"])
-    told = work.with_columns(at=pl.coalesce(called.alias("called"), "start"), ns=length, kernels_ns=length * computes)
-    return told.select("process_id", "at", "end", "name", "ns", "kernels_ns").sort("at")
+    alone = length * (pl.col("bucket") != "communication")
+    at = pl.coalesce(called.alias("called"), "start")
+    told = work.with_columns(at=at, ns=length, kernels_ns=length * computes, work_ns=alone)
+    return told.select("process_id", "at", "end", "name", "ns", "kernels_ns", "work_ns").sort("at")
 
 
 def of_process(process: object) -> pl.Expr:
@@ -137,19 +140,20 @@ def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
     return own.filter((pl.col("start") >= reached).fill_null(value=True))
 
 
-def work_in(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+def work_in(spans: pl.DataFrame, work: pl.DataFrame, *further: str) -> pl.DataFrame:
     """The operations launched in each of `spans` (start, end): columns operations, device_ns and kernels_ns.
 
-    `work` are rows of :func:`launched_work` of the spans' process.
+    `work` are rows of :func:`launched_work` of the spans' process; of its `further` columns the sums, too.
     """
-    zero = pl.DataFrame({"ns": [0], "kernels_ns": [0]}, schema={"ns": pl.Int64, "kernels_ns": pl.Int64})
-    sums = pl.concat([zero, work.select(pl.col("ns", "kernels_ns").cum_sum())])
+    columns = ["ns", "kernels_ns", *further]
+    zero = pl.DataFrame({name: [0] for name in columns}, schema=dict.fromkeys(columns, pl.Int64))
+    sums = pl.concat([zero, work.select(pl.col(columns).cum_sum())])
     at = work.get_column("at")
     first, last = (at.search_sorted(spans.get_column(side), side="left") for side in ("start", "end"))
     last = last.zip_with(last > first, first)
-    lengths = sums.select(pl.col("ns", "kernels_ns").gather(last) - pl.col("ns", "kernels_ns").gather(first))
+    lengths = sums.select(pl.col(columns).gather(last) - pl.col(columns).gather(first)).rename({"ns": "device_ns"})
     number = (last.cast(pl.Int64) - first.cast(pl.Int64)).alias("operations")
-    return lengths.select(number, device_ns="ns", kernels_ns="kernels_ns")
+    return lengths.select(number, pl.all())
 
 
 def _of_steps(process: object, steps: pl.DataFrame) -> pl.DataFrame:

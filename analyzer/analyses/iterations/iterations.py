@@ -86,6 +86,10 @@ _CUT_SHARE: Final = 0.9
 #: An iteration is odd, however long it takes, if its work takes the device so much more or less than the median.
 _OTHER_WORK: Final = 0.5
 
+#: At most this part of the iterations, and at least one, is odd by its work: what is done every so often is a part of
+#: what the program repeats, as an update after several passes is.
+_OTHER_SHARE: Final = 0.02
+
 #: The work of an iteration is that of the others if its time on the device is off their median by so much at most.
 _SAME_WORK: Final = 0.1
 
@@ -184,13 +188,13 @@ def _by_launches(report: Report) -> pl.DataFrame:
 
 
 def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """Adds operations and device_ns, and the device on which the process was busy longest."""
+    """Adds operations, device_ns, kernels_ns and work_ns, and the device on which the process was busy longest."""
     work, parts = launched_work(report), []
     took = (pl.col("end") - pl.col("start")).sum().alias("ns")
     sums = grouped(device_operations(report.whole), ["process_id", "device"], [took])
     main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
     for (process,), part in spans.partition_by("process_id", as_dict=True, maintain_order=True).items():
-        parts.append(part.with_columns(work_in(part, work.filter(of_process(process)))))
+        parts.append(part.with_columns(work_in(part, work.filter(of_process(process)), "work_ns")))
     told = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True)
     return told.with_columns(dur_ns=pl.col("end") - pl.col("start"))
 
@@ -226,10 +230,10 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     if told.height < _MANY:
         middle = pl.col("dur_ns").filter(usual).median()
         told = told.with_columns(pl.col("odd") & ((pl.col("dur_ns") - middle).abs() > _FAR_OF_FEW * middle))
-    told = _with_other_work(_with_longest_of_three(told))
+    told = _with_longest_of_three(told)
     first = _first_ones(report, told)
     told = told.with_columns(first=first, odd=pl.col("odd") & ~first & ~_only_submitted(told))
-    told = _without_recurring(told)
+    told = _with_other_work(_without_recurring(told))
     median = median_of(told.filter(~pl.col("warm_up") & ~pl.col("odd") & ~pl.col("first")), "dur_ns")
     told = told.with_columns(cut.alias("cut"))
     other = told.get_column("cut") | told.get_column("warm_up") | told.get_column("odd") | told.get_column("first")
@@ -253,14 +257,18 @@ def _with_longest_of_three(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
-    """Marks as odd those whose work takes the device another time than that of the others, as an evaluation does.
+    """Marks as odd the few whose work takes the device another time than that of the others, as an evaluation does.
 
-    Adds `work`: of these, how many times the median it takes; else null.
+    Adds `work`: of these, how many times the median it takes; else null. Communication is no work: it waits for others.
     """
-    usual, work = ~pl.col("warm_up"), pl.col("device_ns")
+    usual, work = ~(pl.col("warm_up") | pl.col("odd") | pl.col("first")), pl.col("work_ns")
     middle = work.filter(usual).median()
-    ratio = pl.when(usual & ~pl.col("odd") & far_from_others(work, usual, _OTHER_WORK)).then(work / middle)
-    return rows.with_columns(ratio.alias("work")).with_columns(odd=pl.col("odd") | pl.col("work").is_not_null())
+    ratio = pl.when(usual & (middle > 0) & far_from_others(work, usual, _OTHER_WORK)).then(work / middle)
+    told = rows.with_columns(ratio.alias("work"))
+    number = told.get_column("work").count()
+    if rows.height < _MANY or number > max(1, _OTHER_SHARE * rows.height):
+        return rows.with_columns(work=pl.lit(None, dtype=pl.Float64))
+    return told.with_columns(odd=pl.col("odd") | pl.col("work").is_not_null())
 
 
 def _judgement(row: dict[str, Any], median_ns: float) -> tuple[str, str | None]:

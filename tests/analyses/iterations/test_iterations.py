@@ -49,29 +49,64 @@ def test_a_long_one_among_them_is_odd():
     assert "× the median" in rows.item(6, "reason")
 
 
-def evaluated(work, *, at=(6,), number=14):
-    """Steps of one length, with `work` ns of the device instead of 40 in those `at` these places."""
-    events = []
-    for place in range(number):
-        start = 1_000 + 100 * place
+def working(works, lengths=None):
+    """Steps of 100 ns, or of `lengths`, with the device at work for so many ns in each."""
+    events, at = [], 1_000
+    for number, work in enumerate(works, 1):
+        length = lengths[number - 1] if lengths else 100
         events += [
-            nvtx("step", start, start + 100),
-            call("cudaLaunchKernel", start + 1, start + 3, correlation=place + 1),
-            kernel(start + 4, start + 4 + (work if place in at else 40), correlation=place + 1),
+            nvtx("step", at, at + length),
+            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
+            kernel(at + 4, at + 4 + work, correlation=number),
         ]
+        at += length
     return kanalyze.iterations(report(events))
+
+
+def odd_ones(rows):
+    return rows.filter(pl.col("kind") == "odd").get_column("index").to_list()
 
 
 @pytest.mark.parametrize(("work", "ratio"), [(90, "2.25"), (10, "0.25")])
 def test_one_with_other_work_is_odd_however_long_it_takes(work, ratio):
-    rows = evaluated(work)
-    assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [7]
+    rows = working([40] * 6 + [work] + [40] * 7)
+    assert odd_ones(rows) == [7]
     assert rows.item(6, "reason") == f"its work takes the GPU {ratio} × the median"
 
 
-def test_work_that_differs_by_less_than_half_or_recurs_is_not_odd():
-    assert evaluated(55).get_column("kind").to_list() == ["steady"] * 14
-    assert evaluated(90, at=(2, 5, 8, 11)).get_column("kind").to_list() == ["steady"] * 14
+@pytest.mark.parametrize(
+    "works",
+    [
+        [40] * 6 + [55] + [40] * 7,  # less than half more
+        ([40] * 15 + [90]) * 6,  # an update after every 16th pass
+        ([40] * 19 + [90]) * 20,
+        [40] * 95 + [90] * 8,
+        [40, 40, 90, 40, 40],  # too few to tell
+        [0] * 10 + [40] + [0] * 10,
+    ],
+)
+def test_what_differs_little_recurs_or_is_one_of_few_has_no_other_work(works):
+    assert odd_ones(working(works)) == []
+
+
+def test_other_work_leaves_what_takes_long_odd():
+    lengths = [100] * 20 + [180] + [100] * 19
+    assert odd_ones(working([90 if one % 8 == 7 else 40 for one in range(40)], lengths)) == [21]
+    assert odd_ones(working([40] * 10 + [90] + [40] * 29, lengths)) == [11, 21]
+
+
+def test_a_collective_that_waits_for_another_rank_is_no_work():
+    events, collective = [], {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 9}
+    for number in range(1, 15):
+        at, spins = 1_000 * number, 900 if number == 7 else 100
+        events += [
+            nvtx("step", at, at + 1_000),
+            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
+            kernel(at + 4, at + 504, correlation=number),
+            call("cudaLaunchKernel", at + 5, at + 7, correlation=100 + number),
+            kernel(at + 8, at + 8 + spins, correlation=100 + number, **collective),
+        ]
+    assert odd_ones(kanalyze.iterations(report(events))) == []
 
 
 def test_what_recurs_is_not_odd():

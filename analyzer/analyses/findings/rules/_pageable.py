@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 PAGEABLE: Final = "Pageable"
 PINNED: Final = "Pinned"
 TO_HOST: Final = "Device-to-Host"
+TO_DEVICE: Final = "Host-to-Device"
 
 #: CUDA takes up to so much pageable memory with the call, and returns (CUDA C++ Programming Guide, "Concurrent
 #: execution between host and device").
 _STAGED_BYTES: Final = 1 << 16
 
-#: Synchronous copies of one size and direction recur where there are so many.
-_SEVERAL: Final = 3
+#: Where nothing tells rounds, synchronous calls may recur if a process makes so many of one size and direction, or of
+#: one direction.
+_ALIKE: Final = 5
+_MANY: Final = 32
 
 #: Copies in at least so many instances of a range recur.
 _RECURS: Final = 2
@@ -40,9 +43,9 @@ _RECURS: Final = 2
 #: Copies of one instance that take more than this factor times the median are not all recurring.
 _ODD: Final = 3
 
-#: Whether a copy recurs with the rounds (step or range instances), occurs once, or the report has no rounds; or whether
-#: such copies are outside of all rounds and all along the window.
-WHEN: Final = ("recurs", "once", "unknown", "often")
+#: Whether a copy recurs with the rounds (step or range instances), occurs once, or its process has no rounds; whether
+#: such copies are outside of all rounds and all along the window; or is one of few synchronous ones without rounds.
+WHEN: Final = ("recurs", "once", "unknown", "often", "few")
 
 
 @once_per_report
@@ -71,7 +74,8 @@ def pageable(report: Report) -> pl.DataFrame:
     Of synchronous calls only those of so many bytes that pinned memory is faster.
     """
     large = ~pl.col("synchronous") | (pl.col("size_bytes") > _STAGED_BYTES)
-    found = copies_by_calls(report).filter((pl.col("memory") == PAGEABLE) & large)
+    between = pl.col("detail").is_in([TO_DEVICE, TO_HOST])
+    found = copies_by_calls(report).filter(between & (pl.col("memory") == PAGEABLE) & large)
     if (found.get_column("detail") == TO_HOST).any():
         return _spared(report, found)
     return found.with_columns(spared="call_start", until="call_end")
@@ -82,11 +86,13 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
     If the thread waits for the stream or device after a copy to the host, before it launches more, it would wait there
     anyway for the stream's earlier work. What the host does up to the end of that wait could then overlap it. A
-    synchronous copy to the host waits for that work, too, since the host goes on with what was copied.
+    synchronous copy to the host waits for all earlier work, since the host goes on with what was copied.
     """
     by = ["process_id", "thread_id"]
     on = rows_at(streams(report), copies.get_column("row")).select("stream").to_series()
+    needed = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
     known = copies.join(_work_before(report), on="row", how="left", maintain_order="left")
+    known = known.with_columns(before=pl.when(needed).then(_ended_before(report, copies)).otherwise("before"))
     line = known.with_columns(on.alias("on")).with_row_index("place").sort("call_end")
     waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
     waits = waits.select(*by, wait="start", waited="end", behind="stream").drop_nulls([*by, "wait"]).sort("wait")
@@ -100,7 +106,6 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
         "call_start", pl.min_horizontal(pl.col("before").fill_null(pl.col("call_start")), "call_end")
     )
     anyway = anyway.fill_null(value=False)
-    needed = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
     spared = pl.when(anyway | needed).then(begun).otherwise("call_start")
     until = pl.when(anyway).then("waited").otherwise("call_end")
     told = line.with_columns(spared=spared, until=until).sort("place")
@@ -112,6 +117,15 @@ def _work_before(report: Report) -> pl.DataFrame:
     work = device_operations(report).select("row", "start", "end")
     line = work.with_columns(stream_numbers(report).select("number").get_columns()).sort("number", "start", "row")
     return line.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
+
+
+def _ended_before(report: Report, copies: pl.DataFrame) -> pl.Series:
+    """When the last operation of its process and device ended that had before each copy began; null for none."""
+    by = ["process_id", "device"]
+    work = device_operations(report).select(*by, ended="end").sort("ended")
+    asked = copies.select(*by, "start").with_row_index("place").sort("start")
+    found = asked.join_asof(work, left_on="start", right_on="ended", by=by, coalesce=False, check_sortedness=False)
+    return found.sort("place").get_column("ended")
 
 
 def _launches(report: Report) -> pl.DataFrame:
@@ -127,19 +141,7 @@ def pageable_copies(report: Report) -> pl.DataFrame:
     save.
     """
     found = pageable(report).join(_by_round(report.whole), on="row", how="left", maintain_order="left")
-    return _all_along(report, _made_once(report, found))
-
-
-def _made_once(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """`copies` with synchronous ones as ``once`` where nothing tells rounds, and few are of one size and direction.
-
-    A program that copies its input to the GPU and its results back does not gain by pinning: that takes longer.
-    """
-    if per_iteration(report).iterations:
-        return copies
-    few = pl.len().over("device", "detail", "size_bytes") < _SEVERAL
-    alone = pl.col("synchronous") & (pl.col("when") == WHEN[2]) & few
-    return copies.with_columns(when=pl.when(alone).then(pl.lit(WHEN[1])).otherwise("when"))
+    return _all_along(report, found)
 
 
 def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
@@ -175,10 +177,11 @@ def _by_round(report: Report) -> pl.DataFrame:
 
     A copy occurs once if its call was in no round, or in the only round of its name with such a copy. Where the copies
     and calls of a round take more than :data:`_ODD` times the median of the rounds of its name, the longest copies that
-    exceed it occur once.
+    exceed it occur once. Without rounds, a few synchronous ones are told apart: a program that copies its input to the
+    GPU and its results back does not gain by pinning memory, which takes longer.
     """
     found = pageable(report)
-    copies = found.select("row", took().alias("took"))
+    copies = found.select("row", "process_id", _is_few().alias("few"), took=took())
     inside = rounds_at(report, found.select("process_id", at="call_start"))
     line = pl.concat([copies, inside], how="horizontal").sort("took", "row")
     whole = line.drop_nulls("round").group_by("round_name", "round").agg(whole=pl.col("took").sum())
@@ -187,5 +190,14 @@ def _by_round(report: Report) -> pl.DataFrame:
     up_to = pl.col("took").cum_sum().over("round")
     recurs = (pl.col("with_copies") >= _RECURS) & (up_to <= _ODD * pl.col("usual"))
     when = pl.when(recurs.fill_null(value=False)).then(pl.lit(WHEN[0])).otherwise(pl.lit(WHEN[1]))
-    told = when if rounds(report).height else pl.lit(WHEN[2])
+    known = rounds(report).get_column("process_id").unique()
+    without = pl.when("few").then(pl.lit(WHEN[4])).otherwise(pl.lit(WHEN[2]))
+    told = pl.when(pl.col("process_id").is_in(known.implode(), nulls_equal=True)).then(when).otherwise(without)
     return line.select("row", "round", "round_name", "instances", when=told)
+
+
+def _is_few() -> pl.Expr:
+    """Whether a copy is by a synchronous call, and its process makes few such calls of its size and direction."""
+    way = ["process_id", "device", "detail", "synchronous"]
+    alike = pl.col("call_start").n_unique().over(*way, "size_bytes") < _ALIKE
+    return pl.col("synchronous") & alike & (pl.col("call_start").n_unique().over(way) < _MANY)

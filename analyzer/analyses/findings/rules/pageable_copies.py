@@ -15,7 +15,7 @@ from kanalyze.analyses.findings.rules._pageable import PINNED, TO_HOST, copies_b
 from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._launching_call import launch_rows
-from kanalyze.analyses.host._rounds import STEP, rounds
+from kanalyze.analyses.host._rounds import STEP
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, median_of, total
@@ -57,11 +57,12 @@ def pageable_copy(report: Report) -> list[Finding]:
 
 def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: int) -> Finding:
     per, device = per_iteration(report), int(copies.item(0, "device"))
-    text = f"{_what(report, copies)} {_WHEN[when](report, copies)}."
-    if when == "once":
-        one = Finding("pageable-copy-once", device, stake, text, _ONCE, "copies")
+    text = f"{_what(report, copies)} {_WHEN[when](report, copies, stake)}."
+    if when in {"once", "few"}:
+        one = Finding("pageable-copy-once", device, stake, text, _ONCE, "copies", vague=True)
         headline = f"{size(total(copies, 'size_bytes'))} of pageable memory are copied once"
-        return one._replace(headline=headline, action="leave it out of what you compare", at_most=True)
+        at_most = not copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
+        return one._replace(headline=headline, action="leave it out of what you compare", at_most=at_most)
     moved = copies.group_by(to_host=pl.col("detail") == TO_HOST).agg(pl.col("size_bytes").sum())
     to_host = bool(moved.sort("size_bytes", "to_host", descending=[True, False]).item(0, "to_host"))
     return Finding(
@@ -83,15 +84,17 @@ def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
 
     The host still waits for what a synchronous call copies to it.
     """
-    needed = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
-    calls = gathered(launch_rows(report), copies.filter(~needed).get_column("row")).drop_nulls().unique()
+    calls = gathered(launch_rows(report), copies.filter(~_NEEDED).get_column("row")).drop_nulls().unique()
     against = _comparable(report, copies)
     if not (bytes_per_s := _bandwidth(against) if against.height else 0.0):
         large = longest(copies, "size_bytes") >= _COMPARABLE_BYTES
-        return None if large or copies.select(needed.any()).item() else Mending(unwaited=calls)
+        return None if large or copies.select(_NEEDED.any()).item() else Mending(unwaited=calls)
     saved = pl.col("dur_ns") - (pl.col("size_bytes") / bytes_per_s * 1e9).ceil().cast(pl.Int64)
     return Mending(shorter=copies.select("row", saved_ns=saved.clip(lower_bound=0)), unwaited=calls)
 
+
+#: Whether the host waits for what a synchronous call copies to it.
+_NEEDED: Final = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
 
 #: How to copy from pinned memory: whether in PyTorch, and whether to the host.
 _PINNED_COPY: Final = {
@@ -121,13 +124,14 @@ def _comparable(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _recurring(report: Report, copies: pl.DataFrame) -> str:
+def _recurring(report: Report, copies: pl.DataFrame, stake: int) -> str:
     """The recurring copies, per step: of the range name with most of them, in the median instance."""
     names = copies.group_by("round_name").agg(took().sum().alias("took"), pl.col("instances").first())
     top = names.sort("took", "round_name", descending=[True, False]).row(0, named=True)
     own = copies.filter(pl.col("round_name") == top["round_name"])
     blocked = pl.col("call_end") - pl.col("call_start")
     each = own.group_by("round").agg(copies=pl.len(), blocked=blocked.sum(), covered=took().sum())
+    gained = min(median_of(each, "covered"), stake / each.height)
     others = f", and in {plural(names.height - 1, 'other range')}" if names.height > 1 else ""
     name = top["round_name"] if len(top["round_name"]) <= _LONGEST else f"{top['round_name'][:_LONGEST]}…"
     every = plural(top["instances"], "step") if name == STEP else f"{count(top['instances'])} rounds of {literal(name)}"
@@ -137,34 +141,37 @@ def _recurring(report: Report, copies: pl.DataFrame) -> str:
     return (
         f"they recur, {here}in {count(each.height)} of {of}; in the median {median_of(each, 'copies'):.3g} in each, "
         f"whose calls block the host for {time(median_of(each, 'blocked'))}: at most "
-        f"{time(median_of(each, 'covered'))} in each can be gained by pinning it"
+        f"{time(gained)} in each can be gained by pinning it"
     )
 
 
-def _once(report: Report, copies: pl.DataFrame) -> str:
+def _once(_: Report, copies: pl.DataFrame, __: int) -> str:
     blocked = time(_call_ns(copies))
-    as_rounds = " as the program's rounds do" if rounds(report).height else ""
-    return f"they do not recur{as_rounds}. Their calls blocked the host for {blocked} in all"
+    return f"they do not recur as the program's rounds do. Their calls blocked the host for {blocked} in all"
 
 
-def _unknown(report: Report, copies: pl.DataFrame) -> str:
+def _few(_: Report, copies: pl.DataFrame, __: int) -> str:
+    return f"nothing shows that they recur. Their calls blocked the host for {time(_call_ns(copies))} in all"
+
+
+def _unknown(report: Report, copies: pl.DataFrame, _: int) -> str:
     per = per_iteration(report)
     if per.iterations:
         return f"their calls block the host for {per.time(_call_ns(copies))}"
     return (
-        f"their calls blocked the host for {time(_call_ns(copies))}. The report has no steps and no range that occurs "
-        "often, which would tell whether they recur"
+        f"their calls blocked the host for {time(_call_ns(copies))}. Their process has no steps and no range that "
+        "occurs often, which would tell whether they recur"
     )
 
 
-def _often(report: Report, copies: pl.DataFrame) -> str:
+def _often(report: Report, copies: pl.DataFrame, stake: int) -> str:
     if per_iteration(report).iterations:
-        return _unknown(report, copies)
+        return _unknown(report, copies, stake)
     blocked = time(_call_ns(copies))
     return f"they recur all along, outside of the program's rounds. Their calls blocked the host for {blocked}"
 
 
-_WHEN: Final = {"recurs": _recurring, "once": _once, "unknown": _unknown, "often": _often}
+_WHEN: Final = {"recurs": _recurring, "once": _once, "unknown": _unknown, "often": _often, "few": _few}
 
 
 def _call_ns(copies: pl.DataFrame) -> int:

@@ -1,5 +1,6 @@
 """Pageable copies: no way to mend them gains more than is said, and what recurs is told from what does not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.findings.rules._pageable import pageable_copies
 from kanalyze.analyses.findings.rules.pageable_copies import pageable_copy
+from kanalyze.units import time
 from kanalyze.window import Window
 from support import machine
 from support.build import call, kernel, memcpy, nvtx, report
@@ -138,15 +140,73 @@ def synchronous(at, ns, number, *, size=1 << 20, to_host=False):
     return [call("cudaMemcpy", at, at + ns + 2, correlation=number), copy]
 
 
+def several(count, *, first=0, size=1 << 20, every=1_000, **keys):
+    """Synchronous copies of 900 ns."""
+    parts = (synchronous(first + every * one, 900, first + one + 1, size=size, **keys) for one in range(count))
+    return [event for part in parts for event in part]
+
+
 def test_synchronous_copies_of_one_size_recur_and_few_are_made_once():
-    events = [event for number in range(4) for event in synchronous(1_000 * number, 900, number + 1)]
-    (seen,) = found(events).values()
-    assert (seen.rule, seen.at_stake_ns) == ("pageable-copy", 4 * 902)
-    assert seen.text.startswith("4 copies of pageable memory, 4.194 MB at")
+    (seen,) = found(several(5)).values()
+    assert (seen.rule, seen.at_stake_ns) == ("pageable-copy", 5 * 902)
+    assert seen.text.startswith("5 copies of pageable memory, 5.243 MB at")
     assert "cudaHostAlloc" in seen.action
-    (seen,) = found(events[:4]).values()
-    assert (seen.rule, seen.at_stake_ns) == ("pageable-copy-once", 2 * 902)
-    assert "they do not recur. Their calls" in seen.text
+    (seen,) = found(several(4)).values()
+    assert (seen.rule, seen.at_stake_ns, seen.at_most) == ("pageable-copy-once", 4 * 902, True)
+    assert "nothing shows that they recur. Their calls" in seen.text
+
+
+def test_many_synchronous_copies_of_any_size_may_recur():
+    events = [event for one in range(40) for event in several(1, first=1_000 * one, size=(1 << 20) + one)]
+    (seen,) = found(events).values()
+    assert seen.rule == "pageable-copy"
+    assert "which would tell whether they recur" in seen.text
+    assert [*found(events[:40])] == ["pageable-copy-once"]
+
+
+def test_what_recurs_in_the_report_recurs_in_a_window_with_one_of_them():
+    whole = report(several(10), kinds=KINDS)
+    (seen,) = pageable_copy(whole.narrow(window="2us..3us"))
+    assert seen.rule == "pageable-copy"
+
+
+def test_whether_a_process_has_rounds_does_not_depend_on_others():
+    alone = [replace(event, process=2) for event in several(6, first=50)]
+    seen = found([*steps(5), *alone])["pageable-copy"]
+    assert "Their process has no steps" in seen.text or "they recur" in seen.text
+    whens = pageable_copies(report([*steps(5), *alone], kinds=KINDS)).get_column("when")
+    assert sorted(whens) == ["recurs"] * 5 + ["unknown"] * 6
+
+
+def test_a_synchronous_copy_waits_for_the_kernels_of_all_streams():
+    kernels = [call("cudaLaunchKernel", 0, 5, correlation=50), kernel(10, 1_000, correlation=50, stream=13)]
+    copy = memcpy(
+        1_001,
+        1_011,
+        correlation=51,
+        size_bytes=1 << 20,
+        side={"source_memory": "Device", "target_memory": "Pageable"},
+        direction="Device-to-Host",
+    )
+    seen = found([*kernels, call("cudaMemcpy", 6, 1_012, correlation=51), copy])["pageable-copy-once"]
+    assert seen.at_stake_ns == 12  # from the end of the kernel on
+    assert not seen.at_most  # the host may do without the wait
+
+
+def test_the_sentence_promises_no_more_than_is_at_stake():
+    """A kernel on another stream runs all along but for 300 ns, so that five copies of 902 ns gain no more."""
+    ranges = [nvtx("step", 1_000 * one, 1_000 * one + 950) for one in range(5)]
+    whole = [call("cudaLaunchKernel", 0, 1, correlation=50), kernel(1, 4_602, correlation=50, stream=9)]
+    seen = found([*ranges, *whole, *several(5)])["pageable-copy"]
+    assert f"at most {time(seen.at_stake_ns / 5)} in each can be gained" in seen.text
+
+
+def test_copies_from_host_to_host_and_on_the_device_are_none():
+    side = {"source_memory": "Pageable", "target_memory": "Pageable"}
+    keys = {"size_bytes": 1 << 20, "side": side, "direction": "Host-to-Host"}
+    events = [memcpy(1_000 * one + 1, 1_000 * one + 800, correlation=one + 1, **keys) for one in range(6)]
+    events += [call("cudaMemcpy", 1_000 * one, 1_000 * one + 900, correlation=one + 1) for one in range(6)]
+    assert found(events) == {}
 
 
 def test_synchronous_copies_that_cuda_takes_with_the_call_are_none():
@@ -162,11 +222,11 @@ def test_replayed_the_host_still_waits_for_what_a_synchronous_call_copies_to_it(
     """A pinned copy of the same direction tells what pinned memory takes."""
     pinned = {"source_memory": "Device", "target_memory": "Pinned"}
     fast = memcpy(9_001, 9_101, correlation=99, size_bytes=1 << 20, side=pinned, direction="Device-to-Host")
-    slow = [event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, to_host=True)]
+    slow = several(5, to_host=True)
     whole = report([*slow, call("cudaMemcpyAsync", 9_000, 9_003, correlation=99), fast], kinds=KINDS)
     (seen,) = pageable_copy(whole)
     mending = seen.mending(whole)
-    assert mending.shorter.get_column("saved_ns").to_list() == [800] * 4
+    assert mending.shorter.get_column("saved_ns").to_list() == [800] * 5
     assert mending.unwaited.is_empty()
 
 
