@@ -128,7 +128,7 @@ def event_waits(report: Report) -> pl.DataFrame:
     sorted by row.
     """
     nothing = pl.DataFrame(schema={"row": pl.UInt32, "behind": pl.UInt32})
-    if not names_that(report, _STREAM_WAITS.match) or recorded_work(report).is_empty():
+    if report.table("event_records").is_empty() or not names_that(report, _STREAM_WAITS.match):
         return nothing
     synced = report.kind("sync").select("event_id", *STREAM, "correlation_id")
     known = synced.join(report.table("sync_detail").select("event_id", "record_id").drop_nulls(), on="event_id")
