@@ -127,7 +127,7 @@ class PerIteration(NamedTuple):
         return f"{self.plural(number, noun, more)} {verb}{'s' if number == 1 or self._is_one(number) else ''}"
 
     def _is_one(self, number: int) -> bool:
-        """Whether it is one per iteration, or so nearly that the mean says so."""
+        """Tells whether a count is one per iteration, by its mean as it is written."""
         return self.iterations is not None and number >= self.iterations and mean(number, self.iterations) in _ONE
 
     def mean(self, number: int) -> str:

@@ -121,7 +121,7 @@ def _common_distances(line: pl.DataFrame, longest: int) -> list[int]:
 
 
 def _spans(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataFrame:
-    """Where one period repeats in `free`: columns start (a row), count (of units) and length (of a unit)."""
+    """Stretches of `free` in which one period repeats: columns start (a row), count (of units), length (of a unit)."""
     length = period * -(-nodes // period)
     same = [pl.col(name) == pl.col(name).shift(period) for name in ("code", "stretch")]
     again = free.select((same[0] & same[1]).fill_null(value=False)).to_series()

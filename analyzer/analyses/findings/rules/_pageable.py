@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -10,10 +9,9 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations
 from kanalyze.analyses.findings.rules._all_along import PARTS, all_along
 from kanalyze.analyses.findings.rules._telling import per_iteration
-from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, cuda_name
 from kanalyze.analyses.host._launching_call import calls_of, launching_rows
 from kanalyze.analyses.host._rounds import rounds, rounds_at
-from kanalyze.analyses.idle._blocking_calls import blocking_calls
+from kanalyze.analyses.idle._blocking_calls import blocking_calls, scope_of
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import stream_numbers
@@ -43,6 +41,9 @@ _RECURS: Final = 2
 #: Copies of one instance that take more than this factor times the median are not all recurring.
 _ODD: Final = 3
 
+#: Whether the host waits for what a synchronous call copies to it.
+NEEDED: Final = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
+
 #: Whether a copy recurs with the rounds (step or range instances), occurs once, or its process has no rounds; whether
 #: such copies are outside of all rounds and all along the window; or is one of few synchronous ones without rounds.
 WHEN: Final = ("recurs", "once", "unknown", "often", "few")
@@ -58,9 +59,9 @@ def copies_by_calls(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
     calls = calls_of(report, work.get_column("row"), "call_name", "call_start", "call_end", "thread_id")
     names = calls.get_column("call_name").unique().drop_nulls()
-    told = {name: bool(re.match(BLOCKING_COPY, cuda_name(name))) for name in names.cast(pl.String)}
-    wanted = pl.DataFrame([names, pl.Series("synchronous", [*told.values()], dtype=pl.Boolean)])
-    wanted = wanted.filter(pl.col("synchronous") | pl.Series(["Async" in name for name in told], dtype=pl.Boolean))
+    blocks = pl.Series("synchronous", [scope_of(name) == "copy" for name in names.cast(pl.String)], dtype=pl.Boolean)
+    copying = blocks | names.cast(pl.String).str.contains("Async", literal=True)
+    wanted = pl.DataFrame([names, blocks]).filter(copying)
     work = pl.concat([work, calls], how="horizontal").join(wanted, on="call_name", maintain_order="left")
     host = pl.when(pl.col("source_memory").is_in([PAGEABLE, PINNED])).then("source_memory").otherwise("target_memory")
     known = beside(work, report.copy_detail.with_columns(memory=host), "size_bytes", "memory")
@@ -90,9 +91,8 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """
     by = ["process_id", "thread_id"]
     on = rows_at(streams(report), copies.get_column("row")).select("stream").to_series()
-    needed = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
     known = copies.join(_work_before(report), on="row", how="left", maintain_order="left")
-    known = known.with_columns(before=pl.when(needed).then(_ended_before(report, copies)).otherwise("before"))
+    known = known.with_columns(before=pl.when(NEEDED).then(_ended_before(report, copies)).otherwise("before"))
     line = known.with_columns(on.alias("on")).with_row_index("place").sort("call_end")
     waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
     waits = waits.select(*by, wait="start", waited="end", behind="stream").drop_nulls([*by, "wait"]).sort("wait")
@@ -106,7 +106,7 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
         "call_start", pl.min_horizontal(pl.col("before").fill_null(pl.col("call_start")), "call_end")
     )
     anyway = anyway.fill_null(value=False)
-    spared = pl.when(anyway | needed).then(begun).otherwise("call_start")
+    spared = pl.when(anyway | NEEDED).then(begun).otherwise("call_start")
     until = pl.when(anyway).then("waited").otherwise("call_end")
     told = line.with_columns(spared=spared, until=until).sort("place")
     return told.drop("place", "wait", "waited", "behind", "launch", "on", "before")

@@ -11,7 +11,15 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._pageable import PINNED, TO_HOST, copies_by_calls, pageable, pageable_copies, took
+from kanalyze.analyses.findings.rules._pageable import (
+    NEEDED,
+    PINNED,
+    TO_HOST,
+    copies_by_calls,
+    pageable,
+    pageable_copies,
+    took,
+)
 from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._launching_call import launch_rows
@@ -61,7 +69,7 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
     if when in {"once", "few"}:
         one = Finding("pageable-copy-once", device, stake, text, _ONCE, "copies", vague=True)
         headline = f"{size(total(copies, 'size_bytes'))} of pageable memory are copied once"
-        at_most = not copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
+        at_most = not copies.select(NEEDED.any()).item()  # the host may do without what it waits for
         return one._replace(headline=headline, action="leave it out of what you compare", at_most=at_most)
     moved = copies.group_by(to_host=pl.col("detail") == TO_HOST).agg(pl.col("size_bytes").sum())
     to_host = bool(moved.sort("size_bytes", "to_host", descending=[True, False]).item(0, "to_host"))
@@ -84,17 +92,14 @@ def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
 
     The host still waits for what a synchronous call copies to it.
     """
-    calls = gathered(launch_rows(report), copies.filter(~_NEEDED).get_column("row")).drop_nulls().unique()
+    calls = gathered(launch_rows(report), copies.filter(~NEEDED).get_column("row")).drop_nulls().unique()
     against = _comparable(report, copies)
     if not (bytes_per_s := _bandwidth(against) if against.height else 0.0):
         large = longest(copies, "size_bytes") >= _COMPARABLE_BYTES
-        return None if large or copies.select(_NEEDED.any()).item() else Mending(unwaited=calls)
+        return None if large or copies.select(NEEDED.any()).item() else Mending(unwaited=calls)
     saved = pl.col("dur_ns") - (pl.col("size_bytes") / bytes_per_s * 1e9).ceil().cast(pl.Int64)
     return Mending(shorter=copies.select("row", saved_ns=saved.clip(lower_bound=0)), unwaited=calls)
 
-
-#: Whether the host waits for what a synchronous call copies to it.
-_NEEDED: Final = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
 
 #: How to copy from pinned memory: whether in PyTorch, and whether to the host.
 _PINNED_COPY: Final = {
