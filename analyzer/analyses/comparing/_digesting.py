@@ -21,7 +21,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.iterations._parts_of_step import parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, lengths_ns, steady_part_by_launches
-from kanalyze.analyses.iterations.iterations import all_iterations
+from kanalyze.analyses.iterations.iterations import judged_iterations
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import ARROW, operator_paths
@@ -167,7 +167,7 @@ def _steps_in_window(report: Report) -> pl.DataFrame:
         return STEPS.empty()
     end = pl.col("start_ns") + pl.col("dur_ns")
     inside = (pl.col("start_ns") >= window.start_ns) & (end <= window.end_ns) & (pl.col("name") == window.each)
-    rows = all_iterations(report)
+    rows = judged_iterations(report)
     own = rows.filter(of_process(window.process), inside) if window.process is not None else rows.filter(inside)
     return STEPS.select(own.filter(pl.col("dur_ns") > 0).sort("start_ns"))
 

@@ -15,6 +15,7 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.host._context_creation import unrecorded_contexts
 from kanalyze.analyses.idle._idle_intervals import idle_devices
 from kanalyze.analyses.idle._idle_parts import PARTS, idle_devices_with_names, idle_parts, reasons, split_idle
+from kanalyze.analyses.idle._window_ledgers import keep, pieces_to_keep
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -180,9 +181,12 @@ def _sums_by_name(report: Report) -> dict[int, tuple[pl.DataFrame, IdleSums]]:
 def _named_and_summed(device: IdleDevice) -> tuple[pl.DataFrame, IdleSums]:
     lost = pl.DataFrame([("unknown", None, None, device.unrecorded_ns, 1, device.unrecorded_ns)], _SUMS, orient="row")
     parts, found = [lost.filter(pl.col("ns") > 0)], _initial(device)
-    for sums, part in device.of_batches(_batch_by_name, device.idle.with_row_index("gap")):
+    pieces: list[pl.DataFrame] = []
+    for sums, part, kept in device.of_batches(_batch_by_name, device.idle.with_row_index("gap")):
         parts.append(sums)
         found.include(part)
+        pieces += kept
+    keep(device, pieces)
     together = pl.concat(parts).group_by(_KEYS)
     sums = together.agg(pl.col("ns").sum(), pl.col("gaps").sum(), pl.col("longest_ns").max())
     return sums, found.merged()
@@ -205,9 +209,10 @@ def _summed(splits: Sequence[Split]) -> IdleSums:
     return found
 
 
-def _batch_by_name(batch: IdleBatch) -> tuple[pl.DataFrame, IdleSums]:
+def _batch_by_name(batch: IdleBatch) -> tuple[pl.DataFrame, IdleSums, list[pl.DataFrame]]:
     splits = split_idle(batch, by_range=True)
-    return _summed_by_name(idle_parts(splits, batch.of.device)), _summed(splits)
+    kept = pieces_to_keep(batch.of.report, splits)
+    return _summed_by_name(idle_parts(splits, batch.of.device)), _summed(splits), kept
 
 
 def _summed_by_name(parts: Parts) -> pl.DataFrame:

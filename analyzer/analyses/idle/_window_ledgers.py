@@ -1,7 +1,8 @@
 """Ledgers of many windows in one pass, each equal to the table `ledger` of that window.
 
 Windows may overlap. The bucket of an instant does not depend on the window, so attribution runs once over the time that
-all windows span, and is then summed over each; it is kept for further windows.
+all windows span, and is then summed over each; it is kept for further windows. Time that the ledger of a part of the
+report was made of can be kept from there, too.
 """
 
 from __future__ import annotations
@@ -13,24 +14,36 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, of_device, operations
 from kanalyze.analyses.device._windows import activity, windows
-from kanalyze.analyses.host._context_creation import BEGINS
-from kanalyze.analyses.idle._idle_intervals import idle_devices
+from kanalyze.analyses.host._context_creation import BEGINS, unseen_starts, unseen_syncs
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.idle._idle_intervals import IdleBatch, idle_devices
 from kanalyze.analyses.idle._idle_parts import IDLE, reasons, split_idle
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from polars.datatypes import DataType, DataTypeClass
 
-    from kanalyze.analyses.idle._idle_intervals import IdleBatch, IdleDevice
+    from kanalyze.analyses.idle._idle_intervals import IdleDevice
+    from kanalyze.analyses.idle._idle_parts import Split
     from kanalyze.report import Report
 
 #: What idle time is told apart by: the bucket, and waits for work from before the recording, which are `unknown`.
 _PARTS: Final = (*IDLE, BEGINS)
 _PART: Final = pl.Enum(_PARTS)
 _PIECES: Final[dict[str, DataType | DataTypeClass]] = {"part": _PART, "start": pl.Int64, "end": pl.Int64}
+
+
+#: The whole recording is attributed after so many parts of it, if so much of it is asked for at once, or where it has
+#: no more operations than these: of so few it takes no longer than of a part.
+_APART: Final = 3
+_MUCH: Final = 0.5
+_FEW: Final = 1 << 15
 
 
 class _Attributed(NamedTuple):
@@ -81,15 +94,14 @@ def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
 def unknown_times(report: Report) -> list[tuple[int, int]] | None:
     """For each device in scope, its idle time of unknown cause, and the waits for work from before the recording.
 
-    None where nothing was attributed yet that holds their windows: the ledger takes no longer then.
+    None where it takes the whole ledger to tell.
     """
     spans = windows(report)
     low, high = spans.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    found = next(
-        (one for one in attributed(report.whole) if low is not None and one.low <= low and high <= one.high), None
-    )
+    found = None if low is None else _known(report.whole, low, high)
     if found is None:
-        return None
+        seen = not len(unseen_starts(report)) and not len(unseen_syncs(report))
+        return [(_of_no_thread(device), 0) for device in idle_devices(report)] if seen else None
     start, end = (spans.get_column(side) for side in ("start", "end"))
     return [
         (
@@ -100,20 +112,90 @@ def unknown_times(report: Report) -> list[tuple[int, int]] | None:
     ]
 
 
+def _of_no_thread(device: IdleDevice) -> int:
+    """Idle time of a device that was not recorded, or that no host thread is known for: nothing else is unknown.
+
+    That is so where no work from before the recording was waited for. Every thread that launched something is known.
+    """
+    called = calls_of(device.report, device.idle.get_column("row"), "thread_id").to_series()
+    rest = IdleBatch(device, device.idle.filter(called.is_null())).launched()
+    sums = rest.group_by(THREAD).agg((pl.col("end") - pl.col("start")).sum().alias("ns"))
+    lost = (ns for *key, ns in sums.iter_rows() if tuple(key) not in device.threads or key[1] is None)
+    return device.unrecorded_ns + sum(lost)
+
+
 @once_per_report
 def attributed(report: Report) -> list[_Attributed]:
-    """Attributions of a report: at most one, of the most time asked for."""
+    """Attributions of a report, of different times."""
     del report
     return []
 
 
+@once_per_report
+def _kept(report: Report) -> list[bool]:
+    del report
+    return []
+
+
+def keep_attributed(report: Report) -> None:
+    """Makes the ledger of a part of a report keep the times of its buckets for :func:`window_ledgers` of the whole."""
+    _kept(report).append(True)
+
+
+def pieces_to_keep(report: Report, splits: Sequence[Split]) -> list[pl.DataFrame]:
+    """What :func:`keep` takes of some idle intervals that were split; nothing unless :func:`keep_attributed` asks."""
+    return _pieces(report, splits) if _is_to_keep(report) else []
+
+
+def _is_to_keep(report: Report) -> bool:
+    """Whether the times of a part of a report are to be kept, and are not yet."""
+    if not _kept(report):
+        return False
+    low, high = windows(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
+    return low is not None and _known(report.whole, low, high) is None
+
+
+def keep(device: IdleDevice, pieces: Sequence[pl.DataFrame]) -> None:
+    """Keeps the times of a device in the window of a part of a report, if :func:`keep_attributed` asks for it.
+
+    `pieces` are those of all of its idle intervals.
+    """
+    if not _is_to_keep(device.report):
+        return
+    known = attributed(device.report.whole)
+    found = next((one for one in known if (one.low, one.high) == (device.low, device.high)), None)
+    if found is None:
+        found = _Attributed(device.low, device.high, {}, {})
+        known.append(found)
+    found.busy[device.device] = _busy(device)
+    found.idle[device.device] = _parts(device, pieces)
+
+
+def _known(report: Report, low: int, high: int) -> _Attributed | None:
+    """What was attributed that holds a time of all devices in scope; None for nothing."""
+    devices = {*windows(report).get_column("device")}
+    kept = (one for one in attributed(report) if one.low <= low and high <= one.high)
+    return next((one for one in kept if one.idle.keys() >= devices), None)
+
+
 def _attributed(report: Report, low: int, high: int) -> _Attributed:
-    """The time of each device in scope, attributed at least from `low` to `high`."""
-    kept = attributed(report)
-    if not kept or low < kept[0].low or kept[0].high < high:
-        spans = [(low, high), *(one[:2] for one in kept), *activity(report).select("start", "end").iter_rows()]
-        kept[:] = [_attribute(report, min(start for start, _ in spans), max(end for _, end in spans))]
-    return kept[0]
+    """The time of each device in scope, attributed at least from `low` to `high`.
+
+    That is all of the recording after a few parts of it, if this is much of it, and where there is little of it: it is
+    never gone through many times.
+    """
+    found = _known(report, low, high)
+    if found is None:
+        kept, edges = attributed(report), [*activity(report).select("start", "end").iter_rows()]
+        recorded = max((end - start for start, end in edges), default=0)
+        few = operations(report).height <= _FEW
+        if few or len(kept) >= _APART or high - low >= _MUCH * recorded:
+            spans = [(low, high), *(one[:2] for one in kept), *edges]
+            low, high = min(start for start, _ in spans), max(end for _, end in spans)
+            kept.clear()
+        found = _attribute(report, low, high)
+        kept.append(found)
+    return found
 
 
 def _attribute(report: Report, low: int, high: int) -> _Attributed:
@@ -149,16 +231,22 @@ def _busy(device: IdleDevice) -> list[pl.DataFrame]:
 
 def _idle(device: IdleDevice) -> dict[str, pl.DataFrame]:
     """Disjoint idle intervals by part of :data:`_PARTS`; what was not recorded is `unknown`."""
+    return _parts(device, [piece for found in device.of_batches(_of_batch, device.idle) for piece in found])
+
+
+def _of_batch(batch: IdleBatch) -> list[pl.DataFrame]:
+    return _pieces(batch.of.report, split_idle(batch))
+
+
+def _parts(device: IdleDevice, pieces: Sequence[pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """Pieces of idle time by part, with the time that was not recorded."""
     edges = pl.DataFrame(
         [(device.low, device.begun), (device.ended, device.high)], schema=intervals.SPANS, orient="row"
     )
     unknown = edges.filter(pl.col("end") > pl.col("start")).select(
         pl.lit("unknown", _PART).alias("part"), "start", "end"
     )
-    pieces = [pl.DataFrame(schema=_PIECES), unknown]
-    for found in device.of_batches(_pieces, device.idle):
-        pieces += found
-    every = pl.concat(pieces, rechunk=True)
+    every = pl.concat([pl.DataFrame(schema=_PIECES), unknown, *pieces], rechunk=True)
     known = every.get_column("part").unique().to_list()  # most reports have few
     none = pl.DataFrame(schema=intervals.SPANS)
     return {part: _sides(every.filter(pl.col("part") == part)) if part in known else none for part in _PARTS}
@@ -168,13 +256,14 @@ def _sides(pieces: pl.DataFrame) -> pl.DataFrame:
     return pieces.drop("part").sort("start")
 
 
-def _pieces(batch: IdleBatch) -> list[pl.DataFrame]:
-    known = reasons(batch.of.report)
+def _pieces(report: Report, splits: Sequence[Split]) -> list[pl.DataFrame]:
+    """The pieces of idle time that some intervals were split into: columns of :data:`_PIECES`."""
+    known = reasons(report)
     parts = known.table.select(
         part=pl.when(pl.int_range(pl.len()) == known.unseen).then(pl.lit(BEGINS)).otherwise("bucket")
     )
     told, pieces = parts.get_column("part").cast(_PART), []
-    for split in split_idle(batch):
+    for split in splits:
         rows = split.lanes.back(split.rows) if split.lanes else split.rows
         pieces.append(rows.select(gathered(told, rows.get_column("reason")).alias("part"), "start", "end"))
     return pieces

@@ -18,7 +18,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import count_up_to
+from kanalyze.columns.lookup import count_up_to, gathered
 from kanalyze.named_ranges import BEFORE_NUMBER, NUMBER, of_module, plain, without_ids
 
 if TYPE_CHECKING:
@@ -44,6 +44,12 @@ _NEARLY: Final = 0.9
 #: Least part of an iteration's kernel time, in the mean, in kernels that at least half of the iterations run. Below it
 #: they are different programs, such as the variants that a benchmark goes through.
 _ALIKE: Final = 0.75
+
+#: About so many iterations are compared. Multiples of the golden ratio lie evenly in a range, and so do every second or
+#: third of them.
+_COMPARED: Final = 256
+_GOLDEN: Final = 2654435769
+_RANGE: Final = 1 << 32
 
 #: Families of which another kernel, by name, does the same for another shape.
 _CHOSEN_BY_SHAPE: Final = ("gemm", "conv", "attention")
@@ -207,14 +213,18 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
 
 
 def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
-    """Whether the iterations of one name run the same kernels, by :data:`_ALIKE`; also where they run none."""
+    """Whether the iterations of one name run the same kernels, by :data:`_ALIKE`; also where they run none.
+
+    Of many iterations about :data:`_COMPARED` tell, spread evenly over them, whatever recurs every few of them.
+    """
+    spread = pl.int_range(iterations.height, eager=True) * _GOLDEN % _RANGE
+    some = iterations.filter(spread * iterations.height < _COMPARED * _RANGE)
     kernels = work.filter(pl.col("kernels_ns") > 0)
-    begun = count_up_to(iterations.get_column("start"), kernels.get_column("at"), equal=True)
-    inside = begun > 0
-    place = begun.filter(inside) - 1
-    until = iterations.get_column("own_end").gather(place)
-    launched = kernels.filter(inside).select("name", "at", ns="kernels_ns").with_columns(place.alias("place"))
-    launched = launched.filter(launched.get_column("at") < until)
+    begun = count_up_to(some.get_column("start"), kernels.get_column("at"), equal=True).cast(pl.Int64)
+    until = gathered(some.get_column("own_end"), (begun - 1).set(begun == 0, None).cast(pl.UInt32))
+    inside = (kernels.get_column("at") < until).fill_null(value=False)
+    launched = kernels.filter(inside).select("name", ns="kernels_ns")
+    launched = launched.with_columns((begun - 1).filter(inside).alias("place"))
     names = launched.get_column("name").unique()
     kinds = pl.DataFrame([names, families(names)])
     does = pl.when(pl.col("family").is_in(_CHOSEN_BY_SHAPE)).then("family").otherwise(pl.col("name").cast(pl.String))

@@ -12,7 +12,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.iterations._marks import launched_work, of_process
-from kanalyze.analyses.iterations.iterations import STEADY, all_iterations, iteration_ledgers, iterations_by_launches
+from kanalyze.analyses.iterations.iterations import STEADY, iterations_by_launches, judged_iterations
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import median_of
@@ -43,7 +43,7 @@ class SteadyPart(NamedTuple):
         found_by: How the iterations were found.
         first: What gives its first iteration as a window.
         last: What gives its last iteration as a window.
-        rows: All iterations of this process, of the table `iterations`.
+        rows: All iterations of this process, as :func:`judged_iterations` gives them.
         adjoining: Whether each iteration of the steady part begins where the one before ended.
         lengths: How long each steady iteration of this name takes, in the steady part and elsewhere, in ns; where the
             host runs ahead, until the device has done its work from when it had done that of the one before.
@@ -75,6 +75,13 @@ class SteadyPart(NamedTuple):
         return (self.window.end_ns or 0) - (self.window.start_ns or 0)
 
     @property
+    def run(self) -> pl.DataFrame:
+        """The iterations of the steady part."""
+        usual = self.usual.sort("start_ns")
+        first, last = (usual.get_column("window").index_of(window) for window in (self.first, self.last))
+        return usual.slice(first or 0, (last or 0) - (first or 0) + 1)
+
+    @property
     def usual(self) -> pl.DataFrame:
         """All steady iterations of this name, in the steady part and elsewhere."""
         return self.rows.filter((pl.col("kind") == STEADY) & (pl.col("name") == self.each))
@@ -87,7 +94,7 @@ def steady_part(report: Report) -> SteadyPart | None:
     Of several names the one whose steady iterations launched most kernel time, and of several runs of these the one
     with most of them; of equal ones the first.
     """
-    return _steady_part_of(report, all_iterations(report))
+    return _steady_part_of(report, judged_iterations(report))
 
 
 def steady_part_by_launches(report: Report) -> SteadyPart | None:
@@ -154,53 +161,39 @@ def known_steady_part(report: Report) -> SteadyPart | None:
 
 
 def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
-    """Least and most of each bucket over the steady iterations of this name: columns bucket, min_ns and max_ns.
+    """Least and most of each bucket over the iterations of the steady part: columns bucket, min_ns and max_ns.
 
-    Each begins and ends where the steady part would. Empty where there is time between the iterations of the steady
-    part, since its average holds that.
+    Each begins and ends where the steady part would. Empty where there is time between them, since their average holds
+    that.
     """
-    columns = {f"{bucket}_ns": bucket for bucket in BUCKETS}
-    usual = _with_ledgers(report, steady) if steady.adjoining else iteration_ledgers(report).clear()
-    if usual.is_empty():
+    if not steady.adjoining:
         return pl.DataFrame(schema={"bucket": pl.String, "min_ns": pl.Int64, "max_ns": pl.Int64})
-    long = usual.select(*columns).unpivot(variable_name="bucket", value_name="ns")
+    spans = _spans(report, steady, steady.run)
+    found = window_ledgers(report.whole, spans.filter(pl.col("end") > pl.col("start")))
+    columns = {f"{bucket}_ns": bucket for bucket in BUCKETS}
+    own = found.filter(pl.col("device") == steady.device)
+    long = own.select(*columns).unpivot(variable_name="bucket", value_name="ns")
     sums = long.group_by("bucket", maintain_order=True).agg(min_ns=pl.col("ns").min(), max_ns=pl.col("ns").max())
     return sums.with_columns(pl.col("bucket").replace_strict(columns)).filter(pl.col("max_ns") > 0)
 
 
-def _with_ledgers(report: Report, steady: SteadyPart) -> pl.DataFrame:
-    """The steady iterations with their ledgers; where the host runs ahead, of the time of the device's work."""
-    ledgers = iteration_ledgers(report)
-    process = of_process(steady.process_id)
-    usual = ledgers.filter(process & (pl.col("kind") == STEADY) & (pl.col("name") == steady.each))
-    if not _runs_ahead(steady, usual):
-        return usual
-    spans = _device_spans(report, steady, usual)
-    found = window_ledgers(report.whole, spans.filter(pl.col("end") > pl.col("start")))
-    return found.filter(pl.col("device") == steady.device)
-
-
 def lengths_ns(report: Report, steady: SteadyPart) -> pl.Series:
     """The lengths of the steady iterations of this name, each as the steady part would begin and end it."""
-    usual = steady.usual.sort("start_ns")
-    if not _runs_ahead(steady, usual):
-        return usual.get_column("dur_ns")
-    spans = _device_spans(report, steady, usual)
+    spans = _spans(report, steady, steady.usual.sort("start_ns"))
     return (spans.get_column("end") - spans.get_column("start")).alias("dur_ns")
 
 
-def _runs_ahead(steady: SteadyPart, usual: pl.DataFrame) -> bool:
-    """Whether the steady part is of the device's time, which is not that of the host."""
-    ends = usual.get_column("start_ns") + usual.get_column("dur_ns")
-    starts = usual.get_column("start_ns") == steady.window.start_ns
-    return not (starts.any() and (ends == steady.window.end_ns).any())
+def _spans(report: Report, steady: SteadyPart, rows: pl.DataFrame) -> pl.DataFrame:
+    """Start and end of each of the steady iterations `rows`, as the steady part would begin and end it.
 
-
-def _device_spans(report: Report, steady: SteadyPart, usual: pl.DataFrame) -> pl.DataFrame:
-    """When the device did the work of each iteration: columns start and end."""
-    work = _work_of(report, steady.process_id)
-    ends = usual.get_column("start_ns") + usual.get_column("dur_ns")
-    return pl.DataFrame({"start": done_before(work, usual.get_column("start_ns")), "end": done_before(work, ends)})
+    Where the host runs ahead, that is when the device had done its work.
+    """
+    start, end = rows.get_column("start_ns"), rows.get_column("start_ns") + rows.get_column("dur_ns")
+    own = steady.run.select("start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    if (own.item(0, "start_ns"), own.item(-1, "end_ns")) != (steady.window.start_ns, steady.window.end_ns):
+        work = _work_of(report, steady.process_id)
+        start, end = done_before(work, start), done_before(work, end)
+    return pl.DataFrame({"start": start, "end": end})
 
 
 def _until_work_ended(report: Report, process: int | None, run: pl.DataFrame) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import polars as pl
 
 from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.iterations._steady import steady_part
-from kanalyze.analyses.iterations.iterations import STEADY, all_iterations
+from kanalyze.analyses.iterations.iterations import STEADY, judged_iterations
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.named_ranges import STEPS, place
@@ -56,7 +56,7 @@ def _iteration(report: Report, text: str) -> Window | None:
     match, step = _NUMBERED.fullmatch(text), _STEP.fullmatch(text)
     if (match is None and step is None) or not {*DEVICE_KINDS}.intersection(report.kinds):
         return None
-    rows = all_iterations(report)
+    rows = judged_iterations(report)
     if step is not None:
         own, number = rows.filter(pl.col("window") == text), 1
     elif match is not None:
@@ -88,6 +88,6 @@ def _from_to(report: Report, text: str, first: Window, last: Window) -> Window:
         raise BadWindowError.of(text, "the end is not after the start")
     if first.each is None or first.each != last.each:
         return Window(start, end, text, process=first.process)
-    rows = all_iterations(report).filter(of_process(first.process))
+    rows = judged_iterations(report).filter(of_process(first.process))
     own = rows.filter((pl.col("name") == first.each) & pl.col("start_ns").is_between(start, end, closed="left"))
     return Window(start, end, text, process=first.process, count=max(own.height, 1), each=first.each)

@@ -18,8 +18,8 @@ from kanalyze.analyses.iterations._marks import (
     of_process,
     work_in,
 )
-from kanalyze.analyses.ranges._odd import far_from_others, judged
-from kanalyze.analyses.ranges._warm_up import warmed_up
+from kanalyze.analyses.ranges._odd import far_from_others, with_changes, with_odd
+from kanalyze.analyses.ranges._warm_up import looked_at, warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis, once_per_process
 from kanalyze.analyses.shared.requirements import require
@@ -113,7 +113,8 @@ def iterations(report: Report) -> pl.DataFrame:
         kernels_ns.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    found, window, device = all_iterations(report), report.scope.window, report.scope.device
+    every = iteration_ledgers(report)
+    found, window, device = TABLE.select(every) if every.height else every, report.scope.window, report.scope.device
     if window is not None and window.start_ns is not None:
         found = found.filter(pl.col("start_ns") + pl.col("dur_ns") > window.start_ns)
     if window is not None and window.end_ns is not None:
@@ -124,15 +125,13 @@ def iterations(report: Report) -> pl.DataFrame:
     return TABLE.select(found)
 
 
-def all_iterations(report: Report) -> pl.DataFrame:
-    """The iterations of the processes in scope, at any time: :data:`TABLE`, sorted by process and start."""
-    found = iteration_ledgers(report)
-    return TABLE.empty() if found.is_empty() else TABLE.select(found)
-
-
 @once_per_process
-def iteration_ledgers(report: Report) -> pl.DataFrame:
-    """The iterations with the ledger of each on its device: the columns of :data:`TABLE`, and ``<bucket>_ns``."""
+def judged_iterations(report: Report) -> pl.DataFrame:
+    """The iterations of all processes, at any time, with the kind of each: :data:`TABLE` but for the reason.
+
+    Sorted by process and start. With the columns that the reason is made of, but for the ledgers of odd ones: most of
+    what a page tells can do without, and to attribute the time of all takes a tenth as long as a page of 20 MB.
+    """
     marked = marked_iterations(report)
     if not {*DEVICE_KINDS}.intersection(report.kinds):
         return TABLE.empty()
@@ -146,28 +145,49 @@ def iteration_ledgers(report: Report) -> pl.DataFrame:
     if silent.height:
         told = _by_launches(report).join(silent, on="process_id", how="semi", nulls_equal=True, maintain_order="left")
         spans = pl.concat([spans, told])
-    return _with_ledgers(report, spans)
+    return _judged(report, spans)
 
 
 @once_per_process
 def iterations_by_launches(report: Report) -> pl.DataFrame:
-    """The iterations of all processes as their launches tell them, whatever marks they have: :data:`TABLE`."""
+    """The iterations of all processes as their launches tell them, whatever marks they have.
+
+    Columns of :func:`judged_iterations`.
+    """
     if not {*DEVICE_KINDS}.intersection(report.kinds):
         return TABLE.empty()
-    return TABLE.select(_with_ledgers(report, _by_launches(report)))
+    return _judged(report, _by_launches(report))
 
 
-def _with_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """The iterations judged, with the ledger of each: the columns of :data:`TABLE`, and ``<bucket>_ns``."""
+@once_per_process
+def iteration_ledgers(report: Report) -> pl.DataFrame:
+    """The iterations with the ledger of each on its device: the columns of :data:`TABLE`, and ``<bucket>_ns``."""
+    rows = judged_iterations(report)
+    if rows.is_empty():
+        return rows
+    known = with_changes(_with_ledgers(report, rows), keys=_KEYS)
+    known = known.with_columns(pl.Series(BUCKETS).gather(known.get_column("most")).alias("cause"))
+    other = known.get_column("kind") != STEADY
+    reasons = pl.Series("reason", map(_reason, known.filter(other).iter_rows(named=True)), dtype=pl.String)
+    none = pl.Series("reason", [None], dtype=pl.String).new_from_index(0, known.height)
+    return known.with_columns(none.scatter(other.arg_true(), reasons))
+
+
+def _judged(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """The iterations judged: columns of :func:`judged_iterations`."""
     spans = spans.filter(pl.col("end") > pl.col("start")).sort("process_id", "start")
     if spans.is_empty():
         return TABLE.empty()
-    rows = _numbered(_loops_by_work(_with_work(report, spans)))
-    ledgers = window_ledgers(report, rows.select("start", "end")).with_columns(pl.col("window").cast(pl.UInt32))
-    rows = rows.with_row_index("at").join(ledgers.rename({"window": "at"}), on=["at", "device"], how="left")
+    rows = _numbered(_loops_by_work(_with_work(report, spans))).rename({"start": "start_ns"})
     parts = rows.partition_by(_KEYS, maintain_order=True)
-    told = pl.concat([_classified(report, part) for part in parts]).sort("process_id", "start")
-    return told.rename({"start": "start_ns"})
+    return pl.concat([_classified(report, part) for part in parts]).sort("process_id", "start_ns")
+
+
+def _with_ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds the ledger of each iteration on its device: ``<bucket>_ns``, null where it has none."""
+    ledgers = window_ledgers(report, rows.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")))
+    ledgers = ledgers.with_columns(pl.col("window").cast(pl.UInt32)).rename({"window": "at"})
+    return rows.with_row_index("at").join(ledgers, on=["at", "device"], how="left", maintain_order="left").drop("at")
 
 
 def _by_launches(report: Report) -> pl.DataFrame:
@@ -220,12 +240,11 @@ def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds kind and reason to the iterations of one process and name, sorted by start."""
-    start_ns = rows.with_columns(start_ns="start")
-    told = rows.with_columns(warmed_up(report, start_ns))
+    """Adds the kind of the iterations of one process and name, sorted by start, and what it is told by."""
+    told = rows.with_columns(warmed_up(report, _with_first_ledgers(report, rows)))
     cut = _cut(report, told)
     told = told.with_columns(warm_up=pl.col("warm_up") | cut)  # neither is part of medians
-    told = judged(told, keys=_KEYS)
+    told = with_odd(told, keys=_KEYS)
     usual = ~pl.col("warm_up")
     if told.height < _MANY:
         middle = pl.col("dur_ns").filter(usual).median()
@@ -235,13 +254,17 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     told = told.with_columns(first=first, odd=pl.col("odd") & ~first & ~_only_submitted(told))
     told = _with_other_work(_without_recurring(told))
     median = median_of(told.filter(~pl.col("warm_up") & ~pl.col("odd") & ~pl.col("first")), "dur_ns")
-    told = told.with_columns(cut.alias("cut"))
-    other = told.get_column("cut") | told.get_column("warm_up") | told.get_column("odd") | told.get_column("first")
-    kinds: list[str] = [STEADY] * told.height
-    reasons: list[str | None] = [None] * told.height
-    for at, row in zip(other.arg_true(), told.filter(other).iter_rows(named=True), strict=True):
-        kinds[at], reasons[at] = _judgement(row, median)
-    return told.with_columns(pl.Series("kind", kinds), pl.Series("reason", reasons, dtype=pl.String))
+    warm_up = pl.col("warm_up") | (pl.col("first") & pl.col("work").is_null())
+    kinds = pl.when(cut).then(pl.lit(CUT)).when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD))
+    return told.with_columns(cut.alias("cut"), kind=kinds.otherwise(pl.lit(STEADY)), usual_ns=pl.lit(median))
+
+
+def _with_first_ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of one process and name with the ledgers that tell whether the first ones warm up; null for others."""
+    parts = [rows.slice(*place) for place in looked_at(rows)]
+    known = [_with_ledgers(report, part) for part in parts] or [_with_ledgers(report, rows.clear())]
+    ledgers = pl.concat(known).select("start_ns", pl.col("^.*_ns$").exclude(rows.columns))
+    return rows.join(ledgers, on="start_ns", how="left", maintain_order="left")
 
 
 def _with_longest_of_three(rows: pl.DataFrame) -> pl.DataFrame:
@@ -251,9 +274,7 @@ def _with_longest_of_three(rows: pl.DataFrame) -> pl.DataFrame:
     longest, second, third = lengths if len(lengths) == _THREE else (0, 1, 1)
     if longest < _TWICE * second or second >= _TWICE * third:
         return rows
-    odd = usual & (length == longest)
-    cause = pl.Series(BUCKETS).gather(rows.get_column("most"))
-    return rows.with_columns(odd=odd, cause=pl.when(odd).then(cause))
+    return rows.with_columns(odd=usual & (length == longest))
 
 
 def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
@@ -271,17 +292,17 @@ def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
     return told.with_columns(odd=pl.col("odd") | pl.col("work").is_not_null())
 
 
-def _judgement(row: dict[str, Any], median_ns: float) -> tuple[str, str | None]:
-    """The kind of one iteration that is not steady, and its reason."""
+def _reason(row: dict[str, Any]) -> str:
+    """Why one iteration is not steady."""
     if row["cut"]:
-        return CUT, "the recording holds a part of it only"
+        return "the recording holds a part of it only"
     if row["warm_up"]:
-        return WARM_UP, row["evidence"]
+        return str(row["evidence"])
     if row["work"] is not None:
-        return ODD, f"its work takes the GPU {times(row['work'])} the median"
-    ratio = f"{times(row['dur_ns'] / max(median_ns, 1))} the median"
-    reason = ratio + (f", most in {row['cause']}" if row["cause"] else "")
-    return (WARM_UP, f"among the first, {reason}") if row["first"] else (ODD, reason)
+        return f"its work takes the GPU {times(row['work'])} the median"
+    reason = f"{times(row['dur_ns'] / max(row['usual_ns'], 1))} the median"
+    reason += f", most in {row['cause']}" if row["cause"] else ""
+    return f"among the first, {reason}" if row["first"] else reason
 
 
 def _only_submitted(rows: pl.DataFrame) -> pl.Series:
@@ -321,5 +342,5 @@ def _cut(report: Report, rows: pl.DataFrame) -> pl.Series:
     if low is None:
         return rows.get_column("open")
     place = pl.int_range(pl.len())
-    edge = ((place == 0) & (pl.col("start") <= low)) | ((place == pl.len() - 1) & (pl.col("own_end") >= high))
+    edge = ((place == 0) & (pl.col("start_ns") <= low)) | ((place == pl.len() - 1) & (pl.col("own_end") >= high))
     return rows.select(pl.col("open") | (edge & pl.lit(few))).to_series()

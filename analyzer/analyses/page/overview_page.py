@@ -18,6 +18,7 @@ from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle._idle_sums import want_names
+from kanalyze.analyses.idle._window_ledgers import keep_attributed
 from kanalyze.analyses.idle.culprits import TABLE as CULPRITS
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import TABLE as LEDGER
@@ -186,6 +187,8 @@ def overview(
     steady = None if whole or report.scope.window is not None else known_steady_part(report)
     view = report if steady is None else report.narrow(window=steady.window)
     want_names(view)
+    if steady is not None:
+        keep_attributed(view)  # for the spread of the iterations, and their parts
     tables, reasons = _made(report, {"culprits": lambda: culprits(view), "ledger": lambda: ledger(view)})
     spans = windows_of(view, tables.get("ledger"))
     main = _main_device(spans, steady)

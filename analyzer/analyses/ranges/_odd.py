@@ -28,14 +28,22 @@ def far_from_others(values: pl.Expr, usual: pl.Expr, notable: float) -> pl.Expr:
 
 def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataFrame:
     """Adds `odd` and `cause` to `rows` (dur_ns, warm_up, and a column per bucket), compared within `keys`."""
-    length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
-    middle = length.filter(usual).median()
-    odd = far_from_others(length, usual, _NOTABLE) & usual
-    sign = pl.when(length > middle).then(1).otherwise(-1)
-    buckets = [pl.col(f"{name}_ns") for name in BUCKETS]
-    changes = [((bucket - bucket.filter(usual).median()) * sign).over(keys) for bucket in buckets]
-    told = rows.with_columns(
-        odd.over(keys).fill_null(value=False).alias("odd"), pl.concat_list(changes).list.arg_max().alias("most")
-    )
+    told = with_changes(with_odd(rows, keys=keys), keys=keys)
     names = pl.Series(BUCKETS).gather(told.get_column("most"))
     return told.with_columns(pl.when("odd").then(names).alias("cause"))
+
+
+def with_odd(rows: pl.DataFrame, *, keys: Sequence[str]) -> pl.DataFrame:
+    """Adds `odd`: whether a row (dur_ns, warm_up) takes another time than those of its `keys` that do not warm up."""
+    usual = ~pl.col("warm_up")
+    odd = far_from_others(pl.col("dur_ns"), usual, _NOTABLE) & usual
+    return rows.with_columns(odd.over(keys).fill_null(value=False).alias("odd"))
+
+
+def with_changes(rows: pl.DataFrame, *, keys: Sequence[str]) -> pl.DataFrame:
+    """Adds `most`: the bucket (its number) that differs most from its median, the way that a row's length does."""
+    length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
+    sign = pl.when(length > length.filter(usual).median()).then(1).otherwise(-1)
+    buckets = [pl.col(f"{name}_ns") for name in BUCKETS]
+    changes = [((bucket - bucket.filter(usual).median()) * sign).over(keys) for bucket in buckets]
+    return rows.with_columns(pl.concat_list(changes).list.arg_max().alias("most"))

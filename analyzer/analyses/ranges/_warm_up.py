@@ -2,8 +2,9 @@
 
 Of the steps of one process on one device, the first ones are warm-up as long as each exceeds the median of the steps
 after it by a tenth, and at least half of the excess is one-time work: loading and contexts, allocation, profiler
-overhead and slow launches (by the device's ledger), and compilation (reported by torch.compile). At most the first half
-of the steps is warm-up.
+overhead and slow launches (by the device's ledger), and compilation (reported by torch.compile). What of such work is
+usual is the median of the steps after it; where these are more than 8, of the 8 in the middle of the last half of all
+steps. At most the first half of the steps is warm-up, and at most 64.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.units import time
 
 if TYPE_CHECKING:
@@ -33,12 +35,18 @@ _COMPILES: Final = r" \(dynamo_timed\)$"
 #: Minimum share of the whole for a part of the evidence to be named.
 _TOLD: Final = 0.1
 
+#: Of more later steps, so many tell how much of such work is usual: to attribute the time of all takes far longer.
+_COMPARED: Final = 8
+
+#: At most so many steps, and half of them, are warm-up.
+_MOST: Final = 64
+
 
 def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
     """The columns `warm_up` and `evidence` (a sentence; null if no warm-up) for the steps in `rows`.
 
     `rows` are the steps of one process, sorted by device, then by start: device, start_ns, dur_ns, and a column per
-    bucket of the ledger (null where there is no device).
+    bucket of the ledger (null where there is no device, and for steps that are not :func:`looked_at`).
     """
     ends = (rows.get_column("start_ns") + rows.get_column("dur_ns")).alias("end_ns")
     compiling = intervals.overlap(rows.get_column("start_ns"), ends, compile_spans(report))
@@ -65,26 +73,57 @@ def compile_spans(report: Report) -> pl.DataFrame:
     return intervals.union(pl.concat(parts))
 
 
+def looked_at(steps: pl.DataFrame) -> list[tuple[int, int]]:
+    """The steps of one device whose ledgers :func:`warmed_up` looks at: first place and number, of one run or two."""
+    longer = len(_longer(steps))
+    if not longer:
+        return []
+    if steps.height - 1 <= _COMPARED:
+        return [(0, steps.height)]
+    low, number = _among_later(steps, longer - 1)
+    return [(0, longer), (low, number)] if low > longer else [(0, low + number)]
+
+
+def _longer(steps: pl.DataFrame) -> list[float]:
+    """By how much the first steps, as long as they are longer, exceed the median of those after each, in ns."""
+    lengths, found = steps.get_column("dur_ns"), list[float]()
+    for place in range(min(steps.height // 2, _MOST)):
+        usual = median_of(steps.slice(place + 1), "dur_ns")
+        if lengths[place] - usual <= _LONGER * usual:
+            break
+        found.append(lengths[place] - usual)
+    return found
+
+
+def _among_later(steps: pl.DataFrame, place: int) -> tuple[int, int]:
+    """Those after a step that tell what is usual: first place and number."""
+    later = steps.height - place - 1
+    if later <= _COMPARED:
+        return place + 1, later
+    half = steps.height - steps.height // 2
+    number = min(_COMPARED, half)
+    return steps.height // 2 + (half - number) // 2, number
+
+
 def _evidence_of_first_steps(steps: pl.DataFrame) -> list[str]:
     """The evidence for each warm-up step of a device, from the first step on."""
     found: list[str] = []
-    for place in range(steps.height // 2):
-        evidence = _evidence(steps.row(place, named=True), steps.slice(place + 1))
+    for place, longer in enumerate(_longer(steps)):
+        evidence = _evidence(steps.row(place, named=True), longer, steps.slice(*_among_later(steps, place)))
         if evidence is None:
             break
         found.append(evidence)
     return found
 
 
-def _evidence(step: dict[str, Any], later: pl.DataFrame) -> str | None:
+def _evidence(step: dict[str, Any], longer: float, later: pl.DataFrame) -> str | None:
     columns = {f"{name}_ns": word for name, word in _ONCE.items()} | {f"{_COMPILING}_ns": _COMPILING}
-    usual = later.select(pl.col("dur_ns", "host_ns", *columns).median()).row(0, named=True)
+    usual = later.select(pl.col("host_ns", *columns).median()).row(0, named=True)
     more = {word: (step[name] or 0) - (usual[name] or 0) for name, word in columns.items()}
     if step["host_ns"] is not None:  # only compilation that the device waited for counts
         more[_COMPILING] = min(more[_COMPILING], step["host_ns"] - usual["host_ns"])
-    longer = step["dur_ns"] - usual["dur_ns"]
     once = {word: ns for word, ns in more.items() if ns > 0}
-    if longer <= _LONGER * usual["dur_ns"] or sum(once.values()) < _ONCE_SHARE * longer:
+    if sum(once.values()) < _ONCE_SHARE * longer:
         return None
     largest = sorted(once.items(), key=lambda part: (-part[1], part[0]))
     told = [f"{word} {time(ns)}" for word, ns in largest if ns >= _TOLD * longer]
