@@ -121,7 +121,7 @@ def _of_no_thread(device: IdleDevice) -> int:
     rest = IdleBatch(device, device.idle.filter(called.is_null())).launched()
     sums = rest.group_by(THREAD).agg((pl.col("end") - pl.col("start")).sum().alias("ns"))
     lost = (ns for *key, ns in sums.iter_rows() if tuple(key) not in device.threads or key[1] is None)
-    return device.unrecorded_ns + sum(lost)
+    return device.unrecorded_ns + int(sum(lost))
 
 
 @once_per_report
