@@ -431,14 +431,14 @@ def _phase(rows: pl.DataFrame, most: int, own: str) -> str:
 
 
 def _part(name: str, count: int, own: str) -> str:
-    """A part, with its number where it is iterations: ``38 other steps``, of another loop ``38 × repetition 2``."""
+    """A part, with its number where it is iterations: ``38 other steps``, of another loop ``38 × 'repetition 2'``."""
     first, _, each = name.partition(" ")
     if first not in ("first", "other", "odd", "cut") or not each:
         return name
     if first == "other" and each != own:
-        return f"{units.count(count)} × {each}"
+        return f"{units.count(count)} × {each if each.isalpha() else repr(each)}"
     if not each.isalpha():
-        return f"{units.count(count)} {first} × {each}"
+        return f"{units.count(count)} {first} {each!r}"
     return f"{units.count(count)} {first} {units.plural_of(each) if count > 1 else each}"
 
 

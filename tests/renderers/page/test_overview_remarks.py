@@ -47,15 +47,15 @@ def test_host_time_stands_beside_launches_that_the_same_remedy_is_for():
     [
         ("other repetition", 38, "38 other repetitions"),
         ("first repetition", 1, "1 first repetition"),
-        ("other repetition 2", 17, "17 × repetition 2"),
-        ("odd repetition 2", 3, "3 odd × repetition 2"),
-        ("other train_step", 4, "4 × train_step"),
+        ("other repetition 2", 17, "17 × 'repetition 2'"),
+        ("odd repetition 2", 3, "3 odd 'repetition 2'"),
+        ("other train_step", 4, "4 × 'train_step'"),
         ("program", 2, "program"),
     ],
 )
 def test_iterations_outside_of_the_steady_part_are_counted(name, count, told):
     assert _part(name, count, "repetition") == told
-    assert _part("other train_step", 4, "train_step") == "4 other × train_step"
+    assert _part("other train_step", 4, "train_step") == "4 other 'train_step'"
 
 
 def test_what_the_one_beside_saves_is_what_the_action_saves():

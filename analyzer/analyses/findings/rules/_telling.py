@@ -14,6 +14,7 @@ import polars as pl
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
 from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.decoder.decode import decode
 from kanalyze.units import shortened
 from kanalyze.window import PerIteration
 
@@ -73,6 +74,24 @@ def in_pytorch(report: Report) -> bool:
         for kind, part in (("op", _OPERATORS_OF_TORCH), ("kernel", _KERNELS_OF_TORCH))
         if kind in report.kinds
     )
+
+
+#: What a kernel is written with, as far as its name tells: whose user can change what of it.
+LIBRARY: Final = "library"
+COMPILED: Final = "torch.compile"
+TRITON: Final = "Triton"
+CUDA: Final = "CUDA"
+
+
+def written_with(report: Report, name: str) -> str:
+    """What a kernel is written with: a library, torch.compile, Triton, or CUDA.
+
+    In a program of PyTorch a name without a signature is one of Triton's: CUDA C++ has it for ``extern "C"`` alone.
+    """
+    said = decode(name)
+    if said.library is not None:
+        return COMPILED if said.library == "inductor" else LIBRARY
+    return TRITON if in_pytorch(report) and re.fullmatch(r"\w+", name) else CUDA
 
 
 def phase(culprit: str) -> str:

@@ -93,10 +93,20 @@ def _is_cast(said: KernelName) -> bool:
     return said.library == "aten" and said.operation == "copy" and made in _FLOATS and given != (made,)
 
 
+def _types_of(chosen: Chosen) -> set[str]:
+    """The types from and to which kernels cast, as far as their names say so."""
+    said = [decode(name) for name in chosen.rows.get_column("name")]
+    return {one.output_type or "" for one in said} | {one for each in said for one in each.input_types}
+
+
+def _is_half(chosen: Chosen) -> bool:
+    """Whether it is float16 that the program computes with, as under autocast, and not bfloat16."""
+    return "f16" in (types := _types_of(chosen)) and "bf16" not in types
+
+
 def _types(chosen: Chosen) -> str:
     """The types between which the kernels cast: ``between bfloat16 and float32``; of more or fewer it names none."""
-    said = [decode(name) for name in chosen.rows.get_column("name")]
-    types = {one.output_type or "" for one in said} | {one for each in said for one in each.input_types}
+    types = _types_of(chosen)
     names = sorted(_FLOATS.get(one, one) for one in types)
     return f"between {names[0]} and {names[1]}" if len(names) == len(("from", "to")) else "from type to type"
 
@@ -137,6 +147,9 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     source, made = (_FLOATS.get(one, one) for one in ((*most.input_types, "")[0], most.output_type or ""))
     to = f"to {made}" + (f" from {source}" if source else "")
     waited, compiled = _waited(report, device, chosen), device.chosen(is_compiled).launches > 0
+    half = _is_half(chosen)
+    weights = "model.half(), or bfloat16 for training" if half else "model.to(torch.bfloat16), for training"
+    otherwise = "cast them once" if compiled else "torch.compile(model)"
     around = operator_of(report, chosen.operations(device.device))
     told = Told(
         "recurring-casts",
@@ -144,11 +157,11 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         f"between types, most {to} ({{0}})",
         f"{f', most in {around}' if around else ''}; the GPU idled {per.time(waited)} until they were launched. "
         f"{_AUTOCAST}{_BESIDE if chosen.but is not None else ''}",
-        "Keep weights in the type that they are used in (model.to(torch.bfloat16), for training with an optimizer that "
-        f"keeps float32 copies), or cast once and reuse{_RUNS_COMPILED if compiled else _COMPILE}.",
+        f"Keep weights in the type that they are used in ({weights} with an optimizer that keeps float32 copies), or "
+        f"cast once and reuse{_RUNS_COMPILED if compiled else _COMPILE}.",
         "kernels --by operation",
         per.plural(chosen.launches, "cast", _types(chosen)),
-        f"keep weights in bfloat16, or {'cast them once' if compiled else 'torch.compile(model)'}",
+        f"keep weights in {'half precision' if half else 'bfloat16'}, or {otherwise}",
         chosen.ns + waited,
         left=0.0,
     )

@@ -12,7 +12,14 @@ from kanalyze.analyses.device._launch_shapes import SHAPE, other_shapes
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._mendings import by_shape
 from kanalyze.analyses.findings.rules._places import place_of_kernel
-from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import (
+    COMPILED,
+    LIBRARY,
+    TRITON,
+    in_pytorch,
+    per_iteration,
+    written_with,
+)
 from kanalyze.analyses.findings.rules.sampled_units import few_sms_active
 from kanalyze.analyses.occupancy.occupancy import (
     SHARED_SETTING,
@@ -42,6 +49,19 @@ _REMEDIES: Final = {
     "blocks": "Use larger blocks: an SM holds only so many, however small they are",
 }
 
+#: The same for what is not written in CUDA.
+_IN_TRITON: Final = _REMEDIES | {
+    "registers": "Use fewer registers: a smaller block size, or more num_warps for the same",
+    "shared memory": "Use less shared memory: smaller tiles, or fewer num_stages",
+    "warps": "Choose another num_warps, of which a multiple fills the SM",
+    "blocks": "Use more num_warps and larger blocks: an SM holds only so many programs",
+}
+_COMPILED: Final = 'torch.compile(…, mode="max-autotune"), which tries other sizes of blocks'
+_OF_LIBRARY: Final = (
+    "another type, layout or call of that library runs another kernel",
+    "torch.compile(model) generates kernels of its own; or another type or call",
+)
+
 
 def low_occupancy(report: Report) -> list[Finding]:
     """One finding per device: the launch shape with most at stake, and the sum over all.
@@ -58,7 +78,7 @@ def low_occupancy(report: Report) -> list[Finding]:
             f"{{0}} gets at most {warps} on an SM ({percent(top['occupancy_share'])} occupancy), for "
             f"{per.time(top['alone_ns'])}; the limit is {_limit(top)}.{others}"
         )
-        what = _REMEDIES[top["limiter"].split(", ")[0]]
+        what = _more_warps(report, str(top["name"]), top["limiter"].split(", ")[0])
         remedy = f"{what}. It helps where the kernel waits for latency, not where it waits for bandwidth."
         stake, names = total(shapes, "low_occupancy_ns"), (str(top["name"]),)
         one = Finding("low-occupancy", device, stake, text, remedy, "occupancy", names, shortens=True)
@@ -73,6 +93,14 @@ def low_occupancy(report: Report) -> list[Finding]:
             )
         )
     return found
+
+
+def _more_warps(report: Report, name: str, limiter: str) -> str:
+    """What makes more warps of a kernel fit, by what it is written with."""
+    written = written_with(report, name)
+    if written == LIBRARY:
+        return _OF_LIBRARY[in_pytorch(report)]
+    return _COMPILED if written == COMPILED else (_IN_TRITON if written == TRITON else _REMEDIES)[limiter]
 
 
 def _place(report: Report, one: Finding) -> str:
@@ -130,7 +158,7 @@ def small_grid(report: Report) -> list[Finding]:
             f"block for every SM gains at most the time at stake; more may follow with several."
         )
         stake, names = total(shapes, "idle_sm_ns"), (str(top["name"]),)
-        action, remedy = _more_blocks(names[0], torch=in_pytorch(report))
+        action, remedy = _more_blocks(report, names[0])
         one = Finding("small-grid", device, stake, text, remedy, "occupancy", names, shortens=True)
         headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
         mending = partial(by_shape, device=int(device), shapes=shapes, stake="idle_sm_ns")
@@ -158,8 +186,9 @@ _LARGER: Final = (
 _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")
 
 
-def _more_blocks(name: str, *, torch: bool) -> tuple[str, str]:
+def _more_blocks(report: Report, name: str) -> tuple[str, str]:
     """Remedy for a small grid of the kernel `name`: in a line, and as a sentence."""
+    torch = in_pytorch(report) and written_with(report, name) in (LIBRARY, COMPILED)
     if torch and _PER_CHANNEL.search(name):
         remedy = (
             "It runs a block for each channel. Of images in channels_last other kernels normalize, with more blocks: "
@@ -216,12 +245,13 @@ def tail(report: Report) -> list[Finding]:
             f"Make the grid a multiple of what runs at once ({count(room)} blocks), or let each block take several "
             "parts of the work; or run other kernels beside it."
         )
-        if in_pytorch(report):
+        torch = in_pytorch(report) and written_with(report, str(top["name"])) in (LIBRARY, COMPILED)
+        if torch:
             remedy = "Its grid follows the shapes: try other batch sizes or widths; or run other kernels beside it."
         stake, names = total(shapes, "tail_ns"), (str(top["name"]),)
         one = Finding("tail", device, stake, text, remedy, "occupancy", names, shortens=True)
         headline = f"A last wave leaves {percent(top['tail_share'])} idle: {{0}}"
-        action = _EVEN[in_pytorch(report)].format(room=count(room))
+        action = _EVEN[torch].format(room=count(room))
         mending = partial(by_shape, device=int(device), shapes=shapes, stake="tail_ns")
         found.append(one._replace(headline=headline, action=action, where=_place(report, one), mending=mending))
     return found

@@ -99,6 +99,42 @@ def test_a_grid_with_a_block_for_every_sm_is_not_small():
     assert found(small_grid, launch(0, 1000, 4)) == []
 
 
+TORCH = launch(9000, 9001, 32, name="void at::native::fill(float *)")
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "words"),
+    [
+        ("work(float *)", (), "__launch_bounds__"),
+        ("void cub::DeviceScanKernel<int>(int *)", (), "that library runs another kernel"),
+        ("work(float *)", (TORCH,), "__launch_bounds__"),
+        ("softmax_mine", (TORCH,), "num_warps"),
+        ("softmax_mine", (), "__launch_bounds__"),
+        ("void at::native::vectorized_gather_kernel<16, long>(char *)", (), "torch.compile(model)"),
+        ("triton_poi_fused_add_0", (TORCH,), "max-autotune"),
+    ],
+)
+def test_what_makes_more_warps_fit_is_for_whoever_writes_the_kernel(name, beside, words):
+    events = [launch(0, 1000, 32, name=name, registers_per_thread=255), *beside]
+    (one,) = low_occupancy(report(events, limits=SMALL))
+    assert one.names == (name,)
+    assert words in one.action
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("work(float *)", "smaller tiles"),
+        ("softmax_mine", "smaller tiles"),
+        ("triton_poi_fused_add_0", "larger batches"),
+        ("void at::native::reduce_kernel<512>(int)", "larger batches"),
+    ],
+)
+def test_a_small_grid_of_the_programs_own_kernel_in_pytorch_is_its_own_to_enlarge(name, words):
+    found = small_grid(report([launch(0, 1000, 1, name=name), TORCH], limits=SMALL))
+    assert words in found[0].action
+
+
 def test_a_small_grid_beside_another_kernel_wastes_only_what_it_has_alone():
     beside = [launch(0, 1000, 2, name="a"), launch(600, 1400, 4, name="b")]
     assert [(device, ns) for device, ns, _ in found(small_grid, *beside)] == [(0, 300)]
