@@ -12,6 +12,7 @@ from kanalyze.analyses.host._context_creation import context_calls, loading_seen
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.iterations._marks import of_process, outermost
 from kanalyze.analyses.iterations._steady import steady_part
+from kanalyze.analyses.iterations._timed_launches import timed_runs
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP
 from kanalyze.analyses.ranges._warm_up import compile_spans
 from kanalyze.analyses.shared.cached import analysis
@@ -54,6 +55,7 @@ TABLE: Final = Table(
 CONTEXT: Final = "context"
 MODULES: Final = "modules"
 COMPILING: Final = "compiling"
+TIMING: Final = "timing of kernels"
 IMPORTS: Final = "before the first CUDA call"
 PROGRAM: Final = "program"
 
@@ -180,6 +182,7 @@ def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFr
     unrecorded = unrecorded_contexts(report).filter(process).select("start", "end")
     yield CONTEXT, pl.concat([made, unrecorded])
     yield COMPILING, compile_spans(report)
+    yield TIMING, timed_runs(report).filter(process).select("start", "end")
     yield MODULES, loading_seen(report).filter(process).select("start", "end")
     spans = steady.rows.select("name", "kind", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
     by_kind = spans.partition_by("name", "kind", as_dict=True)

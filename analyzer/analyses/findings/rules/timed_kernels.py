@@ -1,0 +1,70 @@
+"""Kernels that are timed, each run after a fill that clears the cache: a benchmark, or an autotuner at work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules._telling import per_iteration
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.iterations._launch_line import FILL
+from kanalyze.analyses.iterations._timed_launches import timed_runs
+from kanalyze.analyses.shared.statistics import total
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+_REMEDY: Final = (
+    "Where the program is a benchmark, read the times of its kernels alone. What an autotuner chose can be kept "
+    "(@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1), or be chosen before what is recorded; fewer "
+    "configurations take less time."
+)
+
+
+def timed_kernels(report: Report) -> list[Finding]:
+    """One finding per device with such fills, on all of them together."""
+    runs = timed_runs(report)
+    if runs.is_empty():
+        return []
+    found, per = [], per_iteration(report)
+    for (device,), own in _within(report, runs).partition_by("device", as_dict=True, maintain_order=True).items():
+        fills, timed = own.filter("fill"), own.filter(~pl.col("fill"))
+        if fills.is_empty() or timed.is_empty():
+            continue
+        sums = timed.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
+        name = str(sums.sort("exclusive_ns", "name", descending=[True, False]).item(0, "name"))
+        stake, many = total(fills, "exclusive_ns"), per.plural(own.get_column("run").n_unique(), "run")
+        took = total(timed, "exclusive_ns")
+        text = (
+            f"{many} of kernels, most of {{0}}, are timed: a fill before each clears the cache ({per.time(stake)}), "
+            f"and events are recorded around what follows ({per.time(took)}), as by triton.testing.do_bench and autotuners."
+        )
+        one = Finding("timed-kernels", int(str(device)), stake, text, _REMEDY, "kernels", (name,))
+        headline = "A fill clears the cache before each timed run: {0}"
+        action = "keep what it chose: @triton.autotune(…, cache_results=True)"
+        found.append(one._replace(headline=headline, action=action))
+    return found
+
+
+def _within(report: Report, runs: pl.DataFrame) -> pl.DataFrame:
+    """The operations in scope that were launched in `runs`: device, name, exclusive_ns, run (its start), fill."""
+    work = exclusive_operations(report).select("row", "process_id", "device", "name", "exclusive_ns")
+    called = calls_of(report, work.get_column("row"), "call_start").to_series()
+    line = work.with_columns(called.alias("at")).drop_nulls("at").sort("at")
+    line = line.join_asof(
+        runs.select("process_id", "end", run="start").sort("run"),
+        left_on="at",
+        right_on="run",
+        by="process_id",
+        coalesce=False,
+        check_sortedness=False,
+    )
+    inside = line.filter(pl.col("at") < pl.col("end"))
+    fill = pl.col("name").cast(pl.String).str.contains(FILL).fill_null(value=False)
+    return inside.select("device", "name", "exclusive_ns", "run", fill=fill).sort("device")
+
+
+RULES: Final = (timed_kernels,)

@@ -1,0 +1,147 @@
+"""Kernels that are timed after a fill of the cache: by a benchmark or an autotuner, and never in a training."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.findings.rules.timed_kernels import timed_kernels
+from kanalyze.analyses.iterations._timed_launches import timed_runs
+from kanalyze.window import Window
+from support.build import call, kernel, report
+
+CLEAR, NS = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>(int)", 50_000
+
+
+class Host:
+    """Calls of one thread, one after the other, and the kernels that they launch, which wait for each other."""
+
+    def __init__(self):
+        self.now, self.free, self.events, self.number = 1_000, 0, [], 0
+
+    def launches(self, name, ns, blocks=64):
+        self.number += 1
+        self.events.append(call("cudaLaunchKernel", self.now, self.now + 3_000, correlation=self.number))
+        start = max(self.now + 4_000, self.free)
+        self.free = start + ns
+        self.events.append(kernel(start, self.free, name=name, correlation=self.number, grid=(blocks, 1, 1)))
+        self.now += 4_000
+
+    def records(self):
+        self.events.append(call("cudaEventRecord_v3020", self.now, self.now + 500))
+        self.now += 1_000
+
+    def times(self, name, ns, *, fill=NS, events=(True, True), many=1):
+        self.launches(CLEAR, fill)
+        if events[0]:
+            self.records()
+        for _ in range(many):
+            self.launches(name, ns)
+        if events[1]:
+            self.records()
+
+
+def timed(number, **keys):
+    host = Host()
+    for _ in range(number):
+        host.times("mine", 20_000, **keys)
+    return host
+
+
+def test_a_benchmark_is_told_as_one():
+    of = report(timed(60).events)
+    (one,) = timed_kernels(of)
+    assert one.at_stake_ns == 60 * NS
+    assert one.names == ("mine",)
+    assert one.text.startswith("60 runs of kernels, most of {0}, are timed")
+    assert "(1.200 ms)" in one.text
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"number": 49},
+        {"number": 60, "fill": 4_000},
+        {"number": 60, "events": (False, True)},
+        {"number": 60, "events": (True, False)},
+        {"number": 60, "events": (False, False)},
+        {"number": 60, "many": 17},
+    ],
+    ids=["few", "small fills", "no event before", "none after", "none", "long"],
+)
+def test_what_is_no_timing(keys):
+    assert timed_kernels(report(timed(**keys).events)) == []
+
+
+def test_a_training_that_clears_gradients_and_times_its_steps_is_none():
+    host = Host()
+    for _ in range(80):
+        host.records()
+        host.launches(CLEAR, NS)
+        host.launches("forward", 20_000)
+        host.launches("backward", 20_000)
+        host.records()
+    assert timed_kernels(report(host.events)) == []
+
+
+def test_in_a_window_without_any_there_is_nothing_to_say():
+    host = timed(60)
+    end = host.free
+    host.now = end
+    host.launches("later", 10_000)
+    of = report(host.events)
+    assert timed_kernels(of.narrow(window=Window(end, host.free))) == []
+    half = timed_kernels(of.narrow(window=Window(0, end // 2)))
+    assert 0 < half[0].at_stake_ns < 60 * NS
+
+
+def test_what_an_autotuner_took_is_a_part_of_the_start():
+    host = timed(60)
+    began, ended = host.events[0].start, host.now
+    host.now += 2_000_000
+    for _ in range(60):
+        for name in ("forward", "backward", "Device-to-Host", "adam"):
+            host.launches(name, 10_000)
+        host.now += 5_000
+        host.launches("gemm", 300_000)
+    rows = kanalyze.phases(report(host.events)).filter(part="timing of kernels")
+    assert rows.select("phase", "start_ns").rows() == [("before", began)]
+    assert 0 < ended - rows.item(0, "ns") - began < 20_000  # the last run is no longer told from what follows
+
+
+STEPS = st.lists(st.sampled_from(["fill", "fill", "run", "other", "event", "event"]), max_size=30)
+
+
+@given(STEPS, st.integers(0, 60))
+def test_runs_are_found_one_by_one(steps, more):
+    host = Host()
+    for _ in range(more):
+        host.times("mine", 20_000)
+    for step in steps:
+        if step == "event":
+            host.records()
+        else:
+            host.launches(CLEAR if step == "fill" else step, NS)
+    found = timed_runs(report(host.events)).select("start", "end").rows() if host.events else []
+    assert found == by_hand(host.events)
+
+
+def by_hand(events):
+    """As :func:`timed_runs`, fill by fill: a list of calls, each with what it launched."""
+    names = {event.correlation: event.name for event in events if event.kind == "kernel"}
+    calls = [event for event in events if event.kind == "api"]
+    what = [names.get(one.correlation, "event") if one.correlation else "event" for one in calls]
+    fills = [at for at, name in enumerate(what) if name == CLEAR]
+    runs = []
+    for at, stop in pairwise([*fills, len(calls)]):
+        launches = [place for place in range(at + 1, stop) if what[place] != "event"]
+        if not 1 <= len(launches) <= 16:
+            continue
+        before = "event" in what[at + 1 : launches[0]]
+        after = "event" in what[launches[-1] + 1 : stop]
+        if before and after:
+            end = calls[stop].start if stop < len(calls) else calls[launches[-1]].end
+            runs.append((calls[at].start, end))
+    return runs if len(runs) >= 50 else []
