@@ -51,7 +51,7 @@ _REMEDIES: Final = {
 
 #: The same for what is not written in CUDA.
 _IN_TRITON: Final = _REMEDIES | {
-    "registers": "Use fewer registers: a smaller block size, or more num_warps for the same",
+    "registers": "Use fewer registers: a smaller block size, or more num_warps",
     "shared memory": "Use less shared memory: smaller tiles, or fewer num_stages",
     "warps": "Choose another num_warps, of which a multiple fills the SM",
     "blocks": "Use more num_warps and larger blocks: an SM holds only so many programs",
@@ -59,7 +59,7 @@ _IN_TRITON: Final = _REMEDIES | {
 _COMPILED: Final = 'torch.compile(…, mode="max-autotune"), which tries other sizes of blocks'
 _OF_LIBRARY: Final = (
     "another type, layout or call of that library runs another kernel",
-    "torch.compile(model) generates kernels of its own; or another type or call",
+    "torch.compile generates its own; or another type, layout or call",
 )
 
 

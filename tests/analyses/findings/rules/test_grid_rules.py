@@ -110,7 +110,7 @@ TORCH = launch(9000, 9001, 32, name="void at::native::fill(float *)")
         ("work(float *)", (TORCH,), "__launch_bounds__"),
         ("softmax_mine", (TORCH,), "num_warps"),
         ("softmax_mine", (), "__launch_bounds__"),
-        ("void at::native::vectorized_gather_kernel<16, long>(char *)", (), "torch.compile(model)"),
+        ("void at::native::vectorized_gather_kernel<16, long>(char *)", (), "torch.compile generates"),
         ("triton_poi_fused_add_0", (TORCH,), "max-autotune"),
     ],
 )
