@@ -39,8 +39,8 @@ def timed_kernels(report: Report) -> list[Finding]:
         stake, many = total(fills, "exclusive_ns"), per.plural(own.get_column("run").n_unique(), "run")
         took = total(timed, "exclusive_ns")
         text = (
-            f"{many} of kernels, most of {{0}}, are timed: a fill before each clears the cache ({per.time(stake)}), and "
-            f"events are around what follows ({per.time(took)}), as triton.testing.do_bench and autotuners make them."
+            f"{many} of kernels, most of {{0}}, are timed: a fill clears the cache before each ({per.time(stake)}), "
+            f"and events are around what follows ({per.time(took)}), as triton.testing.do_bench and autotuners do."
         )
         one = Finding("timed-kernels", int(str(device)), stake, text, _REMEDY, "kernels", (name,))
         headline = "A fill clears the cache before each timed run: {0}"
