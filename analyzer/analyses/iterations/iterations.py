@@ -83,6 +83,9 @@ _TWICE: Final = 2
 #: An iteration at an edge of the recording is cut where it launched less than this part of the usual number.
 _CUT_SHARE: Final = 0.9
 
+#: A mark is a small part of the iterations that begin with it if it takes less than this part of them in the median.
+_SMALL_PART: Final = 0.5
+
 #: An iteration is odd, however long it takes, if its work takes the device so much more or less than the median.
 _OTHER_WORK: Final = 0.5
 
@@ -243,7 +246,8 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds the kind of the iterations of one process and name, sorted by start, and what it is told by."""
     told = rows.with_columns(warmed_up(report, _with_first_ledgers(report, rows)))
     cut = _cut(report, told)
-    told = told.with_columns(warm_up=pl.col("warm_up") | cut)  # neither is part of medians
+    alone = _alone(told) & ~cut
+    told = told.with_columns(warm_up=pl.col("warm_up") | cut | alone, alone=alone)  # none of them is part of medians
     told = with_odd(told, keys=_KEYS)
     usual = ~pl.col("warm_up")
     if told.height < _MANY:
@@ -255,7 +259,8 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     told = _with_other_work(_without_recurring(told))
     median = median_of(told.filter(~pl.col("warm_up") & ~pl.col("odd") & ~pl.col("first")), "dur_ns")
     warm_up = pl.col("warm_up") | (pl.col("first") & pl.col("work").is_null())
-    kinds = pl.when(cut).then(pl.lit(CUT)).when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD))
+    kinds = pl.when(cut).then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))
+    kinds = kinds.when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD))
     return told.with_columns(cut.alias("cut"), kind=kinds.otherwise(pl.lit(STEADY)), usual_ns=pl.lit(median))
 
 
@@ -296,6 +301,8 @@ def _reason(row: dict[str, Any]) -> str:
     """Why one iteration is not steady."""
     if row["cut"]:
         return "the recording holds a part of it only"
+    if row["alone"]:
+        return "it ends with its mark, as no other begins soon after"
     if row["warm_up"]:
         return str(row["evidence"])
     if row["work"] is not None:
@@ -334,10 +341,26 @@ def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:
     return leading & known
 
 
+def _alone(rows: pl.DataFrame) -> pl.Series:
+    """Whether each iteration is its mark alone, as none begins soon after, where that is a small part of the others."""
+    own = rows.select(
+        alone=pl.col("end") == pl.col("own_end"), own=pl.col("own_end") - pl.col("start_ns"), dur="dur_ns"
+    )
+    whole = own.filter(~pl.col("alone"))
+    small = median_of(whole, "own") < _SMALL_PART * median_of(whole, "dur")
+    if not small or whole.height < rows.height / 2:
+        return pl.Series([False]).new_from_index(0, rows.height)
+    return own.get_column("alone") & _few(rows)
+
+
+def _few(rows: pl.DataFrame) -> pl.Series:
+    """Whether each iteration launched less than usual."""
+    return rows.get_column("operations") < _CUT_SHARE * median_of(rows, "operations")
+
+
 def _cut(report: Report, rows: pl.DataFrame) -> pl.Series:
     """Whether each iteration is cut: it was never closed, or lies at an edge of the recording and launched less."""
-    few = rows.get_column("operations") < _CUT_SHARE * median_of(rows, "operations")
-    work = launched_work(report).filter(of_process(rows.item(0, "process_id")))
+    few, work = _few(rows), launched_work(report).filter(of_process(rows.item(0, "process_id")))
     low, high = work.select(pl.col("at").min(), last=pl.col("at").max()).row(0)
     if low is None:
         return rows.get_column("open")

@@ -60,7 +60,8 @@ IMPORTS: Final = "before the first CUDA call"
 PROGRAM: Final = "program"
 
 #: How iterations outside of the steady part are told, by kind.
-_TOLD: Final = {WARM_UP: "first", STEADY: "other", ODD: "odd", CUT: "cut"}
+OTHERS: Final = "other"
+_TOLD: Final = {WARM_UP: "first", STEADY: OTHERS, ODD: "odd", CUT: "cut"}
 
 #: Most ranges that are parts of their own in a phase.
 _RANGES: Final = 4

@@ -26,8 +26,8 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._parts_of_step import parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, spread_of
 from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS
+from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
-from kanalyze.analyses.iterations.phases import phases
 from kanalyze.analyses.launches.hot_kernels import TABLE as HOT_KERNELS
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
@@ -96,6 +96,9 @@ _MOST_ON_PATH: Final = 1 << 17
 #: One-time costs are told in the answer from this share of the recording on.
 _START_UP: Final = 0.1
 
+#: What came before the steady part is start-up if at most this part of it is steady iterations of another loop.
+_OF_START: Final = 0.05
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Overview:
@@ -152,6 +155,11 @@ class Overview:
         """Whether the ledger has time of collectives."""
         ledger = self.tables.get("ledger")
         return ledger is not None and "communication" in ledger.get_column("bucket")
+
+    @property
+    def starts(self) -> bool:
+        """Whether what came before the steady part is the program's start: no other loop of it to speak of."""
+        return _is_start(self.tables.get("phases", PHASES.empty()))
 
     @property
     def waits_for_others(self) -> bool:
@@ -359,7 +367,15 @@ def _start_up(tables: dict[str, pl.DataFrame]) -> str:
     rows = tables.get("phases")
     if rows is None or rows.is_empty():
         return ""
-    before, whole = rows.select(pl.col("ns").filter(pl.col("phase") == "before").sum(), whole=pl.col("ns").sum()).row(0)
+    before, whole = rows.select(pl.col("ns").filter(pl.col("phase") == BEFORE).sum(), whole=pl.col("ns").sum()).row(0)
     if before < _START_UP * whole:
         return ""
+    if not _is_start(rows):
+        return f"What came before took {time(before)} of the {time(whole)} recorded."
     return f"Start-up took {time(before)} of the {time(whole)} recorded."
+
+
+def _is_start(phases: pl.DataFrame) -> bool:
+    before = phases.filter(pl.col("phase") == BEFORE)
+    others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{OTHERS} ")).sum()
+    return bool(before.select(others <= _OF_START * pl.col("ns").sum()).item())

@@ -414,7 +414,7 @@ def _blocks(found: Overview) -> list[Block]:
     own = found.steady.each
     before = _phase(of.pop("before", table.clear()), _PARTS, own)
     rest = [f"{phase} {text}" for phase, rows in of.items() if (text := _phase(rows, _PARTS_BESIDE, own))]
-    blocks = [Block("START-UP", before)] if before else []
+    blocks = [Block("START-UP" if found.starts else "BEFORE", before)] if before else []
     return [*blocks, Block("BESIDE", "; ".join(rest))] if rest else blocks
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.iterations._parts_of_step import BETWEEN, parts_of_step
 from kanalyze.analyses.iterations._steady import spread_of, steady_part
+from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import BadWindowError, UnknownNameError
 from support.build import call, kernel, nvtx, report
 from support.command import SAMPLES, run
@@ -415,6 +416,48 @@ def test_a_last_step_that_ends_late_is_no_host_that_runs_ahead():
     assert steady.lengths.to_list() == [110] * (steady.number - 1) + [100]
 
 
+def marked(pauses, *, mark=20, work=8):
+    """Steps of `work` kernels, the first of which lies in the mark, with so long a pause after the mark's end."""
+    events, at, number = [], 1_000, 0
+    for pause in pauses:
+        for part in range(work):
+            start = at + part if not part else at + mark + part * 2
+            number += 1
+            events += [
+                call("cudaLaunchKernel", start, start + 1, correlation=number),
+                kernel(start + 2, start + 3, correlation=number),
+            ]
+        events.append(nvtx("Optimizer.step#SGD.step", at, at + mark))
+        at += mark + pause
+    return report(events)
+
+
+def test_a_mark_that_is_a_part_of_a_step_is_no_step_where_the_next_one_begins_late():
+    late = (3, 4, 9, 13)  # after the last one none begins
+    rows = kanalyze.iterations(marked([300 if number in late else 80 for number in range(14)]))
+    assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [number + 1 for number in late]
+    assert set(rows.filter(pl.col("kind") == "odd").get_column("dur_ns")) == {20}
+    assert "ends with its mark" in rows.item(3, "reason")
+    steady = steady_part(marked([300 if number in late else 80 for number in range(14)]))
+    assert steady.lengths.to_list() == [100] * 10
+
+
+def test_requests_of_any_size_with_time_between_are_no_marks_alone():
+    """Each range is a whole request; the next one comes when it comes."""
+    lengths, gaps = [100, 50, 100, 60, 100, 100, 55, 100], [10, 300, 20, 500, 900, 10, 400, 0]
+    events, at, number = [], 1_000, 0
+    for length, gap in zip(lengths, gaps, strict=True):
+        for start in range(at + 1, at + length - 4, 5):
+            number += 1
+            events += [
+                call("cudaLaunchKernel", start, start + 1, correlation=number),
+                kernel(start + 1, start + 3, correlation=number),
+            ]
+        events.append(nvtx("request", at, at + length))
+        at += length + gap
+    assert "ends with its mark" not in "".join(kanalyze.iterations(report(events)).get_column("reason").drop_nulls())
+
+
 def test_a_short_step_with_less_work_is_odd():
     rows = kinds([100] * 6 + [10] + [100] * 6)
     assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [7]
@@ -446,3 +489,13 @@ def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths,
     for bucket, least, most in spread_of(found, steady).iter_rows():
         ns = ledger.filter(pl.col("bucket") == bucket).get_column("ns").sum()
         assert least <= ns / steady.number <= most
+
+
+@pytest.mark.parametrize(("number", "told"), [(1, "Start-up took"), (30, "What came before took")])
+def test_another_loop_before_the_steady_part_is_no_start_up(number, told):
+    before = loop([100] * number, name="encode")
+    rest = loop([400] * 30, name="decode", start=20_000, number=100)
+    page = overview(report([*before, *rest]))
+    assert page.steady.each == "decode"
+    assert told in page.answer
+    assert page.starts is (number == 1)

@@ -36,14 +36,14 @@ def timed_kernels(report: Report) -> list[Finding]:
             continue
         sums = timed.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
         name = str(sums.sort("exclusive_ns", "name", descending=[True, False]).item(0, "name"))
-        stake, many = total(fills, "exclusive_ns"), per.plural(own.get_column("run").n_unique(), "run")
-        took = total(timed, "exclusive_ns")
+        stake, many = total(own, "exclusive_ns"), per.plural(own.get_column("run").n_unique(), "run")
+        fill, took = total(fills, "exclusive_ns"), total(timed, "exclusive_ns")
         text = (
-            f"{many} of kernels, most of {{0}}, are timed: a fill clears the cache before each ({per.time(stake)}), "
+            f"{many} of kernels, most of {{0}}, are timed: a fill clears the cache before each ({per.time(fill)}), "
             f"and events are around what follows ({per.time(took)}), as triton.testing.do_bench and autotuners do."
         )
         one = Finding("timed-kernels", int(str(device)), stake, text, _REMEDY, "kernels", (name,))
-        headline = "A fill clears the cache before each timed run: {0}"
+        headline = "Kernels are timed, each run after a fill of the cache: {0}"
         action = "keep what it chose: @triton.autotune(…, cache_results=True)"
         found.append(one._replace(headline=headline, action=action))
     return found
