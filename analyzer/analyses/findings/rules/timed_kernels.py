@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._telling import per_iteration
+from kanalyze.analyses.findings.rules._telling import COMPILED, per_iteration, written_with
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.iterations._launch_line import FILL
 from kanalyze.analyses.iterations._timed_launches import timed_runs
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
 _REMEDY: Final = (
     "Where the program is a benchmark, read the times of its kernels alone. What an autotuner chose can be kept "
-    "(@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1), or be chosen before what is recorded; fewer "
-    "configurations take less time."
+    "(@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1; torch.compile does), or be chosen before what is "
+    "recorded; fewer configurations take less time."
 )
+_KEEP: Final = "keep what it chose: @triton.autotune(…, cache_results=True)"
+_KEEP_COMPILED: Final = "record a second run: torch.compile keeps on disk what it chose"
 
 
 def timed_kernels(report: Report) -> list[Finding]:
@@ -44,7 +46,7 @@ def timed_kernels(report: Report) -> list[Finding]:
         )
         one = Finding("timed-kernels", int(str(device)), stake, text, _REMEDY, "kernels", (name,))
         headline = "Kernels are timed, each run after a fill of the cache: {0}"
-        action = "keep what it chose: @triton.autotune(…, cache_results=True)"
+        action = _KEEP_COMPILED if written_with(report, name) == COMPILED else _KEEP
         found.append(one._replace(headline=headline, action=action))
     return found
 

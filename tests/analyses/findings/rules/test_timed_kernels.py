@@ -145,3 +145,12 @@ def by_hand(events):
             end = calls[stop].start if stop < len(calls) else calls[launches[-1]].end
             runs.append((calls[at].start, end))
     return runs if len(runs) >= 50 else []
+
+
+@pytest.mark.parametrize(("name", "words"), [("mine", "cache_results"), ("triton_mm", "torch.compile keeps")])
+def test_who_chose_keeps_what_was_chosen(name, words):
+    host = Host()
+    for _ in range(60):
+        host.times(name, 20_000)
+    (one,) = timed_kernels(report(host.events))
+    assert words in one.action
