@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _REMEDY: Final = (
     "Where the program is a benchmark, read the times of its kernels alone. What an autotuner chose can be kept "
-    "(@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1; torch.compile does), or be chosen before what is "
-    "recorded; fewer configurations take less time."
+    "(@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1; torch.compile does), or be chosen before "
+    "what is recorded; fewer configurations take less time."
 )
 _KEEP: Final = "keep what it chose: @triton.autotune(…, cache_results=True)"
 _KEEP_COMPILED: Final = "record a second run: torch.compile keeps on disk what it chose"
