@@ -191,10 +191,11 @@ def _attributed(report: Report, low: int, high: int) -> _Attributed:
         few = operations(report).height <= _FEW
         if few or len(kept) >= _APART or high - low >= _MUCH * recorded:
             spans = [(low, high), *(one[:2] for one in kept), *edges]
-            low, high = min(start for start, _ in spans), max(end for _, end in spans)
-            kept.clear()
-        found = _attribute(report, low, high)
-        kept.append(found)
+            found = _attribute(report, min(start for start, _ in spans), max(end for _, end in spans))
+            kept[:] = [found]
+        else:
+            found = _attribute(report, low, high)
+            kept.append(found)
     return found
 
 

@@ -49,7 +49,7 @@ _OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_
 _NO_OPTIMIZER: Final = r"(?i)hadamard|multi_tensor_apply.*(?:copy|zero|norm|unscale|non_?finite)"
 
 #: Names of kernels and memsets that fill memory.
-FILL: Final = r"(?i)fill|memset"
+_FILL: Final = r"(?i)fill|memset"
 
 
 def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
@@ -105,7 +105,7 @@ def _told(names: pl.Series) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     named = name.str.replace(_WIDTH, "${1}#").str.replace(_ALIGNED, "${1}${2}")
     named = named.str.replace(_UNALIGNED, "vectorized_elementwise_kernel<${1}")
-    patterns = {"unified": _UNIFIED, "copies": _HOST_COPY, "input": _INPUT, "fill": FILL}
+    patterns = {"unified": _UNIFIED, "copies": _HOST_COPY, "input": _INPUT, "fill": _FILL}
     known = different.select(
         named.rank("dense").cast(pl.UInt32).alias("named"),
         named.str.replace_all(_NUMBER, "#").rank("dense").cast(pl.UInt32).alias("masked"),

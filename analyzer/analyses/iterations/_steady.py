@@ -168,12 +168,15 @@ def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
     """
     if not steady.adjoining:
         return pl.DataFrame(schema={"bucket": pl.String, "min_ns": pl.Int64, "max_ns": pl.Int64})
-    spans = _spans(report, steady, steady.run)
-    found = window_ledgers(report.whole, spans.filter(pl.col("end") > pl.col("start")))
+    every = _spans(report, steady, steady.run)
+    spans = every.filter(pl.col("end") > pl.col("start"))
+    found = window_ledgers(report.whole, spans)
     columns = {f"{bucket}_ns": bucket for bucket in BUCKETS}
     own = found.filter(pl.col("device") == steady.device)
     long = own.select(*columns).unpivot(variable_name="bucket", value_name="ns")
     sums = long.group_by("bucket", maintain_order=True).agg(min_ns=pl.col("ns").min(), max_ns=pl.col("ns").max())
+    if spans.height < every.height:  # of which each bucket takes nothing
+        sums = sums.with_columns(min_ns=pl.lit(0, dtype=pl.Int64))
     return sums.with_columns(pl.col("bucket").replace_strict(columns)).filter(pl.col("max_ns") > 0)
 
 

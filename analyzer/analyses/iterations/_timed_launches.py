@@ -9,7 +9,8 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.iterations._launch_line import FILL, launch_lines
+from kanalyze.analyses.host._launching_call import calls_of, launching_calls
+from kanalyze.analyses.iterations._launch_line import launch_lines
 from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.lookup import count_up_to, gathered
@@ -22,10 +23,17 @@ if TYPE_CHECKING:
 _FEWEST: Final = 50
 _MOST: Final = 16
 
-#: Shortest fill, in ns, that may clear a cache.
-_CLEARS_NS: Final = 5_000
+#: A fill by PyTorch, of which a block writes so many values at least; the least values in one that may clear a cache.
+_CLEARS: Final = "FillFunctor"
+_BLOCK: Final = 512
+_VALUES: Final = 1 << 20
+
+#: A run that is followed by the next one after more than so many times the usual distance ends with its last event.
+_PAUSE: Final = 3
 
 _RECORDS: Final = re.compile(r"(?:cuda|cu)EventRecord")
+#: Calls that no such run has: waits, copies, and graphs, which hold many kernels.
+_OTHERS: Final = re.compile(r"(?:cuda|cu)(?:StreamWaitEvent|(?:Event|Stream|Device|Ctx)Synchronize|Memcpy|GraphLaunch)")
 
 _RUNS: Final = {"process_id": pl.Int64, "start": pl.Int64, "end": pl.Int64}
 
@@ -56,39 +64,76 @@ def _without(line: pl.DataFrame, code: int) -> pl.DataFrame:
 def timed_runs(report: Report) -> pl.DataFrame:
     """The runs of kernels that were timed, by the calls of the host: process_id, start and end, sorted.
 
-    A run begins with a fill that clears the cache, and ends where the next one begins. CUDA events are recorded after
-    the fill and after what follows it, as `triton.testing.do_bench` does and autotuners do. There are at least
-    :data:`_FEWEST` of a process with the same fill.
+    A run begins with a fill by PyTorch of at least :data:`_VALUES` values, and ends where the next one begins, or, if
+    that is far, with its last event. After the fill come up to :data:`_MOST` launches, with CUDA events recorded before
+    and after them, as `triton.testing.do_bench` and autotuners do, and none of the calls :data:`_OTHERS`. There are at
+    least :data:`_FEWEST` runs of a process with the same fill.
     """
-    none = pl.DataFrame(schema=_RUNS)
-    recording = names_that(report, _RECORDS.match)
-    fills = operations(report).filter(pl.col("name").cast(pl.String).str.contains(FILL).fill_null(value=False))
-    if not recording or fills.filter(pl.col("dur_ns") >= _CLEARS_NS).height < _FEWEST:
+    none, recording = pl.DataFrame(schema=_RUNS), names_that(report, _RECORDS.match)
+    fills = _fills(report) if recording else none
+    if fills.height < _FEWEST:
         return none
-    records = report.kind("api").filter(pl.col("name").is_in(recording)).select("process_id", "start_ns")
-    found = [none]
-    for process, line in launch_lines(report).items():
-        at = records.filter(of_process(process)).get_column("start_ns").sort()
-        sizes = line.filter("fill").group_by("exact").agg(pl.len(), pl.col("ns").median())
-        for code in sizes.filter(pl.col("len") >= _FEWEST, pl.col("ns") >= _CLEARS_NS).get_column("exact").sort():
-            runs = _runs(line, code, at)
+    calls = report.kind("api").select("process_id", "name", at="start_ns")
+    records = calls.filter(pl.col("name").is_in(recording))
+    if _recorded_after(report, fills, records) < _FEWEST:
+        return none
+    others, found = calls.filter(pl.col("name").is_in(names_that(report, _OTHERS.match))), [none]
+    for process, launches in launch_lines(report).items():
+        own = fills.filter(of_process(process)).get_column("call_start")
+        clears = pl.col("since").is_in(own.implode()) & (pl.col("blocks") * _BLOCK >= _VALUES)
+        line = launches.with_columns(clears=clears)
+        at = [some.filter(of_process(process)).get_column("at").sort() for some in (records, others)]
+        many = line.filter("clears").group_by("exact").len().filter(pl.col("len") >= _FEWEST)
+        for code in many.get_column("exact").sort():
+            runs = _runs(line, (line.get_column("exact") == code) & line.get_column("clears"), *at)
             if runs.height >= _FEWEST:
                 found.append(runs.with_columns(process_id=pl.lit(process, dtype=pl.Int64)).select(*_RUNS))
     return pl.concat(found).sort("process_id", "start")
 
 
-def _runs(line: pl.DataFrame, code: int, records: pl.Series) -> pl.DataFrame:
-    """Start and end of the runs after fills with this code; `records` are the times at which events are recorded."""
-    fills = (line.get_column("exact") == code).arg_true()
+def _fills(report: Report) -> pl.DataFrame:
+    """Fills by PyTorch with a launch call: process_id and call_start."""
+    work = operations(report)
+    names = work.get_column("name").unique()
+    names = names.filter(names.cast(pl.String).str.contains(_CLEARS, literal=True).fill_null(value=False))
+    if names.is_empty():
+        return pl.DataFrame(schema={"process_id": pl.Int64, "call_start": pl.Int64})
+    fills = work.filter(pl.col("name").is_in(names.implode())).select("row", "process_id")
+    return (
+        fills.with_columns(calls_of(report, fills.get_column("row"), "call_start")).drop("row").drop_nulls("call_start")
+    )
+
+
+def _recorded_after(report: Report, fills: pl.DataFrame, records: pl.DataFrame) -> int:
+    """The number of fills after which their process records an event before it launches more."""
+    number = 0
+    for process, calls in launching_calls(report).items():
+        own = fills.filter(of_process(process)).get_column("call_start")
+        at = records.filter(of_process(process)).get_column("at").sort()
+        recorded, launched = (_next(times, own) for times in (at, calls.get_column("call_start")))
+        number += int((recorded < launched).sum())
+    return number
+
+
+def _next(times: pl.Series, after: pl.Series) -> pl.Series:
+    """The first of `times`, which are sorted, after each of `after`; :data:`AFTER_ALL` for none."""
+    ends = pl.Series([AFTER_ALL], dtype=pl.Int64)
+    return pl.concat([times, ends]).gather(count_up_to(times, after, equal=True))
+
+
+def _runs(line: pl.DataFrame, clears: pl.Series, records: pl.Series, others: pl.Series) -> pl.DataFrame:
+    """Start and end of the runs after the fills `clears`; `records` and `others` are times of calls."""
+    fills = clears.arg_true()
     stops = fills.shift(-1, fill_value=line.height)
     short = (stops - fills).is_between(2, _MOST + 1)
     fills, stops = fills.filter(short), stops.filter(short)
     since, until = (line.get_column(side) for side in ("since", "until"))
     then = gathered(since, stops.set(stops == line.height, None)).fill_null(AFTER_ALL)
-    ended = until.gather(stops - 1)
-    events = [
-        count_up_to(records, high, equal=False) > count_up_to(records, low, equal=False)
-        for low, high in ((until.gather(fills), since.gather(fills + 1)), (ended, then))
-    ]
-    end = then.zip_with(stops < line.height, ended)
-    return pl.DataFrame({"start": since.gather(fills), "end": end}).filter(events[0] & events[1])
+    ended, first = until.gather(stops - 1), since.gather(fills + 1)
+    before, after = _next(records, until.gather(fills) - 1), _next(records, ended - 1)
+    runs = pl.DataFrame({"start": since.gather(fills), "then": then, "after": after})
+    calm = count_up_to(others, after, equal=False) == count_up_to(others, since.gather(fills), equal=False)
+    runs = runs.filter((before < first) & (after < then) & calm)
+    distance = pl.col("then") - pl.col("start")
+    near = distance <= _PAUSE * distance.median()
+    return runs.select("start", end=pl.when(near).then("then").otherwise("after"))

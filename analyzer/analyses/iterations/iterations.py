@@ -83,7 +83,8 @@ _TWICE: Final = 2
 #: An iteration at an edge of the recording is cut where it launched less than this part of the usual number.
 _CUT_SHARE: Final = 0.9
 
-#: A mark is a small part of the iterations that begin with it if it takes less than this part of them in the median.
+#: A mark is a small part of the iterations that begin with it if less than this part of their operations is launched in
+#: it, in the median.
 _SMALL_PART: Final = 0.5
 
 #: An iteration is odd, however long it takes, if its work takes the device so much more or less than the median.
@@ -211,13 +212,18 @@ def _by_launches(report: Report) -> pl.DataFrame:
 
 
 def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """Adds operations, device_ns, kernels_ns and work_ns, and the device on which the process was busy longest."""
+    """Adds operations, own_operations (launched in the mark), device_ns, kernels_ns, work_ns and the main device.
+
+    That is the one on which the process was busy longest.
+    """
     work, parts = launched_work(report), []
     took = (pl.col("end") - pl.col("start")).sum().alias("ns")
     sums = grouped(device_operations(report.whole), ["process_id", "device"], [took])
     main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
     for (process,), part in spans.partition_by("process_id", as_dict=True, maintain_order=True).items():
-        parts.append(part.with_columns(work_in(part, work.filter(of_process(process)), "work_ns")))
+        own = work.filter(of_process(process))
+        inside = work_in(part.select("start", end="own_end"), own).get_column("operations").alias("own_operations")
+        parts.append(part.with_columns(*work_in(part, own, "work_ns"), inside))
     told = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True)
     return told.with_columns(dur_ns=pl.col("end") - pl.col("start"))
 
@@ -342,15 +348,11 @@ def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:
 
 
 def _alone(rows: pl.DataFrame) -> pl.Series:
-    """Whether each iteration is its mark alone, as none begins soon after, where that is a small part of the others."""
-    own = rows.select(
-        alone=pl.col("end") == pl.col("own_end"), own=pl.col("own_end") - pl.col("start_ns"), dur="dur_ns"
-    )
-    whole = own.filter(~pl.col("alone"))
-    small = median_of(whole, "own") < _SMALL_PART * median_of(whole, "dur")
-    if not small or whole.height < rows.height / 2:
-        return pl.Series([False]).new_from_index(0, rows.height)
-    return own.get_column("alone") & _few(rows)
+    """Whether each iteration is its mark alone, as none begins soon after, where others launch most after theirs."""
+    alone = rows.get_column("end") == rows.get_column("own_end")
+    whole = rows.filter(~alone)
+    small = median_of(whole, "own_operations") < _SMALL_PART * median_of(whole, "operations")
+    return alone & _few(rows) & (small and whole.height >= rows.height / 2)
 
 
 def _few(rows: pl.DataFrame) -> pl.Series:

@@ -3,8 +3,8 @@
 Of the steps of one process on one device, the first ones are warm-up as long as each exceeds the median of the steps
 after it by a tenth, and at least half of the excess is one-time work: loading and contexts, allocation, profiler
 overhead and slow launches (by the device's ledger), and compilation (reported by torch.compile). What of such work is
-usual is the median of the steps after it; where these are more than 8, of the 8 in the middle of the last half of all
-steps. At most the first half of the steps is warm-up, and at most 64.
+usual is the median of the steps after it; where these are more than 8, of up to 8 in the middle of the last half of all
+steps. The 65th step and later ones are compared with the last half of all. At most the first half of them is warm-up.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _TOLD: Final = 0.1
 #: Of more later steps, so many tell how much of such work is usual: to attribute the time of all takes far longer.
 _COMPARED: Final = 8
 
-#: At most so many steps, and half of them, are warm-up.
-_MOST: Final = 64
+#: Steps from this one on are compared with the last half of all, which takes one median for all of them.
+_MANY: Final = 64
 
 
 def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
@@ -86,12 +86,13 @@ def looked_at(steps: pl.DataFrame) -> list[tuple[int, int]]:
 
 def _longer(steps: pl.DataFrame) -> list[float]:
     """By how much the first steps, as long as they are longer, exceed the median of those after each, in ns."""
-    lengths, found = steps.get_column("dur_ns"), list[float]()
-    for place in range(min(steps.height // 2, _MOST)):
-        usual = median_of(steps.slice(place + 1), "dur_ns")
-        if lengths[place] - usual <= _LONGER * usual:
+    lengths, half, found = steps.get_column("dur_ns"), steps.height // 2, list[float]()
+    of_last = median_of(steps.slice(half), "dur_ns")
+    for place, length in enumerate(lengths.head(half)):
+        usual = median_of(steps.slice(place + 1), "dur_ns") if place < _MANY else of_last
+        if length - usual <= _LONGER * usual:
             break
-        found.append(lengths[place] - usual)
+        found.append(length - usual)
     return found
 
 

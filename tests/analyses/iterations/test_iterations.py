@@ -442,9 +442,13 @@ def test_a_mark_that_is_a_part_of_a_step_is_no_step_where_the_next_one_begins_la
     assert steady.lengths.to_list() == [100] * 10
 
 
-def test_requests_of_any_size_with_time_between_are_no_marks_alone():
-    """Each range is a whole request; the next one comes when it comes."""
-    lengths, gaps = [100, 50, 100, 60, 100, 100, 55, 100], [10, 300, 20, 500, 900, 10, 400, 0]
+@pytest.mark.parametrize("rare", [1, 6])
+def test_requests_of_any_size_with_time_between_are_no_marks_alone(rare):
+    """Each range is a whole request; the next one comes when it comes, most of them at a usual distance."""
+    lengths, gaps = (
+        [100, 50, 100, 60, 100, 100, 55, 100] * 3,
+        [500 * rare if place % 5 == 1 else 500 for place in range(24)],
+    )
     events, at, number = [], 1_000, 0
     for length, gap in zip(lengths, gaps, strict=True):
         for start in range(at + 1, at + length - 4, 5):
@@ -461,6 +465,25 @@ def test_requests_of_any_size_with_time_between_are_no_marks_alone():
 def test_a_short_step_with_less_work_is_odd():
     rows = kinds([100] * 6 + [10] + [100] * 6)
     assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [7]
+
+
+def test_an_iteration_whose_work_had_ended_with_that_of_the_one_before_takes_nothing():
+    """The host runs ahead; of each second step a short kernel on another stream is all that it launches."""
+    events, at, busy = [], 1_000, 1_010
+    for number in range(24):
+        events += [nvtx("step", at, at + 20), call("cudaLaunchKernel", at + 1, at + 3, correlation=number)]
+        if number % 2:
+            events.append(kernel(at + 5, at + 6, correlation=number, stream=8))
+        else:
+            events.append(kernel(busy, busy + 200, correlation=number))
+            busy += 200
+        at += 20
+    found = report(events)
+    steady = steady_part(found)
+    ledger = kanalyze.ledger(found, window=steady.window).group_by("bucket").agg(pl.col("ns").sum())
+    spread = {bucket: (least, most) for bucket, least, most in spread_of(found, steady).iter_rows()}
+    for bucket, ns in ledger.filter(pl.col("ns") > 0).iter_rows():
+        assert spread[bucket][0] <= ns / steady.number <= spread[bucket][1]
 
 
 @FEWER
@@ -489,6 +512,24 @@ def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths,
     for bucket, least, most in spread_of(found, steady).iter_rows():
         ns = ledger.filter(pl.col("bucket") == bucket).get_column("ns").sum()
         assert least <= ns / steady.number <= most
+
+
+@pytest.mark.parametrize("many", [100, 150, 190])
+def test_all_steps_that_pay_once_warm_up_however_many(many):
+    """Each of the first ones allocates for a third of the usual time more."""
+    events, at = [], 1_000
+    for step in range(400):
+        if step < many:
+            events.append(call("cudaMalloc_v3020", at + 5, at + 305))
+        pays = 300 if step < many else 0
+        events += [
+            call("cudaLaunchKernel", at + pays + 10, at + pays + 20, correlation=step),
+            kernel(at + pays + 30, at + pays + 1000, correlation=step),
+            nvtx("step", at, at + pays + 1000),
+        ]
+        at += pays + 1000
+    rows = kanalyze.iterations(report(events))
+    assert rows.get_column("kind").to_list() == ["warm-up"] * many + ["steady"] * (400 - many)
 
 
 @pytest.mark.parametrize(("number", "told"), [(1, "Start-up took"), (30, "What came before took")])

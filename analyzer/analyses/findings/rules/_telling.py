@@ -84,9 +84,9 @@ CUDA: Final = "CUDA"
 
 
 def written_with(report: Report, name: str) -> str:
-    """What a kernel is written with: a library, torch.compile, Triton, or CUDA.
+    """What a kernel is written with: a library, torch.compile, CUDA, or most likely Triton.
 
-    In a program of PyTorch a name without a signature is one of Triton's: CUDA C++ has it for ``extern "C"`` alone.
+    In a program of PyTorch most names without a signature are those of Triton: CUDA C++ has them for ``extern "C"``.
     """
     said = decode(name)
     if said.library is not None:

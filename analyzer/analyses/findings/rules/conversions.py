@@ -99,6 +99,11 @@ def _types_of(chosen: Chosen) -> set[str]:
     return {one.output_type or "" for one in said} | {one for each in said for one in each.input_types}
 
 
+def _trains(said: KernelName) -> bool:
+    """Whether a kernel is one of an optimizer, or scales gradients back, as a training does."""
+    return said.family == "optimizer"
+
+
 def _is_half(chosen: Chosen) -> bool:
     """Whether it is float16 that the program computes with, as under autocast, and not bfloat16."""
     return "f16" in (types := _types_of(chosen)) and "bf16" not in types
@@ -147,7 +152,7 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     source, made = (_FLOATS.get(one, one) for one in ((*most.input_types, "")[0], most.output_type or ""))
     to = f"to {made}" + (f" from {source}" if source else "")
     waited, compiled = _waited(report, device, chosen), device.chosen(is_compiled).launches > 0
-    half = _is_half(chosen)
+    half = _is_half(chosen) and not device.chosen(_trains).launches
     weights = "model.half(), or bfloat16 for training" if half else "model.to(torch.bfloat16), for training"
     otherwise = "cast them once" if compiled else "torch.compile(model)"
     around = operator_of(report, chosen.operations(device.device))

@@ -49,12 +49,12 @@ _REMEDIES: Final = {
     "blocks": "Use larger blocks: an SM holds only so many, however small they are",
 }
 
-#: The same for what is not written in CUDA.
+#: The same for what is written in Triton, as it seems, or in CUDA.
 _IN_TRITON: Final = _REMEDIES | {
-    "registers": "Use fewer registers: a smaller block size, or more num_warps",
-    "shared memory": "Use less shared memory: smaller tiles, or fewer num_stages",
-    "warps": "Choose another num_warps, of which a multiple fills the SM",
-    "blocks": "Use more num_warps and larger blocks: an SM holds only so many programs",
+    "registers": "Use fewer registers: smaller blocks; in Triton more num_warps",
+    "shared memory": "Use less shared memory: smaller tiles; in Triton fewer num_stages",
+    "warps": "Choose a block size (in Triton num_warps) of which a multiple fills the SM",
+    "blocks": "Use larger blocks (in Triton num_warps): an SM holds only so many",
 }
 _COMPILED: Final = 'torch.compile(…, mode="max-autotune"), which tries other sizes of blocks'
 _OF_LIBRARY: Final = (

@@ -10,7 +10,6 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import COMPILED, per_iteration, written_with
 from kanalyze.analyses.host._launching_call import calls_of
-from kanalyze.analyses.iterations._launch_line import FILL
 from kanalyze.analyses.iterations._timed_launches import timed_runs
 from kanalyze.analyses.shared.statistics import total
 
@@ -22,8 +21,11 @@ _REMEDY: Final = (
     "(@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1; torch.compile does), or be chosen before "
     "what is recorded; fewer configurations take less time."
 )
-_KEEP: Final = "keep what it chose: @triton.autotune(…, cache_results=True)"
+_KEEP: Final = "if an autotuner's: @triton.autotune(…, cache_results=True)"
 _KEEP_COMPILED: Final = "record a second run: torch.compile keeps on disk what it chose"
+
+#: In place of the number of a process without one.
+_NO_PROCESS: Final = -1
 
 
 def timed_kernels(report: Report) -> list[Finding]:
@@ -55,18 +57,17 @@ def _within(report: Report, runs: pl.DataFrame) -> pl.DataFrame:
     """The operations in scope that were launched in `runs`: device, name, exclusive_ns, run (its start), fill."""
     work = exclusive_operations(report).select("row", "process_id", "device", "name", "exclusive_ns")
     called = calls_of(report, work.get_column("row"), "call_start").to_series()
-    line = work.with_columns(called.alias("at")).drop_nulls("at").sort("at")
-    line = line.join_asof(
-        runs.select("process_id", "end", run="start").sort("run"),
-        left_on="at",
-        right_on="run",
-        by="process_id",
-        coalesce=False,
-        check_sortedness=False,
+    line, begun = (
+        some.with_columns(pl.col("process_id").fill_null(_NO_PROCESS)).sort("at")
+        for some in (
+            work.with_columns(called.alias("at")).drop_nulls("at"),
+            runs.select("process_id", "end", "start", at="start"),
+        )
     )
+    line = line.join_asof(begun, on="at", by="process_id", check_sortedness=False)
     inside = line.filter(pl.col("at") < pl.col("end"))
-    fill = pl.col("name").cast(pl.String).str.contains(FILL).fill_null(value=False)
-    return inside.select("device", "name", "exclusive_ns", "run", fill=fill).sort("device")
+    fill = pl.col("at") == pl.col("start")
+    return inside.select("device", "name", "exclusive_ns", run="start", fill=fill).sort("device")
 
 
 RULES: Final = (timed_kernels,)

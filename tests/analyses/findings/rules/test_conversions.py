@@ -120,6 +120,22 @@ def test_a_compiled_program_is_not_told_to_compile():
     ]
 
 
+@pytest.mark.parametrize(
+    ("more", "to"),
+    [
+        ([], "half precision"),
+        (
+            [kernel(90_000, 90_001, name="void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T)")],
+            "bfloat16",
+        ),
+    ],
+    ids=["inference", "training"],
+)
+def test_weights_of_a_training_are_not_kept_in_float16(more, to):
+    (found,) = recurring_casts(report([*casts(32, DOWN.replace("bfloat16", "float16")), *more]))
+    assert found.action.startswith(f"keep weights in {to}, or ")
+
+
 def test_the_outermost_operator_of_most_casts_is_named():
     events = [
         host("op", "autograd::engine::evaluate_function: ToCopyBackward0", 0, 100),

@@ -1,7 +1,10 @@
 """Kernels that are timed after a fill of the cache: by a benchmark or an autotuner, and never in a training."""
 
+from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,15 +33,23 @@ class Host:
         self.now += 4_000
 
     def records(self):
-        self.events.append(call("cudaEventRecord_v3020", self.now, self.now + 500))
+        self.calls("cudaEventRecord_v3020")
+
+    def calls(self, name):
+        self.events.append(call(name, self.now, self.now + 500))
         self.now += 1_000
 
-    def times(self, name, ns, *, fill=NS, events=(True, True), many=1):
-        self.launches(CLEAR, fill)
+    def clears(self, blocks=1 << 16):
+        self.launches(CLEAR, NS, blocks)
+
+    def times(self, name, ns, *, blocks=1 << 16, events=(True, True), many=1, beside=None):  # noqa: PLR0913
+        self.clears(blocks)
         if events[0]:
             self.records()
         for _ in range(many):
             self.launches(name, ns)
+        if beside is not None:
+            self.calls(beside)
         if events[1]:
             self.records()
 
@@ -63,13 +74,17 @@ def test_a_benchmark_is_told_as_one():
     "keys",
     [
         {"number": 49},
-        {"number": 60, "fill": 4_000},
+        {"number": 60, "blocks": 2_000},
         {"number": 60, "events": (False, True)},
         {"number": 60, "events": (True, False)},
         {"number": 60, "events": (False, False)},
         {"number": 60, "many": 17},
+        {"number": 60, "beside": "cudaStreamWaitEvent_v3020"},
+        {"number": 60, "beside": "cudaEventSynchronize_v3020"},
+        {"number": 60, "beside": "cudaGraphLaunch_v10000"},
+        {"number": 60, "beside": "cudaMemcpyAsync_v3020"},
     ],
-    ids=["few", "small fills", "no event before", "none after", "none", "long"],
+    ids=["few", "small fills", "no event before", "none after", "none", "long", "joined", "waited", "graph", "copy"],
 )
 def test_what_is_no_timing(keys):
     assert timed_kernels(report(timed(**keys).events)) == []
@@ -79,11 +94,36 @@ def test_a_training_that_clears_gradients_and_times_its_steps_is_none():
     host = Host()
     for _ in range(80):
         host.records()
-        host.launches(CLEAR, NS)
+        host.clears()
         host.launches("forward", 20_000)
         host.launches("backward", 20_000)
         host.records()
     assert timed_kernels(report(host.events)) == []
+
+
+def test_memory_that_a_program_of_cuda_sets_clears_no_cache():
+    host = Host()
+    for _ in range(80):
+        host.launches("fill_kernel(float *, int)", NS, 1 << 16)
+        host.records()
+        host.launches("histogram(int *)", 20_000)
+        host.records()
+    assert timed_kernels(report(host.events)) == []
+
+
+def test_a_pause_is_no_part_of_a_run():
+    host = timed(60)
+    host.now += 10_000_000
+    for _ in range(60):
+        host.times("mine", 20_000)
+    lengths = timed_runs(report(host.events)).select(pl.col("end") - pl.col("start")).to_series()
+    assert len(lengths) == 120
+    assert lengths.max() < 20_000
+
+
+def test_of_a_process_without_a_number_no_launch_is_known():
+    of = report([replace(event, process=None) for event in timed(60).events])
+    assert (timed_runs(of).height, timed_kernels(of)) == (0, [])
 
 
 def test_in_a_window_without_any_there_is_nothing_to_say():
@@ -111,7 +151,7 @@ def test_what_an_autotuner_took_is_a_part_of_the_start():
     assert 0 < ended - rows.item(0, "ns") - began < 20_000  # the last run is no longer told from what follows
 
 
-STEPS = st.lists(st.sampled_from(["fill", "fill", "run", "other", "event", "event"]), max_size=30)
+STEPS = st.lists(st.sampled_from(["fill", "fill", "run", "other", "event", "event", "wait"]), max_size=30)
 
 
 @given(STEPS, st.integers(0, 60))
@@ -122,8 +162,12 @@ def test_runs_are_found_one_by_one(steps, more):
     for step in steps:
         if step == "event":
             host.records()
+        elif step == "wait":
+            host.calls("cudaDeviceSynchronize_v3020")
+        elif step == "fill":
+            host.clears()
         else:
-            host.launches(CLEAR if step == "fill" else step, NS)
+            host.launches(step, NS)
     found = timed_runs(report(host.events)).select("start", "end").rows() if host.events else []
     assert found == by_hand(host.events)
 
@@ -132,19 +176,21 @@ def by_hand(events):
     """As :func:`timed_runs`, fill by fill: a list of calls, each with what it launched."""
     names = {event.correlation: event.name for event in events if event.kind == "kernel"}
     calls = [event for event in events if event.kind == "api"]
-    what = [names.get(one.correlation, "event") if one.correlation else "event" for one in calls]
+    kinds = {"cudaEventRecord_v3020": "event", "cudaDeviceSynchronize_v3020": "wait"}
+    what = [kinds.get(one.name) or names[one.correlation] for one in calls]
     fills = [at for at, name in enumerate(what) if name == CLEAR]
     runs = []
     for at, stop in pairwise([*fills, len(calls)]):
-        launches = [place for place in range(at + 1, stop) if what[place] != "event"]
+        launches = [place for place in range(at + 1, stop) if what[place] not in ("event", "wait")]
         if not 1 <= len(launches) <= 16:
             continue
-        before = "event" in what[at + 1 : launches[0]]
-        after = "event" in what[launches[-1] + 1 : stop]
-        if before and after:
-            end = calls[stop].start if stop < len(calls) else calls[launches[-1]].end
-            runs.append((calls[at].start, end))
-    return runs if len(runs) >= 50 else []
+        last = next((place for place in range(launches[-1] + 1, stop) if what[place] == "event"), None)
+        if last is None or "event" not in what[at + 1 : launches[0]] or "wait" in what[at:last]:
+            continue
+        runs.append((calls[at].start, calls[stop].start if stop < len(calls) else None, calls[last].start))
+    far = 3 * median([(1 << 62) if then is None else then - start for start, then, _ in runs] or [0])
+    told = [(start, then if then and then - start <= far else last) for start, then, last in runs]
+    return told if len(told) >= 50 else []
 
 
 @pytest.mark.parametrize(("name", "words"), [("mine", "cache_results"), ("triton_mm", "torch.compile keeps")])
