@@ -39,11 +39,11 @@ _PART: Final = pl.Enum(_PARTS)
 _PIECES: Final[dict[str, DataType | DataTypeClass]] = {"part": _PART, "start": pl.Int64, "end": pl.Int64}
 
 
-#: The whole recording is attributed after so many parts of it, if so much of it is asked for at once, or where it has
-#: no more operations than these: of so few it takes no longer than of a part.
-_APART: Final = 3
-_MUCH: Final = 0.5
+#: The whole recording is attributed where it has no more operations than these: of so few it takes no longer than of a
+#: part; if so large a part of them is asked for, together with the parts before; and after so many parts.
 _FEW: Final = 1 << 15
+_MUCH: Final = 0.5
+_PARTS_MOST: Final = 16
 
 
 class _Attributed(NamedTuple):
@@ -181,16 +181,16 @@ def _known(report: Report, low: int, high: int) -> _Attributed | None:
 def _attributed(report: Report, low: int, high: int) -> _Attributed:
     """The time of each device in scope, attributed at least from `low` to `high`.
 
-    That is all of the recording after a few parts of it, if this is much of it, and where there is little of it: it is
-    never gone through many times.
+    That is all of the recording if this is much of it, also together with the parts before, or after many of these, and
+    where there is little of it: it is never gone through many times.
     """
     found = _known(report, low, high)
     if found is None:
-        kept, edges = attributed(report), [*activity(report).select("start", "end").iter_rows()]
-        recorded = max((end - start for start, end in edges), default=0)
-        few = operations(report).height <= _FEW
-        if few or len(kept) >= _APART or high - low >= _MUCH * recorded:
-            spans = [(low, high), *(one[:2] for one in kept), *edges]
+        kept, begun = attributed(report), operations(report).get_column("start")
+        spans = [(low, high), *((one.low, one.high) for one in kept)]
+        inside = sum(int(begun.is_between(*span).sum()) for span in spans)
+        if len(begun) <= _FEW or inside >= _MUCH * len(begun) or len(spans) > _PARTS_MOST:
+            spans += activity(report).select("start", "end").iter_rows()
             found = _attribute(report, min(start for start, _ in spans), max(end for _, end in spans))
             kept[:] = [found]
         else:
