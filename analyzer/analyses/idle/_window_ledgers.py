@@ -143,7 +143,7 @@ def keep_attributed(report: Report) -> None:
 
 
 def pieces_to_keep(report: Report, splits: Sequence[Split]) -> list[pl.DataFrame]:
-    """What :func:`keep` takes of some idle intervals that were split; nothing unless :func:`keep_attributed` asks."""
+    """Pieces of split idle intervals for :func:`keep`; none unless :func:`keep_attributed` asks for them."""
     return _pieces(report, splits) if _is_to_keep(report) else []
 
 
@@ -172,7 +172,7 @@ def keep(device: IdleDevice, pieces: Sequence[pl.DataFrame]) -> None:
 
 
 def _known(report: Report, low: int, high: int) -> _Attributed | None:
-    """What was attributed that holds a time of all devices in scope; None for nothing."""
+    """Attribution that holds a time of all devices in scope; None if there is none."""
     devices = {*windows(report).get_column("device")}
     kept = (one for one in attributed(report) if one.low <= low and high <= one.high)
     return next((one for one in kept if one.idle.keys() >= devices), None)

@@ -20,7 +20,6 @@ from kanalyze.analyses.iterations._marks import (
 )
 from kanalyze.analyses.ranges._odd import far_from_others, with_changes, with_odd
 from kanalyze.analyses.ranges._warm_up import looked_at, warmed_up
-from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis, once_per_process
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
@@ -117,8 +116,7 @@ def iterations(report: Report) -> pl.DataFrame:
         kernels_ns.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    every = iteration_ledgers(report)
-    found, window, device = TABLE.select(every) if every.height else every, report.scope.window, report.scope.device
+    found, window, device = iteration_ledgers(report), report.scope.window, report.scope.device
     if window is not None and window.start_ns is not None:
         found = found.filter(pl.col("start_ns") + pl.col("dur_ns") > window.start_ns)
     if window is not None and window.end_ns is not None:
@@ -170,7 +168,6 @@ def iteration_ledgers(report: Report) -> pl.DataFrame:
     if rows.is_empty():
         return rows
     known = with_changes(_with_ledgers(report, rows), keys=_KEYS)
-    known = known.with_columns(pl.Series(BUCKETS).gather(known.get_column("most")).alias("cause"))
     other = known.get_column("kind") != STEADY
     reasons = pl.Series("reason", map(_reason, known.filter(other).iter_rows(named=True)), dtype=pl.String)
     none = pl.Series("reason", [None], dtype=pl.String).new_from_index(0, known.height)
@@ -314,7 +311,7 @@ def _reason(row: dict[str, Any]) -> str:
     if row["work"] is not None:
         return f"its work takes the GPU {times(row['work'])} the median"
     reason = f"{times(row['dur_ns'] / max(row['usual_ns'], 1))} the median"
-    reason += f", most in {row['cause']}" if row["cause"] else ""
+    reason += f", most in {row['most']}" if row["most"] else ""
     return f"among the first, {reason}" if row["first"] else reason
 
 

@@ -29,8 +29,7 @@ def far_from_others(values: pl.Expr, usual: pl.Expr, notable: float) -> pl.Expr:
 def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataFrame:
     """Adds `odd` and `cause` to `rows` (dur_ns, warm_up, and a column per bucket), compared within `keys`."""
     told = with_changes(with_odd(rows, keys=keys), keys=keys)
-    names = pl.Series(BUCKETS).gather(told.get_column("most"))
-    return told.with_columns(pl.when("odd").then(names).alias("cause"))
+    return told.with_columns(cause=pl.when("odd").then("most"))
 
 
 def with_odd(rows: pl.DataFrame, *, keys: Sequence[str]) -> pl.DataFrame:
@@ -41,9 +40,10 @@ def with_odd(rows: pl.DataFrame, *, keys: Sequence[str]) -> pl.DataFrame:
 
 
 def with_changes(rows: pl.DataFrame, *, keys: Sequence[str]) -> pl.DataFrame:
-    """Adds `most`: the bucket (its number) that differs most from its median, the way that a row's length does."""
+    """Adds `most`: the bucket that differs most from its median, the way that a row's length does."""
     length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
     sign = pl.when(length > length.filter(usual).median()).then(1).otherwise(-1)
     buckets = [pl.col(f"{name}_ns") for name in BUCKETS]
     changes = [((bucket - bucket.filter(usual).median()) * sign).over(keys) for bucket in buckets]
-    return rows.with_columns(pl.concat_list(changes).list.arg_max().alias("most"))
+    most = rows.select(pl.concat_list(changes).list.arg_max()).to_series()
+    return rows.with_columns(pl.Series(BUCKETS).gather(most).alias("most"))

@@ -416,6 +416,11 @@ def test_a_last_step_that_ends_late_is_no_host_that_runs_ahead():
     assert steady.lengths.to_list() == [110] * (steady.number - 1) + [100]
 
 
+def short_launch(at, number):
+    """A call of 1 ns, and its kernel right after it."""
+    return [call("cudaLaunchKernel", at, at + 1, correlation=number), kernel(at + 2, at + 3, correlation=number)]
+
+
 def marked(pauses, *, mark=20, work=8):
     """Steps of `work` kernels, the first of which lies in the mark, with so long a pause after the mark's end."""
     events, at, number = [], 1_000, 0
@@ -423,10 +428,7 @@ def marked(pauses, *, mark=20, work=8):
         for part in range(work):
             start = at + part if not part else at + mark + part * 2
             number += 1
-            events += [
-                call("cudaLaunchKernel", start, start + 1, correlation=number),
-                kernel(start + 2, start + 3, correlation=number),
-            ]
+            events += short_launch(start, number)
         events.append(nvtx("Optimizer.step#SGD.step", at, at + mark))
         at += mark + pause
     return report(events)
@@ -453,10 +455,7 @@ def test_requests_of_any_size_with_time_between_are_no_marks_alone(rare):
     for length, gap in zip(lengths, gaps, strict=True):
         for start in range(at + 1, at + length - 4, 5):
             number += 1
-            events += [
-                call("cudaLaunchKernel", start, start + 1, correlation=number),
-                kernel(start + 1, start + 3, correlation=number),
-            ]
+            events += short_launch(start, number)
         events.append(nvtx("request", at, at + length))
         at += length + gap
     assert "ends with its mark" not in "".join(kanalyze.iterations(report(events)).get_column("reason").drop_nulls())

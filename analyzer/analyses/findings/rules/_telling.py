@@ -84,7 +84,7 @@ CUDA: Final = "CUDA"
 
 
 def written_with(report: Report, name: str) -> str:
-    """What a kernel is written with: a library, torch.compile, CUDA, or most likely Triton.
+    """Origin of a kernel: a library, torch.compile, CUDA, or most likely Triton.
 
     In a program of PyTorch most names without a signature are those of Triton: CUDA C++ has them for ``extern "C"``.
     """

@@ -100,12 +100,12 @@ def _types_of(chosen: Chosen) -> set[str]:
 
 
 def _trains(said: KernelName) -> bool:
-    """Whether a kernel is one of an optimizer, or scales gradients back, as a training does."""
+    """Whether a kernel is one of a training: of an optimizer, or on lists of gradients as it has."""
     return said.family == "optimizer"
 
 
 def _is_half(chosen: Chosen) -> bool:
-    """Whether it is float16 that the program computes with, as under autocast, and not bfloat16."""
+    """Whether the program computes with float16, as under autocast, and not with bfloat16."""
     return "f16" in (types := _types_of(chosen)) and "bf16" not in types
 
 

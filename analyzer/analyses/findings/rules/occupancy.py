@@ -96,7 +96,7 @@ def low_occupancy(report: Report) -> list[Finding]:
 
 
 def _more_warps(report: Report, name: str, limiter: str) -> str:
-    """What makes more warps of a kernel fit, by what it is written with."""
+    """Remedy for low occupancy of the kernel `name`, by what it is written with."""
     written = written_with(report, name)
     if written == LIBRARY:
         return _OF_LIBRARY[in_pytorch(report)]
@@ -186,9 +186,14 @@ _LARGER: Final = (
 _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")
 
 
+def _of_pytorch(report: Report, name: str) -> bool:
+    """Whether PyTorch, or a library below it, chooses the grid of the kernel `name`."""
+    return in_pytorch(report) and written_with(report, name) in (LIBRARY, COMPILED)
+
+
 def _more_blocks(report: Report, name: str) -> tuple[str, str]:
     """Remedy for a small grid of the kernel `name`: in a line, and as a sentence."""
-    torch = in_pytorch(report) and written_with(report, name) in (LIBRARY, COMPILED)
+    torch = _of_pytorch(report, name)
     if torch and _PER_CHANNEL.search(name):
         remedy = (
             "It runs a block for each channel. Of images in channels_last other kernels normalize, with more blocks: "
@@ -245,7 +250,7 @@ def tail(report: Report) -> list[Finding]:
             f"Make the grid a multiple of what runs at once ({count(room)} blocks), or let each block take several "
             "parts of the work; or run other kernels beside it."
         )
-        torch = in_pytorch(report) and written_with(report, str(top["name"])) in (LIBRARY, COMPILED)
+        torch = _of_pytorch(report, str(top["name"]))
         if torch:
             remedy = "Its grid follows the shapes: try other batch sizes or widths; or run other kernels beside it."
         stake, names = total(shapes, "tail_ns"), (str(top["name"]),)

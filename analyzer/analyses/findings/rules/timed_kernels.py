@@ -24,9 +24,6 @@ _REMEDY: Final = (
 _KEEP: Final = "if an autotuner's: @triton.autotune(…, cache_results=True)"
 _KEEP_COMPILED: Final = "record a second run: torch.compile keeps on disk what it chose"
 
-#: In place of the number of a process without one.
-_NO_PROCESS: Final = -1
-
 
 def timed_kernels(report: Report) -> list[Finding]:
     """One finding per device with such fills, on all of them together."""
@@ -57,13 +54,8 @@ def _within(report: Report, runs: pl.DataFrame) -> pl.DataFrame:
     """The operations in scope that were launched in `runs`: device, name, exclusive_ns, run (its start), fill."""
     work = exclusive_operations(report).select("row", "process_id", "device", "name", "exclusive_ns")
     called = calls_of(report, work.get_column("row"), "call_start").to_series()
-    line, begun = (
-        some.with_columns(pl.col("process_id").fill_null(_NO_PROCESS)).sort("at")
-        for some in (
-            work.with_columns(called.alias("at")).drop_nulls("at"),
-            runs.select("process_id", "end", "start", at="start"),
-        )
-    )
+    line = work.with_columns(called.alias("at")).drop_nulls("at").sort("at")
+    begun = runs.select("process_id", "end", "start", at="start").sort("at")
     line = line.join_asof(begun, on="at", by="process_id", check_sortedness=False)
     inside = line.filter(pl.col("at") < pl.col("end"))
     fill = pl.col("at") == pl.col("start")
