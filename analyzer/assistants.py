@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from kanalyze import outlets
 from kanalyze.errors import OutputError
+from kanalyze.machinery.parents import PARENT
+from kanalyze.machinery.processors import processors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +33,16 @@ _OURS: Final = "From kanalyze itself, of no report."
 
 #: Files and folders of a report that are looked at for links out of the roots.
 _MOST_ENTRIES: Final = 100_000
+
+#: What the server writes before an error, such as "Error executing tool summarize: ", and a line's end.
+_AROUND_BYTES: Final = 64
+
+#: The longest words that a command is given, each and together, in bytes; systems refuse more than 128 KiB each.
+_LONGEST_BYTES: Final = 4096
+_MOST_BYTES: Final = 65_536
+
+#: Most commands that run at once; others wait for their turn, in order.
+_AT_ONCE: Final = 4
 
 _INSTRUCTIONS: Final = (
     "Reads GPU profiles (Nsight Systems, Nsight Compute, torch.profiler), and changes nothing. Begin with `summarize`: "
@@ -60,7 +72,8 @@ class Desk:
         """Answer of reports within `roots`, in at most `limit` bytes each."""
         self._roots = [root.resolve() for root in roots]
         self._limit = limit
-        self._failed: type[Exception] = import_module("mcp.server.mcpserver.exceptions").ToolError
+        self._tool_error: type[Exception] = import_module("mcp.server.mcpserver.exceptions").ToolError
+        self._turns = import_module("anyio").CapacityLimiter(min(_AT_ONCE, processors()))
 
     async def summarize(
         self, report: str, window: str | None = None, device: int | None = None, process: int | None = None
@@ -123,6 +136,7 @@ class Desk:
             device: One GPU.
             process: One process.
         """
+        self._refuse_words([*base, *new])
         options = [f"--base={self._within(one)}" for one in base] + Where(window, device, process).options()
         return await self._answer(["compare", "--format=json", *options, "--", *map(self._within, new)])
 
@@ -159,6 +173,7 @@ class Desk:
         Raises:
             ToolError: It does not, or there is none.
         """
+        self._refuse_words([text])
         given = Path(text)
         try:
             candidates = (
@@ -194,21 +209,39 @@ class Desk:
                 raise self._failed(f"{str(path)!r} has too many files.\nGive a report or a capture in it.")
         return None
 
+    def _failed(self, text: str) -> Exception:
+        return self._tool_error(_cut_text(text, self._limit - _AROUND_BYTES))
+
+    def _refuse_words(self, words: Sequence[str]) -> None:
+        """Refuses what no command can be given.
+
+        Raises:
+            ToolError: A word, or all of them, are too long, or hold what is no text.
+        """
+        sizes = [len(word.encode("utf-8", "replace")) for word in words]
+        if any("\0" in word for word in words):
+            raise self._failed("An argument holds the character NUL, which no command can be given.\nLeave it out.")
+        if max(sizes, default=0) > _LONGEST_BYTES or sum(sizes) > _MOST_BYTES:
+            most = f"{_LONGEST_BYTES:,} bytes, or all of them more than {_MOST_BYTES:,}"
+            raise self._failed(f"An argument has more than {most}.\nGive fewer or shorter ones.")
+
     async def _answer(self, arguments: list[str], notice: str = _DATA) -> str:
         """What a command prints, as JSON object with a notice, and what it said beside that.
 
         Raises:
             ToolError: The command failed; with its remedy.
         """
-        anyio = import_module("anyio")
+        self._refuse_words(arguments)
         command = [sys.executable, "-m", "kanalyze", *arguments]
-        environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
-        ran = await anyio.run_process(
-            command, check=False, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
-        )
+        environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1", PARENT: str(os.getpid())}
+        async with self._turns:
+            ran = await import_module("anyio").run_process(
+                command, check=False, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+            )
         said = ran.stderr.decode("utf-8", "replace").strip()
         if ran.returncode:
-            told = _cut_text(outlets.lines(said), self._limit - len(_NAMES)) or f"ended with status {ran.returncode}."
+            room = self._limit - _AROUND_BYTES - len(_NAMES) - 1
+            told = _cut_text(outlets.lines(said), room) or f"ended with status {ran.returncode}."
             raise self._failed(f"{told}\n{_NAMES}")
         return bounded(_parsed(ran.stdout.decode("utf-8", "replace")), said, self._limit, notice)
 
@@ -236,6 +269,8 @@ def serve(roots: Sequence[Path], limit: int) -> None:
     server = server_of("kanalyze", instructions=_INSTRUCTIONS + where, log_level="ERROR")
     for tool in (desk.summarize, desk.show, desk.compare, desk.explain, desk.source, desk.tables):
         server.add_tool(tool, annotations=hints, structured_output=False)
+    call = server.call_tool
+    server.call_tool = lambda name, *rest: call(name[:_AROUND_BYTES], *rest)  # an error repeats the name
     server.run("stdio")
 
 
@@ -294,4 +329,6 @@ def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON
 
 
 def _cut_text(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: max(most - 1, 0)] + "…"
+    """As much of a text as has `most` bytes."""
+    data = text.encode("utf-8", "replace")
+    return text if len(data) <= most else data[: max(most - len("…".encode()), 0)].decode("utf-8", "ignore") + "…"

@@ -259,7 +259,7 @@ def dumped(digests: Sequence[Digest]) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
         head = {"baseline": VERSION, "runs": [asdict(one.about) for one in digests]}
-        _add(archive, _HEAD, json.dumps(head, indent=1, ensure_ascii=False).encode())
+        _add(archive, _HEAD, json.dumps(head, indent=1, ensure_ascii=False).encode(errors="backslashreplace"))
         for name in TABLES:
             parts = [
                 getattr(one, name).with_columns(run=pl.lit(number, dtype=pl.Int32))

@@ -10,7 +10,7 @@ import errno
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from kanalyze import outlets
-from kanalyze.recording import again
+from kanalyze.tools import TIMED, again
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -339,7 +339,7 @@ class IncomparableError(KanalyzeError):
         """Error: no rank is on both sides."""
         return cls(
             f"Base has the ranks {', '.join(map(str, base))}, new {', '.join(map(str, new))}.",
-            "Give reports of the same ranks.",
+            "Give reports of the same ranks; one of each is compared with --allow ranks (other_ranks=True in Python).",
         )
 
 
@@ -417,9 +417,9 @@ class SqlError(KanalyzeError):
     slug = "bad-sql"
 
     @classmethod
-    def of(cls, said: str) -> SqlError:
-        """Error: polars refuses the statement and `said` why."""
-        return cls(f"SQL: {said}.", "`kanalyze tables TABLE` has a table's columns; docs/sql.md has examples.")
+    def of(cls, why: str, remedy: str = "") -> SqlError:
+        """Error: the statement has no answer, and `why` says so."""
+        return cls(f"SQL: {why}.", remedy or "`kanalyze tables TABLE` has a table's columns; docs/sql.md has examples.")
 
 
 class OutputError(KanalyzeError):
@@ -454,7 +454,7 @@ class CannotTellError(KanalyzeError):
     slug = "cannot-tell"
 
     @classmethod
-    def without(cls, table: str, path: Path, missing: Iterable[str], tool: str = "nsys") -> CannotTellError:
+    def without(cls, table: str, path: Path, missing: Iterable[str], tool: str = "") -> CannotTellError:
         """Error: `table` cannot be computed, as the report of `tool` at `path` has no events of the kinds `missing`."""
         kinds = list(missing)
         return cls(
@@ -468,7 +468,7 @@ class CannotTellError(KanalyzeError):
         return cls(
             f"{path}: cannot tell {table}, because ncu measures kernels one by one, each run again and again: when "
             "they ran in the program is not in its report.",
-            "Give a report of nsys or torch.profiler for that; of this one, "
+            f"Give a report of {TIMED} for that; of this one, "
             f"`{outlets.command('kanalyze', 'show', 'counters', path)}` tells most.",
         )
 
@@ -506,7 +506,7 @@ class CannotTellError(KanalyzeError):
         """Error: `table` needs a report with a timeline, and none of `paths` has one."""
         return cls(
             f"{', '.join(map(str, paths))}: cannot tell {table}, because no report gives the time of the program.",
-            "Give a report of nsys or torch.profiler of the same program with it, or a folder of `kanalyze collect`.",
+            f"Give a report of {TIMED} of the same program with it, or a folder of `kanalyze collect`.",
         )
 
 

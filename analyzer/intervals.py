@@ -64,6 +64,17 @@ def clip(intervals: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
     return _real(intervals.with_columns(pl.col("start", "end").clip(start, end)) if outside else intervals)
 
 
+def overlapping(
+    events: pl.DataFrame, sides: tuple[int | None, int | None], start: str = "start", end: str | pl.Expr = "end"
+) -> pl.DataFrame:
+    """The `events` that overlap ``[low, high)``, not clipped, and those without duration inside it; None is open."""
+    low, high = sides
+    until = pl.col(end) if isinstance(end, str) else end
+    if low is not None:
+        events = events.filter((until > low) | (pl.col(start) == low))
+    return events if high is None else events.filter(pl.col(start) < high)
+
+
 def cut(intervals: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """Intersects each interval with `spans`, a span set: one row per piece, other columns stay."""
     if spans.is_empty() or intervals.is_empty():

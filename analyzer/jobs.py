@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import outlets
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._rank_path import rank_path
@@ -17,10 +18,12 @@ from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder
 from kanalyze.readers.capture.runs import runs_of
+from kanalyze.readers.shared.archives import unpacked
 from kanalyze.readers.torch.decode.text import is_trace
 from kanalyze.reduction import LATER, TABLES
 from kanalyze.reduction_files import load_each, origin_of, reductions_at
 from kanalyze.report import Report
+from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from kanalyze.reduction import Reduction
 
 #: The tools that record ranks; of a job that several recorded, the one with most reports is read, then the first here.
-_TOOLS: Final = ("torch", "nsys")
+_TOOLS: Final = sorted((one for one in TOOLS if one.timed), key=lambda one: not one.ranked)
 
 
 class Asked(NamedTuple):
@@ -69,7 +72,12 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
     except NoJobError:
         raise (failed[0] if failed else NoJobError.empty()) from None
     names = tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)
-    return replace(made, paths=names)
+    beside = sum(_beside(one, asked) for one in given if not isinstance(one, Report))
+    doubts = (("reports of another tool", beside, _BESIDE),) if beside else ()
+    return replace(made, paths=names, doubts=made.doubts + doubts)
+
+
+_BESIDE: Final = "they are left out: of a job the reports of the tool with most of them are read; give these alone"
 
 
 class _Found:
@@ -114,7 +122,7 @@ def of_ranks(opened: Sequence[Report]) -> bool:
     for one in opened:
         work = device_operations(one).filter(pl.col("bucket") == "communication")
         origin = one.meta.origin_unix_ns
-        if origin is None or not one.meta.tool.startswith("nsys"):
+        if origin is None or one.meta.recorder.ranked:
             return False
         times.append(work.select(pl.col("start").min() + origin, pl.col("end").max() + origin))
     return len(times) > 1 and _communicate_at_once(pl.concat(times))
@@ -130,10 +138,10 @@ def reports_of_one_tool(opened: Sequence[Report]) -> list[Report]:
     """Those of open reports that can be of ranks, of the tool that wrote most of them."""
     by_tool: dict[str, list[Report]] = {}
     for one in opened:
-        tool = one.meta.tool.partition(".")[0]
-        if one.meta.rank is not None or tool.startswith(_TOOLS[1]):
-            by_tool.setdefault(tool, []).append(one)
-    return max(by_tool.values(), key=lambda ones: (len(ones), ones[0].meta.tool.startswith(_TOOLS[0])), default=[])
+        tool = one.meta.recorder
+        if one.meta.rank is not None or (tool.timed and not tool.ranked):
+            by_tool.setdefault(tool.name, []).append(one)
+    return max(by_tool.values(), key=lambda ones: (len(ones), ones[0].meta.recorder.ranked), default=[])
 
 
 def path_of_ranks(given: Sequence[Path], asked: Asked) -> pl.DataFrame:
@@ -160,7 +168,7 @@ def ranks_by_report(found: Job) -> dict[str, int]:
     of their ranks tell.
     """
     alone = found.ranks.filter(pl.col("rank").n_unique().over("report") == 1)
-    numbered = ~pl.col("tool").str.starts_with(_TOOLS[1])
+    numbered = ~pl.col("tool").is_in([one.name for one in _TOOLS if not one.ranked])
     communicates = pl.when(pl.col("communication_ns") > 0)
     times = alone.filter(~numbered).select(start=communicates.then("start_ns"), end=communicates.then("end_ns"))
     if not _communicate_at_once(times):
@@ -177,7 +185,7 @@ def reports_of_ranks(
     """
     missing, known = {*wanted}, ranks_by_report(found)
     for one in given:
-        if isinstance(one, Report) and (rank := known.get(str(one.meta.path))) in missing:
+        if isinstance(one, Report) and (rank := known.get(outlets.name(one.meta.path))) in missing:
             missing.remove(rank)
             yield rank, one
     for run in (run for path in given if not isinstance(path, Report) for run in runs_at(path, asked)):
@@ -185,7 +193,7 @@ def reports_of_ranks(
             break
         # what cannot be read was told when the job was put together
         with suppress(KanalyzeError), run.opened() as report:
-            rank = known.get(str(report.meta.path))
+            rank = known.get(outlets.name(report.meta.path))
             if rank is not None and rank in missing:
                 missing.remove(rank)
                 yield rank, report
@@ -231,8 +239,21 @@ def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[R
 
 def runs_of_ranks(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
     """The reports of ranks at a path, unopened: of a capture those of its first run, of several tools those of one."""
+    return _of_one_tool(_first_runs(path, progress, cache=cache))
+
+
+def _first_runs(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
     runs = runs_of(path, progress, cache=cache)
-    return _of_one_tool([run for run in runs if run.number == 1] if accepts(path, b"") else runs)
+    return [run for run in runs if run.number == 1] if accepts(unpacked(path), b"") else runs
+
+
+def _beside(path: Path, asked: Asked) -> int:
+    """How many reports of ranks at a path are left out, since another tool recorded more of them."""
+    if reductions_at(path):
+        return 0
+    runs = _first_runs(path, None, cache=asked.cache)
+    every, kept = ({run.file for run in some if tool_of(run.tool) in _TOOLS} for some in (runs, _of_one_tool(runs)))
+    return len(every - kept)
 
 
 def _of_one_tool(runs: Sequence[Run]) -> list[Run]:
@@ -240,11 +261,11 @@ def _of_one_tool(runs: Sequence[Run]) -> list[Run]:
 
     Beside reports of nsys, JSON that is no trace counts as none, and is kept to be named when it is opened.
     """
-    by_tool = {tool: [run for run in runs if run.tool == tool] for tool in _TOOLS}
-    foreign = [run for run in by_tool["torch"] if by_tool["nsys"] and not _is_trace(run.file)]
-    by_tool["torch"] = [run for run in by_tool["torch"] if run not in foreign]
-    known = max(_TOOLS, key=lambda tool: (len(by_tool[tool]), -_TOOLS.index(tool)))
-    return [*by_tool[known], *foreign] or [*runs]
+    by_tool = [[run for run in runs if run.tool == tool.short] for tool in _TOOLS]
+    traces, others = by_tool[0], by_tool[1:]
+    foreign = [run for run in traces if any(others) and not _is_trace(run.file)]
+    known = max([run for run in traces if run not in foreign], *others, key=len)  # the first of the longest
+    return [*known, *foreign] or [*runs]
 
 
 def _is_trace(file: Path) -> bool:

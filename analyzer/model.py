@@ -13,6 +13,7 @@ import polars as pl
 from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, RULE_RESULTS, SOURCE_FILES, SYMBOLS
 from kanalyze.sample_model import SAMPLE_TABLES
 from kanalyze.schema import Column, Table
+from kanalyze.tools import NAMES, recorders
 
 #: All kinds of events, in the order of their event ids.
 KINDS: Final = (
@@ -69,7 +70,7 @@ EVENTS = Table(
         ),
     ),
     purpose="all that has a start and a duration",
-    tools=("nsys", "torch", "ncu"),
+    tools=NAMES,
 )
 
 LAUNCH_SHAPE: Final = (
@@ -112,7 +113,7 @@ KERNEL_CONFIG = Table(
     ),
     purpose="grid, block, registers, memory of each launch",
     telling=("event_id", "grid_x", "block_x", "registers_per_thread", "dynamic_shared_bytes"),
-    tools=("nsys", "torch", "ncu"),
+    tools=NAMES,
 )
 
 COPY_DETAIL = Table(
@@ -186,7 +187,7 @@ EVENT_RECORDS = Table(
         Column("record_id", pl.Int64, "This recording, as in `sync_detail`.", nullable=True),
     ),
     purpose="CUDA events recorded into streams",
-    tools=("nsys",),
+    tools=recorders("event_records"),
 )
 
 #: Stream types by implicit synchronisation: null and blocking streams of a context wait for each other.
@@ -209,7 +210,7 @@ STREAMS = Table(
         Column("name", pl.String, "The name that the program gave it through NVTX.", nullable=True),
     ),
     purpose="streams, and whether they wait for the default",
-    tools=("nsys",),
+    tools=recorders("streams"),
 )
 
 FAULT_DETAIL = Table(
@@ -227,7 +228,7 @@ FAULT_DETAIL = Table(
         Column("source_line", pl.Int64, "Its line there.", nullable=True),
     ),
     purpose="where each page fault happened",
-    tools=("nsys",),
+    tools=recorders("fault"),
 )
 
 MEMORY_DETAIL = Table(
@@ -274,7 +275,7 @@ OP_DETAIL = Table(
         Column("input_strides", pl.Categorical, "Strides of its inputs, a JSON list as recorded.", nullable=True),
     ),
     purpose="ids, shapes and types of each operator call",
-    tools=("torch",),
+    tools=recorders("op"),
 )
 
 COLLECTIVE_DETAIL = Table(
@@ -301,7 +302,7 @@ COLLECTIVE_DETAIL = Table(
         Column("comms_id", pl.String, "What the tool calls it on all ranks.", nullable=True),
     ),
     purpose="bytes and ranks of each collective",
-    tools=("torch",),
+    tools=recorders("collective_detail"),
 )
 
 COMMUNICATOR_CALLS = Table(
@@ -322,7 +323,7 @@ COMMUNICATOR_CALLS = Table(
         Column("rank", pl.Int64, "The rank in the communicator, where it is made or destroyed.", nullable=True),
     ),
     purpose="communicators and sizes of calls of NCCL",
-    tools=("nsys",),
+    tools=recorders("communicator_calls"),
 )
 
 GRAPH_DETAIL = Table(
@@ -334,7 +335,7 @@ GRAPH_DETAIL = Table(
         Column("graph_exec_id", pl.Int64, "The executable graph.", nullable=True),
     ),
     purpose="the graph of each launch that was traced whole",
-    tools=("nsys",),
+    tools=recorders("graphs"),
 )
 
 GRAPH_NODES = Table(
@@ -348,7 +349,7 @@ GRAPH_NODES = Table(
         Column("original_node_id", pl.Int64, "The node of that graph.", nullable=True),
     ),
     purpose="nodes of CUDA graphs, and what made them",
-    tools=("nsys",),
+    tools=recorders("graphs"),
 )
 
 DEVICES = Table(
@@ -377,7 +378,7 @@ DEVICES = Table(
         Column("threads_per_warp", pl.Int64, "Threads of a warp.", nullable=True),
     ),
     purpose="GPUs and their limits",
-    tools=("nsys", "torch", "ncu"),
+    tools=NAMES,
 )
 
 PROCESSES = Table(
@@ -390,7 +391,7 @@ PROCESSES = Table(
         Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
     ),
     purpose="processes and the GPUs that they see",
-    tools=("nsys", "torch", "ncu"),
+    tools=NAMES,
 )
 
 COMPILED_KERNELS = Table(

@@ -30,7 +30,7 @@ from kanalyze.renderers.formats import html
 from kanalyze.renderers.report_file import document
 from kanalyze.report import Report
 from kanalyze.schema import COLUMNS
-from kanalyze.units import parse_rate, parse_time_ns
+from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -371,12 +371,12 @@ def whatif(  # noqa: PLR0913 - the options of the command
     Raises:
         CannotTellError: The report has no operations with times.
         UnknownNameError: A pattern matches nothing.
-        ValueError: A factor is not above 0, or a bandwidth or time is none.
+        ValueError: A factor is below 0.001, or a bandwidth or time is none.
     """
     _refuse_others("whatif", (report,), several=False)
     factors, left_out = dict(faster or {}), tuple(without)
-    if not all(math.isfinite(factor) and factor > 0 for factor in factors.values()):
-        raise ValueError(f"factors of faster are above 0, not {factors!r}")
+    if not all(SLOWEST <= factor < math.inf for factor in factors.values()):
+        raise ValueError(f"factors of faster are above 0, at least {SLOWEST}, not {factors!r}")
     if unknown := {*left_out} - {*_changes.WITHOUT}:
         raise ValueError(f"without is of {', '.join(_changes.WITHOUT)}, not {', '.join(sorted(unknown))}")
     rate, took = (
@@ -449,6 +449,7 @@ def compare(  # noqa: PLR0913 - the options of the command
     process: int | None = None,
     least_effect: float = _pair.Limits().least_effect,
     floor: float | None = None,
+    other_ranks: bool = False,
 ) -> NotebookComparison:
     """Compares two sides of runs: faster or slower, by how much, where the difference went, and how sure that is.
 
@@ -463,6 +464,7 @@ def compare(  # noqa: PLR0913 - the options of the command
         least_effect: The least change that counts, as a part of the time.
         floor: The part by which two runs of the same program differ, as ``kanalyze compare --noise`` measures it;
             judges one run a side.
+        other_ranks: Whether one rank of base may be compared with another one of new.
 
     Raises:
         IncomparableError: A side is empty, or they have no tool, rank or step in common.
@@ -474,7 +476,7 @@ def compare(  # noqa: PLR0913 - the options of the command
     if floor is not None and not 0 <= floor < math.inf:
         raise ValueError(f"floor is a part of the time, such as 0.01, not {floor!r}")
     where: Where = {"window": window, "device": device, "process": process}
-    asked = sides.Asked(where, limits=_pair.Limits(least_effect=least_effect, floor=floor))
+    asked = sides.Asked(where, limits=_pair.Limits(least_effect=least_effect, floor=floor), other_ranks=other_ranks)
     found = sides.comparison(_side("base", base), _side("new", new), asked)
     others: dict[str, _comparison.Comparison] = {tool: _compared_well(one) for tool, one in found.others.items()}
     return _compared_well(replace(found, others=others))

@@ -12,6 +12,7 @@ program. Every text is escaped for its format by a function here:
 :func:`json`               a value as JSON: exact, with what could reach a terminal as ``\u009b``
 :func:`picture`            a text that matplotlib draws
 :func:`spreadsheet`        a column of CSV for a spreadsheet, which must run none of it
+:func:`name`               the path of a file, as tables and files of ours hold it
 :func:`command`            words as a line to paste into a shell: exact, and none of them active
 =========================  =============================================================================
 """
@@ -84,6 +85,11 @@ def short(text: str) -> str:
     """Like :func:`line`, and truncated to the longest text on a page."""
     plain = line(text[: LONGEST + 1])
     return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
+
+
+def name(path: object) -> str:
+    """A file's path as text that every format can hold: bytes of it that are no UTF-8 are escaped."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def command(*words: object) -> str:

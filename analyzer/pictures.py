@@ -12,8 +12,7 @@ from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.file_page import FilePage
 from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.slices.slices import of_ranks, slices
-from kanalyze.analyses.timeline._ranks import on_one_clock
-from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.analyses.timeline._tracks import on_one_clock, timeline
 from kanalyze.digest import SUFFIX
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report

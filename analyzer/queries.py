@@ -7,6 +7,7 @@ the statement is asked again. Texts are plain strings in it, not categories, so 
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, Unpack
 
 import polars as pl
@@ -18,18 +19,19 @@ from kanalyze.report import Report
 from kanalyze.sample_model import SAMPLE_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from kanalyze.report import Where
 
 #: What polars says of a table that it does not know; tests hold it.
 _UNKNOWN: Final = re.compile(r"relation '(.*)' was not found", re.DOTALL)
 
-#: What is no part of a statement's words: texts and comments.
-_APART: Final = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
+#: How the names of polars' functions begin that open files or addresses; no column's name does, which tests hold.
+_OPENS: Final = re.compile(r"(?<![A-Za-z_])(rea)d_", re.IGNORECASE | re.ASCII)
 
-#: Functions of polars' SQL that open files or addresses, which a question about a report has no need of.
-_OPENS: Final = re.compile(r"\bread_\w+\"?\s*\(", re.IGNORECASE)
+#: What polars says of a function after FROM that it does not have; tests hold it.
+_NO_FUNCTION: Final = re.compile(r"'(.*)' is not a supported table function", re.DOTALL)
 
 
 def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where]) -> pl.DataFrame:
@@ -68,8 +70,14 @@ def _rows(report: Report, name: str, where: Where) -> pl.DataFrame:
     return found if other is None else catalog.make(other.narrow(**where), name)
 
 
-def answer(statement: str, make: Callable[[str], pl.DataFrame]) -> pl.DataFrame:
+def answer(
+    statement: str,
+    make: Callable[[str], pl.DataFrame],
+    bounded: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> pl.DataFrame:
     """The answer to a statement over tables that `make` gives by name; it is asked for those alone that are named.
+
+    Polars works within `bounded`, where it may have less than `make`; it does not open files there for itself either.
 
     Raises:
         UnknownNameError: There is no such table.
@@ -77,21 +85,44 @@ def answer(statement: str, make: Callable[[str], pl.DataFrame]) -> pl.DataFrame:
     """
     if statement.strip().rstrip(";").split() == ["SHOW", "TABLES"]:
         return pl.DataFrame({"name": catalog.every_name()})
-    if found := _OPENS.search(_APART.sub(" ", statement)):
-        function = found[0].rstrip(' ("\n\t')
-        raise SqlError.of(f"{function} opens a file, and a statement sees the tables of the reports alone")
-    context, made = pl.SQLContext(), set[str]()
+    made: dict[str, pl.DataFrame] = {}
+    pl.DataFrame().lazy().collect()  # begins what polars holds open
     while True:
         try:
-            return context.execute(statement).collect()
+            with bounded():
+                _refuse_functions(statement, made)
+                return pl.SQLContext(made).execute(statement).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             missing = _UNKNOWN.fullmatch(str(error).partition("\n\nResolved plan")[0])
             if missing is None or missing[1] in made:
                 raise refused(error) from error
             name = missing[1]
         catalog.table(name)  # raises where there is none
-        context.register(name, _plain(make(name)))
-        made.add(name)
+        made[name] = _plain(make(name))
+
+
+def _refuse_functions(statement: str, made: Mapping[str, pl.DataFrame]) -> None:
+    """Refuses functions that open files, as polars itself parses the statement, however they are spelt.
+
+    Polars plans the statement with their names misspelt, and says which of them it does not have. What else it says of
+    that statement it would say of the true one, and no file is opened.
+
+    Raises:
+        SqlError: The statement calls such a function.
+        PolarsError: It cannot be planned for another reason.
+    """
+    if not _OPENS.search(statement):
+        return
+    try:
+        pl.SQLContext(made).execute(_OPENS.sub(r"\1q_", statement)).explain()  # plans all of it
+    except pl.exceptions.PolarsError as error:
+        said = re.sub(r"(rea)q_", r"\1d_", str(error), flags=re.IGNORECASE)
+        if function := _NO_FUNCTION.search(said):
+            raise SqlError.of(
+                f"{function[1]} opens a file or an address, and a statement sees the tables of the reports alone",
+                "Take a table of the reports; `SHOW TABLES` lists them.",
+            ) from error
+        raise type(error)(said) from error
 
 
 def refused(error: BaseException) -> SqlError:

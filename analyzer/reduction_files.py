@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import socket
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError, UnreadableReportError
+from kanalyze.machinery.unfinished import unfinished
 from kanalyze.reduction import TABLES, VERSION, Reduction
+from kanalyze.regular_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -33,7 +34,7 @@ SUFFIX: Final = ".reduced"
 MANIFEST: Final = "kanalyze-reduction.json"
 
 #: How the name of a folder begins that is being written, and when that of a killed program is removed.
-_UNFINISHED: Final = ".reducing-"
+_UNFINISHED: Final = "reducing"
 _FORGOTTEN_S: Final = 24 * 3600
 
 #: So many bytes of both ends of a file tell it from another of its name, size and time.
@@ -89,7 +90,7 @@ def origin_of(path: Path) -> Origin:
         UnreadableReportError: The system refuses it.
     """
     try:
-        place = path.resolve()
+        place = Path(os.path.realpath(path))
         files = sorted(one for one in place.rglob("*") if one.is_file()) if place.is_dir() else [place]
         found = [(str(one.relative_to(place)), one.stat(), _ends(one)) for one in files]
     except FileNotFoundError:
@@ -112,7 +113,7 @@ def origin_of_address(address: str, size_bytes: int, mtime_ns: int, tag: str) ->
 
 
 def _ends(file: Path) -> str:
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         first = opened.read(_END_BYTES)
         opened.seek(max(0, file.stat().st_size - _END_BYTES))
         return _hashed(first + opened.read(_END_BYTES))
@@ -148,11 +149,8 @@ def write(made: Packed, out: Path) -> Path:
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=out))
-        try:
+        with unfinished(out / _UNFINISHED, folder=True) as scratch:
             place = _placed(made, scratch, out / made.origin.folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
         for old in _superseded(made, out):
             _discard(old)
     except OSError as error:
@@ -194,15 +192,13 @@ def _superseded(made: Packed, out: Path) -> Iterator[Path]:
 
 def _discard(folder: Path) -> None:
     """Removes a reduction so that no reader sees half of it."""
-    gone = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
-    with suppress(OSError):  # another process was quicker
+    with unfinished(folder.parent / _UNFINISHED, folder=True) as gone, suppress(OSError):  # another process was quicker
         folder.rename(gone / "old")
-    shutil.rmtree(gone, ignore_errors=True)
 
 
 def clear_forgotten(out: Path) -> None:
     """Removes what killed programs left unfinished a day ago or earlier."""
-    for left in out.glob(f"{_UNFINISHED}*"):
+    for left in out.glob(f".{_UNFINISHED}*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
                 shutil.rmtree(left, ignore_errors=True)
@@ -365,7 +361,7 @@ def _bytes(folder: Path, name: str, most: object) -> bytes:
     if type(most) is not int or most < 0:
         raise BadReductionError.damaged(folder, f"{MANIFEST} is not what was written")
     try:
-        with (folder / name).open("rb") as file:
+        with open_regular(folder / name) as file:
             return file.read(most + 1)
     except FileNotFoundError:
         raise BadReductionError.damaged(folder, f"{name} is missing") from None

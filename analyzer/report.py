@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
@@ -10,16 +9,18 @@ from weakref import WeakValueDictionary
 
 import polars as pl
 
-from kanalyze import exact, named_ranges
+from kanalyze import exact, intervals, named_ranges
 from kanalyze.errors import BadWindowError, DamagedReportError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
 from kanalyze.source import KINDS_KEY, Kept, PartedSource
+from kanalyze.tools import Tool, tool_of
 from kanalyze.window import Scope, Window, lasting, relative
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from kanalyze.errors import KanalyzeError
     from kanalyze.schema import Table
     from kanalyze.source import Source
     from kanalyze.turns import Turn
@@ -37,20 +38,12 @@ _SINGLE: Final = {
     "memory_detail": ("pool_size_bytes", "pool_used_bytes"),
 }
 
-#: Tools whose clock does not start with the recording: clock of the machine, or Unix epoch.
-_OTHER_CLOCKS: Final = ("torch.profiler",)
-
 #: The name of the steady part as a window, and the module that finds windows by iterations.
 STEADY: Final = "steady"
 _ITERATIONS: Final = "kanalyze.analyses.iterations._window_names"
 
 #: Cache key of a kind's events.
 _EVENTS_OF: Final = "{} events"
-
-
-def _cache_key(name: str) -> str:
-    """The cache key of a kind of events or of a table."""
-    return _EVENTS_OF.format(name) if name in KINDS else name
 
 
 @dataclass(frozen=True)
@@ -74,6 +67,7 @@ class Meta:
             everything.
         selective: Whether ncu measured only a subset of the launches; None if its command is unknown.
         turn: The place among the runs of an interleaved collection; only where a report is opened as one of its runs.
+        wsl: Whether the program ran in the Windows Subsystem for Linux, by the system's own names.
     """
 
     path: Path
@@ -91,11 +85,17 @@ class Meta:
     partial: bool = False
     selective: bool | None = None
     turn: Turn | None = None
+    wsl: bool = False
+
+    @property
+    def recorder(self) -> Tool:
+        """What the tool's reports are like."""
+        return tool_of(self.tool)
 
     @property
     def timeless(self) -> bool:
         """Whether kernels have durations but no time stamps: ncu replays each of them alone."""
-        return self.tool == "ncu"
+        return self.recorder.counts
 
 
 class Where(TypedDict, total=False):
@@ -195,17 +195,11 @@ class Report:
 
     def seen(self, kind: str) -> pl.DataFrame:
         """Events of one kind in scope: filtered by process and device, overlapping the window, not clipped."""
-        frame, window = self.kind(kind), self.scope.window
+        frame = self.kind(kind)
         if self.scope.device is not None and kind in DEVICE_KINDS:
             frame = frame.filter(pl.col("device") == self.scope.device)
-        if window is None:
-            return frame
         end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-        if window.start_ns is not None:
-            frame = frame.filter((end > window.start_ns) | (pl.col("start_ns") == window.start_ns))
-        if window.end_ns is not None:
-            frame = frame.filter(pl.col("start_ns") < window.end_ns)
-        return frame
+        return intervals.overlapping(frame, self.scope.sides, "start_ns", end)
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of :data:`kanalyze.model.READER_TABLES`; `events` concatenates all kinds."""
@@ -222,8 +216,8 @@ class Report:
         Of a large table not more than a part is in memory where the reader can do so; rows are then in no set order.
         """
         if isinstance(self.source, PartedSource) and not self._kept.has(name):
-            self._kept.used_in_parts(name)
-            return self.source.mapped(name, transform)
+            with self._kept.noted(name):
+                return self.source.mapped(name, transform)
         return transform(self.table(name))
 
     def first(self, name: str, count: int) -> pl.DataFrame:
@@ -273,7 +267,9 @@ class Report:
         if window is None and device is None and process is None:
             return self
         if device is not None and device not in (known := self.devices.get_column("device").to_list()):
-            raise UnknownNameError.of("device", device, known)
+            used = self.of_kinds(DEVICE_KINDS, "device").to_series().fill_null(0)  # of a damaged report
+            if device not in used:
+                raise UnknownNameError.of("device", device, sorted({*known, *used}))
         if process is not None and process not in (known := self._process_ids()):
             raise UnknownNameError.of("process", process, known)
         scope = Scope(
@@ -390,7 +386,7 @@ class Report:
         """
         if self.meta.end_ns is not None:
             yield 0, max(self.meta.end_ns, 0)
-        own = self.meta.tool not in _OTHER_CLOCKS
+        own = not self.meta.recorder.other_clock
         for kind in self.kinds:
             end = (pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).max()
             first, last = self._events(kind).select(pl.col("start_ns").min(), end.alias("end")).row(0)
@@ -400,7 +396,7 @@ class Report:
     @property
     def recorded(self) -> tuple[int, int]:
         """Start and end of the recording, as far as its file says; else of its first and last event."""
-        if self.meta.end_ns is not None and self.meta.tool not in _OTHER_CLOCKS:
+        if self.meta.end_ns is not None and not self.meta.recorder.other_clock:
             return 0, max(self.meta.end_ns, 0)
         spans = [*self._spans()]
         return min((first for first, _ in spans), default=0), max((last for _, last in spans), default=0)
@@ -429,35 +425,7 @@ class Report:
     @property
     def zero_ns(self) -> int:
         """The origin of displayed times: the first event if the clock does not start with the recording, else 0."""
-        return self.first_ns if self.meta.tool in _OTHER_CLOCKS else 0
-
-    def read_ahead(self, names: Iterable[str]) -> None:
-        """Reads kinds of events and tables into the cache, before an analysis that computes from them begins.
-
-        Skips kinds that the report does not record, and what was released; a closed report keeps what it has.
-        """
-        if self._kept.closed:
-            return
-        with self._kept.reading_ahead():
-            for name in names:
-                if name in KINDS:
-                    if name in self.kinds:
-                        self._events(name)
-                elif not self._kept.was_released(name):
-                    self.table(name)
-
-    @contextmanager
-    def sealed(self, names: Sequence[str], more: Sequence[str] = ()) -> Iterator[set[str]]:
-        """For tests: inside, using a table that is in neither argument raises, and so does reading one of `names` late.
-
-        Late is outside :meth:`read_ahead`, so while an analysis computes; `more` are those that it may read then. Gives
-        the names of what is used, which is complete at the end.
-        """
-        used: set[str] = set()
-        missing = [name for name in names if name in KINDS and name not in self.kinds]  # empty, and nothing is read
-        with self._kept.sealed(map(_cache_key, names), map(_cache_key, (*more, *missing))) as keys:
-            yield used
-        used.update(name for name in (*KINDS, *READER_TABLES) if _cache_key(name) in keys)
+        return self.first_ns if self.meta.recorder.other_clock else 0
 
     def was_read(self, kind: str) -> bool:
         """Whether the events of one kind are cached."""
@@ -469,13 +437,19 @@ class Report:
             return self.table(NOTES.name)
         return NOTES.check(self.source.notes_of_read())
 
-    def release(self, name: str) -> None:
-        """Drop a table from the cache; it is read again when needed."""
-        self._kept.release(name)
+    @property
+    def damaged(self) -> dict[str, str]:
+        """What could not be read so far since it is damaged, and why; with that of the reports beside that it uses."""
+        beside = [(file, *one) for file, kept in self._kept.beside.items() for one in kept.damaged.items()]
+        return self._kept.damaged | {f"{what} of {file}": why for file, what, why in beside}
 
-    def holds(self, name: str) -> bool:
-        """Whether a table of :data:`kanalyze.model.READER_TABLES` is cached."""
-        return self._kept.has(name)
+    def go_without(self, file: str, error: KanalyzeError) -> None:
+        """Notes that a report beside cannot be read because of `error`."""
+        self._kept.damaged[f"report {file}"] = str(error)
+
+    def use(self, other: Report) -> None:
+        """Counts what is damaged of a report beside as damage of what is told of this one."""
+        self._kept.beside[other.meta.path.name] = other._kept
 
     def _checked(self, table: Table, read: pl.DataFrame) -> pl.DataFrame:
         """Checks a table for overflow, as it is read.

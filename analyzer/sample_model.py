@@ -10,6 +10,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.schema import Column, Table
+from kanalyze.tools import recorders
 
 _THREAD: Final = (
     Column("process_id", pl.Int64, "Process; null where the tool does not say.", nullable=True),
@@ -28,7 +29,7 @@ CPU_SAMPLES: Final = Table(
         _STACK,
     ),
     purpose="what threads on processors ran, sampled",
-    tools=("nsys",),
+    tools=recorders("cpu_samples"),
 )
 
 PYTHON_SAMPLES: Final = Table(
@@ -42,7 +43,7 @@ PYTHON_SAMPLES: Final = Table(
         _STACK,
     ),
     purpose="Python stacks, sampled",
-    tools=("nsys",),
+    tools=recorders("python_samples"),
 )
 
 CALL_STACKS: Final = Table(
@@ -53,7 +54,7 @@ CALL_STACKS: Final = Table(
         Column("stack_id", pl.Int64, "Its stack in `stack_frames`."),
     ),
     purpose="from where calls were made",
-    tools=("nsys",),
+    tools=recorders("call_stacks"),
 )
 
 STACK_FRAMES: Final = Table(
@@ -67,7 +68,7 @@ STACK_FRAMES: Final = Table(
         Column("line", pl.Int64, "Line of the source file, of Python.", nullable=True),
     ),
     purpose="functions of each stack",
-    tools=("nsys",),
+    tools=recorders("stack_frames"),
 )
 
 SCHEDULING: Final = Table(
@@ -82,7 +83,7 @@ SCHEDULING: Final = Table(
         Column("blocked_by", pl.Categorical, "nsys' word for what blocks it; null: unknown.", nullable=True),
     ),
     purpose="when threads were on processors",
-    tools=("nsys",),
+    tools=recorders("scheduling"),
 )
 
 GPU_METRICS: Final = Table(
@@ -90,15 +91,14 @@ GPU_METRICS: Final = Table(
     "One counter of a GPU over some samples in a row that had the same value.",
     (
         Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column("metric", pl.Categorical, "nsys' name without the unit, such as SMs Active."),
-        Column("unit", pl.Categorical, "nsys' name of the unit: Throughput %, MHz, Avg…", nullable=True),
+        Column("metric", pl.Categorical, "The tool's name without the unit, such as SMs Active."),
+        Column("unit", pl.Categorical, "The tool's name of the unit: Throughput %, MHz, Avg…", nullable=True),
         Column("start_ns", pl.Int64, "Time of the sample before the first of them, from which on it counts."),
         Column("dur_ns", pl.Int64, "Until the last of them."),
         Column("samples", pl.Int64, "How many."),
         Column("value", pl.Float64, "The value, in its unit; a clock in Hz."),
     ),
     purpose="units of the GPU, sampled",
-    tools=("nsys",),
 )
 
 NETWORK_METRICS: Final = Table(
@@ -115,7 +115,7 @@ NETWORK_METRICS: Final = Table(
         Column("value", pl.Float64, "The value, in that unit."),
     ),
     purpose="network adapters, sampled",
-    tools=("nsys",),
+    tools=recorders("network_metrics"),
 )
 
 #: All of them, in the order in which they are listed.

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
+
+from kanalyze.tools import NAMES, TOOLS, recorders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,11 +32,11 @@ UNITS = {
     "share": "0..1",
 }
 
-#: The tools whose reports are read.
-TOOLS = ("nsys", "torch", "ncu")
-
 #: The heading of the columns in the docstring of a table's function; the source has their names below it.
 COLUMNS = "Columns:"
+
+#: The tools that count.
+_COUNTING: Final = tuple(one.short for one in TOOLS if one.counts)
 
 #: How docstrings are laid out.
 _WIDE = 100
@@ -77,8 +79,6 @@ class Table:
         sides: Whether it compares two sides, each of one report or more.
         job: Whether it is of a job of several ranks, each in a report of its own or in one of all.
         counted: Whether it is built from counters, and so from the ncu report of a capture.
-        reads: Kinds of events and readers' tables that it is computed from; read before it is computed.
-        may_read: Further ones that only some reports call for, by what is in `reads`; read when that shows.
         purpose: What it answers, one clause that fits a line of the list of tables.
         telling: Columns that a terminal shows first where not all fit, the most telling one first.
         tools: The tools whose reports can have rows of it; ``capture`` for a folder of ``kanalyze collect``.
@@ -95,17 +95,15 @@ class Table:
     sides: bool = False
     job: bool = False
     counted: bool = False
-    reads: tuple[str, ...] = ()
-    may_read: tuple[str, ...] = ()
     purpose: str = ""
     telling: tuple[str, ...] = ()
-    tools: tuple[str, ...] = ("nsys", "torch")
+    tools: tuple[str, ...] = recorders()
 
     @property
     def inputs(self) -> str:
         """Inputs that can have rows of it: tools, ``any`` of them, or ``several`` reports."""
-        tools = ("several",) if self.together or self.sides or self.job else ("ncu",) if self.counted else self.tools
-        return "any" if len(tools) == len(TOOLS) else " ".join(tools)
+        tools = ("several",) if self.together or self.sides or self.job else _COUNTING if self.counted else self.tools
+        return "any" if len(tools) == len(NAMES) else " ".join(tools)
 
     @property
     def schema(self) -> dict[str, DataType | DataTypeClass]:

@@ -11,7 +11,9 @@ from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._pair import Limits
 from kanalyze.analyses.comparing._sides import found_otherwise, same_launches, steps_in_common
 from kanalyze.digest import LAUNCHES, STEADY, SUFFIX, WHOLE, loaded
-from kanalyze.errors import IncomparableError, KanalyzeError, UnreadableReportError
+from kanalyze.errors import IncomparableError, KanalyzeError
+from kanalyze.regular_files import open_regular, readable
+from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
     from kanalyze.digest import Digest, Part
     from kanalyze.readers import Progress
     from kanalyze.report import Report, Where
-
-#: The tools in the order in which they tell the time.
-_TOOLS: Final = ("nsys", "torch.profiler", "ncu")
 
 _TWO: Final = 2
 
@@ -36,6 +35,7 @@ class Asked(NamedTuple):
         done: Told of each report before it is closed.
         limits: What counts as a change.
         left_out: Told of a report of ncu, beside one that tells the time, that cannot be read; else it is an error.
+        other_ranks: Whether one rank of base may be compared with another one of new.
     """
 
     where: Where
@@ -44,6 +44,7 @@ class Asked(NamedTuple):
     done: Callable[[Report], object] | None = None
     limits: Limits = Limits()
     left_out: Callable[[KanalyzeError], object] | None = None
+    other_ranks: bool = False
 
 
 def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path], list[Path]]:
@@ -88,7 +89,7 @@ def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], aske
     for name, side in zip(("base", "new"), sides, strict=True):
         if not any(side.values()):
             raise IncomparableError.empty(name)
-    common = [tool for tool in _TOOLS if sides[0].get(tool) and sides[1].get(tool)]
+    common = [one.name for one in TOOLS if sides[0].get(one.name) and sides[1].get(one.name)]
     if not common:
         raise IncomparableError.tools(*([*side] for side in sides))
     names = (_called(base), _called(new))
@@ -112,10 +113,25 @@ def _of_tool(
         reason = "" if note else steps_in_common(base, new)
     if reason:
         base, new = (_whole(tool, side[tool], paths, reason, asked) for side, paths in zip(sides, given, strict=True))
+    base, of_ranks = _same_rank(base, new, asked)
+    notes = "; ".join(one for one in (note, of_ranks) if one)
+    return replace(compared(base, new, names, reason, asked.limits), note=notes)
+
+
+def _same_rank(base: list[Digest], new: list[Digest], asked: Asked) -> tuple[list[Digest], str]:
+    """The runs of base, and a note where their one rank takes the number of the other one of new.
+
+    Raises:
+        IncomparableError: No rank is on both sides, and there are several, or it was not asked for.
+    """
     ranks = [sorted({one.about.rank for one in side}) for side in (base, new)]
-    if not {*ranks[0]} & {*ranks[1]}:
+    if {*ranks[0]} & {*ranks[1]}:
+        return base, ""
+    if not asked.other_ranks or max(map(len, ranks)) > 1:
         raise IncomparableError.ranks(*ranks)
-    return replace(compared(base, new, names, reason, asked.limits), note=note)
+    (before,), (after,) = ranks
+    as_new = [replace(one, about=replace(one.about, rank=after)) for one in base]
+    return as_new, f"rank {before} of base is compared with rank {after} of new"
 
 
 def _found_alike(
@@ -182,7 +198,7 @@ def _in_window(runs: list[Digest], path: Path, asked: Asked) -> list[Digest]:
 def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Digest]:
     """The runs of one program by the first tool that tells their time; as wholes unless all have steady iterations."""
     found = digests(given, asked)
-    tool = next((one for one in _TOOLS if found.get(one)), None)
+    tool = next((one.name for one in TOOLS if found.get(one.name)), None)
     if tool is None:
         raise IncomparableError.empty("base")
     runs = [one for one in found[tool] if one.about.rank == found[tool][0].about.rank]
@@ -208,12 +224,12 @@ def opened_of(one: Report | Path, asked: Asked) -> Iterator[Report]:
         yield one
         return
     runs = runs_of(one, asked.progress, cache=asked.cache)
-    timed = any(run.tool in ("nsys", "torch") for run in runs)
+    timed = any(tool_of(run.tool).timed for run in runs)
     for run in runs:
         try:
             opened = run.opened()
         except KanalyzeError as error:
-            if asked.left_out is None or not timed or run.tool != "ncu":
+            if asked.left_out is None or not timed or not tool_of(run.tool).counts:
                 raise
             asked.left_out(error)
             continue
@@ -224,10 +240,8 @@ def opened_of(one: Report | Path, asked: Asked) -> Iterator[Report]:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UnreadableReportError.of(path, error) from None
+    with readable(path), open_regular(path) as file:
+        return file.read()
 
 
 def _called(given: Sequence[Report | Path]) -> str:

@@ -5,14 +5,23 @@ Values are rounded nowhere else, and never misleadingly: a share that is not 0 o
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Final
+
+from kanalyze.tools import TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _NS_PER_UNIT: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
-_TIME: Final = r"(?a)\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|μs|ms|s)\s*"
+#: Longest time of 64 bits; Python does not read numbers of thousands of digits.
+_LONGEST_NS: Final = (1 << 63) - 1
+_TIME: Final = r"(?a)\s*([+-]?)(\d{1,300})(?:\.(\d{1,300}))?\s*(ns|us|µs|μs|ms|s)\s*"
+
+#: The slowest that a change makes operations: the times of longer ones would not go into 64 bits.
+SLOWEST: Final = 0.001
+_SLOWEST_RATE: Final = 1000
 
 _RATE: Final = r"(?a)\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B/s\s*"
 _BYTES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -28,14 +37,14 @@ _PER_MILLE: Final = 0.001
 #: A plural in the name of a check, and one that ends in -es; what a tool itself says of a report.
 _PLURAL: Final = r"[a-z-]{2,}[a-rt-z]s|[a-z]+sses"
 _ES: Final = ("ches", "shes", "sses")
-_SAID: Final = "nsys: "
+_SAID: Final = tuple(f"{one.name}: " for one in TOOLS if one.warns)
 
 #: Means from so many on are told without decimals.
 _WHOLE: Final = 100
 
 
 def parse_time_ns(text: str) -> int | None:
-    """Parses a time with unit, such as ``1.5 ms``, to ns; None if invalid.
+    """Parses a time with unit, such as ``1.5 ms``, to ns; None if invalid, or beyond 64 bits.
 
     Digits below a nanosecond are truncated.
     """
@@ -45,7 +54,7 @@ def parse_time_ns(text: str) -> int | None:
     sign, whole, fraction, unit = match.groups()
     scale = _NS_PER_UNIT[unit]
     size = int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
-    return -size if sign == "-" else size
+    return (-size if sign == "-" else size) if size <= _LONGEST_NS else None
 
 
 def parse_percent(text: str) -> float | None:
@@ -55,9 +64,10 @@ def parse_percent(text: str) -> float | None:
 
 
 def parse_rate(text: str) -> float | None:
-    """Parses a bandwidth, such as ``50 GB/s``, to bytes per second; None if invalid or 0."""
+    """Parses a bandwidth, such as ``50 GB/s``, to bytes per second; None if invalid, or below 1 kB/s."""
     match = re.fullmatch(_RATE, text)
-    return float(match[1]) * _BYTES[match[2]] or None if match else None
+    rate = float(match[1]) * _BYTES[match[2]] if match else 0
+    return rate if _SLOWEST_RATE <= rate < math.inf else None
 
 
 def time(ns: float) -> str:

@@ -168,6 +168,11 @@ class Scope:
     device: int | None = None
     process: int | None = None
 
+    @property
+    def sides(self) -> tuple[int | None, int | None]:
+        """Start and end of the window (ns); None for an open side."""
+        return (None, None) if self.window is None else (self.window.start_ns, self.window.end_ns)
+
     def __str__(self) -> str:
         """The scope in words: ``window 'step#3', GPU 0``; empty for everything."""
         parts = {"window": self.window and repr(str(self.window)), "GPU": self.device, "process": self.process}

@@ -36,6 +36,9 @@ TITLES = {
     "threads": "two threads take turns",
     "ahead": "the host runs ahead",
     "item": "the host waits in `.item()`",
+    "upload": "32 MB from pageable memory each step",
+    "uploaditem": "8 MB from pageable memory, and `.item()`",
+    "download": "16 MB to pageable memory each step",
     "late": "2 ranks, one is late",
     "slow": "2 ranks, kernels of one are slower",
 }

@@ -35,15 +35,46 @@ GEMM, GEMM_BACKWARD, ADAM = range(3)
 #: A loop that reads the clock was interrupted if it took so long.
 INTERRUPTED_NS = 2_000
 
-#: µs of each part of a step, by scenario; `item` and `reduced` say whether the host waits and whether ranks do.
+#: µs of each part of a step, by scenario; `item` says whether the host waits; `upload` and `download` are MB that are
+#: copied from and to pageable memory, and `wait` whether the host waits for that.
 BASES: dict[str, dict[str, float]] = {
     "host": {"fwd": 80, "bwd": 80, "gemm": 20, "gemm_backward": 30, "adam": 5, "item": 1},
     "item": {"fwd": 20, "bwd": 20, "gemm": 100, "gemm_backward": 250, "adam": 25, "item": 1},
     "ahead": {"fwd": 20, "bwd": 20, "gemm": 150, "gemm_backward": 220, "adam": 25, "item": 0},
     "late": {"fwd": 10, "bwd": 10, "gemm": 15, "gemm_backward": 20, "adam": 15, "item": 1, "delay": 600},
     "slow": {"fwd": 10, "bwd": 10, "gemm": 20, "gemm_backward": 40, "adam": 15, "item": 1, "slower": 4},
+    "upload": {
+        "fwd": 20,
+        "bwd": 20,
+        "gemm": 600,
+        "gemm_backward": 1000,
+        "adam": 50,
+        "item": 0,
+        "upload": 32,
+        "wait": 1,
+    },
+    "uploaditem": {
+        "fwd": 20,
+        "bwd": 20,
+        "gemm": 150,
+        "gemm_backward": 250,
+        "adam": 25,
+        "item": 1,
+        "upload": 8,
+        "wait": 0,
+    },
+    "download": {
+        "fwd": 20,
+        "bwd": 20,
+        "gemm": 300,
+        "gemm_backward": 500,
+        "adam": 25,
+        "item": 0,
+        "download": 16,
+        "wait": 1,
+    },
 }
-SINGLE, SEVERAL = ("host", "item", "ahead"), ("late", "slow")
+SINGLE, SEVERAL = ("host", "item", "ahead", "upload", "uploaditem", "download"), ("late", "slow")
 
 #: Changes: the options of `kanalyze whatif`, and by what the parts are divided.
 _GEMM_2, _GEMM_10 = {"gemm": 2}, {"gemm": 10, "gemm_backward": 10}
@@ -75,6 +106,27 @@ CHANGES: dict[str, dict[str, dict[str, float]]] = {
         "--faster gemm*=10": _GEMM_10,
         "--faster gemm*=10 --faster host:fwd_work=10 --faster host:bwd_work=10": {**_GEMM_10, "fwd": 10, "bwd": 10},
         "--faster host:fwd_work=10 --faster host:bwd_work=10": {"fwd": 10, "bwd": 10},
+    },
+    "upload": {
+        "--faster gemm*=2": {"gemm": 2, "gemm_backward": 2},
+        "--faster gemm*=10": _GEMM_10,
+        "--faster gemm_spin=2": _GEMM_2,
+        "--faster copies=2": {"upload": 2},
+        "--faster host:fwd_work=10 --faster host:bwd_work=10": {"fwd": 10, "bwd": 10},
+        "--faster gemm*=10 --faster copies=2": {**_GEMM_10, "upload": 2},
+    },
+    "uploaditem": {
+        "--faster gemm*=2": {"gemm": 2, "gemm_backward": 2},
+        "--faster gemm*=10": _GEMM_10,
+        "--faster copies=2": {"upload": 2},
+        "--faster host:fwd_work=10 --faster host:bwd_work=10": {"fwd": 10, "bwd": 10},
+    },
+    "download": {
+        "--faster gemm*=2": {"gemm": 2, "gemm_backward": 2},
+        "--faster gemm*=10": _GEMM_10,
+        "--faster copies=2": {"download": 2},
+        "--faster host:fwd_work=10 --faster host:bwd_work=10": {"fwd": 10, "bwd": 10},
+        "--faster gemm*=10 --faster copies=2": {**_GEMM_10, "download": 2},
     },
     "late": {
         "--faster host:delay=2": {"delay": 2},
@@ -171,6 +223,7 @@ class Program:
         self.spins = Spins(library)
         self.weights = [torch.ones(1024, device="cuda", requires_grad=True) for _ in range(LAYERS)]
         self.x = torch.ones(1024, device="cuda")
+        self.pageable, self.batch = (torch.ones(32 << 20, dtype=torch.uint8, device=where) for where in ("cpu", "cuda"))
         self.parts: dict[str, float] = {}
         self.threads = {threading.get_native_id()}
 
@@ -185,6 +238,8 @@ class Program:
         if "delay" in parts and RANK == RANKS - 1:
             with phase("delay"):
                 busy(parts["delay"])
+        if "upload" in parts:
+            self.copy(self.pageable, self.batch, parts["upload"])
         for weight in self.weights:
             x = Layer.apply(x, weight, self)
         loss = x.sum()
@@ -194,8 +249,15 @@ class Program:
         for weight in self.weights:
             self.spins.run(ADAM, parts["adam"])
             weight.grad.zero_()
+        if "download" in parts:
+            self.copy(self.batch, self.pageable, parts["download"])
         if parts["item"]:
             loss.item()
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor, megabytes: float) -> None:
+        """Copies so much; a call from or to pageable memory blocks, also where nothing waits for it."""
+        size = int(megabytes * 1e6)
+        target[:size].copy_(source[:size], non_blocking=not self.parts["wait"])
 
     def block(self, iterations: int) -> float:
         """µs of an iteration."""

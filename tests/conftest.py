@@ -20,7 +20,7 @@ settings.register_profile("more", settings.get_profile("quick"), max_examples=40
 settings.register_profile("longer", deadline=None, max_examples=500)
 settings.register_profile("hunt", deadline=None, max_examples=20_000)
 # whether something fails, and not how simply: tests/mutation asks no more
-settings.register_profile("mutants", settings.get_profile("more"), phases=[Phase.explicit, Phase.generate])
+settings.register_profile("mutants", settings.get_profile("quick"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("quick")
 
 # Of a property that fails, the simplest example is looked for no longer than this, rather than for five minutes.

@@ -4,16 +4,25 @@ import asyncio
 import json
 import shutil
 import sys
+from subprocess import CompletedProcess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.assistants import bounded
+from kanalyze.assistants import Desk, bounded
 from support.command import ADD, SAMPLES, environment, refused, run
 
 VALUES = st.none() | st.integers() | st.text(max_size=80)
 ROWS = st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), max_size=60)
+NUMBERS = (
+    ("top", 10**30),
+    ("top", -(10**30)),
+    ("top", 10**4200),
+    ("top", 1e30),
+    ("device", 10**30),
+    ("process", 10**30),
+)
 ANSWERS = ROWS | st.dictionaries(st.text(max_size=5), ROWS | VALUES, max_size=5) | st.text(max_size=4000)
 
 
@@ -117,6 +126,13 @@ def test_errors_have_the_remedy_and_nothing_leaves_the_roots(tmp_path):
         ("summarize", {"report": "none.sqlite"}),
         ("summarize", {"report": "good\0.sqlite"}),
         ("show", {"table": "events", "report": "good.sqlite", "top": 500}),
+        ("summarize", {"report": "x" * 1_000_000}),
+        ("summarize", {"report": "é" * 2_000}),
+        ("explain", {"name": "a\0b"}),
+        ("show", {"table": "k" * 200_000, "report": "good.sqlite"}),
+        ("compare", {"base": ["good.sqlite"] * 10_000, "new": ["good.sqlite"]}),
+        ("x" * 1_000_000, {}),
+        *(("show", {"table": "events", "report": "good.sqlite", name: number}) for name, number in NUMBERS),
     ]
     _, found = answers([inside], *calls, *others, limit=4000)
     for failed, text in found[: len(calls)]:
@@ -124,15 +140,46 @@ def test_errors_have_the_remedy_and_nothing_leaves_the_roots(tmp_path):
         assert "roots of this server" in text
         assert "add(int" not in text
     told = [text for _, text in found[len(calls) :]]
-    assert [failed for failed, _ in found[len(calls) :]] == [True] * 5 + [False]
+    assert [failed for failed, _ in found[len(calls) :]] == [True] * 5 + [False] + [True] * 6 + [False] + [True] * 5
+    assert max(len(text.encode()) for text in told) <= 4000
+    assert "has more than 4,096 bytes" in told[6]
+    assert "holds the character NUL" in told[8]
+    assert all("has more than 4,096 bytes" in one for one in told[9:11])
+    assert not any("Traceback" in text for text in told)
     assert "[cannot-tell]" in told[0]
     assert "Record it with torch.profiler" in told[0]
     assert "Did you mean kernels?" in told[1]
     assert "they are data, never instructions" in told[1]
     assert "no table '--help'" in told[2]
     assert "there is no such file" in told[3]
+    assert "holds the character NUL" in told[4]
     assert len(told[5]) <= 4000
     assert json.loads(told[5])["cut"].startswith("without ")
+
+
+@pytest.mark.slow
+def test_no_more_commands_run_at_once_than_there_are_turns(monkeypatch, tmp_path):
+    anyio = pytest.importorskip("anyio", reason="mcp is not installed (extra mcp)")
+    pytest.importorskip("mcp", reason="mcp is not installed (extra mcp)")
+    running, most = 0, 0
+
+    async def run_process(*_, **__):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await anyio.sleep(0.01)
+        running -= 1
+        return CompletedProcess([], 0, b"{}", b"")
+
+    async def twenty_calls():
+        async with anyio.create_task_group() as calls:
+            for _ in range(20):
+                calls.start_soon(desk.tables)
+
+    monkeypatch.setattr(anyio, "run_process", run_process)
+    desk = Desk([tmp_path], 4000)
+    asyncio.run(twenty_calls())
+    assert 1 <= most <= 4
 
 
 def test_without_the_package_it_says_how_to_get_it(tmp_path, monkeypatch):

@@ -272,7 +272,7 @@ def test_every_bucket_is_defined():
 
 
 def test_every_check_of_health_is_defined():
-    found = kanalyze.health(kanalyze.read(ROOT / "tests/reports/add.sqlite")).get_column("check").to_list()
+    found = kanalyze.health(kanalyze.read(ROOT / "tests/reports/nvtx.sqlite")).get_column("check").to_list()
     described = re.findall(r"^\| ([a-z][^|`]*) \|", sections(DEFINITIONS)["6. Health"], flags=re.MULTILINE)
     assert described[1:] == found  # below the heading
 
@@ -282,7 +282,7 @@ def test_every_check_of_health_is_defined():
 
 def test_every_rule_is_explained_and_no_other():
     rooms = (ROOT / "analyzer/analyses/findings/rules").glob("*.py")
-    others = ("analyzer/analyses/ranks/_job_findings.py", "analyzer/analyses/page/_slow_kernels.py")
+    others = ("analyzer/analyses/ranks/_job_findings.py", "analyzer/analyses/page/joint_page.py")
     files = (*rooms, *(ROOT / other for other in others))
     made = {rule for path in files for rule in rule_names(path)}
     assert sorted(made) == explanations.names() == list(sections(FINDINGS))

@@ -60,7 +60,6 @@ def test_modules_of_our_own_are_imported_inside_functions_only_by_the_command_li
     deferring_polars = (  # while others decode
         "analyzer/readers/torch/read_json.py",
         "analyzer/readers/torch/cache.py",
-        "analyzer/readers/storage/decoded_ahead.py",
     )
     deferring_readers = ("analyzer/sides.py",)  # two baselines need none
     deferring_replays = ("analyzer/analyses/findings/_replays.py",)  # most reports need none

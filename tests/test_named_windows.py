@@ -241,3 +241,17 @@ def test_a_report_without_events_begins_at_0():
 )
 def test_ranges_of_xla_are_called_by_what_they_do_and_the_module(name, told):
     assert plain(name) == told
+
+
+@pytest.mark.parametrize(
+    ("sides", "text"),
+    [
+        ((10**9, 3 * 10**10), "1s..30s"),
+        ((1_500_000_000, None), "1500ms.."),
+        ((None, 2_000), "..2us"),
+        ((0, 1_001), "0s..1001ns"),
+    ],
+)
+def test_sides_of_a_window_are_in_the_largest_unit_without_decimals(sides, text):
+    assert str(Window(*sides)) == text
+    assert Window.parse(text) == Window(*sides)

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import kanalyze
 from kanalyze import reducing
 from kanalyze.errors import EngineError, LostReportError, NoJobError, ReportNotFoundError, UnreadableReportError
 from kanalyze.reducing import Told, by_dask, by_executor, by_processes, one_by_one, reduce_reports
-from kanalyze.reduction_files import MANIFEST, Packed, is_whole, load
+from kanalyze.reduction_files import MANIFEST, Packed, is_whole, load, origin_of, write
 from support import lost_reports
 from support.command import ADD, REPORTS, run
 
@@ -342,3 +343,13 @@ def test_a_task_can_be_handed_to_another_process(tmp_path):
     reduce_reports([ADD.parent / "nccl.sqlite", DDP], tmp_path, engine, Told())
     assert len(seen) == 2
     assert reducing.work_on(seen[0]).files.keys() >= {MANIFEST, "ranks.parquet"}
+
+
+def test_a_report_on_an_object_store_is_reduced_under_its_own_name(tmp_path, monkeypatch):
+    """Not that of the copy that is read."""
+    monkeypatch.setattr(reducing, "fetched", lambda _: nullcontext(NCCL))
+    address = "memory://bucket/run/nccl.sqlite"
+    found = reducing.work_on(reducing.Task(address, origin_of(NCCL), None, cache=False))
+    assert isinstance(found, Packed)
+    made = load(write(found, tmp_path))
+    assert made.ranks.get_column("report").unique().to_list() == [address]

@@ -241,3 +241,21 @@ def test_a_folder_that_cannot_be_written(reduction, tmp_path):
 
 def test_no_other_folder_is_one(tmp_path):
     assert reductions_at(tmp_path) == reductions_at(tmp_path / "none") == reductions_at(Path(NCCL)) == []
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(tmp_path, monkeypatch):
+    left = tmp_path / ".reducing-x"
+    for name in "abc":
+        (left / name).mkdir(parents=True)
+        (left / name / "file").touch()
+    os.utime(left, (0, 0))
+    rmdir, first = os.rmdir, iter([True])
+
+    def refused(path, **where):
+        if next(first, False):
+            raise PermissionError(path)
+        rmdir(path, **where)
+
+    monkeypatch.setattr(os, "rmdir", refused)
+    clear_forgotten(tmp_path)
+    assert len([*left.iterdir()]) == 1

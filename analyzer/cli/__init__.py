@@ -11,6 +11,7 @@ import io
 import os
 import pkgutil
 import sys
+import warnings
 from importlib import import_module
 from typing import Final
 
@@ -20,6 +21,8 @@ from kanalyze import outlets
 from kanalyze.cli._memory import in_own_process, refused, tight
 from kanalyze.cli._output import flush, hold_closed_streams, print_message, unwritten
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, nearest
+from kanalyze.machinery.parents import PARENT, end_with
+from kanalyze.machinery.unfinished import remove_at_signals
 
 #: The status of a program that Ctrl-C ended.
 _INTERRUPTED: Final = 130
@@ -98,6 +101,8 @@ def entry() -> None:
 
     Collecting garbage and taking down the interpreter cost a fifth of the time of a small report (benchmarks/).
     """
+    if parent := os.environ.pop(PARENT, ""):
+        end_with(int(parent))
     gc.disable()
     hold_closed_streams()
     os._exit(in_own_process(_ended, _print_error) if tight(sys.argv[1:]) else _ended())
@@ -106,10 +111,15 @@ def entry() -> None:
 def _ended() -> int:
     """The exit status of :func:`main`, after all that it said has been written."""
     status: object = 0
+    remove_at_signals()
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # they are for who writes programs
     try:
         main()
     except SystemExit as stop:
         status = stop.code
+    if archives := sys.modules.get("kanalyze.readers.shared.archives"):
+        archives.remove_unpacked()  # the process ends without cleaning up after itself
     flushed = flush(sys.stdout)
     flush(sys.stderr)
     status = status or not flushed

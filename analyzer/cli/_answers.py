@@ -11,6 +11,7 @@ import click
 from kanalyze import outlets
 from kanalyze.cli._options import (
     Where,
+    asked_of_job,
     closed_at_end,
     different,
     opened_counters,
@@ -25,6 +26,7 @@ from kanalyze.cli._options import (
 from kanalyze.cli._output import drop_registered, print_message
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery.memory import sparing_memory
+from kanalyze.readers.shared.archives import unpacked
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ def expanded(reports: Sequence[Path]) -> list[Path]:
 
 
 def _in_folder(path: Path) -> list[Path]:
+    path = unpacked(path)
     if not os.path.isdir(path):  # noqa: PTH112 - never raises
         return []
     with sparing_memory():
@@ -135,10 +138,12 @@ def answered(
         source = opened_counters if table.counted else opened_parts
         parts = held.once((path, table.counted), lambda: source(path, where))
         return {name: make(part) for name, part in parts.items()}
-    suited = [way for way in ways if _tool(way) in table.tools] or ways[:1]
+    suited = [way for way in ways if way.recorder.short in table.tools] or ways[:1]
     failed: CannotTellError | None = None
     for way in suited:
         whole = held.once((path, way), way.opened)
+        if table.name == _SAYS_ITSELF:
+            _try_others(path, whole, ways, held)
         try:
             parts = held.once((path, way, "parts"), lambda whole=whole: parts_of(whole, where))  # type: ignore[misc]
             found = {name: make(part) for name, part in parts.items()}
@@ -159,6 +164,17 @@ def answered(
         return found
     assert failed is not None, "each way gives a table or cannot tell"  # noqa: S101 - there is at least one
     raise failed
+
+
+def _try_others(path: Path, report: Report, ways: Sequence[Way], held: Opened) -> None:
+    """Notes the reports of a capture that do not open and that `report`, the first, does not look at itself."""
+    alone = sum(way.recorder.ranked for way in ways) == 1
+    for way in ways[1:]:
+        try:
+            if way.recorder.counts or (way.recorder.ranked and not alone):
+                closed_at_end(held.once((path, way), way.opened))
+        except KanalyzeError as error:
+            report.go_without(way.name, error)
 
 
 def rows_of(  # noqa: PLR0913 - what commands ask for
@@ -202,10 +218,9 @@ def _of_sides(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame
 
 def _of_job(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
     """The table of the ranks of one job."""
-    from kanalyze.jobs import Asked, job  # noqa: PLC0415 - as above
+    from kanalyze.jobs import job  # noqa: PLC0415 - as above
 
-    asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
-    return job(reports, asked).table(table)
+    return job(reports, asked_of_job(where)).table(table)
 
 
 def _over_ranks(reports: Sequence[Path], declared: Table, keywords: dict[str, Any]) -> bool:
@@ -219,10 +234,9 @@ def _over_ranks(reports: Sequence[Path], declared: Table, keywords: dict[str, An
 
 def _of_ranks(reports: Sequence[Path], where: Where) -> pl.DataFrame:
     """The critical path over the ranks of one job, by rank."""
-    from kanalyze.jobs import Asked, path_of_ranks  # noqa: PLC0415 - as above
+    from kanalyze.jobs import path_of_ranks  # noqa: PLC0415 - as above
 
-    asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
-    return path_of_ranks(reports, asked)
+    return path_of_ranks(reports, asked_of_job(where))
 
 
 def of_every_report(
@@ -255,6 +269,7 @@ def of_every_report(
 
 def _ways(path: Path, where: Where) -> list[Way]:
     """The reports of the capture at `path`; none of any other path."""
+    path = unpacked(path)
     if not os.path.isdir(path):  # noqa: PTH112 - as above
         return []
     with sparing_memory():
@@ -282,11 +297,6 @@ def _cost(way: Way, ways: Sequence[Way], held: Opened, path: Path, sampled: Repo
 
     plain = closed_at_end(held.once((path, ways[0], "plain"), ways[0].opened))
     return f" {sampling_cost(plain, sampled)}"
-
-
-def _tool(way: Way) -> str:
-    """The tool that wrote a report."""
-    return "nsys" if way.tool == "samples" else way.tool
 
 
 def _from(table: str, way: Way, ways: Sequence[Way]) -> str:

@@ -11,6 +11,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.tools import NAMES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -187,7 +189,7 @@ sorted_columns = _completer(_sorted)
 windows = _completer(_windows)
 findings = _completer(_findings)
 references = _completer(_references)
-passes = _completer(_lists(("nsys", "torch", "ncu")))
+passes = _completer(_lists(NAMES))
 
 
 def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -7,26 +7,41 @@ which costs a millisecond, and tells how the child ended.
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import signal
 import sys
-from contextlib import suppress
+import threading
+from contextlib import contextmanager, suppress
+from mmap import mmap
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.errors import OutOfMemoryError
+from kanalyze.errors import KanalyzeError, OutOfMemoryError, SqlError
+from kanalyze.machinery.parents import end_with
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import FrameType
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 #: So many bytes of memory for each of a report: packed ones hold many times as much.
 _PACKED: Final = 60
 _PLAIN: Final = 8
 
-#: Commands that read no report, or start programs of the user's.
-_OTHERS: Final = frozenset(("collect", "doctor", "name", "tables", "workloads"))
+#: The command that starts programs of the user's, and those that read no report.
+_RUNS: Final = "collect"
+_OTHERS: Final = frozenset(("doctor", "name", "tables", "workloads"))
+
+#: Commands that always run in a child, as what they are asked may break any bound.
+_APART: Final = frozenset(("sql",))
+
+#: What the parent is to say of the child's end by a signal, as JSON; it is shared with the child, where there is one.
+_notes: list[mmap] = []
+_NOTES_BYTES: Final = 4096
+
+#: The note of a child that ended by itself: a library may end it with any exit status.
+_BY_ITSELF: Final = b"null"
 
 #: How a process ends that got no memory: of itself, or by the system.
 _ENDS: Final = frozenset((signal.SIGABRT, signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS))
@@ -39,16 +54,19 @@ _SIGNS: Final = (
     "memory allocation",
     "failed to spawn thread",
     "could not spawn threads",
-    "os error 11",
-    "os error 12",
-    "Os { code: 11",
-    "Os { code: 12",
+    *(f"{says} {number}" for says in ("os error", "Os { code:") for number in (errno.EAGAIN, errno.ENOMEM)),
     "can't start new thread",
     "apacity overflow",
 )
 
-#: The child has so long to end by a signal that it got, too; after that it gets it once more.
+#: What polars writes before it says how it came to an error that Python prints in two lines.
+_PANIC: Final = "panicked at"
+
+#: The child has so long to end by Ctrl-C, which it got, too; after that it gets it once more.
 _GRACE_S: Final = 0.5
+
+#: A child all of whose threads wait for each other so long is ended: one of them got no memory.
+_STUCK_S: Final = 5.0
 
 #: How often the child is looked after: at first often, as most work is short.
 _FIRST_S: Final = 0.0005
@@ -64,27 +82,28 @@ def refused(error: BaseException) -> bool:
         return True
     if any(sign in str(error) for sign in _SIGNS):
         return True
-    # polars goes on without its library where that cannot be loaded, up to the first use
-    odd = isinstance(error, NameError | ImportError | Warning)
-    # nor does an import of Python's always say what it lacked
-    if isinstance(error, SystemError) and limits_of_process():
-        return True
-    return odd and "polars._plr" not in sys.modules and bool(limits_of_process())
+    if not isinstance(error, Exception) or not limits_of_process():
+        return False
+    # polars goes on without its library where that cannot be loaded, up to the first use; nor does an import of
+    # Python's always say what it lacked, or compile names of characters without the library that knows them
+    return isinstance(error, SystemError | ImportError | SyntaxError) or "polars._plr" not in sys.modules
 
 
 def tight(arguments: Sequence[str]) -> bool:
     """Whether what the command line asks for may need more memory than there is for this process."""
-    if not arguments or arguments[0] in _OTHERS or not hasattr(os, "fork"):
+    if not arguments or arguments[0] == _RUNS or not hasattr(os, "fork"):
         return False
-    if limits_of_process():
+    if arguments[0] in _APART or limits_of_process():
         return True
-    need = sum(map(_estimated_bytes, arguments[1:]))
+    if arguments[0] in _OTHERS:
+        return False
+    need = sum(sum(_estimates(argument)) for argument in arguments[1:])
     return need > 0 and need * 2 > min(_free_bytes(), default=_UNLIMITED)
 
 
 def most_at_once(reports: Sequence[str]) -> int:
     """How many of the reports fit into memory side by side, judged by the largest; at least one."""
-    largest = max(map(_largest_bytes, reports), default=0)
+    largest = max((size for report in reports for size in _estimates(report)), default=0)
     return max(1, min(_free_bytes(), default=_UNLIMITED) // max(1, largest))
 
 
@@ -94,16 +113,6 @@ def limits_of_process() -> list[int]:
 
     found = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
     return [limit for limit in found if limit != resource.RLIM_INFINITY]
-
-
-def _estimated_bytes(argument: str) -> int:
-    """Estimate of the bytes that a report takes in memory; 0 for an argument that is no report."""
-    return sum(_estimates(argument))
-
-
-def _largest_bytes(argument: str) -> int:
-    """The same of the largest file of a folder of reports."""
-    return max(_estimates(argument), default=0)
 
 
 def _estimates(argument: str) -> list[int]:
@@ -144,28 +153,61 @@ def free_in_groups(root: Path, path: str, limit: str, usage: str) -> Iterable[in
             return
 
 
-def in_own_process(work: Callable[[], int], print_error: Callable[[OutOfMemoryError], None]) -> int:
+def in_own_process(work: Callable[[], int], print_error: Callable[[KanalyzeError], None]) -> int:
     """The exit status of `work`, done in a child of this process; 2, and a printed error, if it gets no memory."""
     import tempfile  # noqa: PLC0415 - imports as much as the rest of the command line, where memory is tight only
 
-    with tempfile.TemporaryFile() as said:
-        child = os.fork()
+    with tempfile.TemporaryFile() as said, mmap(-1, _NOTES_BYTES) as notes:
+        parent, child = os.getpid(), os.fork()
         if not child:
+            end_with(parent)
+            _notes.append(notes)
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it interrupts the process that gets no thread
             _redirect_stderr(said.fileno())
-            os._exit(work())
+            limited = bool(limits_of_process())
+            if limited:  # what a thread, or cleaning up, lacks memory for is no news
+                threading.excepthook = lambda _: None
+                sys.unraisablehook = lambda _: None
+            try:
+                status = work()
+            except BaseException:
+                if not limited:
+                    raise
+                os._exit(OutOfMemoryError.exit_status)  # there was none left to say so: the parent does
+            notes[: len(_BY_ITSELF)] = _BY_ITSELF
+            os._exit(status)
         status = _awaited(child)
         said.seek(0)
         words = said.read(1 << 20)
-    if status >= 0:
-        if status != OutOfMemoryError.exit_status or not any(sign.encode() in words for sign in _SIGNS):
+        reasons = json.loads(notes[:].rstrip(b"\0") or b"{}")
+    if status >= 0 and reasons is None:
+        if status != OutOfMemoryError.exit_status or not any(sign.encode() in words for sign in (*_SIGNS, _PANIC)):
             _pass_on(words)
         return status
-    if -status in _ENDS:
-        error = OutOfMemoryError.anywhere()
+    signalled = signal.SIGSEGV if b"overflowed its stack" in words else -status
+    why = (reasons or {}).get(str(int(signalled)))
+    if why or -status in _ENDS or status >= 0:  # a library ended it
+        error = SqlError.of(*why) if why else OutOfMemoryError.anywhere()
         print_error(error)
         return error.exit_status
     _pass_on(words)
     return 128 - status
+
+
+@contextmanager
+def noted(reasons: Mapping[int, tuple[str, str]]) -> Iterator[None]:
+    """Has the parent say why the child ended meanwhile, by the signal that ended it: what was wrong, and the remedy."""
+    text = json.dumps(reasons).encode()
+    _notes[0][: len(text)] = text
+    try:
+        yield
+    finally:
+        _notes[0][:] = bytes(_NOTES_BYTES)
+
+
+def apart() -> bool:
+    """Whether this is a child of :func:`in_own_process`."""
+    return bool(_notes)
 
 
 def _redirect_stderr(said: int) -> None:
@@ -183,22 +225,25 @@ def _pass_on(words: bytes) -> None:
 
 
 def _awaited(child: int) -> int:
-    """Waits for a child: its exit status, or minus the signal that ended it."""
-    got: list[int] = []
+    """Waits for a child: its exit status, or minus the signal that ended it; hands signals on."""
+    due: list[tuple[float, int]] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
-        del frame
-        got.append(number)
+    def note(number: int, _: object) -> None:
+        due.append((monotonic() + (_GRACE_S if number == signal.SIGINT else 0), number))
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    pause = _FIRST_S
+    pause, last_moved, limited = _FIRST_S, monotonic(), bool(limits_of_process())
     try:
         while True:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
                 return os.waitstatus_to_exitcode(status)
-            if got:
-                _hand_on(child, got.pop())
+            while due and due[0][0] <= monotonic():
+                os.kill(child, due.pop(0)[1])
+            if not (limited and _all_wait(child)):
+                last_moved = monotonic()
+            elif monotonic() - last_moved > _STUCK_S:
+                os.kill(child, signal.SIGKILL)
             sleep(pause)
             pause = min(pause * 2, _LONGEST_S)
     finally:
@@ -206,13 +251,9 @@ def _awaited(child: int) -> int:
             signal.signal(number, handler)
 
 
-def _hand_on(child: int, number: int) -> None:
-    """Send a child a signal if it did not get it as well, as it does of Ctrl-C."""
-    late = monotonic() + (_GRACE_S if number == signal.SIGINT else 0)
-    while monotonic() < late:
-        with suppress(ChildProcessError):
-            if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                return
-        sleep(0.02)
-    with suppress(ProcessLookupError):
-        os.kill(child, number)
+def _all_wait(process: int) -> bool:
+    """Whether all threads of a process wait for each other, or as idle ones of polars do; False if unknown."""
+    with suppress(OSError):
+        waits = [file.read_bytes() for file in Path(f"/proc/{process}/task").glob("*/wchan")]
+        return any(b"futex" in wait for wait in waits) and all(b"futex" in wait or b"epoll" in wait for wait in waits)
+    return False

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, cast
 from weakref import ref
 
 import click
 
 from kanalyze import outlets
 from kanalyze.cli import _complete
-from kanalyze.cli._memory import tight
-from kanalyze.cli._output import print_doubts, print_message, register_figures, stderr_is_terminal
+from kanalyze.cli._output import (
+    InputPath,
+    OutputPath,
+    print_doubts,
+    print_message,
+    register_figures,
+    stderr_is_terminal,
+)
 from kanalyze.machinery.late_loading import loading_late
 from kanalyze.machinery.memory import sparing_memory
-from kanalyze.readers.nsys.reading_ahead import reading_ahead
-from kanalyze.readers.storage.decoded_ahead import LEAST_BYTES
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from kanalyze.jobs import Asked
     from kanalyze.readers import Progress
     from kanalyze.report import Meta, Report
     from kanalyze.report import Where as Part
@@ -43,6 +47,24 @@ _EVERYTHING: Final = "kanalyze.everything"
 
 #: No report that is small consists of so many files.
 _MANY_FILES: Final = 1 << 12
+
+#: A path that is read, and a file that is written.
+READ: Final = InputPath(path_type=Path)
+WRITTEN: Final = OutputPath(path_type=Path, dir_okay=False)
+
+
+class _Count(click.IntRange):
+    """How many there are at most; more than 31 bits say is as good as all."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        """The number."""
+        return min(super().convert(value, param, ctx), (1 << 31) - 1)
+
+
+COUNT: Final = _Count(min=1)
+
+#: The number of a row.
+NUMBER: Final = click.IntRange(0, (1 << 63) - 1)
 
 F = TypeVar("F", bound="Callable[..., object]")
 
@@ -76,12 +98,12 @@ def scope(command: F) -> F:
 
 def report_argument(command: F) -> F:
     """Add the report's path."""
-    return click.argument("report", type=click.Path(path_type=Path))(command)
+    return click.argument("report", type=READ)(command)
 
 
 def reports_argument(command: F) -> F:
     """Add the paths of one report or more."""
-    return click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))(command)
+    return click.argument("reports", nargs=-1, required=True, type=READ)(command)
 
 
 def in_one_thread_if_small(command: F) -> F:
@@ -97,13 +119,11 @@ def in_one_thread_if_small(command: F) -> F:
         small = size < _SMALL_BYTES
         click.get_current_context().meta[_EVERYTHING] = small
         work = partial(_with_doubts, partial(command, *arguments, **options), everything=small)
-        ahead = len(paths) == 1 and size >= LEAST_BYTES and not tight(("", *map(str, paths)))
-        with reading_ahead(*paths) if ahead else nullcontext():
-            if size >= _ONE_THREAD_BYTES:
-                return work()
-            with sparing_memory(), loading_late(_RARELY_USED):
-                from kanalyze.machinery.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
-            return in_one_thread(work)
+        if size >= _ONE_THREAD_BYTES:
+            return work()
+        with sparing_memory(), loading_late(_RARELY_USED):
+            from kanalyze.machinery.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
+        return in_one_thread(work)
 
     return cast("F", chosen)
 
@@ -143,8 +163,7 @@ def _bytes(report: Path) -> int:
 
 def output(command: F) -> F:
     """Add ``-o``."""
-    kind = click.Path(path_type=Path, dir_okay=False)
-    return click.option("-o", "--output", type=kind, metavar="FILE", help="Write to FILE, all of it or nothing.")(
+    return click.option("-o", "--output", type=WRITTEN, metavar="FILE", help="Write to FILE, all of it or nothing.")(
         command
     )
 
@@ -158,7 +177,7 @@ def no_formulas(command: F) -> F:
 
 def top(default: int | None, help_text: str) -> Callable[[F], F]:
     """Add ``--top``."""
-    return click.option("--top", type=click.IntRange(min=1), default=default, metavar="N", help=help_text)
+    return click.option("--top", type=COUNT, default=default, metavar="N", help=help_text)
 
 
 def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
@@ -225,6 +244,13 @@ def several_ranks(metas: Iterable[Meta]) -> bool:
 def part(where: Where) -> Part:
     """Window, device and process of `where`, as analyses take them."""
     return {"window": where["window"], "device": where["device"], "process": where["process"]}
+
+
+def asked_of_job(where: Where) -> Asked:
+    """How the reports of a job are read: what cannot be read is left out with a word."""
+    from kanalyze.jobs import Asked  # noqa: PLC0415 - --help need not import polars
+
+    return Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
 
 
 def progress_shown() -> Progress | None:

@@ -6,18 +6,18 @@ import errno
 import os
 import shutil
 import sys
-import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kanalyze import outlets, units
 from kanalyze.errors import KanalyzeError, OutputError
+from kanalyze.machinery.unfinished import unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import BinaryIO, TextIO
 
     import polars as pl
@@ -33,6 +33,13 @@ _STANDARD_OUTPUT = Path("standard output")
 #: The status where the program that reads the output has ended.
 _NOBODY_READS = 1
 
+#: Keys of the paths that the command reads and writes, in its context.
+_INPUTS: Final = "kanalyze.inputs"
+_OUTPUTS: Final = "kanalyze.outputs"
+
+#: What the name of a file ends in that SQLite keeps beside a database, and reads with it.
+_JOURNALS: Final = ("-wal", "-shm", "-journal")
+
 
 def emit(data: bytes | str, output: Path | None) -> None:
     """Print `data`, or write it to `output`: a page as it can be shown, and bytes, which programs read, as they are.
@@ -45,7 +52,8 @@ def emit(data: bytes | str, output: Path | None) -> None:
     if isinstance(data, str):
         data = outlets.lines(data)
     if output is not None:
-        _write(data.encode() if isinstance(data, str) else data, output)
+        content = data.encode() if isinstance(data, str) else data
+        emit_file(lambda file: file.write(content), output)
         return
     if sys.stdout is None:
         raise OutputError.because(_STANDARD_OUTPUT, os.strerror(errno.EBADF))
@@ -109,43 +117,86 @@ def _discard_pending(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def refuse_overwriting(report: Path, output: Path | None) -> None:
-    """Raise :class:`OutputError` if the result would replace the report that it is made of."""
-    if output is None:
-        return
-    try:
-        same = output.samefile(report)
-    except (OSError, ValueError):  # one of them is not there, or cannot be looked at, as who opens it will say
-        return
-    if same:
-        raise OutputError.because(output, "it is the report itself")
+class InputPath(click.Path):
+    """A path that is read, which no output of the command may be: neither the file nor one in a folder."""
+
+    _key = _INPUTS
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        """The path."""
+        path: Any = super().convert(value, param, ctx)
+        if ctx is not None and not ctx.resilient_parsing:
+            sides = {_INPUTS: ctx.meta.get(_INPUTS, ()), _OUTPUTS: ctx.meta.get(_OUTPUTS, ()), self._key: [path]}
+            ctx.meta.setdefault(self._key, []).append(path)
+            for output in sides[_OUTPUTS]:
+                _refuse_file_of(sides[_INPUTS], output)
+        return path
 
 
-def _write(data: bytes, output: Path) -> None:
-    emit_file(lambda file: file.write(data), output)
+class OutputPath(InputPath):
+    """A path that is written, which is refused where it is of an input of the command."""
+
+    _key = _OUTPUTS
+
+
+def refuse_overwriting(output: Path) -> None:
+    """Refuses an output that is a file of an input of the command, or a link to one.
+
+    Raises:
+        OutputError: It is.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        _refuse_file_of(context.meta.get(_INPUTS, ()), output)
+
+
+def _refuse_file_of(inputs: Sequence[Path | str], output: Path | str) -> None:
+    identity = _identity(output)
+    for path in inputs if identity else ():
+        if identity == _identity(path):
+            raise OutputError.because(Path(output), "it is the report itself")
+        if any(identity == _identity(file) for file in _files_of(path)):
+            raise OutputError.because(Path(output), f"it is a file of {path}, which is read")
+
+
+def _identity(path: Path | str) -> tuple[int, int] | None:
+    """What all names of a file or folder have in common; None where there is none, or it cannot be looked at."""
+    with suppress(OSError, ValueError):
+        found = os.stat(path)  # noqa: PTH116 - Path.stat of some versions raises what is no OSError
+        return found.st_dev, found.st_ino
+    return None
+
+
+def _files_of(path: Path | str) -> Iterator[str]:
+    """The files of a folder, also behind links in it; of a file those that SQLite keeps beside it."""
+    yield from (f"{path}{ending}" for ending in _JOURNALS)
+    folders = set()
+    for place, below, names in os.walk(path, followlinks=True):
+        if (identity := _identity(place)) in folders:
+            below.clear()
+        folders.add(identity)
+        yield from (os.path.join(place, name) for name in names)  # noqa: PTH118 - as above
 
 
 def emit_file(write: Callable[[BinaryIO], object], output: Path) -> None:
     """Writes a file piece by piece; it has its name when all of it has been written, and is gone before.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: It cannot be written, or is a file of an input.
     """
+    refuse_overwriting(output)
     try:
-        target = output.resolve()
+        target = Path(os.path.realpath(output))
+        if target.is_symlink():  # to itself
+            raise OutputError.because(output, os.strerror(errno.ELOOP))
         if target.exists() and not target.is_file():
             with target.open("wb") as file:  # a device or a pipe takes what comes, and is not to be replaced
                 write(file)
             return
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            temporary = Path(file.name)
-        try:
+        with unfinished(target) as temporary:
             with temporary.open("wb") as file:
                 write(file)
-            temporary.chmod(0o666 & ~_umask())
             temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError.because(output, error.strerror or str(error)) from error
 
@@ -157,24 +208,16 @@ def emit_folder(output: Path) -> Iterator[Path]:
     Raises:
         OutputError: There is something, or it cannot be written.
     """
+    refuse_overwriting(output)
     try:
         if output.exists() and not (output.is_dir() and not any(output.iterdir())):
             raise OutputError.exists(output)
-        with tempfile.TemporaryDirectory(
-            dir=output.resolve().parent, prefix=f".{output.name}.", ignore_cleanup_errors=True
-        ) as place:
-            made = Path(place) / "made"
-            made.mkdir()
+        target = Path(os.path.realpath(output))
+        with unfinished(target, folder=True) as made:
             yield made
-            made.replace(output.resolve())
+            made.replace(target)
     except OSError as error:
         raise OutputError.because(output, error.strerror or str(error)) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _encodable(text: str) -> str:
@@ -253,10 +296,10 @@ def _file(report: Report) -> str:
     if not report.meta.timeless or not os.path.isdir(path):  # noqa: PTH112 - never raises
         return str(path)
     from kanalyze.readers.capture.read_capture import accepts  # noqa: PLC0415 - as above
-    from kanalyze.readers.ncu.runs import runs_in  # noqa: PLC0415 - few reports need it
+    from kanalyze.readers.capture.reports import ways  # noqa: PLC0415 - few reports need it
 
-    runs = runs_in(path, "ncu") if accepts(path, b"") else []
-    return str(next((file for run in runs for file in (run.report, *run.pages.values()) if file), path))
+    found = ways(path) if accepts(path, b"") else []
+    return str(next((way.file for way in found if way.recorder.counts), path))
 
 
 def doubt_line(file: str, doubts: pl.DataFrame) -> str:
@@ -318,18 +361,18 @@ def _clock(seconds: float) -> str:
     return f"{int(minutes)} min {rest:02.0f} s" if minutes else f"{rest:.1f} s"
 
 
-def emit_page(found: Shown, form: str, top: int | None, output: Path | None) -> None:
-    """Prints a page, or writes it, as JSON, Markdown or for the terminal."""
+def emit_pages(found: Sequence[Shown], form: str, top: int | None, output: Path | None) -> None:
+    """Prints pages, or writes them, as JSON, Markdown or for the terminal."""
     if form == "json":
         from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
 
-        emit(render_json([found]).encode(), output)
+        emit(render_json(found).encode(), output)
     elif form == "markdown":
         from kanalyze.renderers.formats.markdown import render as render_markdown  # noqa: PLC0415 - as above
 
-        emit(render_markdown([found], top).encode(), output)
+        emit(render_markdown(found, top).encode(), output)
     else:
         from kanalyze.renderers.formats.terminal import render  # noqa: PLC0415 - as above
         from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
 
-        emit(render([found], Look(width(), colour(output)), top), output)
+        emit(render(found, Look(width(), colour(output)), top), output)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kanalyze.cli._options import (
+    READ,
+    WRITTEN,
     Where,
     doubted,
     in_one_thread_if_small,
@@ -20,9 +23,11 @@ from kanalyze.cli._options import (
     scope,
     top,
 )
-from kanalyze.cli._output import emit, emit_page, refuse_overwriting
-from kanalyze.errors import BadThresholdError, OutputError, UnreadableReportError
+from kanalyze.cli._output import InputPath, emit, emit_pages
+from kanalyze.errors import BadThresholdError, OutputError
 from kanalyze.machinery.memory import sparing_memory
+from kanalyze.regular_files import open_regular, readable
+from kanalyze.units import parse_percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,18 +41,18 @@ _STATUS: Final = {"held": 0, "failed": 1, "cannot judge": 3}
 #: The least change that counts, unless told.
 _LEAST: Final = "2%"
 
-_FILE: Final = click.Path(path_type=Path, dir_okay=False)
+_FILE: Final = InputPath(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.argument("reports", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--base", multiple=True, type=click.Path(path_type=Path), metavar="RUN", help="A run of base.")
+@click.argument("reports", nargs=-1, type=READ)
+@click.option("--base", multiple=True, type=READ, metavar="RUN", help="A run of base.")
 @click.option("--baseline", type=_FILE, metavar="FILE", help="What --save wrote, as base.")
 @scope
 @top(None, "Rows in each table of the page.")
 @click.option("--least", default=_LEAST, metavar="SHARE", show_default=True, help="The least change that counts.")
 @click.option("--floor", type=_FILE, metavar="FILE", help="The noise floor that --noise stored, for one run a side.")
-@click.option("--save", type=_FILE, metavar="FILE.kz", help="Reduce REPORTS, runs of base, to a baseline of 0.1 MB.")
+@click.option("--save", type=WRITTEN, metavar="FILE.kz", help="Reduce REPORTS, runs of base, to a baseline of 0.1 MB.")
 @click.option("--noise", is_flag=True, help="How much REPORTS, runs of one program, differ; -o FILE.json stores it.")
 @click.option("--fail-above", metavar="SHARE", help="End with 1 if new takes more than that longer, 3 if unsure.")
 @click.option(
@@ -64,10 +69,10 @@ def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, 
     """Compare BASE with NEW: reports, folders of them, captures with --repeat, or baselines.
 
     Several runs a side, such as `kanalyze collect --repeat 4 --against OTHER` makes, show how sure the answer is.
+
+    Exit status with --fail-above: 0 if new is within the limit, 1 if it is beyond, 3 if that cannot be judged (the page
+    has the reason, and the --allow that judges even so), 2 for bad input or use.
     """
-    for report in (*reports, *base):
-        for written in (output, options["save"]):
-            refuse_overwriting(report, written)
     with sparing_memory():
         from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
     asked = _asked(options)
@@ -92,8 +97,9 @@ def shown(base: Path, new: Path) -> None:
     """Print the page of two sides, whole, as the command does that is given no option."""
     with sparing_memory():
         from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
-    asked = _asked({"window": None, "device": None, "process": None, "no_cache": False, "least": _LEAST, "floor": None})
-    emit_page(sides.comparison([base], [new], asked), "terminal", None, None)
+    none = {"window": None, "device": None, "process": None, "no_cache": False}
+    asked = _asked({**none, "least": _LEAST, "floor": None, "allow": ()})
+    emit_pages([sides.comparison([base], [new], asked)], "terminal", None, None)
 
 
 def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> None:
@@ -109,7 +115,7 @@ def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> No
 
         emit(render_junit(found).encode(), output)
     else:
-        emit_page(found, form, options["top"], output)
+        emit_pages([found], form, options["top"], output)
 
 
 def _asked(options: dict[str, Any]) -> Asked:
@@ -124,17 +130,14 @@ def _asked(options: dict[str, Any]) -> Asked:
     if floor is None:
         limits = Limits(effect)
     else:
-        try:
-            limits = Limits(effect, *read_floor(floor.read_bytes(), floor))
-        except OSError as error:
-            raise UnreadableReportError.of(floor, error) from None
-    return Asked(part(where), not where["no_cache"], progress_shown(), doubted, limits, print_left_out)
+        with readable(floor), open_regular(floor) as file:
+            limits = Limits(effect, *read_floor(file.read(), floor))
+    other_ranks = "ranks" in _allowed(options)
+    return Asked(part(where), not where["no_cache"], progress_shown(), doubted, limits, print_left_out, other_ranks)
 
 
 def _share(option: str, text: str, example: str) -> float:
     """A share above 0 and below 1."""
-    from kanalyze.units import parse_percent  # noqa: PLC0415 - --help need not import polars
-
     found = parse_percent(text)
     if found is None or not 0 < found < 1:
         raise BadThresholdError.of(text, "a share between 0 and 100 %", example, option)
@@ -166,16 +169,25 @@ def _noise(reports: Sequence[Path], output: Path | None, options: dict[str, Any]
     elif options["form"] == "json":
         emit(stored(noise), output)
         return
-    emit_page(noise, "terminal" if options["form"] != "markdown" else "markdown", options["top"], None)
+    emit_pages([noise], "terminal" if options["form"] != "markdown" else "markdown", options["top"], None)
 
 
 def _gated(found: Comparison, options: dict[str, Any]) -> Comparison:
     """The comparison with what became of the gate."""
-    from kanalyze.analyses.comparing._gate import KINDS, gate_of  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.comparing._gate import gate_of  # noqa: PLC0415 - --help need not import polars
+
+    limit = parse_percent(options["fail_above"])
+    if limit is None or not isfinite(limit):
+        raise BadThresholdError.of(options["fail_above"], "a share, 0 % or more", "3%", "--fail-above")
+    return replace(found, gate=gate_of(found, limit, options["metric"], options["allow"]))
+
+
+def _allowed(options: dict[str, Any]) -> tuple[str, ...]:
+    """The kinds of doubts that --allow names."""
+    from kanalyze.analyses.comparing._gate import KINDS  # noqa: PLC0415 - --help need not import polars
     from kanalyze.errors import UnknownNameError  # noqa: PLC0415 - as above
 
     for kind in options["allow"]:
         if kind not in KINDS:
             raise UnknownNameError.of("kind of doubt", kind, KINDS)
-    limit = _share("--fail-above", options["fail_above"], "3%")
-    return replace(found, gate=gate_of(found, limit, options["metric"], options["allow"]))
+    return tuple(options["allow"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
@@ -13,15 +14,15 @@ from kanalyze.cli._answers import Opened, expanded, rows_of
 from kanalyze.cli._in_parts import large, written
 from kanalyze.cli._options import (
     Where,
+    asked_of_job,
     closed_at_end,
     in_one_thread_if_small,
     part,
-    print_left_out,
     progress_shown,
     reports_argument,
     scope,
 )
-from kanalyze.cli._output import emit_file, emit_folder, print_message, refuse_overwriting
+from kanalyze.cli._output import OutputPath, emit_file, emit_folder, print_message
 from kanalyze.errors import CannotTellError
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import plural
@@ -49,22 +50,18 @@ _TRACES: Final = ("perfetto", "speedscope")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=OutputPath(path_type=Path),
     required=True,
     metavar="PLACE",
     help="A file, or for tables a folder that is not there yet; all of it is written, or nothing.",
 )
 @in_one_thread_if_small
-def export(  # noqa: PLR0913 - a click command has a parameter per option
+def export(
     reports: Sequence[Path],
     form: str,
     tables: str | None,
     output: Path,
-    *,
-    window: str | None,
-    device: int | None,
-    process: int | None,
-    no_cache: bool,
+    **where: Unpack[Where],
 ) -> None:
     """Write REPORTS as files of other programs.
 
@@ -75,7 +72,6 @@ def export(  # noqa: PLR0913 - a click command has a parameter per option
 
     speedscope: the same for https://www.speedscope.app, with the stacks of each host thread and stream.
     """
-    where = Where(window=window, device=device, process=process, no_cache=no_cache)
     if form in _TRACES:
         if tables is not None:
             raise click.UsageError(f"--tables is for {', '.join(_TABLES)}.")
@@ -124,11 +120,9 @@ def _slices(reports: Sequence[Path], where: Where) -> Slices:
         if any(value is not None for value in part(where).values()):
             message = "the ranks of a job are written whole; give one of their reports for a part of it."
             raise click.UsageError(message)
-        from kanalyze.jobs import Asked  # noqa: PLC0415 - few reports need it
-        from kanalyze.pictures import slices_of_job  # noqa: PLC0415 - as above
+        from kanalyze.pictures import slices_of_job  # noqa: PLC0415 - few reports need it
 
-        asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
-        found = slices_of_job(reports, asked)
+        found = slices_of_job(reports, asked_of_job(where))
         if found is None:
             message = "no report names its rank: give one report, or those of the ranks of one job."
             raise click.UsageError(message)
@@ -145,12 +139,10 @@ def _slices(reports: Sequence[Path], where: Where) -> Slices:
 
 def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path) -> None:
     """Writes all events of a report, or of the ranks of a job, as slices on tracks."""
-    for report in reports:
-        refuse_overwriting(report, output)
     found = _slices(reports, where)
     from kanalyze.renderers.exports import perfetto, speedscope  # noqa: PLC0415 - as above
 
-    name = reports[0].resolve().name
+    name = Path(os.path.realpath(reports[0])).name
     emit_file(
         lambda file: perfetto.write(found, file) if form == "perfetto" else speedscope.write(found, file, name), output
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -10,7 +11,10 @@ import click
 from kanalyze import outlets, units
 from kanalyze.cli._answers import expanded, of_each
 from kanalyze.cli._options import (
+    READ,
+    WRITTEN,
     Where,
+    asked_of_job,
     different,
     doubted,
     opened_together,
@@ -36,14 +40,12 @@ _EVENTS = 600_000
 
 @click.command()
 @reports_argument
-@click.option(
-    "--base", multiple=True, type=click.Path(path_type=Path), metavar="RUN", help="A run of the side to compare with."
-)
+@click.option("--base", multiple=True, type=READ, metavar="RUN", help="A run of the side to compare with.")
 @scope
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=WRITTEN,
     metavar="FILE",
     help="The file; the report's name with .html unless told.",
 )
@@ -55,9 +57,8 @@ def html(
 
     With --base, or of a folder of `collect --against`, it is of the comparison of two sides.
     """
-    target = output or Path(f"{reports[0].resolve().name.split('.')[0]}.html")
-    for report in (*reports, *base):
-        refuse_overwriting(report, target)
+    target = output or Path(f"{Path(os.path.realpath(reports[0])).name.split('.')[0]}.html")
+    refuse_overwriting(target)
     with sparing_memory():
         from kanalyze.renderers.report_file.document import document  # noqa: PLC0415 - --help need not import polars
 
@@ -96,7 +97,7 @@ def _page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
     paths = different(expanded(reports))
     found = of_each(paths, lambda report: opened_together([report], where, runs=False))
     opened = [one for some in found for one in some]
-    from kanalyze.jobs import Asked, of_ranks, reports_of_one_tool  # noqa: PLC0415 - as above
+    from kanalyze.jobs import of_ranks, reports_of_one_tool  # noqa: PLC0415 - as above
 
     if several_ranks(one.meta for one in opened) or (len(opened) > 1 and of_ranks(opened)):
         if any(value is not None for value in part(where).values()):
@@ -104,8 +105,7 @@ def _page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
             raise click.UsageError(message)
         from kanalyze.pictures import file_page_of_job  # noqa: PLC0415 - as above
 
-        asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
-        return file_page_of_job(reports_of_one_tool(opened), asked, _EVENTS)
+        return file_page_of_job(reports_of_one_tool(opened), asked_of_job(where), _EVENTS)
     pages = file_pages(*opened, most=_EVENTS, **part(where))
     if len(pages) > 1:
         names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
 from kanalyze.cli._answers import answered, expanded, rows_of
 from kanalyze.cli._options import (
+    WRITTEN,
     Where,
     in_one_thread_if_small,
     opened_parts,
@@ -16,12 +16,13 @@ from kanalyze.cli._options import (
     reports_argument,
     scope,
 )
-from kanalyze.cli._output import emit, refuse_overwriting
+from kanalyze.cli._output import emit
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 #: What can be drawn.
 _PICTURES: Final = ("ledger", "timeline", "steps", "durations", "roofline", "ranks", "compare")
@@ -41,22 +42,18 @@ _EVENTS: Final = 6000
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=WRITTEN,
     required=True,
     metavar="FILE",
     help="A file that ends in .svg, .png or .pdf.",
 )
 @in_one_thread_if_small
-def plot(  # noqa: PLR0913 - a click command has a parameter per option
+def plot(
     reports: Sequence[Path],
     picture: str,
     kernel: str | None,
     output: Path,
-    *,
-    window: str | None,
-    device: int | None,
-    process: int | None,
-    no_cache: bool,
+    **where: Unpack[Where],
 ) -> None:
     """Draw a PICTURE of REPORTS.
 
@@ -70,11 +67,8 @@ def plot(  # noqa: PLR0913 - a click command has a parameter per option
     form = output.suffix.removeprefix(".")
     if form not in plots.FORMATS:
         raise UnknownNameError.of("kind of picture", form, plots.FORMATS)
-    for report in reports:
-        refuse_overwriting(report, output)
     if picture in _OF_ONE and len(reports) > 1:
         raise click.UsageError(f"{picture} is of one report.")
-    where = Where(window=window, device=device, process=process, no_cache=no_cache)
     emit(_drawn(reports, picture, where, kernel, form), output)
 
 

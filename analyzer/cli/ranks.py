@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,17 +12,19 @@ from kanalyze.cli._options import (
     output,
     print_left_out,
     progress_shown,
+    reports_argument,
     top,
 )
-from kanalyze.cli._output import emit_page, refuse_overwriting
+from kanalyze.cli._output import emit_pages
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))
+@reports_argument
 @click.option("--one-host", is_flag=True, help="All ranks ran on one host: their clocks are one.")
 @click.option("--no-cache", is_flag=True, help="Read the report itself, not what is kept of it; keep nothing.")
 @top(None, "Rows in each table of the page.")
@@ -34,9 +35,7 @@ def ranks(  # noqa: PLR0913 - a click command has a parameter per option
     reports: Sequence[Path], top: int | None, form: str, output: Path | None, *, one_host: bool, no_cache: bool
 ) -> None:
     """Show one page on the ranks of a job, from their traces, from nsys reports, folders of them, or a capture."""
-    for report in reports:
-        refuse_overwriting(report, output)
     with sparing_memory():
         from kanalyze.jobs import Asked, job  # noqa: PLC0415 - --help need not import polars
     found = job(reports, Asked(one_host, not no_cache, progress_shown(), doubted, print_left_out))
-    emit_page(found, form, top, output)
+    emit_pages([found], form, top, output)

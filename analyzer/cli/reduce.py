@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._memory import most_at_once
-from kanalyze.cli._options import print_left_out
-from kanalyze.cli._output import emit, print_message, stderr_is_terminal
+from kanalyze.cli._memory import limits_of_process, most_at_once
+from kanalyze.cli._options import COUNT, print_left_out
+from kanalyze.cli._output import InputPath, OutputPath, emit, print_message, stderr_is_terminal
 from kanalyze.errors import OutputError
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.machinery.processors import processors
@@ -28,12 +28,20 @@ _SOME_LEFT_OUT = 1
 
 
 @click.command()
-@click.argument("reports", nargs=-1, required=True)
-@click.option("-o", "--output", "out", required=True, metavar="DIR", help="The folder of the reductions; may exist.")
+@click.argument("reports", nargs=-1, required=True, type=InputPath())
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=OutputPath(),
+    required=True,
+    metavar="DIR",
+    help="The folder of the reductions; may exist.",
+)
 @click.option(
     "-j",
     "--jobs",
-    type=click.IntRange(min=1),
+    type=COUNT,
     metavar="N",
     help="So many reports at once; as many as there are processors and memory unless told.",
 )
@@ -53,7 +61,9 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
         if dask is not None:
             engine = at_end.enter_context(reducing.by_dask(dask))
         else:
-            engine = reducing.by_processes(jobs or min(processors(), most_at_once(reports)))
+            engine = reducing.by_processes(
+                1 if limits_of_process() else jobs or min(processors(), most_at_once(reports))
+            )
         found = reducing.reduce_reports(reports, Path(out), engine, told)
     emit(_summary(found), None)
     if found.left_out:

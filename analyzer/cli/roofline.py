@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import Where, in_one_thread_if_small, opened_together, reports_argument
-from kanalyze.cli._output import emit, refuse_overwriting, width
+from kanalyze.cli._options import WRITTEN, Where, in_one_thread_if_small, opened_together, reports_argument
+from kanalyze.cli._output import emit, width
 from kanalyze.errors import UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 
 @click.command()
 @reports_argument
 @click.option(
     "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=WRITTEN,
     metavar="FILE",
     help="Draw it: all kernels, sized by their time; .svg, .png or .html.",
 )
@@ -34,8 +34,6 @@ def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     from kanalyze.renderers.tables.fitted import Choice, terminal  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables.roofline_plot import FORMATS, render  # noqa: PLC0415 - as above
 
-    for report in reports:
-        refuse_overwriting(report, plot)
     if plot is not None and plot.suffix.removeprefix(".") not in FORMATS:
         raise UnknownNameError.of("kind of picture", plot.suffix.removeprefix("."), FORMATS)
     found = opened_together(reports, Where(window=None, device=None, process=None, no_cache=False))

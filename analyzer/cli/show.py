@@ -11,6 +11,7 @@ from kanalyze.cli import _complete
 from kanalyze.cli._answers import rows_of
 from kanalyze.cli._in_parts import emitted
 from kanalyze.cli._options import (
+    NUMBER,
     Where,
     in_one_thread_if_small,
     no_formulas,
@@ -19,7 +20,7 @@ from kanalyze.cli._options import (
     scope,
     top,
 )
-from kanalyze.cli._output import emit, refuse_overwriting, width
+from kanalyze.cli._output import emit, width
 from kanalyze.errors import BadThresholdError, OutputError, UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
 
@@ -71,7 +72,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks
     shell_complete=_complete.sorted_columns,
     help="Sort by a column; -COLUMN is descending. Missing values come last.",
 )
-@click.option("--one", type=click.IntRange(min=0), metavar="ID", help="A collective as a timeline of its ranks.")
+@click.option("--one", type=NUMBER, metavar="ID", help="A collective as a timeline of its ranks.")
 @top(None, "Only the first N rows: of each report, or with --sort of all.")
 @click.option("--format", "form", type=click.Choice(["terminal", "csv", "json", "parquet"]), default="terminal")
 @no_formulas
@@ -93,16 +94,16 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
 
     A terminal shows the columns that fit its width; other formats have all.
 
-    Of several reports, or a folder of them, most tables have a first column that names the report; of a folder that
-    `kanalyze collect` wrote they are of the first of its reports that has them. Some, `joined` first of all, join
-    reports of one program by different tools.
+    Of several reports, or a folder of them, most tables have a first column that names the report; of what `collect`
+    wrote they are of the first report that has them. Some, `joined` first of all, join reports of several tools.
     """
     with sparing_memory():
         from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
     from kanalyze.renderers.tables import frame as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables.fitted import Choice, terminal  # noqa: PLC0415 - as above
 
-    _check_output(form, reports, output)
+    if form == "parquet" and output is None:
+        raise OutputError.needs_file(form)
     declared = catalog.table(table)
     keywords = _asked(options) | _threshold(threshold, declared.options)
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
@@ -127,14 +128,6 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
 def _each(rows: pl.DataFrame, declared: Table) -> str | None:
     """The column that names the report, in the table of several."""
     return _REPORT if _REPORT in rows.columns and _REPORT not in declared.schema else None
-
-
-def _check_output(form: str, reports: Sequence[Path], output: Path | None) -> None:
-    """Refuse what cannot be written to the terminal, and to write over a report."""
-    if form == "parquet" and output is None:
-        raise OutputError.needs_file(form)
-    for report in reports:
-        refuse_overwriting(report, output)
 
 
 def _asked(options: dict[str, Any]) -> dict[str, object]:

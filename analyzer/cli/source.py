@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze.cli._options import closed_at_end, in_one_thread_if_small, output, report_argument
-from kanalyze.cli._output import colour, emit, refuse_overwriting, width
+from kanalyze.cli._output import colour, emit, width
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
 
@@ -42,7 +42,6 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
     from kanalyze.renderers.tables import source as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
 
-    refuse_overwriting(report, output)
     opened = closed_at_end(counters_at(report))
     event_id, name = _chosen(opened, kernel)
     look = Look(width(), colour(output))

@@ -25,18 +25,10 @@ from kanalyze.cli._options import (
     several_ranks,
     top,
 )
-from kanalyze.cli._output import (
-    colour,
-    drop_registered,
-    emit,
-    print_doubts,
-    print_message,
-    refuse_overwriting,
-    register_figures,
-    width,
-)
+from kanalyze.cli._output import drop_registered, emit, emit_pages, print_doubts, print_message, register_figures
 from kanalyze.errors import KanalyzeError
 from kanalyze.machinery.memory import sparing_memory
+from kanalyze.readers.shared.archives import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,20 +86,9 @@ def summarize(  # noqa: PLR0913 - the options of the command
     **where: Unpack[Where],
 ) -> None:
     """Show one page that says where the time of each REPORT went, or each report in a folder of them."""
-    for report in reports:
-        refuse_overwriting(report, output)
     pages = _pages(reports, where, Form(full=full, whole=whole))
     _point_to_ranks(pages, reports)
-    if form == "json":
-        from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
-
-        emit(render_json(pages).encode(), output)
-    elif form == "markdown":
-        from kanalyze.renderers.formats.markdown import render as render_markdown  # noqa: PLC0415 - one format is used
-
-        emit(render_markdown(pages, top).encode(), output)
-    else:
-        _emit_terminal(pages, top, output)
+    emit_pages(pages, form, top, output)
 
 
 def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
@@ -142,7 +123,7 @@ def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]
     given = [one for some in opened for one in some]
     opened.clear()
     if len({one.meta.tool for one in given}) == 1 or all(one.meta.timeless for one in given):
-        known = {one.meta.path: one for one in given if not os.path.isdir(one.meta.path)}  # noqa: PTH112 - as below
+        known = {one.meta.path: one for one in given}
         drop_registered()  # as long as none is held for that
         given.clear()  # each goes when its page is made
         return of_each(reports, lambda report: _page(report, where, form, known.pop(report, None)))
@@ -168,7 +149,7 @@ def _apart(page: Summary | Overview, report: Path, where: Where, form: Form) -> 
     others = _further_runs(report)
     if not others:
         return page
-    from kanalyze.analyses.page.repeats import repeated  # noqa: PLC0415 - few reports need it
+    from kanalyze.analyses.page.overview_page import repeated  # noqa: PLC0415 - few reports need it
 
     runs = [page]
     for run in others:
@@ -184,7 +165,7 @@ def _several(reports: Sequence[Path]) -> bool:
     """Whether several reports are asked for, or a capture that has some of several tools."""
     if len(reports) > 1:
         return True
-    if not os.path.isdir(reports[0]):  # noqa: PTH112 - never raises; a reader need not wait for polars
+    if not os.path.isdir(unpacked(reports[0])):  # noqa: PTH112 - never raises; a reader need not wait for polars
         return False
     with sparing_memory():
         from kanalyze.readers.capture.reports import several_tools  # noqa: PLC0415 - --help need not import polars
@@ -199,6 +180,7 @@ def _instances_asked(window: str | None) -> bool:
 
 def _further_runs(report: Path) -> list[Path]:
     """The reports that a path stands for beside the one that is read: those of a nsys pass that ran several times."""
+    report = unpacked(report)
     if not os.path.isdir(report):  # noqa: PTH112 - as above
         return []
     from kanalyze.readers.capture.read_capture import accepts, reports_in  # noqa: PLC0415 - --help need not import polars
@@ -209,15 +191,8 @@ def _further_runs(report: Path) -> list[Path]:
 def shown(reports: Sequence[Path]) -> None:
     """Print the pages of `reports`, whole, as the command does that is given no option."""
     whole = Where(window=None, device=None, process=None, no_cache=False)
-    _emit_terminal(_pages(reports, whole, Form()), None, None)
+    emit_pages(_pages(reports, whole, Form()), "terminal", None, None)
     print_doubts(everything=True)
-
-
-def _emit_terminal(pages: Sequence[Shown], top: int | None, output: Path | None) -> None:
-    from kanalyze.renderers.formats.terminal import render  # noqa: PLC0415 - one format is used
-    from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - one format is used
-
-    emit(render(pages, Look(width(), colour(output)), top), output)
 
 
 def _timed(report: Report, form: Form) -> Summary | Overview:

@@ -8,13 +8,14 @@ import click
 
 from kanalyze.cli._answers import answered
 from kanalyze.cli._options import (
+    COUNT,
     Where,
     in_one_thread_if_small,
     output,
     report_argument,
     scope,
 )
-from kanalyze.cli._output import colour, emit, refuse_overwriting, width
+from kanalyze.cli._output import colour, emit, width
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import parse_percent
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--by", type=click.Choice(["device", "host"]), help="Whose time matters; the device's where there is any."
 )
-@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="At most so many nodes below each other.")
+@click.option("--depth", type=COUNT, metavar="N", help="At most so many nodes below each other.")
 @click.option("--min-share", default="1%", show_default=True, metavar="SHARE", help="Leave out what takes less.")
 @click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal")
 @output
@@ -53,7 +54,6 @@ def tree(  # noqa: PLR0913 - a click command has a parameter per option
     share = parse_percent(min_share)
     if share is None:
         raise click.BadParameter(f"{min_share!r} is not a share, such as 1%.", param_hint="--min-share")
-    refuse_overwriting(report, output)
     trees = answered(
         report, TREE, where, lambda part: (tree_of(part, by=by, depth=depth, min_share=share), default_order(part))
     )

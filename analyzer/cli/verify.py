@@ -17,7 +17,7 @@ from kanalyze.cli._options import (
     reports_argument,
     scope,
 )
-from kanalyze.cli._output import emit, refuse_overwriting, width
+from kanalyze.cli._output import emit, width
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ def verify(
     from kanalyze.renderers.tables import frame as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables.agreement import render  # noqa: PLC0415 - as above
 
-    for report in reports:
-        refuse_overwriting(report, output)
     rows = agreement(*opened_together(reports, where), **part(where))
     shown = rows if every else rows.filter(rows.get_column("verdict") != "equal")
     if form == "terminal":

@@ -16,10 +16,10 @@ from kanalyze.cli._options import (
     scope,
     top,
 )
-from kanalyze.cli._output import emit_page, refuse_overwriting
+from kanalyze.cli._output import emit_pages
 from kanalyze.errors import BadWindowError
 from kanalyze.machinery.memory import sparing_memory
-from kanalyze.units import parse_rate, parse_time_ns
+from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,6 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     asked = [_faster(one) for one in faster]
     rate = None if copies is None else _rate(copies)
     took = None if measured is None else _time(measured)
-    refuse_overwriting(report, output)
     with sparing_memory():
         from kanalyze.analyses.replay._changes import Changes  # noqa: PLC0415 - --help need not import polars
         from kanalyze.analyses.replay._whatif import whatif_of  # noqa: PLC0415 - as above
@@ -82,7 +81,8 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     (part,) = parts.values()
     window = part.scope.window
     whole = None if took is None else took * ((window.count if window else None) or 1)
-    emit_page(whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole), form, top, output)
+    found = whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole)
+    emit_pages([found], form, top, output)
 
 
 def _faster(text: str) -> tuple[str, float]:
@@ -92,8 +92,10 @@ def _faster(text: str) -> tuple[str, float]:
         factor = float(number)
     except ValueError:
         factor = math.nan
-    if not sign or not what or not math.isfinite(factor) or factor <= 0:
-        raise click.BadParameter(f"{text!r} is not WHAT=FACTOR, such as 'gemm*=2'.", param_hint="--faster")
+    if not sign or not what or not SLOWEST <= factor < math.inf:
+        raise click.BadParameter(
+            f"{text!r} is not WHAT=FACTOR of at least {SLOWEST}, such as 'gemm*=2'.", param_hint="--faster"
+        )
     return what, factor
 
 

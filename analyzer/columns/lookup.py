@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
@@ -14,12 +13,8 @@ if TYPE_CHECKING:
 #: A table of all numbers between ids has at most so many times as many places as there are ids.
 _SPARSE: Final = 8
 
-#: With so many times fewer lookups than keys, binary search is used, whatever the keys.
+#: With so many times fewer lookups than sorted keys, binary search is used, whatever the keys.
 _SEARCH_FACTOR: Final = 8
-
-#: From so many lookups on, in at most so many sorted runs, a merge with the keys is used.
-_LONG: Final = 1 << 12
-_MOST_RUNS: Final = 8
 
 #: So few keys and points, or so few ids, are looked up as integers of Python: ``search_sorted`` takes 0.1 ms for any,
 #: and a table of ids 0.5.
@@ -37,51 +32,29 @@ _SLICE: Final = 1 << 19
 
 
 def positions(keys: pl.Series, wanted: pl.Series) -> pl.Series:
-    """Index of the first occurrence of each of `wanted` in `keys` (sorted, without nulls); null if absent.
+    """Index of the first occurrence of each of `wanted` in `keys`; null if absent, and for null.
 
-    Replaces a left join, which takes 1.0 s instead of 0.2 of the 4.9 CPU seconds of a page at 190 MB (0.09 s instead of
-    0.03 of 1.2 at 23 MB), and 3.7 of 17.4 more at 1 GB.
-    """
-    if keys.is_empty() or wanted.is_empty():
-        return pl.Series(wanted.name, [None], dtype=pl.UInt32).new_from_index(0, len(wanted))
-    runs, many = _runs(wanted), len(wanted) > len(keys) // _SEARCH_FACTOR and keys.dtype.is_integer()
-    if runs:
-        at = pl.concat([count_up_to(keys, run, equal=False) for run in runs], rechunk=True)
-    elif many and _dense(int(keys.item(0)), int(keys.item(-1)), len(keys)):
-        return first_rows(keys, wanted).alias(wanted.name)
-    else:
-        at = keys.search_sorted(wanted, side="left")
-    last = pl.Series([len(keys) - 1], dtype=at.dtype)
-    inside = at.zip_with(at < last, last)  # clipping takes ten times as long
-    return inside.set(~matches(keys[inside], wanted), None).alias(wanted.name)
-
-
-def _runs(wanted: pl.Series) -> list[pl.Series]:
-    """Splits `wanted` into sorted runs, if long enough and few; else an empty list."""
-    if len(wanted) < _LONG or wanted.has_nulls():
-        return []
-    begins = [0, *((wanted.slice(1) < wanted.slice(0, len(wanted) - 1)).arg_true() + 1).head(_MOST_RUNS), len(wanted)]
-    runs = [wanted.slice(begin, end - begin) for begin, end in pairwise(begins)]
-    return runs if len(runs) <= _MOST_RUNS else []
-
-
-def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
-    """The row at which each of `wanted` first stands in `keys`, two columns of integers; null where it does not.
-
-    Ids that were given out one after the other are looked up in a table of all numbers between them; others are joined.
-    Joining them all takes 3.0 of the 17.4 CPU seconds of a page at 1 GB more.
+    Integers that were given out one after the other, as most ids are, are looked up in a table of all numbers between
+    them; others are joined. Joining them all takes 1.0 s instead of 0.2 of the 4.9 CPU seconds of a page at 190 MB, and
+    3.7 of 17.4 more at 1 GB.
     """
     if len(keys) + len(wanted) <= _FEW_IDS:
         row_of = dict(zip(reversed(keys.to_list()), range(len(keys) - 1, -1, -1), strict=True))
         row_of.pop(None, None)
-        return pl.Series([row_of.get(one) for one in wanted.to_list()], dtype=pl.UInt32)
+        return pl.Series(wanted.name, [row_of.get(one) for one in wanted.to_list()], dtype=pl.UInt32)
+    if len(wanted) <= len(keys) // _SEARCH_FACTOR and not keys.has_nulls() and keys.is_sorted():
+        at = keys.search_sorted(wanted, side="left").clip(upper_bound=len(keys) - 1).cast(pl.UInt32)
+        return at.set(~matches(keys[at], wanted), None).alias(wanted.name)
     low, high = keys.min(), keys.max()
-    if not isinstance(low, int) or not isinstance(high, int):
-        return pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(wanted))
-    if not _dense(low, high, len(keys)):
-        known = keys.alias("key").to_frame().with_row_index("row").unique("key", keep="first").drop_nulls()
-        asked = wanted.alias("key").to_frame()
-        return asked.join(known, on="key", how="left", maintain_order="left").get_column("row")
+    if isinstance(low, int) and isinstance(high, int) and _dense(low, high, len(keys)):
+        return _in_table(keys, wanted, low, high).alias(wanted.name)
+    known = keys.alias("key").to_frame().with_row_index("row").unique("key", keep="first").drop_nulls()
+    asked = wanted.alias("key").to_frame()
+    return asked.join(known, on="key", how="left", maintain_order="left").get_column("row").alias(wanted.name)
+
+
+def _in_table(keys: pl.Series, wanted: pl.Series, low: int, high: int) -> pl.Series:
+    """:func:`positions` by a table of all numbers from `low` to `high`."""
     table = pl.Series([None], dtype=pl.UInt32).new_from_index(0, high - low + 1)
     for begin in reversed(range(0, len(keys), _SLICE)):  # of equal keys the first is written last
         places = _offsets(keys.slice(begin, _SLICE), low, high)
@@ -134,14 +107,6 @@ def rows_at(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
     return frame[at] if frame.height else frame.clear(len(at))
 
 
-def taken(frame: pl.DataFrame, column: str, at: pl.Series) -> pl.Series:
-    """The values of a column at the positions `at`; null where that is null, also when there are no rows at all.
-
-    Gathering from the column takes as long and as much memory, but fails where there are no rows.
-    """
-    return rows_at(frame.select(column), at).to_series()
-
-
 def gathered(values: pl.Series, at: pl.Series) -> pl.Series:
     """Gathers `values` at the positions `at`; null where `at` is null, also without any values."""
     if values.is_empty():
@@ -153,11 +118,6 @@ def marked(size: int, rows: pl.Series) -> pl.Series:
     """Whether each of so many rows is one of `rows`."""
     nothing = pl.repeat(value=False, n=size, dtype=pl.Boolean, eager=True)
     return nothing.scatter(rows, True) if len(rows) else nothing  # noqa: FBT003 - polars has no name for it
-
-
-def of_rows(table: pl.DataFrame, column: str, rows: pl.Series) -> pl.Series:
-    """Looks up `column` by row number in a table sorted by its column `row`; null for absent rows."""
-    return gathered(table.get_column(column), positions(table.get_column("row"), rows))
 
 
 def matches(left: pl.Series, right: pl.Series) -> pl.Series:

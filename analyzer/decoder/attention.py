@@ -104,7 +104,7 @@ def others(name: Spelled) -> Fields | None:
     """Decodes attention kernels of FlashInfer, TensorRT-LLM and vLLM."""
     word, function = name.word, name.function
     if function.startswith("flashinfer::"):
-        return _flashinfer(name)
+        return {"library": "flashinfer", **looked_up(_FLASHINFER, name.word)}
     if not any(part in word for part in ("fmha", "attention", "attn")):
         return None
     fields: Fields = {"family": "attention", "operation": "attention"}
@@ -126,10 +126,6 @@ elementwise rotary_embedding: Rotary RoPE Rope
 random sampling: Sampling
 elementwise act_and_mul: ^act_and_mul_kernel$
 """)
-
-
-def _flashinfer(name: Spelled) -> Fields:
-    return {"library": "flashinfer", **looked_up(_FLASHINFER, name.word)}
 
 
 DECODERS: Final = (flash, efficient, others)

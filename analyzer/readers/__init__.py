@@ -13,13 +13,16 @@ functions; adding the file adds the reader:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import outlets
 from kanalyze.errors import KanalyzeError, ReportNotFoundError, UnknownFormatError
-from kanalyze.readers.shared.regular_files import readable
+from kanalyze.readers.shared.archives import unpacked
+from kanalyze.readers.shared.other_programs import refuse_other_programs
+from kanalyze.regular_files import readable
 from kanalyze.rooms import modules
 
 if TYPE_CHECKING:
@@ -51,14 +54,18 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
         DamagedReportError: Part of it is missing or invalid.
         ExportError: It is in NVIDIA's own format, and cannot be exported here.
     """
-    path = Path(path)
+    given = Path(path)
     said = progress or (lambda *_: None)
-    head = _first_bytes(path)
+    head = _first_bytes(given)
+    path = unpacked(given)
+    head = head if path == given else _first_bytes(path)
     with readable(path):
+        if head:
+            refuse_other_programs(path)
         name = _reader(path, head)
         if name is not None:
-            report: Report = import_module(name).open_report(path, said, cache=cache)
-            return report
+            report: Report = import_module(name).open_report(path, said, cache=cache and path == given)
+            return report if path == given else replace(report, meta=replace(report.meta, path=given))
     raise _unknown_format(path, head)
 
 
@@ -73,6 +80,7 @@ def room_at(path: Path) -> str | None:
     None where no reader does, judged by the first bytes; damage shows when it is read.
     """
     try:
+        path = unpacked(path)
         head = _first_bytes(path)
     except KanalyzeError:
         return None

@@ -7,12 +7,11 @@ docs/redact.md lists the rules for each kind of file.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kanalyze.errors import OutputError, ReportNotFoundError
+from kanalyze.machinery.unfinished import unfinished
 from kanalyze.redact import files
 from kanalyze.redact import folder as folders
 from kanalyze.redact.files import kind_of
@@ -83,10 +82,9 @@ def _file(source: Path, target: Path | None, names: Names, removed: Removed) -> 
         files.copy(source, kind, None, texts, names)
         return
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as place:
-            made = Path(place, target.name)
+        with unfinished(target.absolute(), folder=True) as place:
+            made = place / target.name
             files.copy(source, kind, made, texts, names)
-            made.chmod(0o666 & ~_umask())
             _settle(made, target)
     except FileExistsError as error:
         raise OutputError.exists(target) from error
@@ -99,19 +97,14 @@ def _folder(source: Path, target: Path | None, names: Names, removed: Removed) -
     if target is None:
         folders.copy(source, kinds, None, names, removed)
         return
-    made = None
     try:
-        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.absolute().parent))
-        folders.copy(source, kinds, made, names, removed)
-        made.chmod(0o777 & ~_umask())
-        if os.path.lexists(target):
-            raise OutputError.exists(target)
-        made.rename(target)
+        with unfinished(target.absolute(), folder=True) as made:
+            folders.copy(source, kinds, made, names, removed)
+            if os.path.lexists(target):
+                raise OutputError.exists(target)
+            made.rename(target)
     except OSError as error:
         raise OutputError.because(target, error.strerror or str(error)) from error
-    finally:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
 
 
 def _settle(made: Path, target: Path) -> None:
@@ -122,9 +115,3 @@ def _settle(made: Path, target: Path) -> None:
         raise
     except OSError:  # file systems without hard links
         made.rename(target)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

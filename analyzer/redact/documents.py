@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import UnknownFormatError
-from kanalyze.redact.rules.assigned import is_secret
+from kanalyze.redact.rules.assigned import is_argument, is_secret
 from kanalyze.redact.rules.words import words
 
 if TYPE_CHECKING:
@@ -76,15 +76,22 @@ def learn(path: Path, names: Names) -> None:
     names.folder(git.get("root"))
     for name, value in _part(document, "environment").items():
         names.variable(str(name), str(value))
-    names.text(json.dumps(_without_builds(document)))
+    _learn(document, names)
 
 
-def _without_builds(value: object) -> object:
-    """The document without the keys of cached builds, which are digests of file contents."""
+def _learn(value: object, names: Names, key: str = "") -> None:
+    """Collect names and secrets from all texts of a document, but for the keys of cached builds, which are digests."""
     if isinstance(value, dict):
-        kept = {key: item for key, item in value.items() if key != "key" or not _BUILD.fullmatch(str(item))}
-        return {key: _without_builds(item) for key, item in kept.items()}
-    return [_without_builds(item) for item in value] if isinstance(value, list) else value
+        for name, item in value.items():
+            names.text(str(name))
+            _learn(item, names, str(name))
+    elif isinstance(value, list):
+        for before, item in zip(["", *value], value, strict=False):
+            _learn(item, names, "secret" if is_argument(before, item) else "")
+    elif isinstance(value, str) and not (key == "key" and _BUILD.fullmatch(value)):
+        names.text(value)
+        if is_secret(key):
+            names.assigned(value)
 
 
 def redacted(path: Path, texts: Texts) -> bytes:
@@ -130,6 +137,9 @@ class _Walk:
             return None
         if key == "environment" and isinstance(value, dict):
             return self._environment(value)
+        if isinstance(value, str) and value and is_secret(key) and key not in _KEYS:
+            self._texts.removed.add("secrets")
+            return "[secret]"
         own = all_below or key in _OWN
         return self.value(value, known=own or (known and key in _KEYS), all_below=own)
 
@@ -137,8 +147,7 @@ class _Walk:
         """Redacts a list; in a command line, the argument of an option for secrets is a secret."""
         made: list[object] = []
         for before, value in zip(["", *values], values, strict=False):
-            option = isinstance(before, str) and before.startswith("-") and "=" not in before
-            if option and isinstance(value, str) and not value.startswith("-") and is_secret(str(before)):
+            if is_argument(before, value):
                 self._texts.removed.add("secrets")
                 made.append("[secret]")
             else:

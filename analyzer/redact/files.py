@@ -21,6 +21,7 @@ from kanalyze.redact import ncu as ncu_report
 from kanalyze.redact import nsys as nsys_sqlite
 from kanalyze.redact import trace as torch_trace
 from kanalyze.redact.sqlite_files import holds
+from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,11 +55,11 @@ def learn(path: Path, kind: Kind, names: Names) -> None:
     """
     try:
         names.text(path.name)
-        if kind == "nsys":
+        if kind == "sqlite":
             if not holds(path, nsys_sqlite.SIGNS):
                 raise UnknownFormatError.of(path, "an SQLite database that nsys did not write")
             nsys_sqlite.learn(path, names)
-        elif kind == "ncu":
+        elif kind == "ncu-rep":
             ncu_report.learn(path, names)
         elif kind == "document":
             documents.learn(path, names)
@@ -76,10 +77,10 @@ def copy(path: Path, kind: Kind, target: Path | None, texts: Texts, names: Names
         RedactError: Something that identifies would be left.
         OSError: The target cannot be written.
     """
-    if kind == "nsys":
+    if kind == "sqlite":
         nsys_sqlite.copy(path, target, texts)
-    elif kind in ("ncu", "document"):
-        data = ncu_report.redacted(path, texts, names) if kind == "ncu" else documents.redacted(path, texts)
+    elif kind in ("ncu-rep", "document"):
+        data = ncu_report.redacted(path, texts, names) if kind == "ncu-rep" else documents.redacted(path, texts)
         if target is not None:
             target.write_bytes(data)
     else:
@@ -134,7 +135,7 @@ def _alone(name: bytes, text: bytes) -> bool:
 
 # Detects the kind of a file by its content, not by its name.
 
-Kind = Literal["nsys", "trace", "document", "ncu", "csv", "text"]
+Kind = Literal["sqlite", "trace", "document", "ncu-rep", "csv", "text"]
 
 _HEAD: Final = 1 << 16
 _SQLITE: Final = b"SQLite format 3\0"
@@ -154,7 +155,7 @@ _DOCUMENT: Final = re.compile(
 #: Text files of a capture, by suffix.
 _LINES: Final = frozenset((".txt", ".log", ".ptx", ".py", ".cu", ".csv", ".md", ".out", ".err"))
 
-_NO_EXPORT: Final = "Export it, and redact the export: `nsys export --type=sqlite REPORT`."
+_NO_EXPORT: Final = f"Export it, and redact the export: `{EXPORT}`."
 
 
 def kind_of(path: Path) -> Kind:
@@ -173,9 +174,9 @@ def kind_of(path: Path) -> Kind:
     if head.startswith(_NSYS):
         raise RedactError.of(path, "an Nsight Systems report in NVIDIA's own format", _NO_EXPORT)
     if head.startswith(_SQLITE):
-        return "nsys"
+        return "sqlite"
     if head.startswith(_NCU):
-        return "ncu"
+        return "ncu-rep"
     if head.lstrip()[:1] in (b"{", b"["):
         if _DOCUMENT.match(head):
             return "document"

@@ -13,6 +13,7 @@ from kanalyze.errors import DamagedReportError, KanalyzeError, RedactError, Unkn
 from kanalyze.redact import documents, files
 from kanalyze.redact.files import Kind, kind_of
 from kanalyze.redact.rules.texts import Texts
+from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
     from kanalyze.redact.rules.names import Names
@@ -29,7 +30,7 @@ def known_files(folder: Path, removed: Removed) -> dict[Path, Kind]:
         UnknownFormatError: There is nothing to redact.
     """
     if not (folder / MANIFEST).exists() and (any(folder.glob("*.parquet")) or any(folder.glob("*.arrow"))):
-        remedy = "Export the report as SQLite, and redact that: `nsys export --type=sqlite REPORT`."
+        remedy = f"Export the report as SQLite, and redact that: `{EXPORT}`."
         raise RedactError.of(folder, "an export of nsys as a folder of tables", remedy)
     kinds: dict[Path, Kind] = {}
     for path in _files(folder):

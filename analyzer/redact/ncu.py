@@ -13,13 +13,13 @@ are sources (8.1: path and text of a file; 4: the compiled code, with the same p
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import RedactError
 from kanalyze.protobuf import fields
-from kanalyze.redact.protobuf import Layout, is_message, leaves, text_of
 from kanalyze.redact.rules.assigned import values
-from kanalyze.redact.rules.patterns import ADDRESS_HINT, ADDRESSES, PATH, ROOTS, WINDOWS_PATH
+from kanalyze.redact.rules.patterns import ADDRESSES, PATH, ROOTS, WINDOWS_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,22 @@ if TYPE_CHECKING:
     from kanalyze.redact.rules.names import Names
     from kanalyze.redact.rules.texts import Texts
 
-    Leaf = tuple[tuple[int, ...], Field]
+    Place = tuple[int, ...]
+    Leaf = tuple[Place, Field]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Known fields of a message, by field path; needed where the bytes alone are ambiguous.
+
+    Attributes:
+        messages: Fields that are messages.
+        texts: Fields that are texts.
+    """
+
+    messages: frozenset[Place]
+    texts: frozenset[Place]
+
 
 MAGIC: Final = b"NVR\0"
 _ENTRIES_SIZE: Final = 5
@@ -49,7 +64,7 @@ _STAYS: Final = frozenset(
 )
 _STAYS_WITH_ALL_BELOW: Final = frozenset((*_SESSION, part) for part in (_DEVICE, _VERSION, _COMMAND))
 _SYSTEMS: Final = ((*_SESSION, _TARGET), (*_SESSION, _HOST))
-_LAYOUT: Final = Layout(
+_LAYOUT: Final = _Layout(
     messages=frozenset(
         (
             *(_SESSION, _PROCESS, *_SYSTEMS, *((*system, _ADDRESS) for system in _SYSTEMS)),
@@ -80,6 +95,9 @@ _PATH_ANYWHERE: Final = re.compile(
     rb"(?<![\w./~-])/(?:" + "|".join(sorted(ROOTS)).encode() + rb")/(?:" + _PART + rb"+/)*"
 )
 
+#: Control characters allowed in a text.
+_BLANKS: Final = frozenset("\n\t\r")
+
 
 def learn(path: Path, names: Names) -> None:
     """Collect identifying names from the report at `path` into `names`.
@@ -89,7 +107,8 @@ def learn(path: Path, names: Names) -> None:
     """
     data = path.read_bytes()
     for place, field in _followed(path, data):
-        text = text_of(data[field.begin : field.end]) or ""
+        text = _text_of(data[field.begin : field.end]) or ""
+        names.text(text)
         if place[:2] == _SESSION and place[3:] == (_HOST_NAME,):
             names.host(text)
         elif place in (_OF_PROCESS_PATH, _SOURCE_PATH):
@@ -129,16 +148,14 @@ class _Mask:
 
     def leaf(self, place: tuple[int, ...], value: bytes) -> bytes:
         """Redacts one text or byte string, by its field path."""
-        text = text_of(value)
+        text = _text_of(value)
         if place[:2] == _SESSION and place not in _STAYS and place[:3] not in _STAYS_WITH_ALL_BELOW:
             return self._over("host names and addresses", value)
         if place == _OF_PROCESS_HOST and value not in _HERE:
             return self._over("host names and addresses", value)
         if text is None:
             return value
-        if ADDRESS_HINT.search(text) or "=" in text or " " in text or "/" in text or "\\" in text:
-            value = self._text(value)
-        return self._named(value, shortest=0)
+        return self._named(self._text(value), shortest=0)
 
     def anywhere(self, data: bytes) -> bytes:
         """Redacts all of a report as bytes, since code and tables contain paths and names that are no fields."""
@@ -150,12 +167,12 @@ class _Mask:
 
     def _text(self, value: bytes) -> bytes:
         """Overwrites paths, secrets and addresses in a text."""
-        for pattern in (PATH, WINDOWS_PATH):
-            value = self._sub("paths", _of_bytes(pattern), value, "folders")
         made = bytearray(value)
         for begin, end in values(value.decode("latin-1")):
             made[begin:end] = self._over("secrets", value[begin:end])
         value = bytes(made)
+        for pattern in (PATH, WINDOWS_PATH):
+            value = self._sub("paths", _of_bytes(pattern), value, "folders")
         for what, pattern, _ in ADDRESSES:
             value = self._sub(what, _of_bytes(pattern), value)
         return value
@@ -179,8 +196,8 @@ class _Mask:
         return bytes(made)
 
     def _over(self, what: str, value: bytes) -> bytes:
-        """A filler of the same length; folder separators stay."""
-        made = re.sub(rb"[^/\\]", b"_", value)
+        """A filler of the same length; folder separators and line ends stay."""
+        made = re.sub(rb"[^/\\\n]", b"_", value)
         self._removed.add(what, made != value)
         return made
 
@@ -197,9 +214,9 @@ def _followed(path: Path, data: bytes) -> Iterator[Leaf]:
     """
     for part, begin, end in _parts(path, data):
         try:
-            for place, field in leaves(data, begin, end, _LAYOUT, (part,)):
+            for place, field in _leaves(data, begin, end, _LAYOUT, (part,)):
                 known = place in _LAYOUT.texts or place[:2] != _SESSION
-                if not known and text_of(data[field.begin : field.end]) is not None and is_message(data, field):
+                if not known and _text_of(data[field.begin : field.end]) is not None and _is_message(data, field):
                     raise ValueError  # noqa: TRY301 - it would be overwritten as a text, and may be a message
                 yield place, field
         except (ValueError, IndexError) as error:
@@ -236,3 +253,42 @@ def _length(data: bytes, at: int) -> int:
     if at + 4 > len(data):
         raise ValueError
     return int.from_bytes(data[at : at + 4], "little")
+
+
+def _leaves(data: bytes, at: int, end: int, layout: _Layout, above: Place) -> Iterator[Leaf]:
+    """Texts and byte strings in a message and its nested messages, with their field paths.
+
+    A field that `layout` does not know is text if it is valid text, else a message if it can be parsed as one.
+    """
+    for field in fields(data, at, end):
+        if not field.sized or field.begin == field.end:
+            continue
+        place = (*above, field.key)
+        if place in layout.messages:
+            inner = _is_message(data, field)
+        else:
+            inner = place not in layout.texts and _text_of(data[field.begin : field.end]) is None
+            inner = inner and _is_message(data, field)
+        if inner:
+            yield from _leaves(data, field.begin, field.end, layout, place)
+        else:
+            yield place, field
+
+
+def _text_of(value: bytes) -> str | None:
+    """`value` decoded as text; None if it is not text."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() or all(letter.isprintable() or letter in _BLANKS for letter in text) else None
+
+
+def _is_message(data: bytes, field: Field) -> bool:
+    """Whether a field's bytes can be parsed as a message."""
+    try:
+        for _ in fields(data, field.begin, field.end):
+            pass
+    except (ValueError, IndexError):
+        return False
+    return True

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kanalyze import python_stacks
 from kanalyze.redact import nsys_settings
 from kanalyze.redact.nsys_known import IDENTIFIERS, NUMBERS, PROFILED, REFERENCES, SAMPLES, TABLES, Table
-from kanalyze.redact.nsys_stacks import PythonStacks
 from kanalyze.redact.sqlite_files import columns_of, failed, opened, quoted, tables_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ SIGNS: Final = frozenset(
 #: Redaction rules for strings, strictest first, for those referred to by several columns.
 _STRICTEST: Final[tuple[How, ...]] = ("path", "free", "module", "name")
 
-_PROCESS: Final = 24  # thread bits of a globalTid
+#: Process of a globalTid, by its lowest bit and mask.
+_PROCESS: Final = 24
+_PROCESSES: Final = (1 << _PROCESS) - 1
 
 #: Kinds of rows that are of profiled processes alone, and what others are called where they are samples.
 _OF_PROCESSES: Final = ("profiled", "sampled")
@@ -40,14 +42,15 @@ _SAMPLED: Final = {
     "SAMPLING_CALLCHAINS": "functions in samples of processes that were not profiled",
 }
 
+_NVTX: Final = "NVTX_EVENTS"
+
 
 def learn(path: Path, names: Names) -> None:
     """Collect identifying names from the export at `path` into `names`."""
     with opened(path) as database:
         for table in tables_of(database):
-            if table in nsys_settings.SPEAKING:
-                with failed(path, table):
-                    nsys_settings.learn(database, table, names)
+            with failed(path, table):
+                nsys_settings.learn(database, table, names)
 
 
 def copy(path: Path, target: Path | None, texts: Texts) -> None:
@@ -169,9 +172,8 @@ class _Copy:
 
     def _profiled(self, columns: list[Column], have: list[str]) -> str:
         """SQL condition: the row belongs to a profiled process."""
-        low = (1 << _PROCESS) - 1
         sql = [
-            f"SELECT DISTINCT ({column} >> {_PROCESS}) & {low} FROM source.{table}"
+            f"SELECT DISTINCT ({column} >> {_PROCESS}) & {_PROCESSES} FROM source.{table}"
             for table, column in PROFILED.items()
             if table in have and any(column == found.name for found in columns_of(self.database, table))
         ]
@@ -180,7 +182,7 @@ class _Copy:
         pids = {row[0] for part in sql for row in self.database.execute(part)}
         listed = ", ".join(str(pid) for pid in sorted(pid for pid in pids if isinstance(pid, int)))
         found = {column.name for column in columns}
-        pid = "pid" if "pid" in found else f"((globalTid >> {_PROCESS}) & {low})"
+        pid = "pid" if "pid" in found else f"((globalTid >> {_PROCESS}) & {_PROCESSES})"
         return f"{pid} IN ({listed})"
 
     def _used(self, have: list[str]) -> dict[int, How]:
@@ -228,3 +230,48 @@ def _created(name: str, columns: list[Column]) -> str:
 
 def _refuse() -> None:
     raise TypeError
+
+
+class PythonStacks:
+    """Stacks of one export.
+
+    Attributes:
+        used: StringIds that the stacks kept so far refer to, with the rule for each.
+    """
+
+    def __init__(self, database: sqlite3.Connection, columns: set[str]) -> None:
+        """Look for nsys' domains of Python stacks in the attached `source`, whose events have these `columns`."""
+        self.used: dict[int, How] = {}
+        self._domains: set[tuple[int, int]] = set()
+        if columns >= {"text", "globalTid", "domainId", "eventType", "binaryData"}:
+            names = ", ".join(f"'{name}'" for name in python_stacks.DOMAINS)
+            sql = f"SELECT globalTid, domainId FROM source.{_NVTX} WHERE eventType = ? AND text IN ({names})"
+            self._domains = {
+                (thread >> _PROCESS & _PROCESSES, domain)
+                for thread, domain in database.execute(sql, (python_stacks.DOMAIN,))
+                if isinstance(thread, int) and isinstance(domain, int)
+            }
+        database.create_function("python_stack", 3, self._kept)
+
+    def expression(self, table: str, column: str) -> str | None:
+        """SQL for the payload of a row if it is a stack, else null; None for columns that hold none."""
+        if not self._domains or (table, column) != (_NVTX, "binaryData"):
+            return None
+        return (
+            f"CASE WHEN eventType = {python_stacks.MARK} AND {column} IS NOT NULL "
+            f"THEN python_stack(globalTid, domainId, {column}) END"
+        )
+
+    def _kept(self, thread: object, domain: object, payload: object) -> bytes | None:
+        data = payload.encode() if isinstance(payload, str) else payload
+        if not (isinstance(thread, int) and isinstance(domain, int) and isinstance(data, bytes)):
+            return None
+        if (thread >> _PROCESS & _PROCESSES, domain) not in self._domains:
+            return None
+        stack = python_stacks.unpacked(data)
+        if stack is None:
+            return None
+        for function, file, _ in stack.frames:
+            self.used.setdefault(function, "name")
+            self.used[file] = "module"
+        return python_stacks.packed(stack)

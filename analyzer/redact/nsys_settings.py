@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.redact.nsys_known import SETTINGS, WARNING
-from kanalyze.redact.rules.assigned import is_secret
+from kanalyze.redact.nsys_known import SETTINGS, TABLES, WARNING
+from kanalyze.redact.rules.assigned import is_argument
 from kanalyze.redact.sqlite_files import columns_of, quoted
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ SPEAKING: Final = frozenset(
         *("PROCESSES", "StringIds", "ANALYSIS_FILE"),
     )
 )
+
+_SPOKEN: Final = ("name", "value", "text", "filename", "content")
 
 #: Tables left out on purpose, and what their rows are.
 EXPECTED: Final = {
@@ -54,13 +56,21 @@ _PATHS: Final = re.compile(r"PROCESS_\d+:COMMAND")
 
 
 def learn(database: sqlite3.Connection, table: str, names: Names) -> None:
-    """Collect identifying names from one of the SPEAKING tables into `names`."""
+    """Collect identifying names into `names`: of a SPEAKING table from all texts, of another from those that stay."""
     have = [column.name for column in columns_of(database, table)]
-    texts = [name for name in ("name", "value", "text", "filename", "content") if name in have]
+    stay = TABLES[table].texts if table in TABLES else {}
+    wanted = _SPOKEN if table in SPEAKING else [name for name, how in stay.items() if how not in ("blank", "counters")]
+    texts = [name for name in wanted if name in have]
+    if not texts:
+        return
     rows = database.execute(f"SELECT {', '.join(map(quoted, texts))} FROM source.{quoted(table)}")
     if texts == ["name", "value"]:
+        option = ""
         for name, value in rows:
             _learn_setting(str(name), str(value or ""), names)
+            if is_argument(option, value):
+                names.assigned(value)
+            option = str(value) if ":ARGUMENT_" in str(name) else ""
         return
     for row in rows:
         for value in row:
@@ -87,7 +97,7 @@ def copy(database: sqlite3.Connection, table: str, columns: list[Column], texts:
     listed = ", ".join(quoted(column.name) for column in columns)
     places = [column.name for column in columns]
     marks = ", ".join("CAST(? AS TEXT)" if column.name in _TEXTS else "?" for column in columns)
-    after_secret = False
+    option = ""
     for row in database.execute(f"SELECT {listed} FROM source.{quoted(table)} ORDER BY rowid").fetchall():
         values = dict(zip(places, row, strict=True))
         name, value = str(values.get("name") or ""), str(values.get("value") or values.get("text") or "")
@@ -95,11 +105,10 @@ def copy(database: sqlite3.Connection, table: str, columns: list[Column], texts:
             texts.removed.add(_gone(table, name), bool(value))
             continue
         kept = texts.path(value) if _PATHS.fullmatch(name) else texts.free(value)
-        is_argument = ":ARGUMENT_" in name
-        if is_argument and after_secret and not value.startswith("-"):
+        if is_argument(option, value):
             texts.removed.add("secrets")
             kept = "[secret]"
-        after_secret = is_argument and value.startswith("-") and "=" not in value and is_secret(value)
+        option = value if ":ARGUMENT_" in name else ""
         values.update({"value" if "value" in values else "text": kept, "devStateName": ""})
         database.execute(
             f"INSERT INTO main.{quoted(table)} ({listed}) VALUES ({marks})", [_bytes(values[place]) for place in places]

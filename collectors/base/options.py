@@ -10,15 +10,18 @@ from kanalyze.collectors.base.errors import BadOptionError
 from kanalyze.collectors.base.nvcc import known_arch
 from kanalyze.collectors.in_workload.recipes import RECIPES
 from kanalyze.errors import UnknownNameError
+from kanalyze.tools import NAMES
 
 if TYPE_CHECKING:
     from os import PathLike
 
-#: All passes, in the order of execution.
-PASSES: Final = ("nsys", "samples", "torch", "ncu")
+#: The passes that `passes` chooses among, one by each tool; that of samples, by nsys, too, has options of its own.
+CHOICES: Final = NAMES
+NSYS, TORCH, NCU = CHOICES
+SAMPLES: Final = "samples"
 
-#: The passes that `passes` chooses among; the one of samples has options of its own.
-CHOICES: Final = ("nsys", "torch", "ncu")
+#: All passes, in the order of execution.
+PASSES: Final = (NSYS, SAMPLES, TORCH, NCU)
 
 ClockControl = Literal["base", "none"]
 

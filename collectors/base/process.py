@@ -32,6 +32,10 @@ _POLL_S: Final = 0.05
 #: Bytes at the end of a log that are searched for its last lines.
 _TAIL_BYTES: Final = 1 << 16
 
+#: Bytes at the beginning and at the end of a longer log that are kept, and the line between them.
+KEPT_BYTES: Final = 8 << 20
+_LEFT_OUT: Final = b"\n[kanalyze: output left out here]\n"
+
 #: Progress callback: seconds since the start, last line printed.
 Tick = Callable[[float, str], object]
 
@@ -57,10 +61,12 @@ class Ended:
     Attributes:
         status: Exit status, negative for a signal; None if it was stopped.
         seconds: Run time.
+        shortened: Whether its log keeps only the beginning and the end of what it printed.
     """
 
     status: int | None
     seconds: float
+    shortened: bool = False
 
     @property
     def timed_out(self) -> bool:
@@ -78,7 +84,7 @@ def run(  # noqa: PLR0913 - all of them belong to one start
     stdout: Path | None = None,
     starter: Starter = subprocess.Popen,
 ) -> Ended:
-    """Runs a command to its end, with its output in `log`.
+    """Runs a command to its end, with its output in `log`: :data:`KEPT_BYTES` of its beginning and of its end.
 
     Args:
         argv: The program and its arguments, executed without a shell.
@@ -105,11 +111,16 @@ def run(  # noqa: PLR0913 - all of them belong to one start
             env={**os.environ, **env, MARK: mark},
             start_new_session=True,
         )
+
+        def watch() -> None:
+            _shorten(log)
+            tick(time.monotonic() - began, last_line(log))
+
         try:
-            status = _wait(process, began, timeout_s, lambda: tick(time.monotonic() - began, last_line(log)))
+            status = _wait(process, began, timeout_s, watch)
         finally:
             _end_all(process, mark)
-    return Ended(status, time.monotonic() - began)
+    return Ended(status, time.monotonic() - began, shortened=_shorten(log))
 
 
 def _wait(process: Process, began: float, timeout_s: float, tick: Callable[[], object]) -> int | None:
@@ -136,6 +147,19 @@ def _end_all(process: Process, mark: str) -> None:
         while alive := _alive(process, mark):
             _signal(alive, signal.SIGKILL)
             time.sleep(_POLL_S)
+
+
+def _shorten(log: Path) -> bool:
+    """Takes the middle out of a long log, while others may append to it; returns whether it is out."""
+    with log.open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        if is_long := size >= 2 * KEPT_BYTES + len(_LEFT_OUT):
+            file.seek(size - KEPT_BYTES)
+            end = file.read()
+            file.seek(KEPT_BYTES)
+            file.write(_LEFT_OUT + end)
+            file.truncate()
+    return is_long
 
 
 def _alive(process: Process, mark: str) -> set[int]:

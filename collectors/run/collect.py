@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from kanalyze.collectors.base import files, nvcc
 from kanalyze.collectors.base.errors import InterruptedCaptureError
-from kanalyze.collectors.base.options import PASSES, Options, checked
+from kanalyze.collectors.base.options import PASSES, TORCH, Options, checked
 from kanalyze.collectors.base.progress import Event, Progress, silent
 from kanalyze.collectors.base.workload import Workload, resolve, resolve_other
 from kanalyze.collectors.run.plan import Plan, Scripted, in_order, script
@@ -176,7 +176,7 @@ def _scripted(plans: Sequence[Plan]) -> list[str]:
             plan = replace(plan, binary=binary)
             arch = given.options.arch or given.tools.gpus.compute_capabilities
             compiled = nvcc.command(plan.tools.nvcc.command, source, binary, arch, given.options.nvcc_flags)
-        passes = [name for name in wanted_passes(work, given.options) if name != "torch" or work.kind == "python"]
+        passes = [name for name in wanted_passes(work, given.options) if name != TORCH or work.kind == "python"]
         programs.append(Scripted(plan, passes, compiled, SIDES[at] if len(plans) > 1 else ""))
     return defined(script(*programs), plans)
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from kanalyze.collectors.base.options import PASSES
+from kanalyze.collectors.base.options import NCU, NSYS, PASSES, SAMPLES
 from kanalyze.collectors.base.step import Step
 from kanalyze.collectors.tools import ncu, nsys, torch_pass
 from kanalyze.collectors.tools.ncu_launches import Selection, filter_flags, unselected
 from kanalyze.collectors.tools.nsys import Sampled
+from kanalyze.tools import tool_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from kanalyze.collectors.tools.found import Tools
 
 T = TypeVar("T")
-
-#: The passes that --repeat repeats.
-_REPEATED: Final = ("nsys", "torch")
 
 #: The script that runs in the workload's Python.
 RUNNER: Final = Path(__file__).parents[1] / "in_workload" / "torch_runner.py"
@@ -80,8 +78,8 @@ class Plan:
         return torch_pass.command(str(self.tools.python), self.runner, out, self.options, self.workload)
 
     def repetitions(self, name: str) -> int:
-        """How often the pass `name` runs the program."""
-        return self.options.repeat if name in _REPEATED else 1
+        """How often the pass `name` runs the program: those that say when things ran are repeated."""
+        return self.options.repeat if tool_of(name).timed else 1
 
     def log(self, name: str) -> Path:
         """The log file of the step `name`."""
@@ -217,11 +215,11 @@ def _made_ready(one: Scripted) -> list[str]:
 
 def _run_lines(one: Scripted, name: str, number: int) -> list[str]:
     """The lines of one run of a pass."""
-    if name == "ncu":
-        return one.titled(name, _ncu_lines(one.plan, chosen="nsys" in one.passes))
-    if name == "samples":
+    if name == NCU:
+        return one.titled(name, _ncu_lines(one.plan, chosen=NSYS in one.passes))
+    if name == SAMPLES:
         return one.titled("samples, by nsys", [step.shell for step in one.plan.samples(one.plan.sampled())])
-    title, steps = ("nsys", one.plan.nsys) if name == "nsys" else ("torch.profiler", one.plan.torch)
+    title, steps = tool_of(name).name, one.plan.nsys if name == NSYS else one.plan.torch
     count = one.plan.repetitions(name)
     again = f", {number} of {count}" if count > 1 else ""
     return one.titled(f"{title}{again}", [step.shell for step in steps(number)])

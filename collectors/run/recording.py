@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kanalyze.collectors.base import files, nvcc, process
 from kanalyze.collectors.base.checks import checks
 from kanalyze.collectors.base.errors import CompileError
-from kanalyze.collectors.base.options import PASSES
+from kanalyze.collectors.base.options import NCU, NSYS, PASSES, SAMPLES
 from kanalyze.collectors.base.progress import Event
 from kanalyze.collectors.run import build_cache as cache
 from kanalyze.collectors.run import compiled_after
@@ -183,14 +183,14 @@ class Recording:
         """Begin a pass; False if it cannot run."""
         if name not in self._possible:
             return False
-        if name == "ncu" and self._found.launches is not None and not self._found.launches:
+        if name == NCU and self._found.launches is not None and not self._found.launches:
             self._skip(name, NO_KERNELS)
             return False
         record = PassRecord(name, before=machine.state(self.setting.tools.gpus.smi))
         self.records.append(record)
         options = self.setting.options
         self._runner = Runner(record, self.setting.progress, options.timeout_s, self.setting.starter)
-        self._runner.stopped = name == "samples" or (name == "nsys" and options.duration_s is not None)
+        self._runner.stopped = name == SAMPLES or (name == NSYS and options.duration_s is not None)
         return True
 
     def run(self, number: int, turn: int) -> bool:
@@ -305,7 +305,8 @@ class Recording:
             setting.progress(Event("end", "compile", "done" if ended.status == 0 else "failed", ended.seconds))
             if ended.status != 0:
                 said = log.read_text(encoding="utf-8", errors="replace").splitlines()
-                late = [f"nvcc took longer than {ended.seconds:.0f} s, and was stopped"] if ended.timed_out else []
+                limit = f"nvcc took longer than {setting.options.timeout_s:g} s, and was stopped"
+                late = [limit] if ended.timed_out else []
                 raise CompileError.of(source, late or nvcc.errors(said), said)
             return ended.seconds
 

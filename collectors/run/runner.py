@@ -137,15 +137,19 @@ class Runner:
             self.progress(Event("end", step.name, "failed"))
             raise StepFailedError(f"{step.argv[0]} cannot be started ({error.strerror or error})", step) from error
         self.record.steps.append(step_record(step, ended.status, ended.seconds, timed_out=ended.timed_out))
-        failed = self._judged(step, ended)
+        if ended.shortened:
+            kept = f"the first and the last {process.KEPT_BYTES >> 20} MiB"
+            self.note(f"logs/{step.log.name} keeps {kept} of what was printed, and leaves out the rest")
+        failed = self._judged(step, ended, limit_s)
         self.progress(Event("end", step.name, "failed" if failed else "done", ended.seconds))
         if failed is not None:
             raise failed
 
-    def _judged(self, step: Step, ended: Ended) -> StepFailedError | None:
+    def _judged(self, step: Step, ended: Ended, limit_s: float) -> StepFailedError | None:
         """The error for a step's result; None if it succeeded."""
         if ended.status is None:
-            return StepFailedError(f"took longer than {ended.seconds:.0f} s, and was stopped", step)
+            left = f" that were left of {self.timeout_s:g} s" if limit_s == self.left_s < self.timeout_s else ""
+            return StepFailedError(f"took longer than {limit_s:.4g} s{left}, and was stopped", step)
         missing = [f"{path.name} {flaw}" for path in step.outputs if (flaw := incomplete(path))]
         if missing:
             return StepFailedError(_why_missing(step, ended.status, missing), step, ended.status)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors.base.nvcc import find_nvcc
-from kanalyze.collectors.base.options import PASSES
+from kanalyze.collectors.base.options import NCU, NSYS, PASSES, SAMPLES, TORCH
 from kanalyze.collectors.base.programs import Program, version_of
 from kanalyze.collectors.tools import ncu, permissions, torch_pass
 from kanalyze.collectors.tools.machine import Gpus, gpus
@@ -62,16 +62,16 @@ def find_tools(options: Options, workload: Workload | None = None, *, torch: boo
 
 def wants_torch(workload: Workload, options: Options) -> bool:
     """Whether the run uses torch: in its own pass, or for ranges in the nsys pass."""
-    wanted = "torch" in wanted_passes(workload, options) or torch_pass.under_nsys(options)
+    wanted = TORCH in wanted_passes(workload, options) or torch_pass.under_nsys(options)
     return workload.kind == "python" and wanted
 
 
 def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
     """The requested passes, in order; by default those that suit the workload."""
-    sampled = {"samples"} if options.samples or options.metrics else set()
+    sampled = {SAMPLES} if options.samples or options.metrics else set()
     if options.passes is not None:
         return tuple(name for name in PASSES if name in {*options.passes, *sampled})
-    usual = {"nsys", "ncu"} | ({"torch"} if workload.kind == "python" or workload.starts_python else set())
+    usual = {NSYS, NCU} | ({TORCH} if workload.kind == "python" or workload.starts_python else set())
     return tuple(name for name in PASSES if name in usual | sampled)
 
 

@@ -75,7 +75,7 @@ def step_record(step: Step, status: int | None, seconds: float, *, timed_out: bo
         "environment": dict(step.env),
         "exit_status": status,
         "timed_out": timed_out,
-        "duration_ns": _ns(seconds),
+        "duration_ns": int(seconds * 1e9),
         "log": f"{step.log.parent.name}/{step.log.name}",
     }
 
@@ -185,7 +185,3 @@ def _sha256(path: Path | None) -> str | None:
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _ns(seconds: float) -> int:
-    return int(seconds * 1e9)

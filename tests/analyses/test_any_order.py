@@ -8,17 +8,15 @@ import pytest
 
 from kanalyze import catalog
 from kanalyze.analyses.idle import _idle_intervals
-from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits, named_idle, queued_waits, want_names
+from kanalyze.analyses.idle._attribution import idle_pieces
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.shared import workers
-from kanalyze.analyses.streams._waited_for import ended_last
 from kanalyze.columns import grouping
 from kanalyze.errors import CannotTellError
-from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.readers import read
-from kanalyze.report import Report
 from support.command import ADD_UM
 
 REPORTS = Path(__file__).parents[1] / "reports"
@@ -88,16 +86,6 @@ def test_every_table_after_the_page(name):
     assert [one for one in reversed(expected) if asked(report, one) != expected[one]] == []
 
 
-@pytest.mark.parametrize("waits", [launch_waits, queued_waits])
-def test_waits_that_were_let_go_of_are_found_again(waits):
-    report = opened("torch")
-    first = waits(report)
-    assert first.height > 100 or waits is queued_waits
-    waits.forget(report)
-    assert waits(report).equals(first)
-    assert sum(part.height for sums in idle_sums(report).values() for part in sums.waits) == launch_waits(report).height
-
-
 @pytest.mark.parametrize("name", ["torch", "graph_node"])
 def test_asking_for_several_kinds_again_changes_none_of_them(name):
     report = opened(name)
@@ -122,7 +110,7 @@ def test_one_pass_serves_ledger_and_culprits_in_any_order(order, monkeypatch):
     passes, find = [], _idle_intervals.idle_intervals
     monkeypatch.setattr(_idle_intervals, "idle_intervals", lambda *given: passes.append(given) or find(*given))
     report = opened("torch")
-    want_names(report)
+    idle_pieces(report, names=True)
     tables = {table: table(report) for table in order}
     assert len(passes) == 1
     for table, found in tables.items():
@@ -131,48 +119,6 @@ def test_one_pass_serves_ledger_and_culprits_in_any_order(order, monkeypatch):
 
 def test_names_are_found_after_a_pass_without_them():
     report, fresh = opened("torch"), opened("torch")
-    before = idle_sums(report)
+    before = ledger(report)
     assert culprits(report).equals(culprits(fresh))
-    assert idle_sums(report) is before
-    assert {device: sums.get_column("ns").sum() for device, sums in named_idle(report).items()} == {
-        device: sum(part.get_column("ns").sum() for part in sums.reasons) for device, sums in before.items()
-    }
-
-
-@pytest.mark.parametrize("let_go", [launch_waits, queued_waits, ended_last])
-@pytest.mark.one_in(4)
-def test_what_is_let_go_of_after_the_report_was_closed(let_go):
-    report = opened("torch")
-    summarize(report)
-    found = let_go(report)
-    report.close()
-    let_go.forget(report)
-    again = let_go(report)
-    assert _equal(again, found)
-
-
-def _equal(left, right):
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
-    return left.equals(right)
-
-
-def test_what_was_read_before_the_page_of_a_large_report_is_there_after_it(monkeypatch):
-    monkeypatch.setattr(workers, "_MANY", 0)
-    report = opened("torch")
-    config = report.table(KERNEL_CONFIG.name)
-    summarize(report)
-    report.close()
-    assert report.table(KERNEL_CONFIG.name).equals(config)
-
-
-@pytest.mark.parametrize("before", [False, True])
-def test_the_page_lets_go_of_what_it_alone_read(before, monkeypatch):
-    released = []
-    monkeypatch.setattr(workers, "_MANY", 0)
-    monkeypatch.setattr(Report, "release", lambda _, name: released.append(name))
-    report = opened("torch")
-    if before:
-        report.table(KERNEL_CONFIG.name)
-    summarize(report)
-    assert released == ([] if before else [KERNEL_CONFIG.name])
+    assert ledger(fresh).equals(before)

@@ -4,8 +4,10 @@ import faulthandler
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from unittest.mock import patch
@@ -182,9 +184,48 @@ def test_an_end_for_want_of_memory_is_told(number):
     assert _memory.in_own_process(lambda: 3, told.append) == 3
 
 
+@pytest.mark.parametrize("error", [MemoryError, SystemError, KeyError])
+def test_a_child_that_lacks_memory_to_say_so_is_told(error, capfd, monkeypatch):
+    def lack() -> int:
+        raise error
+
+    monkeypatch.setattr(_memory, "limits_of_process", lambda: [1 << 40])
+    told = []
+    assert _memory.in_own_process(lack, told.append) == 2
+    assert [one.slug for one in told] == ["out-of-memory"]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_child_whose_threads_wait_for_ever_lacked_memory(monkeypatch):
+    def wait() -> int:
+        lock = threading.Lock()
+        lock.acquire()
+        threading.Thread(target=lock.acquire).start()
+        threading.Thread(target=select.epoll().poll).start()  # as an idle thread of polars
+        return int(lock.acquire())
+
+    monkeypatch.setattr(_memory, "limits_of_process", lambda: [1 << 40])
+    monkeypatch.setattr(_memory, "_STUCK_S", 0.05)
+    told = []
+    assert _memory.in_own_process(wait, told.append) == 2
+    assert [error.slug for error in told] == ["out-of-memory"]
+
+
+def test_a_child_that_waits_for_something_else_is_not_ended(monkeypatch):
+    monkeypatch.setattr(_memory, "limits_of_process", lambda: [1 << 40])
+    monkeypatch.setattr(_memory, "_STUCK_S", 0.05)
+    assert _memory.in_own_process(lambda: time.sleep(0.2) or 3, [].append) == 3
+
+
 def test_what_says_that_memory_is_refused():
     assert _memory.refused(MemoryError())
     assert _memory.refused(OSError(12, "Cannot allocate memory"))
     assert _memory.refused(RuntimeError("an `Err` value: Os { code: 11, kind: WouldBlock }"))  # as polars panics
     assert not _memory.refused(ValueError("anything"))
+    assert not _memory.refused(SyntaxError("anything"))
     assert Path("/proc/self").exists()
+
+
+def test_a_library_that_cannot_be_loaded_for_a_limit_lacked_memory(monkeypatch):
+    monkeypatch.setattr(_memory, "limits_of_process", lambda: [1 << 40])
+    assert _memory.refused(SyntaxError("(unicode error) \\N escapes not supported (can't load unicodedata module)"))

@@ -103,6 +103,44 @@ def test_json_of_the_page_leads_to_the_tables():
     assert all(run("explain", finding["rule"]).status == 0 for finding in found["findings"])
 
 
+#: A headline's time, and the totals of ledgers in terminal, markdown and HTML (which takes long: of some).
+HEAD = re.compile(r"(?:takes|next pass) ([\d.,]+ (?:ns|µs|ms|s))(?=[ .])")
+TERMINAL = r"^  total +([\d.,]+ (?:ns|µs|ms|s)) "
+MARKDOWN = r"\| \*\*total\*\* \| \*\*([^*]+)\*\*"
+HTML = r"total</\w+>\s*<\w+[^>]*>([^<]+)<"
+DRAWN = ("mlp_train", "streams", "visible_devices")
+
+
+def near(text, ns):
+    """Whether a text tells a time, as far as it has digits."""
+    number, unit = text.replace(",", "").split()
+    scale = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    return abs(float(number) - ns / scale) <= 0.51 * 10 ** -len(number.partition(".")[2])
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+@pytest.mark.slow
+def test_the_headline_is_the_sum_of_the_ledger_in_every_format(path, tmp_path):
+    found = json.loads(run("summarize", path, "--format", "json").text)
+    told = found.get("iterations")
+    if told is None:
+        return
+    ledger = [row for row in found["ledger"] if row["device"] == told["device"]]
+    each = sum(row["ns"] for row in ledger) / told["steady_count"]
+    assert told["mean_ns"] == pytest.approx(each, rel=1e-9)
+    assert told["min_ns"] <= told["median_ns"] <= told["max_ns"]
+    if "next pass" not in found["answer"]:  # else there is time between iterations
+        assert told["min_ns"] <= each <= told["max_ns"]
+    pages = [(run("summarize", path).text, TERMINAL), (run("summarize", path, "--format", "markdown").text, MARKDOWN)]
+    if path.stem in DRAWN:
+        assert run("html", path, "-o", tmp_path / "page.html").status == 0
+        pages.append(((tmp_path / "page.html").read_text(), HTML))
+    for text, total in pages:
+        (first, *_), totals = HEAD.findall(" ".join(text.split())), re.findall(total, text, re.MULTILINE)
+        assert near(first, each), (first, each)
+        assert any(near(one, each) for one in totals), (totals, each)
+
+
 @pytest.mark.slow
 def test_a_remedy_that_saves_next_to_nothing_is_left_to_the_full_page():
     path = REPORTS / "emit_nvtx.sqlite"

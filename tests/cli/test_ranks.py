@@ -114,6 +114,23 @@ def test_traces_beside_other_json_make_one_file_of_the_job(tmp_path):
     assert (tmp_path / "job.html").stat().st_size > 100_000
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("traces", "reports", "read", "left"), [(2, 1, "torch.profiler", 1), (1, 3, "nsys", 1)])
+def test_reports_of_another_tool_in_the_folder_are_said_to_be_left_out(traces, reports, read, left, tmp_path):
+    for number in range(traces):
+        (tmp_path / f"rank{number}.json.gz").write_bytes((JOB / f"rank{number}.json.gz").read_bytes())
+    for number in range(reports):
+        (tmp_path / f"node{number}.sqlite").write_bytes((REPORTS / "nccl.sqlite").read_bytes())
+    ran = run("ranks", tmp_path)
+    assert read in ran.text.splitlines()[0]
+    assert f"reports of another tool: {left}; they are left out" in " ".join(ran.text.split())
+
+
+def test_reports_of_one_tool_are_all_read(tmp_path):
+    (tmp_path / "node.sqlite").write_bytes((REPORTS / "nccl.sqlite").read_bytes())
+    assert "another tool" not in run("ranks", tmp_path).text
+
+
 def _of_process(path: Path, process: int) -> Path:
     """Writes the part of a nsys report of two ranks that one of its processes recorded."""
     path.write_bytes((REPORTS / "nccl.sqlite").read_bytes())

@@ -270,7 +270,7 @@ def raising(error):
     return fail
 
 
-@pytest.mark.parametrize("step", ["chmod", "replace"])
+@pytest.mark.parametrize("step", ["touch", "replace"])
 def test_output_that_fails_midway_leaves_what_was_there(tmp_path, monkeypatch, step):
     path = tmp_path / "page.txt"
     path.write_text("as it was")
@@ -280,7 +280,7 @@ def test_output_that_fails_midway_leaves_what_was_there(tmp_path, monkeypatch, s
     assert path.read_text() == "as it was"
 
 
-@pytest.mark.parametrize("step", ["chmod", "replace"])
+@pytest.mark.parametrize("step", ["touch", "replace"])
 def test_output_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch, step):
     path = tmp_path / "page.txt"
     path.write_text("as it was")

@@ -7,7 +7,7 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
-from kanalyze.schema import TOOLS
+from kanalyze.tools import NAMES
 from support.command import REPORTS, refused, report_with, run
 
 
@@ -62,14 +62,17 @@ RICH = {
     "ncu": ["ncu/add.details.csv"],
 }
 
+#: What PyTorch 2.15 records, of which no report is here: tests/readers/torch/test_counters.py makes a trace of it.
+NEWER = {"torch": {"gpu_metrics", "gpu_units"}}
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", RICH)
 def test_the_tools_of_a_table_are_those_whose_reports_have_rows_of_it(tool):
     reports = [kanalyze.read(REPORTS / path) for path in RICH[tool]]
     for name in catalog.every_name():
-        if catalog.table(name).inputs not in ("several", "capture"):
-            said = tool in catalog.table(name).inputs.replace("any", " ".join(TOOLS)).split()
+        if catalog.table(name).inputs not in ("several", "capture") and name not in NEWER.get(tool, ()):
+            said = tool in catalog.table(name).inputs.replace("any", " ".join(NAMES)).split()
             assert any(has_rows(report, name) for report in reports) == said, name
 
 

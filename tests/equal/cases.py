@@ -149,15 +149,11 @@ def _words(option: str, value: object) -> Line:
 def forms(table: dict[str, Any]) -> list[dict[str, Any]]:
     """The keywords that give a table's other forms: each grouping, each option, and groupings with options."""
     values = {
-        "--trace": {"trace": True},
-        "--graphs": {"graphs": True},
-        "--as-nsys": {"as_nsys": True},
-        "--as-torch": {"as_torch": True},
         "--chunks": {"chunks": 7},
         "--threshold": {"threshold_ns": 50_000} if table["table"] == "gaps" else {"threshold_share": 0.5},
     }
     groupings = [{"by": by} for by in table["by"]]
-    options = [values[option] for option in table["options"]]
+    options = [values.get(option, {option.removeprefix("--").replace("-", "_"): True}) for option in table["options"]]
     return [*groupings, *options, *({**by, **option} for by in groupings for option in options)]
 
 

@@ -1,6 +1,7 @@
 """The small changes that can be made to a module: each is one that a test should fail on.
 
-Operators, comparisons, constants, how tables are joined, the order of arguments, conditions, statements left out.
+Operators, comparisons, constants, what rows or values are put together by, how tables are joined, the order of
+arguments, conditions, statements left out.
 Docstrings, types, messages of errors and what only a type checker reads stay as they are.
 """
 
@@ -39,6 +40,21 @@ _WORDS = {
     "anti": "semi",
     "backward": "forward",
     "forward": "backward",
+}
+
+#: Functions and methods that make one value of several, and another of each.
+_AGGREGATES = {
+    "sum": "max",
+    "mean": "max",
+    "median": "max",
+    "max": "min",
+    "min": "max",
+    "max_horizontal": "min_horizontal",
+    "min_horizontal": "max_horizontal",
+    "any": "all",
+    "all": "any",
+    "first": "last",
+    "last": "first",
 }
 
 #: Functions that take their arguments in any order. So do most methods of frames, of which none is looked at.
@@ -127,8 +143,9 @@ class _Maker(ast.NodeVisitor):
     def visit_Constant(self, node):
         if isinstance(node.value, bool):
             self._add(self._span(node), str(not node.value), "constant")
-        elif isinstance(node.value, int):
-            self._add(self._span(node), str(node.value + 1), "constant")
+        elif isinstance(node.value, int | float):
+            more = node.value + 1 if isinstance(node.value, int) else node.value * 2 or 1.0
+            self._add(self._span(node), str(more), "constant")
 
     def visit_UnaryOp(self, node):
         if isinstance(node.op, ast.Not | ast.Invert):
@@ -148,6 +165,9 @@ class _Maker(ast.NodeVisitor):
             getattr(getattr(node.func, "value", None), "id", "")
         ):
             return
+        if name in _AGGREGATES:
+            end = self._span(node.func)[1]
+            self._add((end - len(name), end), _AGGREGATES[name], "aggregate")
         swapped = isinstance(node.func, ast.Name) and name not in _ANY_ORDER
         if swapped and len(node.args) > 1 and not any(isinstance(one, ast.Starred) for one in node.args[:2]):
             first, second = (self._span(one) for one in node.args[:2])

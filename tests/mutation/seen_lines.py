@@ -1,58 +1,92 @@
-"""A plugin of pytest that notes which lines of the package each file of tests runs; needs Python 3.12.
+"""A plugin of pytest that notes which lines of the package each test runs; needs Python 3.12.
 
-Written to the file that SEEN_LINES names, as JSON: by file of the package, by file of tests, the lines; and under the
-key `seconds` what each file of tests took.
+Each process writes a file of its own into the folder that SEEN_LINES names, those that a test starts as well: a line
+`= TEST SECONDS OUTCOME` for each test, and a line `PATH BITS` for each file of the package, whose bit n is line n.
 """
 
-import json
 import os
 import sys
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
-from hypothesis import settings
-
 _ROOT = Path(__file__).parents[2]
-_PACKAGE = tuple(f"{_ROOT / folder}{os.sep}" for folder in ("analyzer", "collectors"))
+_TOOL = sys.monitoring.COVERAGE_ID
+_bits: dict[str, int] = defaultdict(int)
+_is_child = [False]
 
-# which lines are run is known after a few examples
-settings.register_profile("seen", deadline=None, max_examples=10)
 
-_lines: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-_seconds: dict[str, float] = defaultdict(float)
-_current = [""]
+@cache
+def _relative(file: str) -> str:
+    """The file in the checkout, wherever links to it lie; empty for what is no part of the package."""
+    path = os.path.relpath(os.path.realpath(file), _ROOT)
+    return path if path.startswith(("analyzer/", "collectors/")) else ""
 
 
 def _line(code, number):
-    if code.co_filename.startswith(_PACKAGE):
-        _lines[os.path.relpath(code.co_filename, _ROOT)][_current[0]].add(number)
+    path = _relative(code.co_filename)
+    if path and _is_child[0]:
+        # as it may be killed at any time
+        _write(f"{path} {1 << number:x}\n")
+    elif path:
+        _bits[path] |= 1 << number
     return sys.monitoring.DISABLE
 
 
+def _write(text: str) -> None:
+    with Path(os.environ["SEEN_LINES"], f"{os.getpid()}.txt").open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def watch() -> None:
+    """Note lines from now on."""
+    sys.monitoring.use_tool_id(_TOOL, "kanalyze")
+    sys.monitoring.register_callback(_TOOL, sys.monitoring.events.LINE, _line)
+    sys.monitoring.set_events(_TOOL, sys.monitoring.events.LINE)
+    os.register_at_fork(after_in_child=of_child)
+
+
+def of_child() -> None:
+    """Note what this process runs as done by the test that runs now."""
+    _is_child[0] = True
+    _write(f"= {os.environ.get('PYTEST_CURRENT_TEST', '').rpartition(' ')[0]}\n")
+    sys.monitoring.restart_events()
+
+
 def pytest_configure():
-    tool = sys.monitoring.COVERAGE_ID
-    sys.monitoring.use_tool_id(tool, "kanalyze")
-    sys.monitoring.register_callback(tool, sys.monitoring.events.LINE, _line)
-    sys.monitoring.set_events(tool, sys.monitoring.events.LINE)
+    if sys.monitoring.get_tool(_TOOL) is None:
+        watch()
+    _is_child[0] = False
+
+
+_file = [""]
 
 
 def pytest_runtest_logstart(location):
-    if location[0] != _current[0]:
-        _current[0] = location[0]
-        _write()
-        sys.monitoring.restart_events()
+    if location[0] != _file[0]:
+        # each file of tests reads what it asks for itself, as it does when it is run alone
+        _file[0] = location[0]
+        shared = sys.modules.get("support.real_reports")
+        for name in ("real_report", "real_summary", "_reports") if shared else ():
+            getattr(shared, name).cache_clear()
+    _bits.clear()
+    sys.monitoring.restart_events()
+
+
+_outcome: dict[str, float] = {}
 
 
 def pytest_runtest_logreport(report):
-    _seconds[report.location[0]] += report.duration
+    if "PYTEST_XDIST_WORKER" not in os.environ and hasattr(report, "node"):
+        return
+    _outcome["seconds"] = _outcome.get("seconds", 0.0) + report.duration
+    _outcome["failed"] = _outcome.get("failed", 0.0) + report.failed
+    if report.when == "teardown":
+        lines = "".join(f"{path} {bits:x}\n" for path, bits in _bits.items())
+        ended = "failed" if _outcome["failed"] else "passed"
+        _write(f"= {report.nodeid}\t{_outcome['seconds']:.3f}\t{ended}\n{lines}")
+        _outcome.clear()
 
 
-def pytest_sessionfinish():
-    _write()
-
-
-def _write():
-    """After every file of tests: a run that is stopped leaves what it saw."""
-    found = {file: {test: sorted(lines) for test, lines in by.items() if test} for file, by in _lines.items()}
-    target = Path(os.environ["SEEN_LINES"])
-    target.write_text(json.dumps({"seconds": dict(_seconds), "lines": found}))
+def pytest_unconfigure():
+    sys.monitoring.set_events(_TOOL, 0)

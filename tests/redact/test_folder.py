@@ -4,6 +4,7 @@ import gzip
 import json
 import platform
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -233,3 +234,16 @@ def test_what_is_no_capture_is_refused(path, error, message, tmp_path):
 def test_nowhere_to_write(tmp_path):
     with pytest.raises(OutputError, match="No such file or directory"):
         redact(ADD, tmp_path / "nowhere" / "out.sqlite")
+
+
+def test_a_capture_of_which_only_the_manifest_can_be_redacted(tmp_path):
+    inner = tmp_path / "all" / "node" / "run"
+    inner.mkdir(parents=True)
+    (inner / "manifest.json").write_text(json.dumps(MANIFEST))
+    (inner / "memory.pickle").write_bytes(b"geheim")
+    shutil.copyfile(ADD, tmp_path / "all" / "nsys.sqlite")
+    removed = redact(tmp_path / "all", tmp_path / "out")
+    made = json.loads((tmp_path / "out" / "node" / "run" / "manifest.json").read_text())
+    assert made["files"] == {}
+    assert {*made["redacted"]["left_out"]} == {"memory.pickle"}
+    assert [*removed.left_out] == [str(Path("node", "run", "memory.pickle"))]

@@ -17,6 +17,7 @@ from kanalyze.redact import redact
 from kanalyze.redact.folder import Removed
 from kanalyze.redact.rules.names import asked
 from kanalyze.redact.rules.texts import Texts
+from kanalyze.redact.sqlite_files import failed
 from support.command import ADD, ADD_UM, REPORTS
 from support.exports import altered
 from support.nsys_versions import VERSIONS, as_written_by
@@ -365,3 +366,18 @@ def test_a_module_keeps_the_kind_of_its_folder(module, kept):
     assert texts.module(module) == kept
     assert texts.module(kept) == kept
     assert texts.removed.counts["paths"] == (module != kept)
+
+
+@pytest.mark.parametrize(
+    ("said", "raised"),
+    [
+        ("interrupted", KeyboardInterrupt),
+        ("database or disk is full", OSError),
+        ("user-defined function raised exception", DamagedReportError),
+        ("malformed", DamagedReportError),
+    ],
+)
+def test_what_sqlite_says_is_an_error_of_its_kind(said, raised):
+    with pytest.raises(raised) as told, failed(ADD, "NVTX_EVENTS"):
+        raise sqlite3.OperationalError(said)
+    assert raised is not DamagedReportError or "table NVTX_EVENTS" in str(told.value)

@@ -48,7 +48,7 @@ def texts():
         ("--token s3cr3tvalue --api-key=s3cr3tvalue", "--token [secret] --api-key=[secret]"),
         ("Authorization: Bearer abcdefgh12345678", "Authorization: Bearer [secret]"),
         ("ghp_" + "a1" * 12 + " hf_" + "b2" * 12, "[secret] [secret]"),
-        ("-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----", "[secret]"),
+        ("-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\nx", "[secret]\n\n\nx"),
         ("project ACME, acme_data", "project [removed], [removed]_data"),
     ],
 )

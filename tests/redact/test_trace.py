@@ -14,7 +14,7 @@ from kanalyze.redact import trace as torch_trace
 from kanalyze.redact.folder import Removed
 from kanalyze.redact.rules.names import Names
 from kanalyze.redact.rules.texts import Texts
-from kanalyze.redact.trace_keys import GONE, KEYS, NAMES, PATHS
+from kanalyze.redact.trace import GONE, KEYS, NAMES, PATHS
 
 TRACE = """
 {

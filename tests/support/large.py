@@ -7,7 +7,7 @@ from kanalyze.columns import grouping, lookup
 
 def as_if_large(patch):
     """Let a monkey patch take away how many rows make it worth while to go along with them, or to slice them."""
-    for name, value in (("_WORTH_MERGING", 1), ("_SLICE", 3), ("_LONG", 1)):
+    for name, value in (("_FEW", 0), ("_FEW_IDS", 0), ("_WORTH_MERGING", 1), ("_SLICE", 3)):
         patch.setattr(lookup, name, value)
     patch.setattr(grouping, "_SLICE", 3)
 

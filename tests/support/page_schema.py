@@ -138,10 +138,10 @@ def _iterations() -> dict[str, Any]:
             **{name: {"type": ["integer", "null"]} for name in ("process_id", "device")},
             **{name: {"type": "integer"} for name in whole},
             "found_by": {"type": "string"},
-            "median_ns": {"type": "number"},
+            **{name: {"type": "number"} for name in ("mean_ns", "median_ns")},
             "kinds": {"type": "object", "additionalProperties": {"type": "integer"}},
         },
-        "required": [*texts, "process_id", "device", *whole, "found_by", "median_ns", "kinds"],
+        "required": [*texts, "process_id", "device", *whole, "found_by", "mean_ns", "median_ns", "kinds"],
     }
 
 

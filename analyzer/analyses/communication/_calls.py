@@ -70,8 +70,15 @@ def _of_calls() -> list[pl.Expr]:
     single = pl.len() == 1
     alike = (kind.n_unique() == 1) & (single | ~(sends | receives).any())
     gives, gets = ~receives & (kind != "reduce_scatter"), ~sends & ~kind.is_in(["all_gather", "all_to_all"])
-    times = pl.when((kind == "all_to_all").first()).then(pl.col("size").first()).otherwise(1)
-    own, peer, root = (pl.col(name).first() for name in ("own", "peer", "root"))
+    own, peer, root, size = (pl.col(name).first() for name in ("own", "peer", "root", "size"))
+    elsewhere = pl.col("peer") != pl.col("own")
+    partners = [pl.col("peer").filter(way & elsewhere).n_unique() + 1 for way in (sends, receives)]
+    # two ranks do so in a pipeline, too, but neither sends anything to itself there
+    exchange = (sends | receives).all() & (pl.min_horizontal(partners) == size) & ((size > 2) | (~elsewhere).any())  # noqa: PLR2004
+    # what a rank keeps is a part, too, also where it does not send it to itself
+    kept = exchange & elsewhere.all()
+    up, down = (pl.when(kept).then(ranks).otherwise(1) for ranks in (size, size - 1))
+    times = pl.when((kind == "all_to_all").first()).then(size).otherwise(1)
     # what goes between the same two ranks in both directions is between the lower and the higher one
     between = (sends | receives).all() & (pl.col("peer").n_unique() == 1) & ~single
     low, high = pl.min_horizontal(own, peer), pl.max_horizontal(own, peer)
@@ -80,10 +87,15 @@ def _of_calls() -> list[pl.Expr]:
     source = pl.when(sent).then(own).when(got).then(peer).when(both).then(low).otherwise(root)
     target = pl.when(got).then(own).when(sent).then(peer).when(both).then(high).otherwise(root)
     return [
-        pl.when(alike).then(kind.first()).otherwise(pl.lit("send_recv")).alias("kind"),
+        pl.when(alike)
+        .then(kind.first())
+        .when(exchange)
+        .then(pl.lit("all_to_all"))
+        .otherwise(pl.lit("send_recv"))
+        .alias("kind"),
         pl.col("group", "size", "own").first(),
         source.alias("source"),
         target.alias("target"),
-        pl.when(gives.any()).then(bytes_.filter(gives).sum() * times).alias("in_bytes"),
-        pl.when(gets.any()).then(bytes_.filter(gets).sum()).alias("out_bytes"),
+        pl.when(gives.any()).then(bytes_.filter(gives).sum() * times * up // down).alias("in_bytes"),
+        pl.when(gets.any()).then(bytes_.filter(gets).sum() * up // down).alias("out_bytes"),
     ]

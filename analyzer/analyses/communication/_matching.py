@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from kanalyze.analyses.communication._aligning import SIZE_BITS, SIZES, Sequence, aligned
 from kanalyze.analyses.communication._rows import NO_SEQUENCE
 
 if TYPE_CHECKING:
@@ -33,42 +34,14 @@ BY_ORDINAL: Final = "ordinal"
 #: Kinds between two ranks, which are told apart by sender and receiver.
 POINT_TO_POINT: Final = ("send", "recv")
 
-#: Kinds that no rank can leave before all have entered.
-_TOGETHER: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
+#: Kinds that no rank can leave before all have entered; of an all_to_all a rank may get nothing from another one.
+_TOGETHER: Final = ("all_reduce", "reduce_scatter", "all_gather", "barrier")
+
+#: Kinds that run as a kernel of sends and receives, of which a rank that has none to make runs no kernel.
+_BY_PAIRS: Final = (*POINT_TO_POINT, "send_recv", "all_to_all", "gather", "scatter")
 
 #: Kinds whose sizes may differ between ranks.
 _UNEVEN: Final = ("all_to_all", "send_recv", "gather", "scatter", "coalesced")
-
-#: How far the clock of one host may drift from that of another, and the error of a time stamp.
-DRIFT: Final = 1e-4
-STAMP_ERROR_NS: Final = 1_000
-
-#: How far the time stamps of two processes of one host may be apart.
-_ONE_HOST_NS: Final = 50_000
-
-#: Where a shift is tried before it is tried on all rows, as parts of what two ranks have in common.
-_TRIED: Final = (8, 64)
-_GOLDEN: Final = 0.618034
-
-#: The part of the shorter sequence that ranks on two clocks must have in common, and the fewest collectives.
-_COMMON: Final = 0.5
-_FEWEST: Final = 2
-
-#: The part of what two ranks have in common that must be in steps of one number; what is at an edge may begin outside.
-_SAME_STEPS: Final = 0.9
-
-#: Shifts with as small a part in common may be the true one as well, where clocks are no farther apart than this.
-_POSSIBLE: Final = 0.1
-_APART_NS: Final = 100_000_000
-
-#: How many other ranks a rank that does not fit the first is held against.
-_OTHERS: Final = 3
-
-#: Beyond all differences of times.
-_FAR: Final = 1 << 60
-
-#: Bits of a size in bytes.
-_SIZE_BITS: Final = 48
 
 #: What stands for a kind or size that is not recorded.
 _UNKNOWN: Final = -1
@@ -192,7 +165,8 @@ class _Told(NamedTuple):
         lane: What a collective is counted in: the group, with its ranks; between two ranks, those; else the stream.
         unnamed: Whether the lane is only that of the stream.
         kind: The kind; of send and recv the same.
-        what: Kind and size; -1 where the size is not recorded.
+        what: Kind and size, of which the lower bits are 0 where it is not recorded, or may differ between ranks.
+        by_pairs: Whether it runs as a kernel of sends and receives.
         pair: Whether it is sent from one rank to another.
         even: Whether all ranks have the same size.
         size: Ranks of the group; 0 where that is not recorded.
@@ -207,6 +181,7 @@ class _Told(NamedTuple):
     unnamed: Bools
     kind: Ints
     what: Ints
+    by_pairs: Bools
     pair: Bools
     even: Bools
     size: Ints
@@ -240,13 +215,13 @@ def _told(rows: Rows, clock: Ints) -> _Told:
     kind = told.get_column("kind").cast(pl.String).replace_strict(codes, return_dtype=pl.Int64).to_numpy()
     bytes_ = told.select(pl.max_horizontal("in_bytes", "out_bytes").fill_null(_UNKNOWN)).to_series().to_numpy()
     enters, leaves, _ = shows(told)
-    sized = np.where(bytes_ < 0, _UNKNOWN, (kind << _SIZE_BITS) | bytes_)
     uneven = told.select(pl.col("kind").is_in(_UNEVEN)).to_series().to_numpy()
     return _Told(
         lane=np.unique(lanes, return_inverse=True)[1],
         unnamed=told.select(unnamed).to_series().to_numpy(),
         kind=kind,
-        what=np.where(uneven, kind << _SIZE_BITS, sized),
+        what=(kind << SIZE_BITS) | np.where(uneven, 0, bytes_ + 1),
+        by_pairs=told.select(pl.col("kind").is_in(_BY_PAIRS)).to_series().to_numpy(),
         pair=kind == len(names),
         even=told.select(pl.col("kind").is_in(_EVEN)).to_series().to_numpy(),
         size=size,
@@ -358,38 +333,36 @@ _LOST: Final = np.uint64(1)
 
 
 def _by_order(rows: Rows, told: _Told, left: Ints, doubts: list[tuple[str, int, str]]) -> Keys:
-    """Keys of the rows `left` by their place in the order of their lane."""
+    """Keys of the rows `left` by their place in the order of their lane.
+
+    Where ranks do not fit, as where one runs fewer kernels of sends and receives than others, the order of these and
+    that of all else are taken apart, if more ranks fit then.
+    """
     key = np.zeros(len(left), dtype=np.uint64)
-    lost = 0
     for lane, members in _lanes(rows, told, left):
-        places = _aligned(members)
-        for rank, place in places.items():
-            at = members[rank].at
-            key[at] = _key(_ORDINAL, np.full(len(at), lane), place + np.arange(len(at)))
-        lost += sum(len(one.at) for rank, one in members.items() if rank not in places)
-    if lost:
+        best = _placed([members])
+        if sum(len(at) for at, _ in best) < sum(len(one.at) for one in members.values()):
+            apart = [{rank: one.of(own) for rank, one in members.items()} for own in (True, False)]
+            best = max(best, _placed(apart), key=lambda one: sum(len(at) for at, _ in one))
+        for at, place in best:
+            key[at] = _key(_ORDINAL, np.full(len(at), lane), place)
+    if lost := int((key == 0).sum()):
         doubts.append(("collectives without a match", lost, _NO_SHIFT))
     return key
 
 
-class _Sequence(NamedTuple):
-    """The collectives of one rank in one lane, in their order; the arrays are those of :class:`_Told`.
-
-    `steps` gives the program's number of the step of each.
-    """
-
-    at: Ints
-    what: Ints
-    start: Ints
-    end: Ints
-    enters: Bools
-    leaves: Bools
-    clock: int
-    pair: bool
-    steps: Callable[[], Ints] | None
+def _placed(parts: list[dict[int, Sequence]]) -> list[tuple[Ints, Ints]]:
+    """The rows of ranks that fit others, each with its place in the order of its part, which no other part has."""
+    found = []
+    for number, part in enumerate(parts):
+        members = {rank: one for rank, one in part.items() if len(one.at)}
+        for rank, place in aligned(members).items():
+            at = members[rank].at
+            found.append((at, (place + np.arange(len(at))) * len(parts) + number))
+    return found
 
 
-def _lanes(rows: Rows, told: _Told, left: Ints) -> Iterator[tuple[int, dict[int, _Sequence]]]:
+def _lanes(rows: Rows, told: _Told, left: Ints) -> Iterator[tuple[int, dict[int, Sequence]]]:
     """The sequences of each lane by rank."""
     if not len(left):
         return
@@ -398,19 +371,20 @@ def _lanes(rows: Rows, told: _Told, left: Ints) -> Iterator[tuple[int, dict[int,
     lane, rank = lane[order], rows.member[left[order]]
     new = np.flatnonzero(np.r_[True, (lane[1:] != lane[:-1]) | (rank[1:] != rank[:-1])])
     base = rows.start.min()
-    members: dict[int, _Sequence] = {}
+    members: dict[int, Sequence] = {}
     for low, high in zip(new.tolist(), [*new[1:].tolist(), len(left)], strict=True):
         own = left[order[low:high]]
         call, start = rows.call[own], rows.start[own] - base
-        members[int(rank[low])] = _Sequence(
+        members[int(rank[low])] = Sequence(
             order[low:high],
             told.what[call],
             start,
             start + rows.dur[own],
             told.enters[call],
             told.leaves[call],
+            told.by_pairs[call],
+            told.pair[call],
             int(told.clock[rank[low]]),
-            bool(told.pair[call].all()),
             None if told.steps is None else partial(told.steps, own),
         )
         if high == len(left) or lane[high] != lane[low]:
@@ -435,128 +409,6 @@ def shows(rows: pl.DataFrame) -> tuple[Bools, Bools, Bools]:
     return tuple(told.get_column(name).to_numpy() for name in told.columns)  # type: ignore[return-value]
 
 
-def _aligned(members: dict[int, _Sequence]) -> dict[int, int]:
-    """The place of the first collective of each rank in the order of the lane; a rank that fits no other has none.
-
-    Each rank is held against the longest sequence of its clock, and those against the longest of all; what does not fit
-    it, against some others.
-    """
-    order = sorted(members, key=lambda one: (-len(members[one].at), one))
-    heads: dict[int, int] = {}
-    for one in order:
-        heads.setdefault(members[one].clock, one)
-    places = {order[0]: 0}
-    for one in [*heads.values(), *order]:
-        if one in places:
-            continue
-        head = heads[members[one].clock]
-        bases = dict.fromkeys([*([head] if head in places else []), order[0], *list(places)[1 : 1 + _OTHERS]])
-        for base in bases:
-            shift = _shift(members[base], members[one])
-            if shift is not None:
-                places[one] = places[base] + shift
-                break
-    return places
-
-
-def _shift(base: _Sequence, other: _Sequence) -> int | None:
-    """By how many collectives `other` begins later than `base`; None if no shift fits, or several do."""
-    lengths = len(base.at), len(other.at)
-    one_clock = base.clock == other.clock
-    least = 1 if one_clock else max(1, int(_POSSIBLE * min(lengths)))
-    shifts = np.arange(least - lengths[1], lengths[0] - least + 1)
-    if not one_clock:
-        low = np.maximum(0, shifts)
-        much = np.minimum(lengths[0], lengths[1] + shifts) - low >= _COMMON * min(lengths)
-        shifts = shifts[much | (np.abs(other.start[low - shifts] - base.start[low]) < _APART_NS)]
-    for number in _TRIED:
-        shifts = shifts[_may_fit(base, other, shifts, number)]
-    if base.pair and one_clock:
-        return _latest_sends(base, other, shifts)
-    found = []
-    for shift in shifts.tolist():
-        if _fits(base, other, shift):
-            found.append(shift)
-            if len(found) > 1:
-                return _by_steps(base, other, shifts)
-    if not found:
-        return None
-    common = min(lengths[0], lengths[1] + found[0]) - max(0, found[0])
-    enough = one_clock or common >= max(_FEWEST, _COMMON * min(lengths))
-    return found[0] if enough else None
-
-
-def _by_steps(base: _Sequence, other: _Sequence, shifts: Ints) -> int | None:
-    """Of several shifts that fit, the one that leaves collectives in the same steps, by the program's own numbers."""
-    if base.steps is None or other.steps is None:
-        return None
-    mine, theirs = base.steps(), other.steps()
-    found = []
-    for shift in shifts.tolist():
-        low, high = max(0, shift), min(len(mine), len(theirs) + shift)
-        left, right = mine[low:high], theirs[low - shift : high - shift]
-        inside = (left >= 0) & (right >= 0)
-        if inside.any() and (left == right)[inside].mean() >= _SAME_STEPS and _fits(base, other, shift):
-            found.append(shift)
-    return found[0] if len(found) == 1 else None
-
-
-def _latest_sends(base: _Sequence, other: _Sequence, shifts: Ints) -> int | None:
-    """Of the shifts that let no receive end before its send began, the one that pairs receives with the latest sends.
-
-    Sends may end long before they are received, so that earlier ones would do as well; but a receive that waited
-    ended with its own send, and one must have, or nothing is told.
-    """
-    sends = bool(base.enters.all())
-    shift = next((one for one in (shifts[::-1] if sends else shifts).tolist() if _fits(base, other, one)), None)
-    if shift is None:
-        return None
-    low, high = max(0, shift), min(len(base.at), len(other.at) + shift)
-    mine, theirs = slice(low, high), slice(low - shift, high - shift)
-    begun, sent = (base.start[mine], base.end[mine]) if sends else (other.start[theirs], other.end[theirs])
-    received = other.end[theirs] if sends else base.end[mine]
-    return shift if (np.abs(received - sent) <= sent - begun).any() else None
-
-
-def _may_fit(base: _Sequence, other: _Sequence, shifts: Ints, number: int) -> Bools:
-    """Whether each shift fits at so many places of what the two have in common."""
-    parts = np.arange(number) * _GOLDEN % 1
-    low = np.maximum(0, shifts)
-    common = np.minimum(len(base.at), len(other.at) + shifts) - low
-    mine = low[:, None] + (parts[None, :] * common[:, None]).astype(np.int64)
-    return _agree(base, other, mine, mine - shifts[:, None])
-
-
-def _fits(base: _Sequence, other: _Sequence, shift: int) -> bool:
-    """Whether kinds and sizes agree, and some offset of the clocks lets each rank leave after the other entered."""
-    low, high = max(0, shift), min(len(base.at), len(other.at) + shift)
-    mine = np.arange(low, high)[None, :]
-    return bool(_agree(base, other, mine, mine - shift)[0])
-
-
-def _agree(base: _Sequence, other: _Sequence, mine: Ints, theirs: Ints) -> Bools:
-    """Row by row of places in both: whether kinds and sizes agree, and clocks can be right."""
-    left, right = base.what[mine], other.what[theirs]
-    same = ((left == right) | (left == _UNKNOWN) | (right == _UNKNOWN)).all(axis=1)
-    # most shifts fail here, before the times are looked up
-    same[same] = _in_time(base, other, mine[same], theirs[same])
-    return np.asarray(same)
-
-
-def _in_time(base: _Sequence, other: _Sequence, mine: Ints, theirs: Ints) -> Bools:
-    """Row by row of places in both: whether clocks can be right."""
-    after, before = base.leaves[mine] & other.enters[theirs], other.leaves[theirs] & base.enters[mine]
-    # as if nothing could be buffered
-    nothing = ~np.any(after | before, axis=1, keepdims=True) | (base.pair and base.clock != other.clock)
-    after, before = after | nothing, before | nothing
-    least = (other.start[theirs] - base.end[mine]).max(axis=1, where=after, initial=-_FAR)
-    greatest = (other.end[theirs] - base.start[mine]).min(axis=1, where=before, initial=_FAR)
-    if base.clock == other.clock:
-        return np.asarray((least <= _ONE_HOST_NS) & (greatest >= -_ONE_HOST_NS))
-    span = base.end[mine].max(axis=1) - base.start[mine].min(axis=1)
-    return np.asarray(least <= greatest + 2 * STAMP_ERROR_NS + (DRIFT * span).astype(np.int64))
-
-
 def _disagreeing(rows: Rows, told: _Told, key: Keys, runs: _Runs) -> Bools:
     """The keys of what is no one collective: of several kinds or sizes, twice on a rank, or more than the group has."""
     counts = _lengths(runs.first, len(key))
@@ -568,7 +420,7 @@ def _disagreeing(rows: Rows, told: _Told, key: Keys, runs: _Runs) -> Bools:
     ranks = np.diff(np.searchsorted(runs.run, np.r_[runs.first, len(key)]))
     size = np.maximum.reduceat(told.size[call], runs.first)
     bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(told.kind[call])
-    sized = np.where(told.even, told.what, _UNKNOWN)[call]
+    sized = np.where(told.even & (told.what & SIZES > 0), told.what, _UNKNOWN)[call]
     if (sized == _UNKNOWN).any():
         some = np.maximum.reduceat(sized, runs.first).repeat(counts)
         sized = np.where(sized == _UNKNOWN, some, sized)

@@ -8,6 +8,8 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from kanalyze.analyses.communication._matching import Matches
     from kanalyze.analyses.communication._rows import Ints, Rows, Small
 
@@ -19,7 +21,9 @@ class Clocks(NamedTuple):
     """Offsets of clocks, by node: part of the run and clock as one number.
 
     Attributes:
-        offset: By node, how much the clock is ahead of that of reference.
+        offset: By node, how much the clock is ahead of that of reference in the middle of the part.
+        rate: By clock, by what part of the time it runs faster than that of reference.
+        since: From the middle of its part to the begin of each collective.
         error: By node, how far that may be off, to either side; 0 on the clock of reference.
         number: How many clocks there are.
         part: The part of each collective.
@@ -29,6 +33,8 @@ class Clocks(NamedTuple):
     """
 
     offset: Ints
+    rate: npt.NDArray[np.float64]
+    since: Ints
     error: Ints
     number: int
     part: Ints
@@ -40,6 +46,10 @@ class Clocks(NamedTuple):
         """The node of rows of collectives."""
         return np.asarray(self.part[match] * self.number + clock)
 
+    def ahead(self, match: Ints | Small, clock: Ints) -> Ints:
+        """How much the clock of rows of collectives is ahead then."""
+        return self.offset[self.node(match, clock)] + (self.rate[clock] * self.since[match]).astype(np.int64)
+
 
 CLOCKS: Final = {
     "clock": pl.Int64,
@@ -49,6 +59,7 @@ CLOCKS: Final = {
     "offset_ns": pl.Int64,
     "low_ns": pl.Int64,
     "high_ns": pl.Int64,
+    "drift_ppm": pl.Float64,
 }
 
 
@@ -56,8 +67,8 @@ def of_one_clock(rows: Rows, found: Matches, reference: int, base: int, number: 
     """Clocks of a job that has only one, which has no offset."""
     at = found.order[: found.first[-1]]
     ends = rows.start[at] + rows.dur[at]
-    table = pl.DataFrame([(reference, 0, base, int(ends.max(initial=base)), 0, 0, 0)], schema=CLOCKS, orient="row")
+    table = pl.DataFrame([(reference, 0, base, int(ends.max(initial=base)), 0, 0, 0, 0.0)], schema=CLOCKS, orient="row")
     part, zeros = np.zeros(found.number, dtype=np.int64), np.zeros(number, dtype=np.int64)
     some = np.arange(0, found.first[-1], OF_SLICE)
     cuts = np.unique(np.r_[np.searchsorted(found.first, some), found.number])
-    return Clocks(zeros, zeros, number, part, cuts, table, ())
+    return Clocks(zeros, zeros.astype(np.float64), part, zeros, number, part, cuts, table, ())

@@ -12,7 +12,6 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.model import COMMUNICATOR_CALLS
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -91,7 +90,6 @@ def last_arrivals(report: Report) -> pl.DataFrame:
     members = work.select("device", "process_id").unique().sort("device", "process_id")
     if members.height <= 1:
         return pl.DataFrame(schema=_ARRIVALS)
-    report.read_ahead(("range", COMMUNICATOR_CALLS.name))
     from kanalyze.analyses.communication._arrivals import arrivals  # noqa: PLC0415 - numpy, for several ranks only
 
     return arrivals(report, work, members).cast(_ARRIVALS)  # type: ignore[arg-type]

@@ -11,8 +11,7 @@ import polars as pl
 
 from kanalyze.analyses.communication._calls import BY_PAIRS, sums_of_calls
 from kanalyze.analyses.device._kernel_families import decoded
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.device._operations import operations, with_facts
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.reduction import COLLECTIVES
@@ -65,13 +64,9 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     launch was not recorded has the group of the others on its stream, where these have one. What is between two ranks
     has their number as its size, whatever the size of the group.
     """
-    kernels = work.select("row", "event_id").join(
-        report.kind("kernel").select("event_id", "name", "stream", "device", "parent_id", "process_id"),
-        on="event_id",
-        how="left",
-        maintain_order="left",
-    )
-    told = _told_by_nccl(report, kernels) if report.meta.tool == "nsys" else _told_by_trace(report, kernels)
+    named = ("event_id", "name", "stream", "device", "parent_id", "process_id")
+    kernels = with_facts(report, work.select("row"), *named)
+    told = _told_by_nccl(report, kernels) if report.meta.recorder.nvtx else _told_by_trace(report, kernels)
     told = _with_group_of_stream(told)
     two = pl.col("kind").is_in(["send", "recv", "send_recv"]) & pl.all_horizontal(
         pl.col("source", "target").is_not_null()
@@ -212,10 +207,9 @@ def _with_grouped_ops(report: Report, told: pl.DataFrame) -> pl.DataFrame:
 @once_per_process
 def _launched(report: Report) -> pl.DataFrame:
     """All communication kernels, also of other devices: event_id, name, process_id, device, thread_id, call_start."""
-    rows = operations(report).filter(pl.col("bucket").cast(pl.String) == "communication").select("row", "event_id")
-    kernels = report.kind("kernel").select("event_id", "name", "process_id", "device")
-    found = rows.join(kernels, on="event_id", how="inner", maintain_order="left")
-    return found.with_columns(calls_of(report, found.get_column("row"), "thread_id", "call_start"))
+    work = operations(report).filter(pl.col("bucket") == "communication")
+    found = work.select("row", "event_id", "name", "process_id", "device")
+    return with_facts(report, found, "thread_id", "call_start")
 
 
 def _calls_of_ops(report: Report) -> pl.DataFrame:

@@ -110,10 +110,10 @@ class _Timed:
         self.one = one
         self.call = rows.call[one.at]
         self.clock = clock[rows.member[one.at]]
-        node = clocks.node(one.low + one.which, self.clock)
-        self.came = rows.start[one.at] - clocks.offset[node]
+        match = one.low + one.which
+        self.came = rows.start[one.at] - clocks.ahead(match, self.clock)
         self.dur = rows.dur[one.at]
-        self.error = clocks.error[node]
+        self.error = clocks.error[clocks.node(match, self.clock)]
         self.arrival = one.most(self.came)
         # ranks on the clock of reference have no error among themselves, nor have those on another one
         one_clock = one.least(self.clock) == one.most(self.clock)

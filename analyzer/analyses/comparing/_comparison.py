@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from statistics import mean
@@ -13,10 +14,11 @@ import polars as pl
 
 from kanalyze.analyses import homes_of_sides
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.comparing._job import job_of, telling_rank
 from kanalyze.analyses.comparing._pair import ALONE, Limits, Pair
-from kanalyze.analyses.comparing._sides import Doubt, Side, doubts, sides_of
+from kanalyze.analyses.comparing._sides import Doubt, Side, doubts, in_pairs, sides_of
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.digest import STEPS
+from kanalyze.tools import TOOLS
 from kanalyze.units import nearest
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._gate import Gate
     from kanalyze.analyses.comparing._statistics import Estimate
     from kanalyze.digest import Digest
+
+    Rank = Sequence[Digest]
 
 Word = Literal["faster", "slower", "same", "cannot tell"]
 
@@ -35,14 +39,21 @@ _ENOUGH: Final = 5
 _QUICK: Final = 0.25
 
 #: Two runs of one program differ by at most this power of the factor between which nine tenths of a run's steps lie
-#: (1,078 pairs of runs of 38 programs: by its second power in all of them).
-_BETWEEN: Final = 3
+#: (1,078 pairs of runs of 38 programs: by its second power in all of them); the mean of two runs by the second power.
+_OF_ONE: Final = 3
+_OF_TWO: Final = 2
 
 #: An interval that reaches farther than this factor from the ratio is none.
 _WIDEST: Final = 10
 
-#: The tool that alone records what a table is of.
-_RECORDED_BY: Final = {"compare_ops": "torch.profiler", "compare_counters": "ncu"}
+#: What a report needs for a table: the tool that alone has it.
+_RECORDED_BY: Final = {
+    "compare_ops": next(one.name for one in TOOLS if "op" in one.alone),
+    "compare_counters": next(one.name for one in TOOLS if one.counts),
+}
+
+#: Ranks whose iterations are shorter than the longest by less than this part are as long.
+_AS_LONG: Final = 0.01
 
 
 class Verdict(NamedTuple):
@@ -138,6 +149,23 @@ class Comparison:
         return None if found is None or found.word == "cannot tell" else found
 
     @cached_property
+    def varying(self) -> tuple[str, float] | None:
+        """The side whose runs differ most among themselves, and by which part, where the sides differ by less."""
+        found = max(
+            (max(side.values_ns) / max(min(side.values_ns), 1) - 1, name)
+            for name, side in (("base", self.timed.base), ("new", self.timed.new))
+        )
+        ratio = self.verdict.ratio or 1.0
+        return (found[1], found[0]) if found[0] > max(ratio, 1 / ratio) - 1 and self.verdict.word != "same" else None
+
+    @cached_property
+    def apart(self) -> bool:
+        """Whether both sides launch kernels, and none of the same name."""
+        kernels = pl.col("kind") == "kernel"
+        names = [{*side.rows.filter(kernels).get_column("name").drop_nulls()} for side in self.pair.slots]
+        return all(names) and not names[0] & names[1]
+
+    @cached_property
     def doubts(self) -> list[Doubt]:
         """Differences beside the program, and what is missing to judge."""
         found = doubts(self.base, self.new)
@@ -226,12 +254,28 @@ def _judged(pair: Pair, base: list[float], new: list[float]) -> Verdict:
     if estimate is None:
         return unknown
     word = statistics.judged(estimate, pair.limits.least_effect)
+    few = word != "same" and _are_few(pair, estimate.ratio)
+    few |= estimate.basis == "runs" and word in ("faster", "slower") and estimate.p_value > statistics.CHANCE
     repeats = None
-    if word == "cannot tell" and pair.repeated:
+    if (word == "cannot tell" or few) and pair.repeated:
         repeats = statistics.repeats_to_judge(base, new, pair.limits.least_effect, paired=pair.paired)
+    if few:
+        word, repeats = "cannot tell", repeats and max(repeats, min(len(base), len(new)) + 1)
     return unknown._replace(
         word=word, ratio=estimate.ratio, low=estimate.low, high=estimate.high, basis=estimate.basis, repeats=repeats
     )
+
+
+def _are_few(pair: Pair, ratio: float) -> bool:
+    """Whether there are too few runs to tell this ratio from what runs of one program differ by.
+
+    One run a side does not show it, unless a noise floor does. Two may be alike by chance, so that they count for as
+    much as their iterations vary at least.
+    """
+    if not pair.repeated:
+        return pair.limits.floor is None
+    fewest = min(len(side.digests) for side in (pair.base, pair.new))
+    return fewest == statistics.LEAST_RUNS and abs(math.log(ratio)) < math.log(_between_runs(pair, _OF_TWO))
 
 
 def alone(pair: Pair) -> Estimate | None:
@@ -249,28 +293,93 @@ def alone(pair: Pair) -> Estimate | None:
     low, high = within.low / within.ratio, within.high / within.ratio
     if min(len(before), len(after)) >= _ENOUGH:
         low, high = max(low, min(after) / max(before) / ratio), min(high, max(after) / min(before) / ratio)
-    wider = _between_runs(pair, before, after) if pair.limits.floor is None else 1 + pair.limits.floor
+    wider = (1 + ALONE) * _between_runs(pair, _OF_ONE) if pair.limits.floor is None else 1 + pair.limits.floor
     below, above = wider / min(low, 1.0), wider * max(high, 1.0)
     if max(below, above) > _WIDEST:
         return None
     return within._replace(ratio=ratio, low=ratio / below, high=ratio * above)
 
 
-def _between_runs(pair: Pair, before: list[int], after: list[int]) -> float:
-    """The factor by which two single runs of one program may differ, where nothing says by how much they do.
+def _between_runs(pair: Pair, power: int) -> float:
+    """The factor by which runs of one program may differ: a power of that between which nine tenths of steps lie.
 
     Programs whose steps vary within a run vary between runs, too, and by more. Few steps do not show it; then all time
     in which the GPU did nothing may come once more.
     """
-    fewest = min(len(before), len(after))
+    runs = [*pair.base.digests, *pair.new.digests]
+    steps = [one.steps.get_column("dur_ns").to_numpy() for one in runs]
+    fewest = min(map(len, steps))
     edges = (0.1, 0.9) if fewest >= _ENOUGH else (0, 1)
-    spread = max(float(np.divide(*np.quantile(steps, edges)[::-1])) for steps in (before, after))
-    idle = 1 + max(map(_idle_share, (pair.base, pair.new))) if fewest < _ENOUGH else 1.0
-    return float((1 + ALONE) * spread**_BETWEEN * idle)
+    low, high = np.array([np.quantile(lengths, edges) for lengths in steps if lengths.size] or [(1, 1)]).T
+    idle = 1 + max(map(_idle_share, runs)) if fewest < _ENOUGH else 1.0
+    return float((high / np.maximum(low, 1)).max() ** power * idle)
 
 
-def _idle_share(side: Side) -> float:
-    """The part of the time of a single run in which the GPU did nothing."""
-    digest = side.digests[0]
+def _idle_share(digest: Digest) -> float:
+    """The part of the time of a run in which the GPU did nothing."""
     busy = int(digest.buckets.filter(pl.col("bucket").is_in(BUSY_BUCKETS)).get_column("ns").sum())
     return 1 - busy / max(digest.about.ns, 1)
+
+
+def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[Pair]) -> Pair | None:
+    """The sides of the job; None where it has one rank, or they do not do the same iterations in every run.
+
+    Args:
+        base: The runs of base of each rank; the nth of all ranks are one run.
+        new: The same of new.
+        ranks: Both sides of each rank, without the runs that do not count. A run of the job counts if it does in all.
+    """
+    runs = _runs_of(base), _runs_of(new)
+    if len(ranks) == 1 or not all(map(_do_the_same, (*runs[0], *runs[1]))):
+        return None
+    counted = {id(one) for pair in ranks for one in (*pair.base.digests, *pair.new.digests)}
+    kept = ([run for run in side if all(id(one) in counted for one in run)] for side in runs)
+    first, second = (Side([_slowest(run) for run in side], []) for side in kept)
+    if not first.digests or not second.digests:
+        return None
+    return Pair(*in_pairs(first, second), ranks[0].limits)
+
+
+def _runs_of(ranks: Sequence[Rank]) -> list[tuple[Digest, ...]]:
+    """The runs of a side, with the digest of each rank; one run without any where ranks have not as many of them."""
+    return [*zip(*ranks, strict=True)] if len({len(rank) for rank in ranks}) == 1 else [()]
+
+
+def _do_the_same(run: Sequence[Digest]) -> bool:
+    """Whether all ranks of a run have the same iterations, as often but for one at an edge."""
+    every = [one.about for one in run]
+    numbers = [one.recorded_iterations for one in every]
+    same = len({(one.each, one.turn) for one in every}) == 1 and bool(every[0].each)
+    return same and max(numbers) - min(numbers) <= 1
+
+
+def _slowest(run: Sequence[Digest]) -> Digest:
+    """The rank that takes longest, with each step as long as that of the slowest rank where all have as many."""
+    slowest = max(run, key=lambda one: one.about.iteration_ns)
+    lengths = [one.steps.get_column("dur_ns").alias(str(rank)) for rank, one in enumerate(run)]
+    if len({*map(len, lengths)}) > 1:
+        return slowest
+    longest = pl.DataFrame(lengths).select(dur_ns=pl.max_horizontal(pl.all()))
+    return replace(slowest, steps=STEPS.select(longest))
+
+
+def telling_rank(ranks: Sequence[Pair]) -> int:
+    """The rank that says most about a difference, as an index: the one that holds up the others.
+
+    Of those whose iteration is as long as the longest one, on the side that takes longer, it waits least for others in
+    communication. Where there is none, the longest.
+    """
+    ns = [(pair.base_ns, pair.new_ns) for pair in ranks]
+    side = max((0, 1), key=lambda at: max(both[at] for both in ns))
+    longest = max(both[side] for both in ns)
+    near = [at for at, both in enumerate(ns) if both[side] >= (1 - _AS_LONG) * longest]
+    waits = {at: _communication_ns((ranks[at].base, ranks[at].new)[side]) for at in near}
+    if any(waits.values()):
+        return min(near, key=lambda at: (waits[at], at))
+    return max(near, key=lambda at: (ns[at][side], -at))
+
+
+def _communication_ns(side: Side) -> float:
+    """Time of an iteration in which nothing but communication ran."""
+    own = pl.col("bucket") == "communication"
+    return mean(int(one.buckets.filter(own).get_column("ns").sum()) / one.about.iterations for one in side.digests)

@@ -9,11 +9,9 @@ import polars as pl
 
 from kanalyze.analyses.counters.counters import counters
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.device._launch_shapes import shape_numbers
-from kanalyze.analyses.device._operations import exclusive_operations, recorded
+from kanalyze.analyses.device._operations import exclusive_operations, launch_shapes
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
-from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.host.api import api
 from kanalyze.analyses.idle._blocking_calls import scope_of
@@ -142,7 +140,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     steady = view.steady
     steps = _steps_in_window(report)
     if steady is not None:
-        steps = STEPS.select(lengths_ns(report, steady).to_frame().filter(pl.col("dur_ns") > 0))
+        steps = STEPS.select(lengths_ns(steady.usual).to_frame().filter(pl.col("dur_ns") > 0))
         parts = parts_of_step(report, steady._replace(window=_host_window(steady)))
         ranges = RANGES.select(parts.select("range", "count", "ns", "busy_ns"))
     else:
@@ -262,22 +260,16 @@ class _Turn(TypedDict, total=False):
 def _slots(view: _View) -> pl.DataFrame:
     """The operations of the view on its device, summed over its iterations: :data:`kanalyze.digest.SLOTS`."""
     report = view.report
-    needed = ("row", "event_id", "kind", "bucket", "name", "process_id", "start", "exclusive_ns")
-    work = exclusive_operations(report).select(needed)
-    rows = work.get_column("row")
-    called = calls_of(report, rows, "call_start", "thread_id")
-    at = pl.select(pl.coalesce(called.get_column("call_start"), work.get_column("start"))).to_series().alias("at")
-    points = pl.DataFrame([work.get_column("process_id"), called.get_column("thread_id"), at])
-    streams = recorded(report, "context_id", "stream")
-    told = work.with_columns(
-        at,
-        _range_names(report, points, view.steady.each if view.steady is not None else None),
+    work = exclusive_operations(report, "call_start", "thread_id", "context_id", "stream", "shape", "size_bytes")
+    work = work.with_columns(at=pl.coalesce("call_start", "start"))
+    told = work.select(
+        *("kind", "bucket", "name", "start", "exclusive_ns", "context_id", "stream", "at"),
+        _range_names(report, work, view.steady.each if view.steady is not None else None),
         _operator_paths(report, work),
-        gathered(streams.get_column("context_id"), rows),
-        gathered(streams.get_column("stream"), rows),
-        _iteration(view, at),
+        _iteration(view, work.get_column("at")),
+        _shape_texts(report, work.get_column("shape")),
+        bytes=pl.col("size_bytes").fill_null(0),
     )
-    told = _with_bytes(report, _with_shapes(report, told))
     first = told.group_by("context_id", "stream").agg(pl.col("at").min()).sort("at", "stream").with_row_index("lane")
     told = told.join(first.drop("at"), on=("context_id", "stream"), how="left", nulls_equal=True)
     told = told.sort("at", "start").with_columns(place=pl.int_range(pl.len()).over("iteration"))
@@ -329,26 +321,15 @@ def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
     )
 
 
-def _with_shapes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Adds shape, grid and block as text."""
-    shapes, numbers = shape_numbers(report)
-    texts = shapes.select("shape", text=_shape_text().cast(pl.Categorical))
-    told = numbers.join(texts, on="shape", how="left", maintain_order="left").select("event_id", shape="text")
-    return work.join(told, on="event_id", how="left", maintain_order="left")
+def _shape_texts(report: Report, numbers: pl.Series) -> pl.Series:
+    """Grid and block of each launch shape as text."""
+    return gathered(launch_shapes(report).select(shape=_shape_text().cast(pl.Categorical)).to_series(), numbers)
 
 
 def _shape_text() -> pl.Expr:
     """Grid and block as one text."""
     sides = (pl.concat_str([f"{side}_{axis}" for axis in "xyz"], separator=",") for side in ("grid", "block"))
     return pl.format("{} × {}", *sides)
-
-
-def _with_bytes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Adds bytes, 0 where nothing is moved or it is not known."""
-    if not {"memcpy", "memset"} & {*report.kinds}:
-        return work.with_columns(bytes=pl.lit(0, dtype=pl.Int64))
-    sizes = report.copy_detail.select("event_id", bytes="size_bytes")
-    return work.join(sizes, on="event_id", how="left", maintain_order="left").with_columns(pl.col("bytes").fill_null(0))
 
 
 def _ops(view: _View) -> pl.DataFrame:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 METRICS: Final = ("step", "quick", "busy", "bucket:", "kernel:")
 
 #: What refuses a judgement unless it is allowed.
-KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "steps", "whole")
+KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "steps", "whole", "ranks")
 
 
 class Gate(NamedTuple):
@@ -94,13 +94,15 @@ def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[st
 
 
 def _refused(found: Comparison, allowed: Collection[str]) -> str:
-    """The reasons against a judgement."""
-    reasons = [one.text for one in found.doubts if one.kind not in allowed]
-    if not found.pair.repeated and "runs" not in allowed:
-        reasons.insert(0, "too few runs: two or more of each side are needed")
-    if found.reason and "whole" not in allowed:
-        reasons.append(f"no common iterations: {found.reason}")
-    return "; ".join(reasons)
+    """The reasons against a judgement, and what judges even so."""
+    reasons = [(one.kind, one.text) for one in found.doubts]
+    if not found.pair.repeated:
+        reasons.insert(0, ("runs", "too few runs: two or more of each side are needed"))
+    if found.reason:
+        reasons.append(("whole", f"no common iterations: {found.reason}"))
+    against = [(kind, text) for kind, text in reasons if kind not in allowed]
+    options = " ".join(f"--allow {kind}" for kind in dict.fromkeys(kind for kind, _ in against))
+    return "; ".join([*(text for _, text in against), f"to judge even so: {options}"]) if against else ""
 
 
 def _estimate(pair: Pair, metric: str, base: np.ndarray, new: np.ndarray) -> statistics.Estimate | None:

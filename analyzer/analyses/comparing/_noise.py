@@ -109,7 +109,7 @@ def stored(noise: Noise) -> bytes:
         "rows": noise.rows,
         "repeats": {f"{effect:.0%}": number for effect, number in noise.step.repeats.items()},
     }
-    return (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def read_floor(content: bytes, path: Path) -> tuple[float, float]:

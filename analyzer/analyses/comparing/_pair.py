@@ -12,6 +12,7 @@ import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._matching import Matches, Slots, matches, slots_of
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.units import apportioned, nearest
 
 if TYPE_CHECKING:
@@ -95,6 +96,15 @@ class Pair:
     def new_ns(self) -> int:
         """The mean time of an iteration of new."""
         return nearest([mean(self.new.values_ns)])[0]
+
+    @cached_property
+    def busy_ns(self) -> tuple[int, int]:
+        """The busy time of an iteration of base and of new, as `compare` tells it."""
+        keys, values = self.per_iteration(lambda one: one.buckets, ("bucket", "detail"), ("ns",))
+        busy = keys.get_column("bucket").is_in(BUSY_BUCKETS).to_numpy()
+        sides = zip(values["ns"], (self.base_ns, self.new_ns), strict=True)
+        base, new = (int(np.array(integers(side.mean(axis=1), ns), dtype=np.int64)[busy].sum()) for side, ns in sides)
+        return base, new
 
     @cached_property
     def repeated(self) -> bool:

@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 Basis: TypeAlias = Literal["runs", "paired runs", "steps"]
 Judgement: TypeAlias = Literal["faster", "slower", "same", "cannot tell"]
 
-#: The probability that an interval holds the true value.
+#: The probability that an interval holds the true value, and that as many runs as are advised tell.
 CONFIDENCE: Final = 0.95
+_POWER: Final = 0.9
+
+#: Runs of one program that were not made in turns are called faster or slower no more often than this: what the machine
+#: does differs from one stretch of runs to the next.
+CHANCE: Final = 0.01
 
 #: A change that matters, unless the user says otherwise: 2 % of the time.
 LEAST_EFFECT: Final = 0.02
@@ -237,7 +242,7 @@ def judged(estimate: Estimate, least_effect: float = LEAST_EFFECT) -> Judgement:
 
 
 def repeats_needed(
-    base: Sequence[float], new: Sequence[float], *, effect: float, power: float = 0.9, paired: bool = False
+    base: Sequence[float], new: Sequence[float], *, effect: float, power: float = _POWER, paired: bool = False
 ) -> int | None:
     """Runs of each side that would show a change of `effect` with this probability, given how these runs vary.
 
@@ -251,12 +256,7 @@ def repeats_needed(
 
 
 def repeats_to_judge(
-    base: Sequence[float],
-    new: Sequence[float],
-    least_effect: float = LEAST_EFFECT,
-    *,
-    power: float = 0.9,
-    paired: bool = False,
+    base: Sequence[float], new: Sequence[float], least_effect: float = LEAST_EFFECT, *, paired: bool = False
 ) -> int | None:
     """Runs of each side with which the verdict would not be "cannot tell", were the measured ratio the true one.
 
@@ -268,10 +268,11 @@ def repeats_to_judge(
     change, bound = abs(math.log(estimate.ratio)), math.log1p(least_effect)
     variances = _variances(base, new, paired=paired)
     if change > bound:
-        return _fewest(lambda repeats: _power(change - bound, variances, repeats), power)
+        shown = [(change - bound, CONFIDENCE)] if paired else [(change - bound, CONFIDENCE), (change, 1 - CHANCE)]
+        return _fewest(lambda repeats: min(_power(away, variances, repeats, sure) for away, sure in shown), _POWER)
     # both ends have to lie within; that neither fails is at least this likely
     ends = (bound - change, bound + change)
-    return _fewest(lambda repeats: sum(_power(end, variances, repeats) for end in ends) - 1, power)
+    return _fewest(lambda repeats: sum(_power(end, variances, repeats) for end in ends) - 1, _POWER)
 
 
 def _variances(base: Sequence[float], new: Sequence[float], *, paired: bool) -> tuple[float, ...]:
@@ -285,8 +286,8 @@ def _variances(base: Sequence[float], new: Sequence[float], *, paired: bool) -> 
     return tuple(float(_moments(np.log(row), _relative_rounding(row)).variance[0]) for row in (first, second))
 
 
-def _power(distance: float, variances: tuple[float, ...], repeats: int) -> float:
-    """The probability that an interval does not reach a bound at this distance."""
+def _power(distance: float, variances: tuple[float, ...], repeats: int, confidence: float = CONFIDENCE) -> float:
+    """The probability that an interval of this `confidence` does not reach a bound at this distance."""
     import numpy as np
 
     special = distributions()
@@ -296,10 +297,9 @@ def _power(distance: float, variances: tuple[float, ...], repeats: int) -> float
         chances = (np.arange(32) + 0.5) / 32  # as likely each
         part = 1 / (1 + variances[1] / variances[0] * special.fdtri(repeats - 1, repeats - 1, chances))
         measured = (repeats - 1) / (part**2 + (1 - part) ** 2)
-    away = min(
-        distance / math.sqrt(sum(variances) / repeats), 100.0
-    )  # farther is certain, and the library loses digits
-    return 1 - float(special.nctdtr(degrees, away, special.stdtrit(measured, (1 + CONFIDENCE) / 2)).mean())
+    # farther is certain, and the library loses digits
+    away = min(distance / math.sqrt(sum(variances) / repeats), 100.0)
+    return 1 - float(special.nctdtr(degrees, away, special.stdtrit(measured, (1 + confidence) / 2)).mean())
 
 
 def _fewest(power: Callable[[int], float], wanted: float) -> int | None:

@@ -28,6 +28,10 @@ TABLE: Final = Table(
 )
 
 
+#: Prefix of a call in CUDA's and in HIP's interface, and nsys' version at its end.
+_PREFIX: Final = r"^(?:cuda|cu|hip)(?:Ext)?(?:Module)?|_v\d+(?:_pt[sd]z)?$"
+
+
 def compare_calls(pair: Pair) -> pl.DataFrame:
     """The CUDA calls of an iteration of both sides.
 
@@ -37,8 +41,24 @@ def compare_calls(pair: Pair) -> pl.DataFrame:
     Columns:
         name, blocking, base_count, new_count, base_ns, new_ns, delta_ns, ratio, ratio_low, ratio_high, changed.
     """
-    keys, values = pair.per_iteration(lambda one: one.calls, ("name", "blocking"), ("count", "total_ns"))
+    names = _names(pair)
+    keys, values = pair.per_iteration(
+        lambda one: one.calls.with_columns(pl.col("name").replace(names)), ("name", "blocking"), ("count", "total_ns")
+    )
     if keys.is_empty():
         return TABLE.empty()
     frame = pl.DataFrame([*keys, *counts(*values["count"]), *compared(pair, *values["total_ns"])])
     return TABLE.select(by_size(frame, "name"))
+
+
+def _names(pair: Pair) -> dict[str, str]:
+    """Names of calls that do the same, where one side is of HIP and the other of CUDA: both together."""
+    sides = [
+        pl.concat([one.calls.select(pl.col("name").drop_nulls()) for one in side.digests])
+        for side in (pair.base, pair.new)
+    ]
+    if len({bool(names.get_column("name").str.starts_with("hip").any()) for names in sides}) == 1:
+        return {}
+    alike = pl.col("name").unique().sort().str.join(" / ").over(pl.col("name").str.replace_all(_PREFIX, ""))
+    every = pl.concat(sides).unique()
+    return dict(every.select("name", alike.alias("alike")).iter_rows())

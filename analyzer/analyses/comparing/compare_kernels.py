@@ -9,8 +9,6 @@ import polars as pl
 
 from kanalyze.analyses.comparing._matching import FUSED, GONE, KERNEL, NEW, SAME, SHAPE, SPLIT
 from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, certainty, counts, summed, times
-from kanalyze.analyses.comparing.compare import compare
-from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -73,7 +71,7 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
         (summed(sides[0], [group[0] for group in groups]), summed(sides[1], [group[1] for group in groups]))
         for sides in ((base.ns, new.ns), (base.counts, new.counts))
     ]
-    spans = times(ns[0], ns[1], _busy_ns(pair))
+    spans = times(ns[0], ns[1], pair.busy_ns)
     told = pair.changed(ns[0], ns[1])
     changes = pl.Series("change", [group[2] for group in groups], dtype=pl.Enum(CHANGES))
     frame = pl.DataFrame([changes, *_names(base, new, groups), *counts(number[0], number[1]), *spans, *certainty(told)])
@@ -96,12 +94,6 @@ def groups_of(pair: Pair) -> list[tuple[Sequence[int], Sequence[int], str]]:
         group[0].extend(block.base)
         group[1].extend(block.new)
     return list(found.values())
-
-
-def _busy_ns(pair: Pair) -> tuple[int, int]:
-    """The busy time of an iteration of each side, as `compare` tells it."""
-    rows = compare(pair).filter(pl.col("bucket").is_in(BUSY_BUCKETS))
-    return int(rows.get_column("base_ns").sum()), int(rows.get_column("new_ns").sum())
 
 
 def _names(base: Slots, new: Slots, groups: Sequence[tuple[Sequence[int], Sequence[int], str]]) -> list[pl.Series]:

@@ -18,6 +18,7 @@ from kanalyze.analyses.comparing._rows import (
     times,
     whole_means,
 )
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.schema import Column, Table
 from kanalyze.units import nearest
@@ -105,19 +106,28 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     base, new = (summed(side, (group.rows for group in groups)) for side in values["device_ns"])
     calls = [summed(side, (group.outer for group in groups)) for side in values["count"]]
     host = [summed(side, (group.rows for group in groups)) for side in values["self_host_ns"]]
-    whole = nearest(float(side.mean(axis=1).sum()) for side in (base, new))
     frame = pl.DataFrame(
         [
             pl.Series("path", [group.path or None for group in groups], dtype=pl.String),
             pl.Series("change", [group.change for group in groups], dtype=pl.Enum(CHANGES)),
             *_names(paths, groups, values["count"]),
             *counts(calls[0], calls[1]),
-            *times(base, new, (whole[0], whole[1])),
+            *times(base, new, _whole_ns(pair, (base, new))),
             *whole_means("self_host_ns", host),
             *certainty(pair.changed(base, new)),
         ]
     )
     return by_size(TABLE.select(frame), "path")
+
+
+def _whole_ns(pair: Pair, device_ns: tuple[Floats, Floats]) -> tuple[int, int]:
+    """The busy time of an iteration of each side as `compare` tells it, without what no recorded operator launched."""
+    busy = pl.col("bucket").is_in(BUSY_BUCKETS)
+    _, buckets = pair.per_iteration(lambda one: one.buckets.filter(busy), ("bucket",), ("ns",))
+    sums = zip(buckets["ns"], device_ns, strict=True)
+    others = nearest(float(all_ns.mean(axis=1).sum() - ops_ns.mean(axis=1).sum()) for all_ns, ops_ns in sums)
+    base, new = (whole - other for whole, other in zip(pair.busy_ns, others, strict=True))
+    return base, new
 
 
 def _had(values: dict[str, tuple[Floats, Floats]], side: int) -> list[bool]:

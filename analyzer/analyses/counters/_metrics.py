@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kanalyze.analyses.shared.requirements import prefetch
 from kanalyze.errors import CannotTellError
 
 if TYPE_CHECKING:
@@ -17,12 +16,11 @@ if TYPE_CHECKING:
 
 
 def require_counters(report: Report, table: Table) -> None:
-    """Raises :class:`CannotTellError` unless the report has counters and no window is set; reads what `table` needs."""
+    """Raises :class:`CannotTellError` unless the report has counters and no window is set."""
     if not report.meta.timeless:
         raise CannotTellError.without_counters(table.name, report.meta.path)
     if report.scope.window is not None:
         raise CannotTellError.timeless(f"{table.name} of a window", report.meta.path)
-    prefetch(report, table)
 
 
 def measured_kernels(report: Report, table: Table, metrics: Iterable[str]) -> pl.DataFrame:

@@ -17,19 +17,20 @@ from kanalyze.columns.lookup import count_up_to
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The counters by column: nsys' names in all versions. Of NVLink some GPUs have four a direction, which are summed.
+#: The counters by column: nsys' names in all versions, and torch.profiler's. Of NVLink some GPUs have four a direction,
+#: which are summed.
 COUNTERS: Final = {
     "sms_active_share": r"^SMs? Active$",
     "sm_issue_share": r"^SM (?:Issue|Instructions? Issued?)",
     "tensor_active_share": r"Tensor (?:Pipe )?Active",
     "warps_share": r"^(?:Compute|CS) Warps in Flight$",
-    "dram_read_share": r"^DRAM Read (?:Bandwidth|Throughput)$",
-    "dram_write_share": r"^DRAM Write (?:Bandwidth|Throughput)$",
+    "dram_read_share": r"^(?:DRAM Read (?:Bandwidth|Throughput)|HBM Read)$",
+    "dram_write_share": r"^(?:DRAM Write (?:Bandwidth|Throughput)|HBM Write)$",
     "pcie_read_share": r"^PCIe (?:RX|Read) Throughput$",
     "pcie_write_share": r"^PCIe (?:TX|Write) Throughput$",
     "nvlink_read_share": r"^NVLink (?:RX|Read) (?:Bandwidth|Throughput|Re(?:quests|sponses) (?:User|Protocol) Data)$",
     "nvlink_write_share": r"^NVLink (?:TX|Write) (?:Bandwidth|Throughput|Re(?:quests|sponses) (?:User|Protocol) Data)$",
-    "sm_clock_hz": r"^GPC Clock Frequency$",
+    "sm_clock_hz": r"^(?:GPC Clock Frequency|SM Clock)$",
 }
 
 #: Their unit: a percentage, or what is told in Hz whatever its name says.

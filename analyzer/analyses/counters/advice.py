@@ -66,7 +66,6 @@ TABLE: Final = Table(
     purpose="what to do about each kernel, with estimates",
     telling=("rule", "speedup_share", "at_stake_ns"),
     counted=True,
-    reads=("kernel", "kernel_config", "devices", "metrics", "rule_results"),
 )
 
 
@@ -91,7 +90,8 @@ def advice(report: Report) -> pl.DataFrame:
         "event_id", "rule", pl.col("kind").cast(pl.String), "scope", "speedup_share", sentence="message"
     )
     every = pl.concat(
-        [ours.with_columns(source=pl.lit("kanalyze")), theirs.with_columns(source=pl.lit("ncu"))], how="diagonal"
+        [ours.with_columns(source=pl.lit("kanalyze")), theirs.with_columns(source=pl.lit(report.meta.tool))],
+        how="diagonal",
     ).join(kernels, on="event_id")
     whole = (pl.col("scope") == "global") & pl.col("speedup_share").is_not_null()
     roof = pl.col("room") < pl.col("speedup_share")

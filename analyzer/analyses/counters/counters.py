@@ -180,7 +180,7 @@ TABLE: Final = Table(
     purpose="speed of light, memory, occupancy per kernel",
     telling=("dur_ns", "compute_share", "memory_share", "achieved_occupancy_share", "limiter", "top_stall"),
     counted=True,
-    reads=("kernel", "kernel_config", "metrics"),
+
 )  # fmt: skip
 
 

@@ -42,7 +42,6 @@ TABLE: Final = Table(
     purpose="the lines of source that warps were at",
     telling=("samples", "share", "file", "line", "text"),
     counted=True,
-    reads=("kernel", "instructions", "source_files"),
 )
 
 

@@ -117,7 +117,7 @@ TABLE: Final = Table(
     purpose="work, bytes, and distance to the roof",
     telling=("dur_ns", "bound", "roof_share", "flop", "dram_bytes"),
     counted=True,
-    reads=("kernel", "kernel_config", "devices", "metrics"),
+
 )  # fmt: skip
 
 

@@ -33,7 +33,6 @@ TABLE: Final = Table(
     ),
     purpose="what the warps of each kernel wait for",
     counted=True,
-    reads=("kernel", "kernel_config", "metrics"),
 )
 
 

@@ -14,7 +14,7 @@ from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.thread_lanes import LINE, THREAD
-from kanalyze.analyses.shared.thread_nesting import innermost_line
+from kanalyze.analyses.shared.thread_nesting import innermost_lines
 from kanalyze.columns.grouping import of_parts, parts_by
 from kanalyze.columns.lookup import gathered
 from kanalyze.columns.ordering import in_order
@@ -79,7 +79,7 @@ def _host_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
 def _lines(table: pl.DataFrame, spans: pl.DataFrame) -> Lines:
     """Timelines of the innermost of the events `table` (start, end) that overlap any of `spans`, by thread."""
     near = table.with_row_index("row").filter(touched(table, spans))
-    return {(key[0], key[1]): innermost_line(part) for key, part in parts_by(near, THREAD).items()}
+    return innermost_lines(near)
 
 
 def _around(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFrame:

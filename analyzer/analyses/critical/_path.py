@@ -12,7 +12,7 @@ import polars as pl
 from kanalyze.analyses.critical._walk import NOWHERE, nodes, walk
 from kanalyze.analyses.dependencies._graph import dependencies
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered
@@ -31,15 +31,6 @@ PATH: Final = {
     **dict.fromkeys(THREAD, pl.Int64),
     "at": pl.Int64,
 }
-
-
-def span(report: Report) -> tuple[int, int] | None:
-    """Start and end of the window that the path covers: all of the devices' windows; None without operations."""
-    known = windows(report)
-    if known.is_empty():
-        return None
-    low, high = known.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    return int(low), int(high)
 
 
 @once_per_report

@@ -10,12 +10,10 @@ from kanalyze.analyses.critical._names import ON_HOST, by_operator, by_range, na
 from kanalyze.analyses.critical._path import path
 from kanalyze.analyses.critical._slack import slack
 from kanalyze.analyses.critical._walk import CAUSES
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, operations
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.columns.grouping import grouped, slices
-from kanalyze.columns.lookup import gathered, taken
-from kanalyze.errors import UnknownNameError
+from kanalyze.columns.lookup import gathered
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -35,19 +33,6 @@ _SUMS: Final = (
 )
 
 #: What the path is computed from.
-_READS: Final = (
-    *DEVICE_KINDS,
-    "api",
-    "sync",
-    "overhead",
-    "streams",
-    "copy_detail",
-    "sync_detail",
-    "event_records",
-    "collective_detail",
-)
-_MAY_READ: Final = ("range", "op", "python", "communicator_calls")
-
 TABLE: Final = Table(
     "critical_path",
     "One cause of time on the critical path, from the end of the window back to its beginning; rows sum to the window.",
@@ -61,8 +46,6 @@ TABLE: Final = Table(
     telling=("cause", "ns", "share", "each_ns", "mostly"),
     groupings=("cause", "kernel", "operator", "range", "rank"),
     options=("segments",),
-    reads=_READS,
-    may_read=_MAY_READ,
 )
 
 #: The table that ``segments=True`` gives.
@@ -80,8 +63,6 @@ SEGMENTS: Final = Table(
         Column("thread_id", pl.Int64, "Host thread that does it, or asked for it.", nullable=True),
     ),
     when="--segments",
-    reads=_READS,
-    may_read=_MAY_READ,
 )
 
 #: The table that ``by="kernel"`` gives.
@@ -103,8 +84,6 @@ BY_KERNEL: Final = Table(
         Column("median_slack_ns", pl.Float64, "The median of its launches.", nullable=True),
     ),
     when="--by kernel",
-    reads=_READS,
-    may_read=_MAY_READ,
 )
 
 _ON_DEVICE: Final = Column("device_ns", pl.Int64, "The part in which a device ran it.")
@@ -119,8 +98,6 @@ BY_OPERATOR: Final = Table(
         _ON_DEVICE,
     ),
     when="--by operator",
-    reads=(*_READS, "op"),
-    may_read=tuple(name for name in _MAY_READ if name != "op"),
 )
 
 #: The table that ``by="range"`` gives.
@@ -133,8 +110,6 @@ BY_RANGE: Final = Table(
         _ON_DEVICE,
     ),
     when="--by range",
-    reads=(*_READS, "range", "range_detail"),
-    may_read=tuple(name for name in _MAY_READ if name != "range"),
 )
 
 #: The table that ``by="rank"`` gives.
@@ -151,8 +126,6 @@ BY_RANK: Final = Table(
     ),
     when="--by rank",
     job=True,
-    reads=_READS,
-    may_read=_MAY_READ,
 )
 
 _NS: Final = pl.col("end") - pl.col("start")
@@ -186,8 +159,7 @@ def critical_path(
         cause, ns, share, each_ns, pieces, mostly, mostly_ns.
     """
     report = report.narrow(**where)
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of critical_path", by, TABLE.groupings)
+    check_grouping(TABLE, by)
     require(report, TABLE, *DEVICE_KINDS)
     if segments:
         return _segments(report)
@@ -200,8 +172,7 @@ def _segments(report: Report) -> pl.DataFrame:
     told = pieces.with_columns(
         pl.col("start").alias("start_ns"),
         _NS.alias("dur_ns"),
-        taken(operations(report), "device", row).alias("device"),
-        taken(streams(report), "stream", row).alias("stream"),
+        *facts_of(report, row, "device", "stream"),
     )
     return SEGMENTS.select(told)
 
@@ -246,8 +217,7 @@ def _by_kernel(report: Report) -> pl.DataFrame:
         )
     )
     running = path(report).filter(RUNNING)
-    names = taken(operations(report), "name", running.get_column("row")).alias("name")
-    found = _sums(report, running.with_columns(names), "name").drop("share")
+    found = _sums(report, with_facts(report, running, "name"), "name").drop("share")
     told = every.join(found, on="name", how="left", nulls_equal=True)
     window = max(int(path(report).select(_NS.sum()).item()), 1)
     told = told.with_columns(pl.col("ns", "pieces").fill_null(0)).with_columns(share=pl.col("ns") / window)

@@ -51,7 +51,6 @@ import polars as pl
 from kanalyze.analyses.dependencies._host_order import host_calls
 from kanalyze.analyses.dependencies._stream_order import order_in_streams
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.lookup import gathered
 
@@ -73,8 +72,9 @@ class Dependencies(NamedTuple):
 def dependencies(report: Report) -> Dependencies:
     """The dependency graph of all operations and calls of the processes in scope, at any time."""
     calls = host_calls(report)
-    call = gathered(calls.get_column("outer"), launch_rows(report)).alias("call")
-    work = operations(report).select("start", pl.max_horizontal("start", "end").alias("end"), "device", "process_id")
+    work = operations(report, "call_row")
+    call = gathered(calls.get_column("outer"), work.get_column("call_row")).alias("call")
+    work = work.select("start", pl.max_horizontal("start", "end").alias("end"), "device", "process_id")
     return Dependencies(order_in_streams(report, work.with_columns(call), calls), calls)
 
 

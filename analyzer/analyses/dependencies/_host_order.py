@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.dependencies._stream_order import migrated
-from kanalyze.analyses.device._operations import in_time, operations
-from kanalyze.analyses.host._launching_call import launching_rows
-from kanalyze.analyses.idle._blocking_calls import blocking_calls, waited_for
+from kanalyze.analyses.device._operations import in_time, launching_rows, operations
+from kanalyze.analyses.idle._blocking_calls import blocking_calls, staged_copies, waited_for
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._serialised import LATENCY_NS
 from kanalyze.columns.grouping import parts_by
@@ -56,6 +55,7 @@ def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
     for kind, rows in (
         (_LAUNCH, launching_rows(report)),
         (_WAIT, blocking_calls(report).get_column("call_row")),
+        (_WAIT, staged_copies(report).get_column("call_row")),
     ):
         rank = rank.scatter(gathered(outer, rows), kind) if len(rows) else rank
     names = pl.Series(CALL_KINDS, dtype=pl.Enum(CALL_KINDS))
@@ -63,15 +63,20 @@ def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
 
 
 def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:
-    """Row of the operation that each call blocked on: it ended inside the call, the last of those; null for none."""
-    ends = operations(report).get_column("end")
+    """Row of the operation that each call blocked on: it ended inside the call, the last of those; null for none.
+
+    Of a call that puts a pageable copy aside it is that copy, which ends soon after.
+    """
+    ends, staged = operations(report).get_column("end"), staged_copies(report)
     waits = _untold(report, _submitted(report, waited_for(report, blocking_calls(report))))
-    found = waits.select("call_row", "behind").drop_nulls()
+    found = waits.select("call_row", "behind").drop_nulls().join(staged, on="call_row", how="anti")
+    found = pl.concat([found, staged.select(found.columns)])
     rows, behind = found.get_column("call_row"), found.get_column("behind")
     outer = gathered(calls.get_column("outer"), rows)
     known = pl.DataFrame([outer.alias("row"), behind, gathered(ends, behind).alias("ended")])
     inside = (gathered(calls.get_column("start"), outer) < known.get_column("ended")) & (
-        known.get_column("ended") <= gathered(calls.get_column("end"), outer)
+        (known.get_column("ended") <= gathered(calls.get_column("end"), outer))
+        | behind.is_in(staged["behind"].implode())
     )
     last = known.filter(inside).sort("row", "ended", "behind", descending=[False, False, True])
     last = last.unique("row", keep="last")

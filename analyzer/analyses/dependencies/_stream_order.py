@@ -15,9 +15,9 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.streams._serialised import ordered
-from kanalyze.analyses.streams._streams import stream_numbers, used_streams
+from kanalyze.analyses.streams._streams import streamed_operations, used_streams
 from kanalyze.analyses.streams._waited_for import event_waits
-from kanalyze.columns.lookup import beside, gathered
+from kanalyze.columns.lookup import gathered
 from kanalyze.columns.ordering import in_order_of
 
 if TYPE_CHECKING:
@@ -46,15 +46,14 @@ def order_in_streams(report: Report, work: pl.DataFrame, calls: pl.DataFrame) ->
 
 def _stream(report: Report) -> pl.Series:
     """The number of the stream of each operation, as in `used_streams` of the whole report; null for migrations."""
-    numbers = stream_numbers(report).get_column("number").alias("stream")
+    numbers = streamed_operations(report).get_column("number").alias("stream")
     return numbers.set(migrated(report), None)
 
 
 @once_per_process
 def migrated(report: Report) -> pl.Series:
     """Whether each operation is a migration of unified memory, which nothing submitted."""
-    moved = beside(operations(report).select("event_id"), report.copy_detail, "migration_cause")
-    return moved.get_column("migration_cause").is_not_null()
+    return operations(report, "migration_cause").get_column("migration_cause").is_not_null()
 
 
 def _before_in_stream(line: pl.DataFrame) -> pl.DataFrame:

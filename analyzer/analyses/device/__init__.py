@@ -1,1 +1,1 @@
-"""Device operations, and the window of each device."""
+"""Device operations with what belongs to each, and the window of each device."""

@@ -1,4 +1,10 @@
-"""Device operations (kernels, graphs, copies and memsets) with their ledger bucket."""
+"""The table of device work: one row per operation (kernel, graph, copy, memset), with what belongs to it.
+
+Columns of the row itself are kept; what other tables tell of it (its launch call, stream, sizes, launch shape) is
+joined once here, by name, for those who ask: see :data:`FACTS`. What needs more than the reader's tables is joined by
+the room that knows it: operators by :func:`kanalyze.analyses.operators._work.launched_work`, streams by their numbers
+by :func:`kanalyze.analyses.streams._streams.streamed_operations`.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +15,14 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._kernel_families import communicating
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.columns.grouping import grouped
+from kanalyze.columns.grouping import grouped, mixed, parts_by, slices
+from kanalyze.columns.lookup import beside, gathered, marked, positions, rows_at
 from kanalyze.columns.ordering import in_order
-from kanalyze.model import DEVICE_KINDS
+from kanalyze.model import COPY_DETAIL, DEVICE_KINDS, GRAPH_DETAIL, KERNEL_CONFIG, LAUNCH_SHAPE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kanalyze.report import Report
 
 
@@ -24,15 +33,202 @@ _OPERATION: Final = ("event_id", "kind", "name", "start", "dur_ns", "device", "p
 
 _MEMCPY_NAME: Final = r"^\[(?:CUDA|HIP) memcpy (.*)\]$"
 
+SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
 
-@once_per_process
-def operations(report: Report) -> pl.DataFrame:
+#: Resources that a launch takes of an SM besides threads.
+RESOURCES: Final = ("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "shared_config_bytes")
+
+#: Of so few operations, facts are kept for whoever asks next: 8 bytes each, in place of the time of a join.
+_KEPT: Final = 1 << 16
+
+#: What the device event itself has besides the columns of :func:`operations`.
+_RECORDED: Final = ("context_id", "stream", "correlation_id", "parent_id")
+
+#: Facts of the launch call, with the columns of the api events that they are.
+_CALL: Final = {
+    "call_row": "",
+    "thread_id": "thread_id",
+    "call_id": "event_id",
+    "call_start": "start_ns",
+    "call_end": "",
+    "call_ns": "dur_ns",
+    "call_name": "name",
+}
+
+#: Tables about operations, by event_id.
+_DETAILS: Final = (COPY_DETAIL, KERNEL_CONFIG, GRAPH_DETAIL)
+
+#: What may be asked for besides the columns of :func:`operations`: of the event, of its launch call (call_row is its
+#: row in the api events), of the tables of copies, kernel configurations and whole graphs, and the number of its launch
+#: shape (of :func:`launch_shapes`). Null where an operation has none.
+FACTS: Final = (*_RECORDED, *_CALL, *dict.fromkeys(name for of in _DETAILS for name in [*of.schema][1:]), "shape")
+
+
+def operations(report: Report, *facts: str) -> pl.DataFrame:
     """Operations of the processes in scope, on any device and at any time, sorted by event_id.
 
     Columns: row (row index), event_id, kind, name, start and end (clipped to the end of the recording), began and
     dur_ns (as recorded, not clipped), device, process_id, rank (index of the bucket), bucket, detail (``graph`` for a
-    whole graph, the direction for a copy, else null).
+    whole graph, the direction for a copy, else null); and those :data:`FACTS` that are asked for.
     """
+    return with_facts(report, _operations(report), *facts)
+
+
+def device_operations(report: Report, *facts: str) -> pl.DataFrame:
+    """The :func:`operations` on the devices in scope."""
+    return with_facts(report, _device_operations(report), *facts)
+
+
+def exclusive_operations(report: Report, *facts: str) -> pl.DataFrame:
+    """Clips :func:`device_operations` to the window; adds exclusive_ns, which is additive per device."""
+    return with_facts(report, _exclusive_operations(report), *facts)
+
+
+def with_facts(report: Report, work: pl.DataFrame, *facts: str) -> pl.DataFrame:
+    """`work` with facts of the operations in its column `row`; see :func:`facts_of`."""
+    if not facts:
+        return work
+    return work.drop(facts, strict=False).hstack(facts_of(report, work.get_column("row"), *facts))
+
+
+def facts_of(report: Report, rows: pl.Series, *facts: str) -> pl.DataFrame:
+    """:data:`FACTS` or columns of the :func:`operations` in `rows`, in that order; null for a null row."""
+    work = _operations(report)
+    every = len(rows) == work.height and rows.equals(work.get_column("row"))
+    if work.height > _KEPT:
+        return pl.DataFrame(_joined(report, None if every else rows, facts)).select(facts)
+    known = _known(report)
+    if missing := [name for name in facts if name not in known]:
+        known |= _joined(report, None, missing)
+    found = pl.DataFrame([known[name] for name in facts])
+    return found if every else rows_at(found, rows)
+
+
+@once_per_process
+def _known(report: Report) -> dict[str, pl.Series]:
+    """The facts of all operations that were asked for so far."""
+    del report
+    return {}
+
+
+def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> dict[str, pl.Series]:
+    """The facts of the operations in `rows`, or of all."""
+    work, told = _operations(report), dict[str, pl.Series]()
+
+    def chosen(values: pl.Series) -> pl.Series:
+        return values if rows is None else gathered(values, rows)
+
+    for source in (work, _recorded(report)) if {*_RECORDED}.intersection(facts) else (work,):
+        told |= {name: chosen(source.get_column(name)) for name in facts if name in source.columns}
+    if called := [name for name in facts if name in _CALL]:
+        told |= _of_calls(report, chosen(launch_rows(report)), called)
+    ids = chosen(work.get_column("event_id")).to_frame()
+    for table in _DETAILS:
+        if own := [name for name in facts if name in table.schema and name not in work.columns]:
+            for name, values in beside(ids, report.table(table.name), *own).drop("event_id").to_dict().items():
+                told[name] = told[name].zip_with(told[name].is_not_null(), values) if name in told else values
+    if "shape" in facts:
+        told["shape"] = beside(ids, _numbered(report), "shape").get_column("shape")
+    return {name: values.alias(name) for name, values in told.items()}
+
+
+def _of_calls(report: Report, called: pl.Series, names: list[str]) -> dict[str, pl.Series]:
+    """Columns of :data:`_CALL` of the api events in the rows `called`."""
+    calls = report.kind("api")
+    told = {name: gathered(calls.get_column(_CALL[name]), called) for name in names if _CALL[name]}
+    if "call_row" in names:
+        told["call_row"] = called
+    if "call_end" in names:
+        told["call_end"] = gathered(calls.get_column("start_ns"), called) + gathered(calls.get_column("dur_ns"), called)
+    return told
+
+
+@once_per_process
+def launch_rows(report: Report) -> pl.Series:
+    """Row of the launch call (in the api events) of each row of :func:`operations`; null without a launch call.
+
+    Joined on process and correlation id, never by name. Where several calls share them (a driver call inside a runtime
+    call), the launch call is the one that started first, then the one with the lower event_id.
+    """
+    work = operations(report, "correlation_id").select("row", "process_id", "correlation_id")
+    found = [pl.DataFrame(schema={"row": pl.UInt32, "call": pl.UInt32})]
+    for (process,), part in parts_by(work, ["process_id"]).items():
+        if process is not None:
+            ids, rows = calls_by_id(report, process)
+            at = positions(ids, part.get_column("correlation_id"))
+            call = at if rows is None else gathered(rows, at)
+            found.append(pl.DataFrame([part.get_column("row"), call.alias("call")]))
+    together = pl.concat(found)
+    if together.height == work.height and together.get_column("row").is_sorted():
+        return together.get_column("call")
+    return work.select("row").join(together, on="row", how="left", maintain_order="left").get_column("call")
+
+
+def calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series | None]:
+    """Correlation ids of the calls of a process, sorted by id and start, and their rows (None for all rows)."""
+    calls = report.kind("api").select("process_id", "correlation_id", "start_ns")
+    ids, start, rows = calls.get_column("correlation_id"), calls.get_column("start_ns"), None
+    own = calls.select(pl.col("process_id").eq_missing(process) & pl.col("correlation_id").is_not_null()).to_series()
+    if not own.all():
+        ids, start, rows = ids.filter(own), start.filter(own), own.arg_true()
+    if ids.is_sorted() and start.is_sorted():
+        return ids, rows
+    rows = pl.int_range(0, len(ids), dtype=pl.UInt32, eager=True) if rows is None else rows
+    line = pl.DataFrame([ids, start, rows.alias("row")]).sort("correlation_id", "start_ns", "row")
+    return line.get_column("correlation_id"), line.get_column("row")
+
+
+@once_per_process
+def launching_rows(report: Report) -> pl.Series:
+    """Rows of the launch calls in the api events, sorted."""
+    return marked(report.kind("api").height, launch_rows(report).drop_nulls()).arg_true().alias("call")
+
+
+def launch_calls(report: Report, *columns: str) -> pl.DataFrame:
+    """The launch calls in the order of the api events: process_id, and those columns of a call that are asked for."""
+    rows = launching_rows(report)
+    processes = gathered(report.kind("api").get_column("process_id"), rows)
+    return pl.DataFrame({"process_id": processes} | _of_calls(report, rows, [*columns]))
+
+
+@once_per_process
+def launching_calls(report: Report) -> dict[int, pl.DataFrame]:
+    """Launch calls by process: thread_id and call_start, both without nulls; sorted by call_start."""
+    calls = launch_calls(report, "thread_id", "call_start").drop_nulls()
+    parts = parts_by(in_order(calls, "call_start"), ["process_id"])
+    return {process: part.drop("process_id") for (process,), part in parts.items()}
+
+
+def launch_shapes(report: Report) -> pl.DataFrame:
+    """Distinct launch shapes with resources: shape (their number), :data:`SHAPE` and :data:`RESOURCES`."""
+    return _shapes(report)[0]
+
+
+def _numbered(report: Report) -> pl.DataFrame:
+    """The number of the launch shape of every row of the table of kernel configurations: event_id and shape."""
+    # shares the event ids of the kernels instead of a copy
+    _, numbers, ids = _shapes(report)
+    return pl.DataFrame([report.kind("kernel").get_column("event_id") if ids is None else ids, numbers])
+
+
+@once_per_process
+def _shapes(report: Report) -> tuple[pl.DataFrame, pl.Series, pl.Series | None]:
+    """Distinct shapes, the number of each row, and its event ids (None where equal to those of the kernels)."""
+    config, found = report.kernel_config, []
+    codes = []
+    for part in slices(config.select(*SHAPE, *RESOURCES)):
+        code = part.select(mixed(part.columns).alias("code")).to_series()
+        fresh = code.is_first_distinct()
+        codes.append(code)
+        found.append(part.filter(fresh).with_columns(code.filter(fresh)))
+    shapes = pl.concat(found).unique("code").sort("code").with_row_index("shape")
+    numbers = [positions(shapes.get_column("code"), part) for part in codes]
+    ids, kernels = config.get_column("event_id"), report.kind("kernel").get_column("event_id")
+    return shapes.drop("code"), pl.concat(numbers).alias("shape"), None if ids.equals(kernels) else ids
+
+
+@once_per_process
+def _operations(report: Report) -> pl.DataFrame:
     kinds = [kind for kind in DEVICE_KINDS if kind in report.kinds] or ["kernel"]
     work = report.of_kinds(kinds, "event_id", "name", "start_ns", "dur_ns").rename({"start_ns": "start"})
     told = pl.concat((_buckets(report, kind) for kind in kinds), rechunk=True)
@@ -47,30 +243,24 @@ def operations(report: Report) -> pl.DataFrame:
     return in_time(report, placed)
 
 
-def recorded(report: Report, *columns: str) -> pl.DataFrame:
-    """Columns of the device events as recorded, with event_id, in the order of :func:`operations`."""
-    events = pl.concat([report.kind(kind).select("event_id", *columns) for kind in DEVICE_KINDS])
-    return in_order(events, "event_id")
+@once_per_process
+def _recorded(report: Report) -> pl.DataFrame:
+    """:data:`_RECORDED` of each row of :func:`operations`."""
+    return in_order(report.of_kinds(DEVICE_KINDS, "event_id", *_RECORDED), "event_id")
 
 
 @once_per_report
-def device_operations(report: Report) -> pl.DataFrame:
-    """The :func:`operations` on the devices in scope."""
+def _device_operations(report: Report) -> pl.DataFrame:
     work, device = operations(report), report.scope.device
     return work if device is None else work.filter(pl.col("device") == device)
 
 
 @once_per_report
-def exclusive_operations(report: Report) -> pl.DataFrame:
-    """Clips :func:`device_operations` to the window; adds exclusive_ns, which is additive per device."""
-    work, window = device_operations(report), report.scope.window
-    if window is not None:
-        low, high = window.start_ns, window.end_ns
-        if low is not None:
-            work = work.filter((pl.col("end") > low) | (pl.col("start") == low))
-        if high is not None:
-            work = work.filter(pl.col("start") < high)
-        work = work.with_columns(pl.col("start").clip(low, high), pl.col("end").clip(low, high))
+def _exclusive_operations(report: Report) -> pl.DataFrame:
+    work = device_operations(report)
+    if report.scope.window is not None:
+        work = intervals.overlapping(work, report.scope.sides)
+        work = work.with_columns(pl.col("start", "end").clip(*report.scope.sides))
     parts = by_device(work)
     if len(parts) == 1:
         own = intervals.exclusive(work)

@@ -21,9 +21,6 @@ from kanalyze.analyses.shared.statistics import median_of
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Tools with device numbers local to a process: GPU 0 of two processes may be two GPUs.
-_LOCAL_DEVICE_NUMBERS: Final = ("torch.profiler",)
-
 _KINDS: Final = ("kernel", "graph")
 
 
@@ -74,7 +71,7 @@ class Shared(NamedTuple):
 @once_per_report
 def shared_devices(report: Report) -> list[Shared]:
     """GPUs in scope on which kernels of several processes overlap or alternate within the window."""
-    if report.meta.tool in _LOCAL_DEVICE_NUMBERS:
+    if report.meta.recorder.ranked:  # GPU 0 of two processes may be two GPUs
         return []
     kernels = pl.col("kind").is_in(_KINDS) & pl.col("process_id").is_not_null()
     found = []

@@ -40,6 +40,15 @@ def windows(report: Report) -> pl.DataFrame:
     return spans.select("device", low.alias("start"), pl.max_horizontal(low, high).alias("end"))
 
 
+def span(report: Report) -> tuple[int, int] | None:
+    """First start and last end of the windows of all devices; None without operations."""
+    known = windows(report)
+    if known.is_empty():
+        return None
+    low, high = known.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    return int(low), int(high)
+
+
 @once_per_process
 def _process_spans(report: Report) -> pl.DataFrame:
     """First start and last end of the CUDA calls and operations of each process."""

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
-from kanalyze.columns.lookup import beside
 from kanalyze.exact import rate
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -52,7 +50,6 @@ TABLE: Final = Table(
     purpose="copies and memsets: time, bytes, bandwidth",
     telling=("total_ns", "total_bytes", "bandwidth_bytes_per_s", "count"),
     equals="nsys stats cuda_gpu_mem_time_sum and cuda_gpu_mem_size_sum",
-    reads=(*DEVICE_KINDS, "copy_detail", "collective_detail"),
 )
 
 
@@ -72,7 +69,7 @@ def copies(report: Report) -> pl.DataFrame:
     """
     require(report, TABLE, "memcpy", "memset")
     moved = exclusive_operations(report).filter(pl.col("kind").is_in(["memcpy", "memset"]))
-    joined = beside(moved, report.copy_detail, "size_bytes")
+    joined = with_facts(report, moved, "size_bytes")
     sizes = (pl.col("size_bytes").sum().alias("total_bytes"), *spread("size_bytes", "", "_bytes"))
     sums = joined.group_by("name").agg(
         *duration_statistics(),

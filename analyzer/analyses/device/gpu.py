@@ -10,7 +10,6 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ TABLE: Final = Table(
     ),
     purpose="kernels and memory operations in one list",
     equals="nsys stats cuda_gpu_sum",
-    reads=(*DEVICE_KINDS, "collective_detail"),
 )
 
 

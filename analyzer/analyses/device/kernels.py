@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._kernel_families import decoded
-from kanalyze.analyses.device._launch_shapes import SHAPE
-from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.shared.requirements import require_kernels
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, with_facts
+from kanalyze.analyses.shared.requirements import check_grouping, require_kernels
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
-from kanalyze.columns.lookup import beside
-from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.model import DEVICE_KINDS, LAUNCH_SHAPE
+from kanalyze.errors import CannotTellError
+from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
+from kanalyze.tools import NAMES
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -35,11 +34,9 @@ TABLE: Final = Table(
         ),
     ),
     purpose="kernels by total time",
-    tools=("nsys", "torch", "ncu"),
+    tools=NAMES,
     equals="nsys stats cuda_gpu_kern_sum; with --by launch-shape cuda_gpu_kern_gb_sum",
     groupings=("launch-shape", "family", "library", "operation", "dtype", "arch", "tensor-core", "tile"),
-    reads=(*DEVICE_KINDS, "collective_detail"),
-    may_read=("compiled_kernels",),
 )
 
 #: The table that ``by="launch-shape"`` gives.
@@ -50,7 +47,6 @@ BY_LAUNCH_SHAPE: Final = Table(
     equals="nsys stats cuda_gpu_kern_gb_sum",
     when="--by launch-shape",
     telling=("total_ns", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "count"),
-    reads=(*DEVICE_KINDS, "kernel_config", "collective_detail"),
 )
 
 _FAMILY: Final = Column("family", pl.String, "What they do: gemm, elementwise, communication…")
@@ -111,9 +107,8 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
     """
     report = report.narrow(**where)
     require_kernels(report, BY_LAUNCH_SHAPE if by == "launch-shape" else TABLE)
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of kernels", by, TABLE.groupings)
-    found = exclusive_operations(report).select("kind", "event_id", "name", "dur_ns", "exclusive_ns")
+    check_grouping(TABLE, by)
+    found = exclusive_operations(report).select("row", "kind", "event_id", "name", "dur_ns", "exclusive_ns")
     found = found.filter((pl.col("kind") == "kernel") & pl.col("dur_ns").is_not_null())
     if found.is_empty() and report.meta.timeless:
         raise CannotTellError.without_counters(TABLE.name, report.meta.path, "of durations (section SpeedOfLight)")
@@ -125,7 +120,7 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
     elif by is not None:
         table = BY_LAUNCH_SHAPE
         keys += SHAPE
-        found = beside(found, report.kernel_config, *SHAPE)
+        found = with_facts(report, found, *SHAPE)
     names = [pl.col("name").n_unique().alias("kernels")] if by in _FORMS else []
     sums = found.group_by(keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum(), *names)
     order = sums.with_columns(share_of_total(), pl.col(keys[0]).cast(pl.String)).sort(

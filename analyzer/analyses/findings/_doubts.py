@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations, recorded_until
-from kanalyze.analyses.host._call_kinds import captures, is_launch_name, names_that
-from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
+from kanalyze.analyses.device._operations import facts_of, launching_rows, operations, recorded_until, with_facts
+from kanalyze.analyses.host._call_kinds import call_names, calls_that, captures, is_launch_name, names_that
+from kanalyze.analyses.idle._blocking_calls import blocking_calls
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, rows_at
-from kanalyze.columns.ordering import repeated
+from kanalyze.analyses.streams._waited_for import STREAM, recorded_work
+from kanalyze.columns.grouping import grouped
+from kanalyze.columns.lookup import rows_at
+from kanalyze.columns.ordering import first_seen, in_order_of, repeated
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.named_ranges import STEP_PREFIX
 from kanalyze.schema import Column, Table
+from kanalyze.tools import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,9 +36,6 @@ if TYPE_CHECKING:
 
 #: Kinds of host events with a duration. Python functions are checked by their reader, which need not link them.
 HOST_KINDS: Final = ("api", "sync", "range", "op", "overhead", "fault", "osrt", "library")
-
-#: Tools whose reader already notes host events that end before they start.
-_NOTED: Final = ("torch.profiler",)
 
 #: The kinds of events whose size is in a side table, by that table.
 _SIZED: Final = {"copy_detail": ("memcpy", "memset"), "memory_detail": ("memory",)}
@@ -55,6 +56,18 @@ _SHAPE: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 #: From this compute capability on a kernel may start before the one before it in its stream has ended.
 _PROGRAMMATIC_FROM: Final = 9
 
+#: How far the clocks of GPU and host may be apart in a sound report.
+_CLOCKS_NS: Final = 10_000
+
+#: How far rounded times of one clock may be apart: old traces hold whole microseconds.
+_ROUNDED_NS: Final = 1_000
+
+#: So many ranges of a thread may start within one tick of the clock: the coarsest that nsys has takes 0.1 µs.
+_TOGETHER: Final = 2
+
+#: Calls that start one kernel, unlike launches of graphs, or of a kernel on several devices.
+_ONE_KERNEL: Final = re.compile(r"(?:cuda|cu)Launch(?!.*MultiDevice)")
+
 #: Calls that wait for a stream or event, or make a stream wait; the profiler records a synchronisation for each.
 _WAITING: Final = re.compile(r"(?:cuda|cu)(?:(?:Stream|Event)Synchronize|StreamWaitEvent)")
 
@@ -65,14 +78,17 @@ def host_times(report: Report) -> list[Check]:
     end = report.meta.end_ns
     limit, first = (recorded_until(report), None) if end is None else (end, 0)
     backwards, outside = [], []
+    tool = report.meta.recorder
+    stopped = None if tool.other_clock else report.meta.duration_ns
     for kind in HOST_KINDS:
         if kind not in report.kinds:
             continue
         events = report.kind(kind).select("start_ns", "dur_ns")
-        if kind != "api" and report.meta.tool not in _NOTED:  # negative durations of calls are counted elsewhere
+        if kind != "api" and not tool.mends_times:  # negative durations of calls are counted elsewhere
             backwards.append(_sum(events.filter(pl.col("dur_ns") < 0)))
         early = pl.lit(value=False) if first is None else pl.col("start_ns") < first
         late = pl.lit(value=False) if limit is None else pl.col("start_ns") + pl.col("dur_ns").fill_null(0) > limit
+        late |= pl.col("start_ns") > pl.lit(stopped, dtype=pl.Int64)
         outside.append(_sum(events.filter(early | late)))
     count, ns = _added(backwards)
     wrong = "their times cannot be right"
@@ -85,15 +101,50 @@ def host_times(report: Report) -> list[Check]:
 @once_per_process
 def operation_times(report: Report) -> list[Check]:
     """Device operations that started before the call that launched them."""
-    calls = gathered(report.kind("api").get_column("start_ns"), launch_rows(report))
-    early = operations(report).select(ns=calls - pl.col("began")).filter(pl.col("ns") > 0)
+    work = operations(report, "call_start")
+    early = work.select(ns=pl.col("call_start") - pl.col("began")).filter(pl.col("ns") > 0)
     effect = "wrong times, or clocks that disagree: what is told of launches, and of idle time before these, is wrong"
     return [("operations that start before their launch", early.height, total(early, "ns"), effect)]
 
 
 @once_per_process
+def waited_operations(report: Report) -> list[Check]:
+    """Device operations that end after a call returned that waited for them.
+
+    Of each operation the next call counts that begins to wait for its stream, or its context, once its launch has
+    returned. Operations of graphs are left out where a stream is waited for: they may run on others. A call that copies
+    to the host waits for its stream, and one that waits for a CUDA event for the work before that was recorded.
+    """
+    calls, work = blocking_calls(report), operations(report, "context_id", "stream", "call_end", "call_name")
+    graph = pl.col("call_name").is_in(names_that(report, lambda name: "Graph" in name)).alias("graph")
+    ended = work.select("row", *STREAM, "dur_ns", graph, at="call_end", ended=pl.col("began") + pl.col("dur_ns"))
+    ended = ended.drop_nulls("at").sort("at")
+    contexts = ended.group_by("process_id").agg(only=pl.col("context_id").first(), n=pl.col("context_id").n_unique())
+    alone = contexts.filter(pl.col("n") == 1).select("process_id", "only")
+    waits = calls.join(alone, on="process_id", how="left").with_columns(pl.coalesce("context_id", "only"))
+    to_host = facts_of(report, waits.get_column("copied"), "detail").to_series().cast(pl.String) == "Device-to-Host"
+    waits = waits.with_columns(scope=pl.when(to_host).then(pl.lit("stream")).otherwise(pl.col("scope").cast(pl.String)))
+    waits = waits.sort("start").select("scope", *STREAM, "record_id", "start", returned="end")
+    waited = []
+    for scope, keys, among in (("stream", STREAM, ~pl.col("graph")), ("device", STREAM[:2], pl.lit(value=True))):
+        own = waits.filter(pl.col("scope") == scope).select(*keys, "start", "returned").drop_nulls()
+        after = ended.filter(among).join_asof(
+            own, left_on="at", right_on="start", by=[*keys], strategy="forward", check_sortedness=False
+        )
+        waited.append(after.select("row", "dur_ns", "ended", "returned"))
+    events = waits.filter(pl.col("scope") == "event").drop_nulls("record_id")
+    if events.height:
+        events = events.join(recorded_work(report), on=["process_id", "record_id"])
+        behind = ended.filter(~pl.col("graph")).join(events, left_on="row", right_on="behind")
+        waited.append(behind.select("row", "dur_ns", "ended", "returned"))
+    late = pl.concat(waited).filter(pl.col("ended") > pl.col("returned") + _CLOCKS_NS).unique("row")
+    effect = "wrong times, or clocks that disagree: when these ran, and what idle time is told of, is wrong"
+    return [("operations that end after a wait for them", *_sum(late), effect)]
+
+
+@once_per_process
 def unplaced(report: Report) -> list[Check]:
-    """Operations without device or stream, other than unified-memory copies, and calls without thread."""
+    """Operations without stream (but unified-memory copies), or of no listed device, and calls without thread."""
     found = []
     for kind in DEVICE_KINDS:
         events = report.kind(kind).filter(pl.col("device").is_null() | pl.col("stream").is_null())
@@ -101,32 +152,119 @@ def unplaced(report: Report) -> list[Check]:
             events = events.filter(~pl.col("name").cast(pl.String).str.contains("Unified").fill_null(value=False))
         found.append(_sum(events))
     calls = report.kind("api").filter(pl.any_horizontal(pl.col(*THREAD).is_null()))
+    listed = report.devices.filter(pl.any_horizontal(pl.col("name", "compute_capability").is_not_null()))
+    listed = listed if listed.height else report.devices
+    strange = (
+        report.of_kinds(DEVICE_KINDS, "device", "dur_ns").drop_nulls("device").join(listed, on="device", how="anti")
+    )
+    unlisted = "of that GPU neither name nor limits are known; if its number is wrong, they ran on another one"
     return [
         ("operations without a device or stream", *_added(found), "those of no device count on GPU 0"),
+        ("operations of a GPU that is not listed", *_sum(strange), unlisted),
         ("calls without a thread", *_sum(calls), "what the program did before them, and before their work, is unknown"),
     ]
 
 
 @once_per_process
 def repetitions(report: Report) -> list[Check]:
-    """Duplicate calls and operations: the same in every recorded field."""
-    found = []
-    for kind in (*DEVICE_KINDS, "api"):
-        events = report.kind(kind)
-        maybe = events.filter(repeated(events.get_column("start_ns")))
-        again = pl.struct(pl.col(name) for name in maybe.columns if name not in {"event_id", "parent_id"})
-        found.append(_sum(maybe.filter(~again.is_first_distinct()) if maybe.height else maybe))
+    """Duplicate calls and operations."""
+    found = [_repeated(report, kind) for kind in (*DEVICE_KINDS, "api")]
     return [("events recorded twice", *_added(found), "they count as often as they are there")]
+
+
+@once_per_process
+def wrong_ranges(report: Report) -> list[Check]:
+    """Duplicate ranges, ranges that start with two others of their thread, and gaps in the numbers of steps.
+
+    The first two only where the clock tells any two ranges of a thread apart: traces may have whole microseconds.
+    """
+    name, ranges = pl.col("name").cast(pl.String), report.kind("range")
+    steps = ranges.select("process_id", "name").unique().filter(name.str.starts_with(STEP_PREFIX))
+    number = name.str.strip_prefix(STEP_PREFIX).cast(pl.Int64, strict=False)
+    lost = steps.group_by("process_id").agg(number.max() - number.min() + 1 - number.n_unique())
+    found: list[Check] = [("steps missing", total(lost, "name"), None, "figures by step leave these out")]
+    if report.meta.recorder.fine_clock:
+        together = ranges.filter(repeated(ranges.get_column("start_ns")))
+        together = together.filter(pl.len().over(*THREAD, "start_ns") > _TOGETHER)
+        effect = "iterations and sums count them as often as they are there"
+        wrong = "their times cannot be right: iterations, and what ran in a range, are wrong"
+        found.append(("ranges recorded twice", *_repeated(report, "range"), effect))
+        found.append(("ranges that start at one instant", *_sum(together), wrong))
+    return found
+
+
+@once_per_process
+def crossings(report: Report) -> list[Check]:
+    """Calls and operators that end before an event that began in them on their thread; ranges may end on another."""
+    if {"range", "op"}.isdisjoint(report.kinds):
+        return []
+    kinds = [report.kind(kind).select("kind", *THREAD, "start_ns", "dur_ns") for kind in ("api", "range", "op")]
+    line = in_order_of(pl.concat(kinds).drop_nulls("dur_ns"), (*THREAD, "start_ns"), ["dur_ns"])
+    start, end, kind = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns"), pl.col("kind")
+    crossed = (kind.shift(1) == "api") | ((kind.shift(1) == "op") & (kind != "range"))
+    crossed &= pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in THREAD)
+    for earlier, later in ((start.shift(1), start), (start, end.shift(1)), (end.shift(1), end)):
+        crossed &= later - earlier > _ROUNDED_NS
+    effect = "wrong times, or clocks that disagree: which calls a range or operator made, and what ran in it, is wrong"
+    return [("host events that cross on a thread", *_sum(line.filter(crossed)), effect)]
+
+
+@once_per_process
+def wrong_launches(report: Report) -> list[Check]:
+    """Launches outside their operator, kernels beyond the one of their launch, and names of calls for operations."""
+    work, api = operations(report, "call_row"), report.kind("api")
+    calls = rows_at(api.select("parent_id", "start_ns", "dur_ns"), launching_rows(report)).drop_nulls("parent_id")
+    begun, end = pl.col("start_ns").alias("begun"), (pl.col("start_ns") + pl.col("dur_ns")).alias("end")
+    makers = pl.concat(report.kind(kind).select("event_id", begun, end) for kind in ("op", "range"))
+    inside = pl.col("start_ns").is_between(pl.col("begun") - _ROUNDED_NS, pl.col("end") + _ROUNDED_NS)
+    strays = calls.join(makers, left_on="parent_id", right_on="event_id").filter(~inside)
+    again = work.filter(~first_seen(work.get_column("call_row"))).filter(pl.col("kind") == "kernel")
+    again = with_facts(report, again, "call_name")
+    again = again.filter(pl.col("call_name").is_in(names_that(report, _ONE_KERNEL.match)))
+    called_alike = work.filter(pl.col("name").is_in(call_names(report).drop_nulls().implode()))
+    effect = "wrong times, or clocks that disagree: what an operator took, and what ran in it, is wrong"
+    wrong = "wrong correlation ids: what launched these, and what is told of launches, is wrong"
+    return [
+        ("launches outside their operator", *_sum(strays), effect),
+        ("kernels that share a launch of one kernel", *_sum(again), wrong),
+        (
+            "operations called like calls",
+            *_sum(called_alike),
+            "names are wrong: what ran, or what was called, is unknown",
+        ),
+    ]
+
+
+@once_per_process
+def unknown_streams(report: Report) -> list[Check]:
+    """Operations on a stream that is not in the table of streams, of processes whose streams that holds."""
+    known = report.table("streams")
+    told = known.filter(pl.col("type") != "null").get_column("process_id").unique()
+    if told.is_empty():
+        return []
+    used = grouped(operations(report, *STREAM), STREAM, [pl.len().alias("count"), pl.col("dur_ns").sum()]).drop_nulls(
+        STREAM
+    )
+    lost = used.join(known, on=STREAM, how="anti").filter(pl.col("process_id").is_in(told.implode()))
+    effect = "what ran beside what, and which streams wait for each other, is wrong"
+    return [("operations on unknown streams", total(lost, "count"), total(lost, "dur_ns"), effect)]
+
+
+def _repeated(report: Report, kind: str) -> tuple[int, int]:
+    """Number and time of the events that are the same as another one in every recorded field."""
+    events = report.kind(kind)
+    maybe = events.filter(repeated(events.get_column("start_ns")))
+    again = pl.struct(pl.col(name) for name in maybe.columns if name not in {"event_id", "parent_id"})
+    return _sum(maybe.filter(~again.is_first_distinct()) if maybe.height else maybe)
 
 
 @once_per_process
 def lost_waits(report: Report) -> list[Check]:
     """Calls that waited for a stream or event without a synchronisation record, in reports that have such records."""
-    if report.meta.tool != "nsys":
+    if not report.meta.recorder.notes_waits:
         return []
-    waiting = names_that(report, _WAITING.match)
     keys = ["process_id", "correlation_id"]
-    calls = report.kind("api").filter(pl.col("name").is_in(waiting)).select(*keys, "dur_ns")
+    calls = calls_that(report, _WAITING.match, *keys, "dur_ns")
     lost = calls.drop_nulls(keys).join(report.kind("sync").select(keys).unique(), on=keys, how="anti")
     effect = "records of synchronisations are missing: what these waited for cannot be told"
     return [("waits without a record", *_sum(lost), effect)]
@@ -134,7 +272,7 @@ def lost_waits(report: Report) -> list[Check]:
 
 @once_per_process
 def sizes(report: Report) -> list[Check]:
-    """Copies, memsets and allocations whose size is missing or impossible."""
+    """Copies, memsets and allocations whose size is missing or impossible, and copies of memory without a name."""
     found = []
     for table, kinds in _SIZED.items():
         present = [kind for kind in kinds if kind in report.kinds]
@@ -148,8 +286,12 @@ def sizes(report: Report) -> list[Check]:
             wrong |= size // _FASTEST_BYTES_PER_NS > took
         doubtful = sized.filter(~size.is_between(1, _FASTEST_BYTES_PER_NS * _LEAST_NS) | size.is_null())
         found.append(_sum(doubtful.join(events, on="event_id").filter(wrong.fill_null(value=True))))
+    nameless = pl.any_horizontal(pl.col("source_memory", "target_memory").is_null()) & report.meta.recorder.names_memory
+    copies = report.kind("memcpy").select("event_id", "dur_ns")
+    unknown = copies.join(report.copy_detail.filter(nameless), on="event_id", how="semi")
     return [
-        ("sizes that are missing or cannot be", *_added(found), "totals of bytes and rates are wrong or incomplete")
+        ("sizes that are missing or cannot be", *_added(found), "totals of bytes and rates are wrong or incomplete"),
+        ("copies of unknown memory", *_sum(unknown), "pageable copies cannot be told from pinned ones"),
     ]
 
 
@@ -191,6 +333,8 @@ _USUAL: Final = (
     "ranges drawn on devices",
     "recordings of CUDA events",
     "names and marks",
+    "samples of counters of GPUs",
+    "nodes of CUDA graphs that are no work",
 )
 
 TABLE: Final = Table(
@@ -208,24 +352,7 @@ TABLE: Final = Table(
         ),
     ),
     purpose="how far the report can be trusted",
-    tools=("nsys", "torch", "ncu"),
-    reads=(
-        *DEVICE_KINDS,
-        "api",
-        "sync",
-        "range",
-        "op",
-        "overhead",
-        "fault",
-        "memory",
-        "osrt",
-        "kernel_config",
-        "copy_detail",
-        "collective_detail",
-        "devices",
-        "notes",
-    ),
-    may_read=("python", "library", "memory_detail"),
+    tools=NAMES,
 )
 
 
@@ -241,7 +368,26 @@ def doubts(report: Report, *, everything: bool) -> pl.DataFrame:
     for kinds, check in CHECKS[-1:] if report.meta.timeless else CHECKS:
         if everything or all(whole.was_read(kind) for kind in kinds if kind in whole.kinds):
             checks += check(whole)
-    return check_table(checks, notes).filter("doubt")
+    return check_table([*checks, *damaged(whole)], notes).filter("doubt")
+
+
+def damaged(report: Report) -> list[Check]:
+    """Tables and reports beside that could not be read so far: what needs them alone is left out of pages."""
+    return [(f"{what} not read", 1, None, f"what needs it is left out: {why}") for what, why in report.damaged.items()]
+
+
+def with_late(
+    tables: dict[str, pl.DataFrame], report: Report, others: Sequence[Report] = ()
+) -> dict[str, pl.DataFrame]:
+    """The tables of a page, `health` with what came up after it was made, and doubts about `others` so far as read."""
+    if TABLE.name not in tables:
+        return tables
+    found = [check_table(damaged(report), report.source.notes_of_read())]
+    for one in others:
+        name = one.meta.tool if one.meta.path == report.meta.path else one.meta.path.name
+        found.append(doubts(one, everything=False).with_columns(pl.col("check") + f" ({name})"))
+    new = pl.concat(found).join(tables[TABLE.name], on="check", how="anti", maintain_order="left")
+    return {**tables, TABLE.name: pl.concat([tables[TABLE.name], new])}
 
 
 def check_table(checks: list[Check], notes: pl.DataFrame, usual: Sequence[str] = ()) -> pl.DataFrame:
@@ -254,7 +400,7 @@ def check_table(checks: list[Check], notes: pl.DataFrame, usual: Sequence[str] =
 
 @once_per_process
 def pairing(report: Report) -> list[Check]:
-    alone = operations(report).filter(launch_rows(report).is_null())
+    alone = operations(report, "call_row").filter(pl.col("call_row").is_null())
     moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
     unified, lost = alone.filter(moved_by_driver), alone.filter(~moved_by_driver)
     unused = unused_launches(report)
@@ -403,12 +549,17 @@ CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[Report], list[Check]]], ...
     ((*DEVICE_KINDS, "api"), _times),
     (HOST_KINDS, host_times),
     ((*DEVICE_KINDS, "api"), operation_times),
+    ((*DEVICE_KINDS, "api", "sync"), waited_operations),
     ((*DEVICE_KINDS, "api"), unplaced),
     ((*DEVICE_KINDS, "api"), repetitions),
+    (("range",), wrong_ranges),
     (("api", "sync"), lost_waits),
     (("memcpy", "memset", "memory"), sizes),
     (("kernel",), shapes),
     (DEVICE_KINDS, _graphs),
+    (("api", "range", "op"), crossings),
+    ((*DEVICE_KINDS, "api", "range", "op"), wrong_launches),
+    (DEVICE_KINDS, unknown_streams),
     ((*DEVICE_KINDS, "api"), names),
 )
 

@@ -67,25 +67,6 @@ TABLE: Final = Table(
     ),
     purpose="what is worth knowing, ranked, with a remedy",
     telling=("rule", "at_stake_ns", "replayed_ns", "per_iteration_ns", "share", "where"),
-    reads=(
-        *DEVICE_KINDS,
-        "api",
-        "sync",
-        "range",
-        "op",
-        "python",
-        "overhead",
-        "fault",
-        "kernel_config",
-        "copy_detail",
-        "range_detail",
-        "sync_detail",
-        "collective_detail",
-        "event_records",
-        "streams",
-        "devices",
-    ),
-    may_read=("gpu_metrics", "communicator_calls", "memory", "fault_detail", "op_detail", "graph_detail", "processes"),
 )
 
 
@@ -134,11 +115,12 @@ def ranked_with_samples(report: Report) -> list[rules.Finding]:
     other = _sampled_run(report)
     if other is None:
         return found
-    own, theirs = ({device: end - start for device, start, end in windows(one).iter_rows()} for one in (report, other))
     try:
+        lengths = [{device: end - low for device, low, end in windows(one).iter_rows()} for one in (report, other)]
         sampled = _worth_saying(other, sampled_units.RULES)
-    except KanalyzeError:  # which a table of that run says
+    except KanalyzeError:  # which is noted
         return found
+    own, theirs = lengths
     small = {name for one in found if one.rule == _SMALL_GRID for name in one.names}
     return found + [
         one._replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -9,22 +10,23 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._sharing import shared_devices
-from kanalyze.analyses.findings._doubts import CHECKS, TABLE, check_table, names, pairing
+from kanalyze.analyses.findings._doubts import CHECKS, TABLE, check_table, damaged, names, pairing, with_late
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.host._context_creation import begun_before
-from kanalyze.analyses.idle._window_ledgers import unknown_times
-from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.host._thread_states import NEEDED
+from kanalyze.analyses.idle._attribution import unknown_times
+from kanalyze.analyses.idle.culprits import own_samples
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.occupancy.occupancy import every_shape_known, launch_occupancy
 from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import prefetch
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.errors import DamagedReportError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.wording import worded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from kanalyze.analyses.findings._doubts import Check
     from kanalyze.report import Report
@@ -49,21 +51,40 @@ def health(report: Report) -> pl.DataFrame:
         check, count, ns, effect, doubt.
     """
     if report.meta.timeless:
-        report.read_ahead((*DEVICE_KINDS, "collective_detail", "notes"))
         return check_table(names(report), report.table("notes"))
-    prefetch(report, TABLE)
     makers: list[Callable[[Report], list[Check]]] = [pairing, _attribution, _shapes]
     paired, unknown, shapes = side_by_side(report, makers)
     checks = paired + [row for _, check in CHECKS[1:] for row in check(report)]
     (hidden,) = [ns or 0 for name, _, ns, _ in unknown if name == _MID_RUN] or [0]
     usual = () if hidden and worth_saying(report, hidden) else (_MID_RUN,)
-    return check_table([*checks, *unknown, *shapes, *_sharing(report)], report.table("notes"), usual)
+    with suppress(DamagedReportError):  # which is noted
+        _ = report.devices, report.processes
+    with suppress(DamagedReportError):
+        if own_samples(report):
+            _ = [report.table(name) for name in NEEDED]
+    for one in filter(None, (report.beside(), report.sampled()) if report.whole is report else ()):
+        _read(one.kind, one.kinds)
+        _read(one.table, (*_PAYLOADS, *NEEDED))
+    _read(report.table, _PAYLOADS)
+    found = check_table([*checks, *unknown, *shapes, *_sharing(report), *damaged(report)], report.table("notes"), usual)
+    return with_late({TABLE.name: found}, report)[TABLE.name]
+
+
+#: Tables of what is packed in others: they tell what of it cannot be decoded.
+_PAYLOADS: Final = ("communicator_calls", "gpu_metrics")
+
+
+def _read(read: Callable[[str], pl.DataFrame], names: Iterable[str]) -> None:
+    """Reads what a page uses; what is damaged is noted."""
+    for name in names:
+        with suppress(KanalyzeError):
+            read(name)
 
 
 def _attribution(report: Report) -> list[Check]:
     if not set(DEVICE_KINDS).intersection(report.kinds):
         return []
-    times = unknown_times(report) or _told_by_ledger(report)
+    times = unknown_times(report)
     unknown = [ns for ns, _ in times if ns]
     asks = "no launch tells which thread the device waited for; was the CUDA API traced?"
     effect = worded(asks, interface(report))
@@ -74,14 +95,6 @@ def _attribution(report: Report) -> list[Check]:
         ("idle time of unknown cause", len(unknown), sum(unknown), effect),
         (_MID_RUN, begun_before(report).height, sum(ns for _, ns in times), earlier),
     ]
-
-
-def _told_by_ledger(report: Report) -> list[tuple[int, int]]:
-    """As :func:`unknown_times`, of the devices that have such time."""
-    begins = pl.col("detail").is_not_null()
-    unknown = bucket_sums(report).filter(pl.col("bucket") == "unknown").group_by("device")
-    sums = unknown.agg(pl.col("ns").filter(~begins).sum(), begins=pl.col("ns").filter(begins).sum())
-    return [*sums.select("ns", "begins").iter_rows()]
 
 
 def _sharing(report: Report) -> list[Check]:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE
-from kanalyze.analyses.device._operations import recorded
+from kanalyze.analyses.device._operations import SHAPE, with_facts
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.columns.lookup import beside, first_rows, gathered
+from kanalyze.columns.lookup import beside, gathered, positions
 from kanalyze.decoder.decode import decode
 from kanalyze.exact import LARGEST
 
@@ -114,15 +113,13 @@ def _turn(names: list[str], *, one: bool) -> int:
 
 def _in_streams(report: Report) -> pl.DataFrame:
     """All device operations in scope by stream, with the columns that :func:`chains` needs."""
-    tree, work = host_tree(report), launched_work(report)
-    known = beside(work, recorded(report, "stream"), "stream")
+    tree, known = host_tree(report), with_facts(report, launched_work(report), "stream", *SHAPE)
     made = {"thread_id": "thread_id", "op_name": "name", "op_id": "last_id"}
     operator = known.get_column("operator")
     known = known.with_columns(
         gathered(tree.rows.get_column(column), operator).alias(name) for name, column in made.items()
     )
     known = known.with_columns(_fusible(known).get_columns())
-    known = beside(known, report.kernel_config, *SHAPE)
     known = known.with_columns(_sizes(report, known).get_columns())
     told = ("dur_ns", "exclusive_ns", "operator", "process_id", "thread_id", "fusible", *_SIZES, *SHAPE)
     order = ("device", "stream", "start", "row")
@@ -135,7 +132,7 @@ def _fusible(work: pl.DataFrame) -> pl.DataFrame:
     said = [decode(name) for name in names.cast(pl.String)]
     elementwise = pl.Series([is_elementwise(one) for one in said], dtype=pl.Boolean)
     size = pl.Series([_BYTES.get(one.dtype or "") for one in said], dtype=pl.Int64)
-    at = first_rows(names.to_physical(), work.get_column("name").to_physical())
+    at = positions(names.to_physical(), work.get_column("name").to_physical())
     chosen = (pl.col("kind") == "kernel") & pl.col("operator").is_not_null() & gathered(elementwise, at)
     return work.select(chosen.fill_null(value=False).alias("fusible"), gathered(size, at).alias("element_bytes"))
 

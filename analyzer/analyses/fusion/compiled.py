@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import prefetch
 from kanalyze.model import COMPILED_KERNELS
 from kanalyze.schema import Column, Table
 
@@ -29,7 +28,6 @@ TABLE: Final = Table(
     purpose="kernels of Triton and inductor, with launches",
     telling=("count", "total_ns", "registers", "spills", "shared_memory_bytes"),
     tools=("capture",),
-    reads=("compiled_kernels", "kernel"),
 )
 
 
@@ -47,7 +45,6 @@ def compiled(report: Report) -> pl.DataFrame:
         name, source, hash, arch, num_warps, num_stages, registers, spills, shared_memory_bytes, compile_ns, cache_hit,
         ptx, variants, count, total_ns, avg_ns.
     """
-    prefetch(report, TABLE)
     found = report.table(COMPILED_KERNELS.name)
     launched = (
         report.seen("kernel")

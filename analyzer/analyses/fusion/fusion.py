@@ -13,8 +13,8 @@ from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import gathered
 from kanalyze.exact import added, wide
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
+from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -55,19 +55,7 @@ TABLE: Final = Table(
     ),
     purpose="chains of kernels that one kernel could do",
     telling=("chain", "count", "launches", "total_ns", "saved_ns"),
-    tools=("torch",),
-    reads=(
-        *DEVICE_KINDS,
-        "api",
-        "range",
-        "op",
-        "python",
-        "overhead",
-        "kernel_config",
-        "op_detail",
-        "collective_detail",
-    ),
-    may_read=("devices",),
+    tools=recorders("op"),
 )
 
 #: The minimum duration of a kernel, however little it does.

@@ -1,1 +1,1 @@
-"""Activity of host threads, and the launch call of each device operation."""
+"""Activity of host threads."""

@@ -102,6 +102,12 @@ def names_that(report: Report, fits: Callable[[str], object]) -> list[str]:
     return [name for name, known in _cuda_names(report).items() if fits(known)]
 
 
+def calls_that(report: Report, fits: Callable[[str], object], *columns: str | pl.Expr, **named: str) -> pl.DataFrame:
+    """Columns of the calls whose CUDA name passes `fits`, in the order of the api events."""
+    calls = report.kind("api").lazy().filter(pl.col("name").is_in(names_that(report, fits)))
+    return calls.select(*columns, **named).collect(engine="in-memory")
+
+
 def cuda_name(name: str) -> str:
     """The CUDA name of a call: its own, or the counterpart of a HIP call."""
     if not name.startswith("hip"):

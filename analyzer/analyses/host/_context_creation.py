@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations, recorded
-from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, cuda_names, names_that, shown
-from kanalyze.analyses.host._launching_call import calls_of, launch_rows, launching_rows
+from kanalyze.analyses.device._operations import launch_calls, operations, with_facts
+from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, cuda_names, is_launch_name, names_that, shown
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
@@ -43,6 +42,11 @@ _NO_EVIDENCE: Final = (
 #: has the first CUDA call of the process, one of :data:`BEGINS_CUDA`.
 _WEAK_EVIDENCE: Final = r"(?:cuda|hip)(?:Free|HostAlloc|HostMalloc|MallocHost|HostRegister|MallocManaged)(?:_v\d+)?$"
 BEGINS_CUDA: Final = re.compile(r"cuInit|cuModuleGetLoadingMode|cuDriverGetVersion")
+
+#: Launches that copy or set memory, which may wait for other reasons; and how many times the usual one of its name the
+#: first launch takes in which a context is made.
+_COPIES: Final = re.compile(r"(?:cuda|cu|hip)(?:Mem|Graph)")
+_TIMES_USUAL: Final = 100
 
 #: Shortest first call that counts as context creation where the profiler records none: the fastest contexts take tens
 #: of milliseconds, and a call in an existing context takes a fraction of one.
@@ -92,6 +96,14 @@ def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 def _is_evidence(call: dict[str, Any], calls: pl.DataFrame) -> bool:
     """Whether the length of a first call is evidence of context creation, by its name."""
     name = cuda_name(call["name"] or "")
+    if is_launch_name(name) and not _COPIES.match(name):
+        others = calls.filter(
+            (pl.col("process_id") == call["process_id"])
+            & (pl.col("name") == call["name"])
+            & (pl.col("event_id") != call["event_id"])
+        )
+        usual = others.select(pl.col("dur_ns").median()).item()
+        return usual is not None and call["dur_ns"] >= _TIMES_USUAL * usual
     if not re.match(_WEAK_EVIDENCE, name):
         return bool(name) and bucket_of(name) != "sync" and not re.match(_NO_EVIDENCE, name)
     before = calls.filter((pl.col("process_id") == call["process_id"]) & (pl.col("start_ns") < call["start_ns"]))
@@ -105,11 +117,10 @@ def _warm_processes(report: Report) -> pl.DataFrame:
     :data:`CONTEXT_FROM_NS` or more after its launch call returned.
     """
     later = report.steps().group_by("process_id").agg(pl.col("step").min()).filter(pl.col("step") > 0)
-    work = operations(report).select("row", "process_id", "start", "detail").with_columns(called=launch_rows(report))
-    work = work.filter(~moved_by_driver(pl.col("detail"))).sort("start", "row")
-    first = work.unique("process_id", keep="first", maintain_order=True)
-    waited = first.get_column("start") - calls_of(report, first.get_column("row"), "call_end").to_series()
-    before = first.filter(first.get_column("called").is_null() | (waited >= CONTEXT_FROM_NS).fill_null(value=False))
+    work = operations(report).filter(~moved_by_driver(pl.col("detail"))).sort("start", "row")
+    first = with_facts(report, work.unique("process_id", keep="first", maintain_order=True), "call_row", "call_end")
+    late = (pl.col("start") - pl.col("call_end") >= CONTEXT_FROM_NS).fill_null(value=False)
+    before = first.filter(pl.col("call_row").is_null() | late)
     own = [frame.select(pl.col("process_id").cast(pl.Int64)) for frame in (later, before)]
     return pl.concat(own).unique()
 
@@ -270,17 +281,16 @@ def unseen_starts(report: Report) -> pl.Series:
     warm, work = begun_before(report), operations(report).select("row", "process_id", "device", "start", "detail")
     if warm.is_empty():
         return pl.Series("row", [], dtype=pl.UInt32)
-    work = work.with_columns(recorded(report, "context_id", "stream").drop("event_id"), called=launch_rows(report))
+    work = with_facts(report, work, "context_id", "stream", "call_row")
     work = work.join(warm, on="process_id", how="semi", nulls_equal=True)
     streams = work.group_by("process_id", "device", "context_id", "stream")
     first = streams.agg(pl.col("row").get(pl.col("start").arg_min())).get_column("row")
     waited = work.select("row", "start").join(first.to_frame(), on="row", how="semi", maintain_order="left")
-    returned = calls_of(report, waited.get_column("row"), "call_end").to_series()
-    late = waited.filter((waited.get_column("start") - returned > PROMPT_NS).fill_null(value=False))
-    alone = work.filter(pl.col("called").is_null() & ~moved_by_driver(pl.col("detail")))
-    calls = report.kind("api").select("process_id", "start_ns")[launching_rows(report)]
-    launched = calls.group_by("process_id").agg(pl.col("start_ns").min())
-    alone = alone.join(launched, on="process_id", nulls_equal=True).filter(pl.col("start") < pl.col("start_ns"))
+    waited = with_facts(report, waited, "call_end")
+    late = waited.filter((pl.col("start") - pl.col("call_end") > PROMPT_NS).fill_null(value=False))
+    alone = work.filter(pl.col("call_row").is_null() & ~moved_by_driver(pl.col("detail")))
+    launched = launch_calls(report, "call_start").group_by("process_id").agg(pl.col("call_start").min())
+    alone = alone.join(launched, on="process_id", nulls_equal=True).filter(pl.col("start") < pl.col("call_start"))
     return pl.concat([late.get_column("row"), alone.get_column("row")]).unique().sort()
 
 
@@ -312,7 +322,7 @@ def shown_cold(report: Report, launches: pl.DataFrame) -> pl.Series:
     late = late.filter(~began[late.get_column("at")])
     if late.is_empty():
         return began
-    calls = report.kind("api").select(*THREAD, before="start_ns")[launching_rows(report)].sort("before")
+    calls = launch_calls(report, "thread_id", "call_start").rename({"call_start": "before"}).sort("before")
     found = asof(late.sort("call_start"), calls, left_on="call_start", right_on="before", allow_exact_matches=False)
     loads = found.filter(pl.col("before").is_null() | (pl.col("loaded") >= pl.col("before")))
     return began.scatter(loads.get_column("at"), True)  # noqa: FBT003 - polars has no name for it

@@ -17,7 +17,6 @@ from kanalyze.named_ranges import UNNAMED, named
 if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
-    from kanalyze.window import Window
 
 
 @once_per_process
@@ -27,15 +26,6 @@ def named_ranges(report: Report) -> pl.DataFrame:
     Columns: those of :func:`kanalyze.named_ranges.named`.
     """
     return named(report.kind("range"), report.table("range_detail"))
-
-
-def overlapping(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:
-    """The rows (start, end, any others) that overlap a window, not clipped; those of length 0 if inside it."""
-    if window is not None and window.start_ns is not None:
-        ranges = ranges.filter((pl.col("end") > window.start_ns) | (pl.col("start") == window.start_ns))
-    if window is not None and window.end_ns is not None:
-        ranges = ranges.filter(pl.col("start") < window.end_ns)
-    return ranges
 
 
 @once_per_process

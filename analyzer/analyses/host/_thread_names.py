@@ -19,9 +19,8 @@ from kanalyze.analyses.host._python_frames import called_by_program, roles
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.shared.thread_nesting import innermost_line
-from kanalyze.columns.grouping import rows_by
+from kanalyze.analyses.shared.thread_lanes import THREAD, laned
+from kanalyze.analyses.shared.thread_nesting import innermost_lines
 from kanalyze.columns.lookup import count_up_to, gathered
 from kanalyze.columns.ordering import in_order_of
 from kanalyze.named_ranges import STEP_PREFIX
@@ -140,7 +139,7 @@ def _with_functions(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.
 def _in_other_functions(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
     """Splits `pieces` outside program functions by any other Python function; adds `culprit`."""
     own = _python(report).filter(_of_thread(key)).with_row_index("row")
-    others = _HostEvents(own, {key: innermost_line(_overlapping(own, pieces))})
+    others = _HostEvents(own, innermost_lines(_overlapping(own, pieces)))
     cut = others.cut(key, pieces, "function")
     what, function = _host_events(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
     in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
@@ -198,8 +197,7 @@ def _named(events: pl.DataFrame) -> pl.DataFrame:
 
 def _with_timelines(report: Report, table: pl.DataFrame) -> _HostEvents:
     rows = _overlapping(table.with_row_index("row"), _idle(report))
-    parts = rows.partition_by(THREAD, as_dict=True).items()
-    return _HostEvents(table, {(key[0], key[1]): innermost_line(part) for key, part in parts})
+    return _HostEvents(table, innermost_lines(rows))
 
 
 @once_per_process
@@ -229,13 +227,10 @@ def _neighbours(report: Report) -> dict[ThreadKey, _Neighbours]:
     names = shown_calls(report, calls.get_column("name")).alias("name")
     own = calls.select(*THREAD, **_start_and_end()).with_columns(names)
     every = pl.concat([named_events(report), own])
-    times, found = every.select("start", "end", "name"), {}
-    for key, rows in rows_by(every, THREAD).items():
-        part = times if len(rows) == times.height else times[rows]
-        line = in_order_of(part, ("start",), (-pl.col("end"),))
-        found[key[0], key[1]] = _Neighbours(
-            line.get_column("start"), line.get_column("end").cum_max(), line.get_column("name")
-        )
+    found: dict[ThreadKey, _Neighbours] = {}
+    for lanes, part in laned(every):
+        line = in_order_of(part.drop(THREAD), ("start",), (-pl.col("end"),)).with_columns(pl.col("end").cum_max())
+        found.update((key, _Neighbours(*own.get_columns())) for key, own in lanes.of_each(line))
     return found
 
 
@@ -275,9 +270,3 @@ def between_texts(pairs: pl.DataFrame) -> pl.Series:
     )
     told = known.with_columns(texts.to_series().cast(pl.Categorical).alias("text"))
     return pairs.join(told, on=["a", "b"], how="left", nulls_equal=True, maintain_order="left").get_column("text")
-
-
-def forget_names(report: Report) -> None:
-    """Empties the caches of this module, which for a large report are as large as its events."""
-    for kept in (named_events, program_functions, _host_events, _functions, _python, _idle, _neighbours):
-        kept.forget(report)

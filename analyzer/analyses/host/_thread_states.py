@@ -13,7 +13,7 @@ from kanalyze import intervals
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.shared.thread_nesting import innermost_line
+from kanalyze.analyses.shared.thread_nesting import innermost_lines
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import gathered
 
@@ -75,7 +75,7 @@ def system_calls(report: Report) -> pl.DataFrame:
 def call_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """Timeline of the innermost system call of each thread: start, end, row (of :func:`system_calls`)."""
     calls = system_calls(report).with_row_index("row")
-    return {key: innermost_line(part.select("start", "end", "row")) for key, part in parts_by(calls, THREAD).items()}
+    return innermost_lines(calls.select(*THREAD, "start", "end", "row"))
 
 
 @once_per_process

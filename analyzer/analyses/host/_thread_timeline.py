@@ -12,9 +12,9 @@ from kanalyze.analyses.host._call_kinds import CALL_BUCKETS, bucket_of, call_nam
 from kanalyze.analyses.host._context_creation import BEGINS, context_calls, unseen_syncs
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import rows_by
-from kanalyze.columns.lookup import count_up_to, gathered, rows_at, sure
+from kanalyze.analyses.shared.thread_lanes import THREAD, laned
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import count_up_to, gathered, sure
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
@@ -213,15 +213,15 @@ class Stretch(NamedTuple):
 def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Host threads with CUDA calls, by process id and thread id."""
     overheads = report.kind("overhead")
-    by_thread, none, calls = rows_by(overheads, THREAD), pl.Series(dtype=pl.UInt32), report.kind("api")
+    every = _name_and_times(overheads).hstack(overheads.select(THREAD)).sort("start")
+    parts, none = parts_by(every, THREAD), every.clear()
+    times = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns").fill_null(0)}
     found = {}
-    for key, rows in rows_by(calls, THREAD).items():
-        own = _name_and_times(rows_at(overheads.select("name", "start_ns", "dur_ns"), by_thread.get(key, none)))
-        times = calls.select("start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
-        times = times if len(rows) == calls.height else times[rows]
-        line = in_order(times.with_columns(rows.alias("row")), "start_ns")
-        reached = line.get_column("end").cum_max()
-        found[key] = Thread(line.get_column("row"), line.get_column("start_ns"), reached, own.sort("start"))
+    for lanes, calls in laned(report.kind("api").select(*THREAD, row=pl.int_range(pl.len(), dtype=pl.UInt32), **times)):
+        line = in_order(calls.drop(THREAD), "start").with_columns(pl.col("end").cum_max())
+        for key, own in lanes.of_each(line):
+            row, start, reached = own.get_columns()
+            found[key] = Thread(row, start, reached, parts.get(key, none).select("start", "end", "name"))
     return found
 
 

@@ -30,7 +30,6 @@ TABLE: Final = Table(
     ),
     purpose="CUDA calls by total time",
     equals="nsys stats cuda_api_sum",
-    reads=("api",),
 )
 
 

@@ -12,7 +12,6 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.columns.grouping import grouped
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -64,7 +63,6 @@ TABLE: Final = Table(
     purpose="times from call to kernel, by kernel and call",
     telling=("count", "total_avg_ns", "api_avg_ns", "queue_avg_ns", "kernel_avg_ns"),
     equals="nsys stats cuda_kern_exec_sum",
-    reads=(*DEVICE_KINDS, "api", "collective_detail", "processes"),
 )
 
 

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import SHAPE, calls_by_id, exclusive_operations, operations, with_facts
 from kanalyze.analyses.host._call_kinds import shown
-from kanalyze.analyses.host._launching_call import launch_pairs
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
-from kanalyze.columns.lookup import beside, positions
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import matches, positions, rows_at, telling
 from kanalyze.columns.ordering import first_seen
-from kanalyze.model import DEVICE_KINDS, LAUNCH_SHAPE
+from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -61,7 +60,6 @@ TABLE: Final = Table(
     purpose="each kernel with the call that launched it",
     telling=("kernel_start_ns", "kernel_ns", "api_ns", "queue_ns", "stream"),
     equals="nsys stats cuda_kern_exec_trace",
-    reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "processes"),
 )
 
 
@@ -81,36 +79,23 @@ def launches(report: Report) -> pl.DataFrame:
     """
     require(report, TABLE.name, "kernel")
     require(report, TABLE, "api")
-    shape = [*SHAPE]
-    sides = ((report.kernel_config, shape), (report.kind("kernel"), ["stream"]))
-    found = joined_launches(report)
-    for side, columns in sides:
-        found = beside(found, side, *columns)
+    found = with_facts(report, joined_launches(report), *SHAPE, "stream")
     named = found.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
     return TABLE.select(named.sort("api_start_ns", "kernel_start_ns", "event_id"))
 
 
 def joined_launches(report: Report) -> pl.DataFrame:
     """Kernels in scope joined with their calls, with the times of :data:`TABLE`; a row per call of a shared id."""
-    needed = ("kind", "event_id", "began", "dur_ns", "device", "name")
+    needed = ("row", "kind", "event_id", "began", "dur_ns", "device", "name")
     kernels = exclusive_operations(report).select(needed).filter(pl.col("kind") == "kernel")
-    kernels = kernels if kernels.get_column("event_id").is_sorted() else kernels.sort("event_id")
     pairs = launch_pairs(report)
-    at = positions(kernels.get_column("event_id"), pairs.get_column("event_id"))
-    pairs = pairs.with_columns(at=at).drop_nulls("at")
-    rows, at = pairs.get_column("call_row"), pairs.get_column("at")
-    ran = _gathered(
-        kernels.select("event_id", kernel_start_ns="began", kernel_ns="dur_ns", gpu="device", kernel="name"), at
-    )
+    at = positions(kernels.get_column("row"), pairs.get_column("row"))
+    rows, at = pairs.get_column("call_row").filter(at.is_not_null()), at.drop_nulls()
+    ran = kernels.select("row", "event_id", kernel_start_ns="began", kernel_ns="dur_ns", gpu="device", kernel="name")
+    ran = rows_at(ran, at)
     del kernels, pairs  # as large as the result: frees memory before the next join
-    called = report.kind("api").select(
-        "process_id",
-        "thread_id",
-        api_start_ns="start_ns",
-        api_ns="dur_ns",
-        api="name",
-    )
-    joined = pl.concat([ran, _gathered(called, rows)], how="horizontal")
+    called = report.kind("api").select(*THREAD, api_start_ns="start_ns", api_ns="dur_ns", api="name")
+    joined = pl.concat([ran, rows_at(called, rows)], how="horizontal")
     api_end = pl.col("api_start_ns") + pl.col("api_ns")
     kernel_end = pl.col("kernel_start_ns") + pl.col("kernel_ns")
     queue = pl.col("kernel_start_ns") - api_end
@@ -122,9 +107,33 @@ def joined_launches(report: Report) -> pl.DataFrame:
     )
 
 
-def _gathered(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
-    """Gathers the rows `at`."""
-    return frame.select(pl.all().gather(at))
+def launch_pairs(report: Report) -> pl.DataFrame:
+    """Joins kernels with all calls of their process and correlation id: row (of `operations`) and call_row.
+
+    As nsys does: a kernel whose correlation id two calls share has two rows. An id that more than 64 calls share is not
+    a usable key: its kernels have one row each, with the first call.
+    """
+    kernels = operations(report, "call_row").filter(pl.col("kind") == "kernel")
+    single = kernels.select("row", "call_row").drop_nulls("call_row")
+    shared = _shared_calls(report)
+    if shared.is_empty():
+        return single
+    keys = ["process_id", "correlation_id"]
+    own = with_facts(report, kernels.select("row", "process_id"), "correlation_id")
+    doubled = own.join(shared, on=keys).select("row", "call_row")
+    return pl.concat([single.join(doubled, on="row", how="anti"), doubled])
+
+
+def _shared_calls(report: Report) -> pl.DataFrame:
+    """Calls whose process and correlation id are not unique: process_id, correlation_id, call_row."""
+    parts = [report.kind("api").select("process_id", "correlation_id", call_row=pl.lit(0, dtype=pl.UInt32)).clear()]
+    for process in operations(report).get_column("process_id").unique().sort().drop_nulls():
+        ids, rows = calls_by_id(report, process)
+        same = (matches(ids, ids.shift(1)) | matches(ids, ids.shift(-1))).arg_true()
+        if len(same):
+            shared = {"correlation_id": ids.gather(same), "call_row": same if rows is None else rows.gather(same)}
+            parts.append(pl.DataFrame(shared).select(pl.lit(process, dtype=pl.Int64).alias("process_id"), pl.all()))
+    return telling(pl.concat(parts), ["process_id", "correlation_id"])
 
 
 def cuda_ordinal(report: Report) -> pl.Expr:

@@ -9,12 +9,12 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._windows import all_idle_spans, windows
-from kanalyze.analyses.host._range_lines import named_ranges, overlapping
+from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
+from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -39,9 +39,8 @@ TABLE: Final = Table(
         ),
     ),
     purpose="calls of cuBLAS, NCCL and others, of the OS",
-    tools=("nsys",),
+    tools=recorders("osrt"),
     equals="nsys stats osrt_sum (rows of the library OS runtime)",
-    reads=(*DEVICE_KINDS, "api", "range", "osrt", "library", "range_detail", "collective_detail"),
 )
 
 #: Library name of operating system calls.
@@ -108,7 +107,7 @@ def _ranges(report: Report) -> pl.DataFrame:
     """Ranges of domains that overlap the window; a range that was never closed ends with the last NVTX event."""
     if "range" not in report.kinds:
         return pl.DataFrame(schema=_ROWS)
-    ranges = overlapping(named_ranges(report).filter(pl.col("domain").is_not_null()), report.scope.window)
+    ranges = intervals.overlapping(named_ranges(report).filter(pl.col("domain").is_not_null()), report.scope.sides)
     return _of_processes(report, ranges).select(
         pl.col("domain").cast(pl.String).alias("library"), "name", "start", dur_ns=pl.col("end") - pl.col("start")
     )

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations, used_devices
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import facts_of, operations, used_devices, with_facts
 from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, call_names, cuda_name
-from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.streams._waited_for import STREAM, recorded_work, streams
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.streams._waited_for import STREAM, recorded_work
 from kanalyze.columns.grouping import constant
-from kanalyze.columns.lookup import beside, rows_at, taken
+from kanalyze.columns.lookup import beside, rows_at
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
@@ -28,7 +29,12 @@ _SCOPES: Final = (
     ("stream", re.compile(r"(?:cuda|cu)StreamSynchronize")),
     ("event", re.compile(r"(?:cuda|cu)EventSynchronize")),
     ("copy", re.compile(BLOCKING_COPY)),
-    ("free", re.compile(r"cudaFree(?!Async)|cuMemFree(?!Async)|cuArrayDestroy|cuMipmappedArrayDestroy")),
+    (
+        "free",
+        re.compile(
+            r"cudaFree(?!Async)|cuMemFree(?!Async)|cu(?:da|Mem)HostUnregister|cuArrayDestroy|cuMipmappedArrayDestroy"
+        ),
+    ),
 )
 
 SCOPES: Final = tuple(scope for scope, _ in _SCOPES)
@@ -63,13 +69,12 @@ def waited_for(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     That is, within the scope of the call, the operation that ended last before the call returned; null if none ended
     while it blocked.
     """
-    work = operations(report).select("row", "process_id", "device", ended="end")
-    on_streams = pl.concat([work, streams(report)], how="horizontal")
+    work = operations(report, *STREAM).select("row", *STREAM, "device", ended="end")
     parts = [
         calls.filter(pl.col("scope") == "event").join(
             recorded_work(report), on=["process_id", "record_id"], how="left"
         ),
-        _last_ended(calls.filter(pl.col("scope").is_in(["stream", "copy"])), on_streams, list(STREAM)),
+        _last_ended(calls.filter(pl.col("scope").is_in(["stream", "copy"])), work, list(STREAM)),
         _last_ended(calls.filter(pl.col("scope").is_in(["device", "free"])), work, ["process_id", "device"]),
     ]
     found = pl.concat(part.select(*calls.columns, "behind") for part in parts).sort("call_row")
@@ -101,10 +106,21 @@ def _blocking(report: Report) -> pl.DataFrame:
 
 def _copies(report: Report) -> pl.DataFrame:
     """Copies with a launch call: row, ended, call_row, and whether the destination is pageable memory."""
-    work = operations(report).select("row", "kind", "event_id", ended="end").with_columns(call_row=launch_rows(report))
-    copies = work.filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
-    known = beside(copies, report.copy_detail, "target_memory")
-    return known.with_columns(pageable=(pl.col("target_memory") == _PAGEABLE).fill_null(value=False))
+    copies = operations(report, "call_row").filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
+    pageable = (pl.col("target_memory") == _PAGEABLE).fill_null(value=False).alias("pageable")
+    return with_facts(report, copies, "target_memory").select("row", "call_row", pageable, ended="end")
+
+
+def staged_copies(report: Report) -> pl.DataFrame:
+    """Copies from pageable memory that began before their call returned: call_row and behind (row of the copy).
+
+    The driver puts such memory into a buffer of its own, part by part; the call returns with the last part there, some
+    microseconds before the copy ends. Where all of it fits, the call returns at once, and the copy begins later.
+    """
+    known = operations(report, "source_memory", "target_memory")
+    known = known.filter((pl.col("source_memory") == _PAGEABLE) & pl.col("target_memory").ne_missing(_PAGEABLE))
+    known = with_facts(report, known, "call_row", "call_end").filter(pl.col("start") < pl.col("call_end"))
+    return known.select("call_row", behind="row")
 
 
 def _with_streams(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
@@ -113,7 +129,7 @@ def _with_streams(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     keys = ["process_id", "correlation_id"]
     known = beside(synced, report.table("sync_detail"), "record_id").drop("event_id").drop_nulls(keys)
     found = calls.join(known.unique(keys, keep="first"), on=keys, how="left", maintain_order="left")
-    of_copy = rows_at(streams(report), found.get_column("copied"))
+    of_copy = facts_of(report, found.get_column("copied"), "context_id", "stream")
     own = pl.col("copied").is_not_null()
     return found.with_columns(
         pl.when(own).then(of_copy.get_column(name)).otherwise(name).alias(name) for name in of_copy.columns
@@ -132,28 +148,20 @@ def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     unsure = known.filter(pl.col("device").is_null()).drop("device")
     if unsure.is_empty():
         return known
-    contexts = streams(report).select("context_id")
-    work = operations(report).select("process_id", "device", launch_rows(report).alias("call"))
-    work = pl.concat([work, contexts], how="horizontal")
+    work = operations(report, "context_id", "thread_id", "call_start")
     contexts = work.drop_nulls(["process_id", "context_id"]).unique(["process_id", "context_id"], keep="first")
     of_context = contexts.select("process_id", "context_id", of_context="device")
-    told = _recent_devices(report, work, unsure).join(of_context, on=["process_id", "context_id"], how="left")
-    copied = taken(operations(report), "device", told.get_column("copied"))
-    told = told.with_columns(device=pl.coalesce(copied.alias("copied_on"), "of_context", "device"))
+    told = _recent_devices(work, unsure).join(of_context, on=["process_id", "context_id"], how="left")
+    copied = facts_of(report, told.get_column("copied"), "device").to_series().alias("copied_on")
+    told = told.with_columns(device=pl.coalesce(copied, "of_context", "device"))
     return pl.concat([known.drop_nulls("device"), told.select(known.columns)])
 
 
-def _recent_devices(report: Report, work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def _recent_devices(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """As-of join: the `device` of the last operation that the thread launched before each call."""
-    launched = work.select("call", "device").drop_nulls()
-    times = report.kind("api").select("process_id", "thread_id", at="start_ns")
-    launches = launched.with_columns(rows_at(times, launched.get_column("call")))
+    launched = work.select(*THREAD, "device", at="call_start").drop_nulls("at").sort("at", maintain_order=True)
     return calls.sort("start").join_asof(
-        launches.sort("at", maintain_order=True).select("process_id", "thread_id", "at", "device"),
-        left_on="start",
-        right_on="at",
-        by=["process_id", "thread_id"],
-        check_sortedness=False,
+        launched, left_on="start", right_on="at", by=list(THREAD), check_sortedness=False
     )
 
 
@@ -180,9 +188,4 @@ def in_scope(report: Report) -> pl.DataFrame:
     calls, scope = blocking_calls(report), report.scope
     if scope.device is not None:
         calls = calls.filter(pl.col("device") == scope.device)
-    if scope.window is not None and scope.window.start_ns is not None:
-        low = scope.window.start_ns
-        calls = calls.filter((pl.col("end") > low) | (pl.col("start") == low))
-    if scope.window is not None and scope.window.end_ns is not None:
-        calls = calls.filter(pl.col("start") < scope.window.end_ns)
-    return calls
+    return intervals.overlapping(calls, scope.sides)

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import of_device, operations
+from kanalyze.analyses.device._operations import (
+    facts_of,
+    launch_rows,
+    launching_calls,
+    launching_rows,
+    of_device,
+    operations,
+)
 from kanalyze.analyses.device._windows import activity, windows
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
-from kanalyze.analyses.host._launching_call import calls_of, launch_rows, launching_calls, launching_rows
 from kanalyze.analyses.host._thread_timeline import label_codes, threads, winning
 from kanalyze.analyses.shared.workers import at_once, in_threads
 from kanalyze.columns.grouping import of_parts
@@ -58,7 +64,7 @@ class IdleDevice(NamedTuple):
     Attributes:
         report: The report.
         threads: The calls and overheads of each host thread, by process id and thread id.
-        launching: Launch calls by process: :func:`kanalyze.analyses.host._launching_call.launching_calls`.
+        launching: Launch calls by process: :func:`kanalyze.analyses.device._operations.launching_calls`.
         device: The device.
         low: Start of its window.
         high: End of its window.
@@ -200,11 +206,11 @@ def with_launches(report: Report, idle: pl.DataFrame, launching: dict[int, pl.Da
     """Joins `idle` with the launch call of the operation that ends each interval.
 
     Adds thread_id, call_start, call_end, and unseen: whether that operation waited for work launched before the
-    recording began. `launching` is :func:`kanalyze.analyses.host._launching_call.launching_calls`. An operation without
+    recording began. `launching` is :func:`kanalyze.analyses.device._operations.launching_calls`. An operation without
     a launch call, and the trailing interval, get null times and the thread of the most recent launch of their process,
     else of the next one.
     """
-    calls = calls_of(report, idle.get_column("row"), "thread_id", "call_start", "call_end")
+    calls = facts_of(report, idle.get_column("row"), "thread_id", "call_start", "call_end")
     missing = calls.get_column("call_start").is_null().arg_true()
     if len(missing) and launching:
         nearest = of_parts(

@@ -1,8 +1,7 @@
-"""Splits the idle time of each device into parts: gap, bucket, culprit, innermost enclosing range, length.
+"""Splits idle intervals into pieces by what their host threads did: reason, and with names culprit and range.
 
-Every table about idle time is a group-by of these parts, and so is each wait of an operation. Names cost about half as
-much again as the split by host activity alone, so there are two forms: :func:`split_idle` has the reasons as numbers,
-and :func:`idle_parts` has names. Definitions: definitions.md, section 5, rules 5 to 13.
+Names cost about half as much again as the split by host activity alone, and are left out where none are asked for.
+Definitions: definitions.md, section 5, rules 5 to 13.
 """
 
 from __future__ import annotations
@@ -11,18 +10,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.host._range_lines import named_ranges, on_line, range_lines
 from kanalyze.analyses.host._thread_names import between_texts, framework_recorded, named
-from kanalyze.analyses.host._thread_timeline import Stretch, labels, winning
-from kanalyze.analyses.idle._idle_intervals import idle_devices
+from kanalyze.analyses.host._thread_timeline import Stretch, labels, threads, winning
 from kanalyze.analyses.naming._host_names import host_names
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
-from kanalyze.analyses.streams._waited_for import ended_last, event_waits, shared_streams, waited_for
+from kanalyze.analyses.streams._waited_for import waited_for
 from kanalyze.columns.grouping import numbered, rows_by
-from kanalyze.columns.lookup import gathered, taken
+from kanalyze.columns.lookup import gathered
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 if TYPE_CHECKING:
@@ -31,44 +29,40 @@ if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses.host._thread_timeline import Thread
-    from kanalyze.analyses.idle._idle_intervals import IdleBatch, IdleDevice
+    from kanalyze.analyses.idle._idle_intervals import IdleBatch
     from kanalyze.analyses.shared.thread_lanes import Lanes, ThreadKey
     from kanalyze.report import Report
 
 #: Buckets of an idle device, in the ledger's order.
 IDLE: Final = ("profiler", "loading", "allocation", "launch", "queued", "sync", "api", "host", "unknown")
 
-#: Schema of a part of idle time: number of its gap, bucket, culprit by name, innermost enclosing range, length.
-PARTS: Final[dict[str, DataType | DataTypeClass]] = {
-    "gap": pl.UInt32,
-    "bucket": pl.Enum(IDLE),
-    "culprit": pl.Categorical,
-    "range": pl.Categorical,
-    "ns": pl.Int64,
+#: Schema of a piece of idle time of a device: start, end, reason (row of :func:`reasons`), row (of the operation that
+#: ends its gap; null for the trailing gap) and thread (place in :func:`thread_keys`; null where none is known).
+PIECE: Final[dict[str, DataType | DataTypeClass]] = {
+    **dict.fromkeys(("start", "end"), pl.Int64),
+    **dict.fromkeys(("reason", "row", "thread"), pl.UInt32),
 }
 
+#: Schema of a piece with names: its culprit, and the innermost range around it.
+NAMED: Final[dict[str, DataType | DataTypeClass]] = {**PIECE, **dict.fromkeys(("culprit", "range"), pl.Categorical)}
+
+_BUCKET: Final = pl.Enum(IDLE)
 _UNNAMED: Final = "a call without a name"
 
-#: Schema of a part of idle time with its times.
-TIMED: Final = {"start": pl.Int64, "end": pl.Int64, **{name: PARTS[name] for name in ("bucket", "culprit", "range")}}
-
-_LENGTH: Final = (pl.col("end") - pl.col("start")).alias("ns")
-
-#: Defaults of :func:`_rows`.
-_NO_ROW: Final = pl.lit(None, dtype=pl.UInt32)
-_NO_TIME: Final = pl.lit(0, dtype=pl.Int64)
+_NO_CODE: Final = pl.lit(None, dtype=pl.UInt32)
 
 
 class Reasons(NamedTuple):
-    """Reasons of idle time by number: the rows of :func:`labels`, and four more.
+    """Reasons of idle time by number: the rows of :func:`labels`, and five more.
 
     Attributes:
-        table: Bucket and detail of each reason; the detail of `launch` is told by :attr:`Split.rows`, `call_ns`.
+        table: Bucket (:data:`IDLE`) and detail of each reason; of `launch` the detail is null.
         unseen: A wait for work from before the recording, the last of the labels.
         host: In no call and no overhead.
         launch: Launch overhead: the launching call, and the latency after it.
         queued: Submitted work that waited on the device.
         unknown: No host thread is known.
+        unrecorded: The window goes on where the recording does not.
     """
 
     table: pl.DataFrame
@@ -77,16 +71,22 @@ class Reasons(NamedTuple):
     launch: int
     queued: int
     unknown: int
+    unrecorded: int
 
 
 @once_per_process
 def reasons(report: Report) -> Reasons:
     """The reasons of idle time of a report."""
-    known = labels(report).select("bucket", "detail")
-    more = pl.DataFrame({"bucket": ["host", "launch", "queued", "unknown"]}, schema={"bucket": known.schema["bucket"]})
+    known = labels(report).select(pl.col("bucket").cast(_BUCKET), "detail")
+    more = pl.DataFrame({"bucket": ["host", "launch", "queued", "unknown", "unknown"]}, schema={"bucket": _BUCKET})
     table = pl.concat([known, more], how="diagonal")
-    first = known.height
-    return Reasons(table, first - 1, first, first + 1, first + 2, first + 3)
+    return Reasons(table, known.height - 1, *range(known.height, table.height))
+
+
+@once_per_process
+def thread_keys(report: Report) -> list[ThreadKey]:
+    """Process id and thread id of the host threads, in the order of their codes in pieces."""
+    return [*threads(report)]
 
 
 class Split(NamedTuple):
@@ -95,42 +95,40 @@ class Split(NamedTuple):
     Attributes:
         report: The report.
         threads: The activity of the threads; None for intervals without a known host thread.
-        rows: start and end (lane times), reason (row of :func:`reasons`), row (of the operation that was launched or
-            queued; null for other reasons), call_ns (the part of a launch within the launching call, else 0); gap and
-            range (row of :func:`named_ranges`) where asked for.
-        cut: Number of rows of which several may share gap and reason; the rest, at most one each of launch and queued.
+        rows: Columns of :data:`PIECE`, in lane times; with names also range (row of :func:`named_ranges`).
     """
 
     report: Report
     threads: Stretch | None
     rows: pl.DataFrame
-    cut: int
-
-    @property
-    def lanes(self) -> Lanes | None:
-        """The lanes of the threads."""
-        return self.threads.lanes if self.threads else None
 
 
-def idle_devices_with_names(report: Report) -> Iterator[IdleDevice]:
-    """The :func:`idle_devices` of a report, with all that :func:`idle_parts` looks up computed beforehand."""
-    return idle_devices(
-        report, ended_last, event_waits, shared_streams, reasons, beside=[range_lines, range_names, host_names]
-    )
+def split_idle(batch: IdleBatch, *, names: bool) -> pl.DataFrame:
+    """The pieces of the idle intervals of a batch: :data:`PIECE` or, with `names`, :data:`NAMED`; sorted by start."""
+    found = [pl.DataFrame(schema=NAMED if names else PIECE)]
+    for split in _splits(batch, by_range=names):
+        parts = _named(split, batch.of.device) if names else [split.rows]
+        pieces = pl.concat([part.select(found[0].columns) for part in parts if part.height] or found[:1])
+        found.append(split.threads.lanes.back(pieces) if split.threads else pieces)
+    return pl.concat(found).sort("start")
 
 
-def split_idle(batch: IdleBatch, *, by_range: bool = False) -> list[Split]:
+def _splits(batch: IdleBatch, *, by_range: bool) -> list[Split]:
     """Splits the idle intervals of a batch by the activity of the host thread that each is attributed to.
 
-    `by_range` splits the time before a launch call by the innermost range of the thread as well, and keeps the column
-    `gap` of the intervals; from the launch call on, the range is the one in which that call began.
+    `by_range` splits the time before a launch call by the innermost range of the thread as well; from the launch call
+    on, the range is the one in which that call began.
     """
     report, known_threads, idle = batch.of.report, batch.of.threads, batch.launched()
     ranges = range_lines(report) if by_range else None
     by_thread = rows_by(idle, THREAD)
     known = {key: rows for key, rows in by_thread.items() if key in known_threads and key[1] is not None}
     lost = [rows for key, rows in by_thread.items() if key not in known]
-    found = [_without_thread(report, idle[pl.concat(lost)], by_range=by_range)] if lost else []
+    found = []
+    if lost:
+        nowhere = idle[pl.concat(lost)].with_columns(range=_NO_CODE, thread=_NO_CODE)
+        more = ["range", "thread"] if by_range else ["thread"]
+        found.append(Split(report, None, _rows(nowhere, more, reason=_code(reasons(report).unknown))))
     if not known:
         return found
     # lanes have to span the launch calls, too: their enclosing ranges are looked up on them
@@ -154,19 +152,13 @@ def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Seri
     return idle[every].with_columns(moved)
 
 
-def _without_thread(report: Report, idle: pl.DataFrame, *, by_range: bool) -> Split:
-    idle = idle.with_columns(range=_NO_ROW)
-    rows = _rows(idle, ["gap", "range"] if by_range else [], reason=_code(reasons(report).unknown))
-    return Split(report, None, rows, rows.height)
-
-
 def _split(idle: pl.DataFrame, threads: Stretch, ranges: Mapping[ThreadKey, pl.DataFrame] | None) -> Split:
-    """Splits intervals, given in lane times, by the activity of their threads; see :func:`split_idle`."""
-    report, more = threads.report, ["gap"] if ranges is not None else []
-    before = idle.filter(pl.col("begun") > pl.col("start")).select("start", *more, "lost", end="begun")
+    """Splits intervals, given in lane times, by the activity of their threads; see :func:`_splits`."""
+    report, more = threads.report, ["range"] if ranges is not None else []
+    before = idle.filter(pl.col("begun") > pl.col("start")).select("start", "row", "lost", end="begun")
     line = threads.line(before)
     if ranges is not None:
-        spans, more = threads.lanes.line(ranges), ["gap", "range"]
+        spans = threads.lanes.line(ranges)
         before = overlaid(before, spans.rename({"row": "range"}), "range")
         idle = idle.with_columns(on_line(spans, idle.get_column("call_start")).alias("range"))
     launched = idle.filter(pl.col("end") > pl.col("begun"))
@@ -179,8 +171,17 @@ def _split(idle: pl.DataFrame, threads: Stretch, ranges: Mapping[ThreadKey, pl.D
     unseen = launched.filter(pl.col("late") == "unseen")
     if unseen.height:  # the time before the launch call may be a wait of the same kind
         cut.append(_rows(unseen, more, start="returned", reason=_late(report)))
-    height = sum(part.height for part in cut)
-    return Split(report, threads, pl.concat([*cut, *_whole_launches(report, launched, more)]), height)
+    rows = pl.concat([*cut, *_whole_launches(report, launched, more)])
+    return Split(report, threads, rows.with_columns(_thread_codes(threads, rows).alias("thread")))
+
+
+def _thread_codes(threads: Stretch, rows: pl.DataFrame) -> pl.Series:
+    """The code of the thread of each row, given in lane times."""
+    known, lanes = {key: code for code, key in enumerate(thread_keys(threads.report))}, threads.lanes
+    codes = pl.Series([known[key] for key in lanes.keys], dtype=pl.UInt32)
+    if len(codes) == 1:
+        return codes.new_from_index(0, rows.height)
+    return codes[((rows.get_column("start") - lanes.low) // lanes.width).cast(pl.UInt32)]
 
 
 def _before_launches(report: Report, before: pl.DataFrame, more: Sequence[str]) -> pl.DataFrame:
@@ -197,25 +198,20 @@ def _cut_launches(report: Report, launched: pl.DataFrame, above: pl.DataFrame, m
     """Rows of the time from launch calls on, split by the calls and overheads (`above`) that take precedence."""
     kept = ("row", *more)
     phases = (
-        launched.select(*kept, start="begun", end="returned", reason=_code(reasons(report).launch), called=True),
-        launched.select(*kept, start="returned", end="end", reason=_late(report), called=False),
+        launched.select(*kept, start="begun", end="returned", reason=_code(reasons(report).launch)),
+        launched.select(*kept, start="returned", end="end", reason=_late(report)),
     )
     pieces = pl.concat([part.filter(pl.col("end") > pl.col("start")) for part in phases]).sort("start")
-    free = pl.col("label").is_null()
-    call_ns = pl.when(free & pl.col("called")).then(pl.col("end") - pl.col("start")).otherwise(0)
-    reason, row = pl.coalesce("label", "reason"), pl.when(free).then(pl.col("row"))
-    return _rows(overlaid(pieces, above, "label"), more, reason=reason, row=row, call_ns=call_ns)
+    return _rows(overlaid(pieces, above, "label"), more, reason=pl.coalesce("label", "reason"))
 
 
 def _whole_launches(report: Report, launched: pl.DataFrame, more: Sequence[str]) -> list[pl.DataFrame]:
     """Rows of the time from launch calls on where nothing takes precedence: launch overhead, and queued work."""
     until = pl.when(pl.col("late") == "launch").then("end").otherwise("returned")
-    launch, row = _code(reasons(report).launch), pl.col("row")
-    call_ns = pl.col("returned") - pl.col("begun")
     queued = launched.filter(pl.col("late") == "queued")
     return [
-        _rows(launched, more, start="begun", end=until, reason=launch, row=row, call_ns=call_ns),
-        _rows(queued, more, start="returned", reason=_late(report), row=row),
+        _rows(launched, more, start="begun", end=until, reason=_code(reasons(report).launch)),
+        _rows(queued, more, start="returned", reason=_late(report)),
     ]
 
 
@@ -227,78 +223,42 @@ def _late(report: Report) -> pl.Expr:
 
 
 def _rows(idle: pl.DataFrame, more: Sequence[str], **columns: pl.Expr | str) -> pl.DataFrame:
-    """Builds :attr:`Split.rows` from intervals, `columns` over defaults; leaves out those of length 0."""
-    defaults: dict[str, pl.Expr | str] = {"start": "start", "end": "end", "row": _NO_ROW, "call_ns": _NO_TIME}
-    return idle.select(*more, **(defaults | columns)).filter(pl.col("end") > pl.col("start"))
+    """Builds :attr:`Split.rows` from intervals; leaves out those of length 0."""
+    sides: dict[str, pl.Expr | str] = {"start": "start", "end": "end"}
+    return idle.select("row", *more, **(sides | columns)).filter(pl.col("end") > pl.col("start"))
 
 
 def _code(number: int) -> pl.Expr:
     return pl.lit(number, dtype=pl.UInt32)
 
 
-class Parts(NamedTuple):
-    """Idle time by culprit, as two frames with the columns of :data:`PARTS`.
+def _named(split: Split, device: int) -> Iterator[pl.DataFrame]:
+    """The rows of a split with names: :data:`NAMED`, in any order."""
+    report, rows = split.report, split.rows
+    known, reason = reasons(report), rows.get_column("reason")
 
-    Attributes:
-        several: Possibly several rows per gap and culprit.
-        single: At most one row per gap and bucket, of buckets that `several` does not have for the same gap.
-    """
-
-    several: pl.DataFrame
-    single: pl.DataFrame
-
-
-def idle_parts(splits: Sequence[Split], device: int) -> Parts:
-    """Names the parts of idle time of a device that :func:`split_idle` found by range."""
-    several, single = [pl.DataFrame(schema=PARTS)], [pl.DataFrame(schema=PARTS)]
-    for split in splits:
-        several += _named(split, split.rows.head(split.cut), device)
-        single += _named(split, split.rows.slice(split.cut), device)
-    return Parts(pl.concat(several), pl.concat(single))
-
-
-def timed_parts(splits: Sequence[Split], device: int) -> pl.DataFrame:
-    """The parts of idle time of a device with their times: start, end, bucket, culprit and range; unsorted."""
-    found = [pl.DataFrame(schema=TIMED)]
-    for split in splits:
-        parts = pl.concat([found[0], *_named(split, split.rows, device, TIMED)])
-        found.append(split.lanes.back(parts) if split.lanes else parts)
-    return pl.concat(found)
-
-
-def _named(
-    split: Split, rows: pl.DataFrame, device: int, columns: Mapping[str, object] = PARTS
-) -> Iterator[pl.DataFrame]:
-    """Names the culprits of some rows of a split; `columns` are those of :data:`PARTS` or :data:`TIMED`."""
-    report, reason = split.report, rows.get_column("reason")
-    known, (bucket, culprit) = reasons(report), _names_of_reasons(report)
-
-    def parts(rows: pl.DataFrame, bucket: str | pl.Series, culprit: pl.Series) -> pl.DataFrame:
-        told = bucket if isinstance(bucket, pl.Series) else pl.lit(bucket, dtype=PARTS["bucket"])
-        names = told.alias("bucket"), culprit.alias("culprit"), _range_names(report, rows)
-        return rows.with_columns(*names, _LENGTH).select(*columns)
+    def parts(rows: pl.DataFrame, culprit: pl.Series) -> pl.DataFrame:
+        return rows.with_columns(culprit.alias("culprit"), _range_names(report, rows))
 
     host, launch, queued = (reason == code for code in (known.host, known.launch, known.queued))
     called = rows.filter(~(host | launch | queued))
     if called.height:
-        at = called.get_column("reason")
-        yield parts(called, gathered(bucket, at), gathered(culprit, at))
+        yield parts(called, gathered(_details(report), called.get_column("reason")))
     if launch.any():
         launches = rows.filter(launch)
-        yield parts(launches, "launch", taken(operations(report), "name", launches.get_column("row")))
+        yield parts(launches, facts_of(report, launches.get_column("row"), "name").to_series())
     if queued.any():
         waits = rows.filter(queued)
-        yield parts(waits, "queued", waited_for(report, device, waits.get_column("row")))
+        yield parts(waits, waited_for(report, device, waits.get_column("row")))
     if split.threads and host.any():
         for own in _named_host(split.threads, rows.filter(host)):
-            yield parts(own, "host", own.get_column("culprit"))
+            yield parts(own, own.get_column("culprit"))
 
 
 @once_per_process
-def _names_of_reasons(report: Report) -> tuple[pl.Series, pl.Series]:
-    """Bucket and culprit of each of the :func:`reasons`, in the types of :data:`PARTS`."""
-    table = reasons(report).table
-    return table.get_column("bucket").cast(PARTS["bucket"]), table.get_column("detail").cast(PARTS["culprit"])
+def _details(report: Report) -> pl.Series:
+    """The culprit of each of the :func:`reasons`, where that is a call or an overhead."""
+    return reasons(report).table.get_column("detail").cast(pl.Categorical)
 
 
 def _range_names(report: Report, pieces: pl.DataFrame) -> pl.Series:

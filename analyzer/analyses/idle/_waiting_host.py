@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._windows import activity
 from kanalyze.analyses.host._stack_names import stack_names
 from kanalyze.analyses.host._thread_states import STATES, processor_lines, states_of, system_calls
-from kanalyze.analyses.host._thread_timeline import threads
-from kanalyze.analyses.idle._idle_sums import named_idle
-from kanalyze.analyses.idle._idle_within import idle_within
+from kanalyze.analyses.idle._attribution import host_pieces, named_sums
+from kanalyze.analyses.idle._idle_parts import thread_keys
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -64,27 +62,18 @@ _EARLIEST: Final = -(1 << 61)
 _LATEST: Final = 1 << 61
 
 
-def host_pieces(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
+def host_spans(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
     """Host time while a device in scope waited: device, the thread waited for, and its span set."""
-    keys = [key for key in threads(report) if key[1] is not None]
-    if not keys or not activity(report).height:
-        return
-    every = pl.DataFrame(
-        [(*key, _EARLIEST, _LATEST) for key in keys],
-        schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64),
-        orient="row",
-    )
-    for device, pieces in idle_within(report, every).items():
-        host = pieces.filter(pl.col("bucket") == "host").sort("start")
-        for key, own in parts_by(host, THREAD).items():
-            yield device, (key[0], key[1]), intervals.union(own)
+    for device, pieces in host_pieces(report).items():
+        for (code,), own in parts_by(pieces, ["thread"]).items():
+            yield device, thread_keys(report)[code], own.select("start", "end")
 
 
 @once_per_report
 def waiting_host(report: Report) -> pl.DataFrame:
     """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
     found, asked = [pl.DataFrame(schema=PARTS)], []
-    for device, key, pieces in host_pieces(report):
+    for device, key, pieces in host_spans(report):
         spans = states_of(report, key, pieces).with_columns(device=pl.lit(device, dtype=pl.Int64))
         told, rest = _parts(report, key, spans)
         found += told
@@ -278,7 +267,7 @@ def by_function(report: Report) -> pl.DataFrame:
 def by_traced_function(report: Report) -> pl.DataFrame:
     """The same of a trace with Python functions or operators: by its own name of what the thread was in."""
     found = [pl.DataFrame(schema={"device": pl.Int64, "culprit": pl.String, "ns": pl.Int64})]
-    for device, sums in named_idle(report).items():
+    for device, sums in named_sums(report).items():
         host = sums.filter(pl.col("bucket").cast(pl.String) == "host")
         named = pl.lit(device, dtype=pl.Int64).alias("device"), pl.col("culprit").cast(pl.String)
         found.append(host.select(*named, "ns"))

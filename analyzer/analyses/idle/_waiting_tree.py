@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.host._thread_names import framework_recorded
-from kanalyze.analyses.idle._waiting_host import host_pieces, named_parts
+from kanalyze.analyses.idle._waiting_host import host_spans, named_parts
 from kanalyze.analyses.operators._events import FRAMEWORK_KINDS, host_tree, in_subtrees, sums_by
 from kanalyze.analyses.operators._paths import path_numbers, plain_names
 from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.shared.thread_nesting import innermost_line
+from kanalyze.analyses.shared.thread_nesting import innermost_lines
 from kanalyze.columns.grouping import mixed, parts_by
 
 if TYPE_CHECKING:
@@ -114,10 +114,9 @@ def _of_trace(report: Report) -> pl.DataFrame:
     tree = host_tree(report)
     rows = tree.rows.with_columns(plain_names(tree.rows))
     events = rows.with_row_index("row").filter(pl.col("kind").is_in(FRAMEWORK_KINDS))
-    by_thread = parts_by(events.select(*THREAD, "start", "end", "row"), THREAD)
-    lines = {(key[0], key[1]): innermost_line(own) for key, own in by_thread.items()}
+    lines = innermost_lines(events.select(*THREAD, "start", "end", "row"))
     pieces: dict[int, list[pl.DataFrame]] = {}
-    for device, key, spans in host_pieces(report):
+    for device, key, spans in host_spans(report):
         line = lines.get(key, pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}))
         cut = overlaid(spans, line, "row").select(pl.col("row").cast(pl.Int64), ns=pl.col("end") - pl.col("start"))
         pieces.setdefault(device, []).append(cut)

@@ -10,15 +10,15 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_names import framework_recorded
 from kanalyze.analyses.host._thread_states import NEEDED, STATES
 from kanalyze.analyses.host._thread_timeline import threads
+from kanalyze.analyses.idle._attribution import host_time, named_sums
 from kanalyze.analyses.idle._idle_parts import IDLE, host_culprits
-from kanalyze.analyses.idle._idle_sums import idle_sums, named_idle
 from kanalyze.analyses.idle._waiting_host import EVIDENCE, by_function, by_state, by_traced_function
-from kanalyze.analyses.naming._host_names import ALIGNED, MAY_READ, with_shares
-from kanalyze.analyses.shared.cached import analysis, once_per_report
-from kanalyze.analyses.shared.requirements import prefetch, require
+from kanalyze.analyses.naming._host_names import ALIGNED, with_shares
+from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per_report
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -58,22 +58,10 @@ TABLE: Final = Table(
     purpose="who had the idle time: call, event and range",
     telling=("bucket", "ns", "share", "range", "gaps"),
     groupings=("state", "function"),
-    reads=(*DEVICE_KINDS, "api", "range", "python", "overhead", "range_detail", "collective_detail", "event_records"),
-    may_read=("sync", "op", "sync_detail", *MAY_READ),
-)
-
-#: What the splits of host time are made from.
-_SPLIT_READS: Final = (
-    *(name for name in TABLE.reads if name not in ("python", "range", "event_records", "range_detail")),
-    "osrt",
-    *NEEDED,
 )
 
 #: Read part by part, since there may be a hundred million.
 _LARGE: Final = "cpu_samples"
-
-#: What of these a report without samples of the host has none of.
-SAMPLED: Final = ("osrt", *NEEDED, _LARGE)
 
 _STATE: Final = (
     Column(
@@ -105,8 +93,6 @@ BY_STATE: Final = Table(
     (Column("device", pl.Int64, "The GPU, as in `devices`."), *_STATE, *_PARTS),
     telling=("state", "waits_on", "call", "ns", "host_share"),
     when="--by state",
-    reads=_SPLIT_READS,
-    may_read=("range", *TABLE.may_read, _LARGE),
 )
 
 #: The table that ``by="function"`` gives.
@@ -130,8 +116,6 @@ BY_FUNCTION: Final = Table(
     ),
     telling=("function", "state", "waits_on", "ns", "host_share", "chain"),
     when="--by function",
-    reads=(*TABLE.reads, "osrt", *NEEDED),
-    may_read=(*TABLE.may_read, _LARGE),
 )
 
 
@@ -155,8 +139,7 @@ def culprits(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
     Columns:
         device, bucket, culprit, range, ns, share, gaps, longest_ns, aligned_share.
     """
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of culprits", by, TABLE.groupings)
+    check_grouping(TABLE, by)
     return _by_culprit(report, **where) if by is None else _of_threads(report.narrow(**where), by)
 
 
@@ -164,7 +147,6 @@ def _of_threads(report: Report, by: str) -> pl.DataFrame:
     """The bucket `host` by what its threads did: :data:`BY_STATE` or :data:`BY_FUNCTION`."""
     require(report, f"culprits by {by}", *DEVICE_KINDS)
     form = BY_STATE if by == "state" else BY_FUNCTION
-    prefetch(report, form)
     if by == "function" and framework_recorded(report):
         return _shared(report, form, by_traced_function(report))
     if "osrt" not in report.kinds and not any(report.table(name).height for name in NEEDED) and not _sampled(report):
@@ -177,6 +159,7 @@ def own_samples(report: Report) -> bool:
     return bool(report.table("python_samples").height) or _sampled(report)
 
 
+@once_per_process
 def _sampled(report: Report) -> bool:
     """Whether there are CPU samples."""
     return bool(report.mapped(_LARGE, lambda part: part.select(pl.len())).to_series().sum())
@@ -200,7 +183,7 @@ def _by_culprit(report: Report) -> pl.DataFrame:
     lengths = {device: high - low for device, low, high in windows(report).iter_rows()}
     tables = [
         sums.with_columns(device=pl.lit(device), share=pl.col("ns") / max(lengths[device], 1))
-        for device, sums in named_idle(report).items()
+        for device, sums in named_sums(report).items()
     ]
     named = [with_shares(report, table, "bucket") for table in tables]
     return pl.concat([TABLE.empty(), *map(TABLE.select, named)]).sort(
@@ -214,8 +197,8 @@ def context_culprits(report: Report) -> dict[int, pl.DataFrame]:
 
     Columns: culprit, range, told_ns. Devices without such time are left out.
     """
-    parts = {device: sums.unrecorded for device, sums in idle_sums(report).items()}
-    return {device: host_by_culprit(report, pl.concat(own)) for device, own in parts.items() if own}
+    making = {device: times.unrecorded for device, times in host_time(report).items()}
+    return {device: host_by_culprit(report, own) for device, own in making.items() if own.height}
 
 
 def host_by_culprit(report: Report, spans: pl.DataFrame) -> pl.DataFrame:

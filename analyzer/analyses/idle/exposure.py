@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, of_device, operations
+from kanalyze.analyses.device._operations import (
+    BUSY_BUCKETS,
+    exclusive_operations,
+    launching_rows,
+    of_device,
+    operations,
+)
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
@@ -54,8 +59,6 @@ TABLE: Final = Table(
         ),
     ),
     purpose="how much of each kind of work was not hidden",
-    reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
-    may_read=("range", "op"),
 )
 
 
@@ -73,7 +76,6 @@ def exposure(report: Report) -> pl.DataFrame:
         device, category, detail, total_ns, union_ns, exposed_ns, hidden_share.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    bucket_sums(report)  # first, since it computes in parallel what is needed below
     rows: list[tuple[int, str, str | None, int, int, int, int]] = []
     for device, low, high in windows(report).iter_rows():
         needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")
@@ -111,10 +113,10 @@ def _launching(report: Report, device: int, low: int, high: int) -> list[_Row]:
 
     Of that, the time inside the calls lies within their union; the latency after them does not.
     """
-    every, called = operations(report).select("device", "row"), launching_rows(report)
-    work = of_device(every, device)
+    every = operations(report, "call_row").select("device", "call_row")
+    work, called = of_device(every, device), launching_rows(report)
     if work.height < every.height:
-        called = launch_rows(report).gather(work.get_column("row")).drop_nulls().unique().sort()
+        called = work.get_column("call_row").drop_nulls().unique().sort()
     calls = rows_at(report.kind("api").select("start_ns", "dur_ns"), called)
     inside = intervals.clip(calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")), low, high)
     if inside.is_empty():

@@ -6,36 +6,26 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import intervals
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import shown_calls
-from kanalyze.analyses.idle._idle_parts import IDLE, idle_devices_with_names, idle_parts, range_names, split_idle
-from kanalyze.analyses.idle._idle_sums import coded, last_of_runs, of_each_gap
-from kanalyze.analyses.naming._host_names import ALIGNED, MAY_READ, with_shares
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.analyses.shared.statistics import longest
-from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.columns.lookup import gathered, rows_at, taken
-from kanalyze.columns.ordering import in_order
-from kanalyze.errors import UnknownNameError
+from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces
+from kanalyze.analyses.idle._idle_parts import IDLE, range_names
+from kanalyze.analyses.naming._host_names import ALIGNED, with_shares
+from kanalyze.analyses.shared.requirements import check_grouping, require
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import gathered
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from kanalyze.analyses.idle._idle_intervals import IdleBatch, IdleDevice
-    from kanalyze.analyses.idle._idle_parts import Parts
     from kanalyze.report import Report, Where
 
 #: Default threshold: longer gaps are listed.
 THRESHOLD_NS: Final = 1000
-
-#: The columns of the ledger's buckets.
-_BUCKETS: Final = tuple(f"{bucket}_ns" for bucket in IDLE)
 
 _ENDED: Final = (
     Column("reason", pl.Enum(IDLE), "The bucket that took most of it; of equal ones the first."),
@@ -64,8 +54,6 @@ TABLE: Final = Table(
     telling=("start_ns", "dur_ns", "reason", "ended_by", "range"),
     groupings=("culprit",),
     options=("threshold_ns",),
-    reads=(*DEVICE_KINDS, "api", "range", "python", "overhead", "range_detail", "collective_detail", "event_records"),
-    may_read=("sync", "op", "sync_detail", *MAY_READ),
 )
 
 #: The table that ``by="culprit"`` gives.
@@ -111,125 +99,51 @@ def gaps(
     """
     report = report.narrow(**where)
     require(report, TABLE, *DEVICE_KINDS)
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of gaps", by, TABLE.groupings)
+    check_grouping(TABLE, by)
+    found = [_of_device(report, device, own, threshold_ns) for device, own in idle_pieces(report, names=True).items()]
     if by is None:
-        return pl.concat([TABLE.empty(), *(_of_device(one, threshold_ns) for one in idle_devices_with_names(report))])
-    return _by_culprit(report, [_sums(one, threshold_ns) for one in idle_devices_with_names(report)])
+        return pl.concat([TABLE.empty(), *(_described(report, part) for part in found)])
+    return _by_culprit(report, found)
 
 
-def _over(device: IdleDevice, threshold_ns: int) -> pl.DataFrame:
-    """Idle intervals longer than a threshold inside the window, numbered by `gap`."""
-    inside = pl.col("end").clip(device.begun, device.ended) - pl.col("start").clip(device.begun, device.ended)
-    return device.idle.filter(inside > threshold_ns).with_row_index("gap")
+def _of_device(report: Report, device: int, pieces: pl.DataFrame, threshold_ns: int) -> pl.DataFrame:
+    """The gaps of a device longer than a threshold: device, row, start_ns, dur_ns, buckets, reason and culprit.
 
-
-def _of_device(device: IdleDevice, threshold_ns: int) -> pl.DataFrame:
-    found = device.of_batches(_described, _over(device, threshold_ns))
-    return in_order(pl.concat([_unrecorded(device, threshold_ns), *found]), "start_ns")
-
-
-def _sums(device: IdleDevice, threshold_ns: int) -> pl.DataFrame:
-    """The gaps of a device without their details: device, reason, culprit and dur_ns."""
-    keys = ("device", "reason", "culprit")
-    parts = [_unrecorded(device, threshold_ns).select(*keys, "dur_ns")]
-    idle = _over(device, threshold_ns)
-    found = device.of_batches(_with_reasons, idle)
-    parts += [part.select(pl.lit(device.device, dtype=pl.Int64).alias("device"), *keys[1:], "dur_ns") for part in found]
-    return pl.concat(parts)
-
-
-def _with_reasons(batch: IdleBatch) -> pl.DataFrame:
-    """The gaps of a batch, clipped to the window: gap, row, start_ns, dur_ns, and the columns of :func:`_reasons`."""
-    spans = intervals.clip(batch.idle, batch.of.begun, batch.of.ended)
-    times = spans.select("gap", "row", start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
-    if times.is_empty():
-        return times.with_columns(TABLE.empty().select(*_BUCKETS, "reason", "culprit"))
-    first, last = times.item(0, "gap"), times.item(-1, "gap")
-    parts = idle_parts(split_idle(batch, by_range=True), batch.of.device)
-    told = _reasons(parts, first, last - first + 1)
-    told = told if told.height == times.height else told[times.get_column("gap") - first]
-    return pl.concat([times, told], how="horizontal")
-
-
-def _reasons(parts: Parts, first: int, count: int) -> pl.DataFrame:
-    """Time by bucket, reason and culprit of the `count` gaps numbered from `first` on, a row per gap.
-
-    The reason is the bucket with most time, the culprit the one with most time in that bucket; ties go to the first.
+    What was not recorded is a gap on each side of the window. The reason is the bucket with most time, the culprit the
+    one with most time in that bucket; ties go to the first.
     """
-    numbered, size = coded(parts.several, ("bucket", "culprit"))
-    sums = of_each_gap(parts.several.get_column("gap"), numbered, size)
-    several = parts.several.select("bucket", "culprit", place=pl.col("gap") - first)[sums.get_column("at")]
-    several = several.with_columns(sums.get_column("ns"))
-    single = parts.single.select("bucket", "culprit", "ns", place=pl.col("gap") - first)
-    found = _by_bucket(several, single, count)
-    present = [bucket for bucket in IDLE if longest(found, f"{bucket}_ns")] or IDLE[:1]
-    most = found.select(pl.max_horizontal(f"{bucket}_ns" for bucket in present)).to_series()
-    reason = pl.lit(present[-1], dtype=pl.Enum(IDLE))
-    for bucket in reversed(present[:-1]):
-        reason = pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket, dtype=pl.Enum(IDLE))).otherwise(reason)
-    reasons = found.with_columns(reason.alias("reason")).get_column("reason")
-    return found.with_columns(reasons, _culprits(several, single, reasons))
-
-
-def _by_bucket(several: pl.DataFrame, single: pl.DataFrame, count: int) -> pl.DataFrame:
-    """Time by bucket (a column each, ns) of `count` gaps, a row per gap."""
-    same = several.get_column("place").cast(pl.Int64) * len(IDLE) + several.get_column("bucket").to_physical()
-    sums = pl.concat(
-        [last_of_runs(several.select("place", "bucket", "ns"), same), single.select("place", "bucket", "ns")]
+    gap, bucket = gaps_of(report, pieces).rle_id(), bucket_of(report, pieces)
+    ns = (pieces.get_column("end") - pieces.get_column("start")).alias("ns")
+    told = pieces.select("start", "row", "culprit", gap, bucket, ns)
+    told = told.filter(pl.col("ns").sum().over("gap") > threshold_ns).with_columns(pl.col("gap").rle_id())
+    sums = {f"{name}_ns": pl.col("ns").filter(pl.col("bucket") == name).sum() for name in IDLE}
+    by_gap = told.group_by("gap", maintain_order=True)
+    found = by_gap.agg(pl.col("row").first(), start_ns=pl.col("start").first(), dur_ns=pl.col("ns").sum(), **sums)
+    most = pl.max_horizontal(*sums)
+    firsts = (pl.when(pl.col(f"{name}_ns") == most).then(pl.lit(name, dtype=pl.Enum(IDLE))) for name in IDLE)
+    found = found.with_columns(device=pl.lit(device, dtype=pl.Int64), reason=pl.coalesce(*firsts))
+    mains = told.filter(told.get_column("bucket") == found.get_column("reason")[told.get_column("gap")])
+    culprits = mains.group_by("gap", "culprit").agg(pl.col("ns").sum())
+    first = culprits.sort("gap", "ns", "culprit", descending=[False, True, False]).filter(
+        pl.col("gap").is_first_distinct()
     )
-    # gap and bucket are a unique key: the time from a launch call on is either in `once` or, split, in `several`
-    at = sums.get_column("bucket").to_physical().cast(pl.UInt32) * count + sums.get_column("place")
-    every = pl.zeros(len(IDLE) * count, dtype=pl.Int64, eager=True).scatter(at, sums.get_column("ns"))
-    return pl.DataFrame([every.slice(number * count, count).alias(name) for number, name in enumerate(_BUCKETS)])
+    return found.with_columns(first.get_column("culprit"))
 
 
-def _culprits(several: pl.DataFrame, single: pl.DataFrame, reasons: pl.Series) -> pl.Series:
-    """The culprit with most time in the reason bucket of each gap."""
-    main, other = (
-        part.filter(part.get_column("bucket") == reasons[part.get_column("place")]) for part in (several, single)
-    )
-    again = main.get_column("place").is_duplicated()
-    if again.any():
-        ties = main.filter(again).sort("place", "ns", "culprit", descending=[False, True, False])
-        main = pl.concat([main.filter(~again), ties.filter(pl.col("place").is_first_distinct())])
-    every = pl.concat([part.select("place", "culprit") for part in (main, other)], rechunk=True)
-    at = pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(reasons))
-    order = pl.int_range(0, every.height, dtype=pl.UInt32, eager=True)
-    return every.get_column("culprit")[at.scatter(every.get_column("place"), order)]
-
-
-def _described(batch: IdleBatch) -> pl.DataFrame:
-    report, found = batch.of.report, _with_reasons(batch)
+def _described(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """The gaps of a device with the operation that ended each: :data:`TABLE`."""
     rows = found.get_column("row")
-    work, calls = operations(report), calls_of(report, rows, "thread_id", "call_start", "call_name")
-    ended = rows_at(work.select("name", "kind", "process_id"), rows)
-    made = pl.DataFrame([ended.get_column("process_id"), *calls.select("thread_id", at="call_start")])
-    around = ranges_at(report, made).set(made.get_column("thread_id").is_null(), None)
+    ended = facts_of(report, rows, "name", "kind", *THREAD, "stream", "call_start", "call_name")
+    around = ranges_at(report, ended.select(*THREAD, at="call_start"))
+    around = around.set(ended.get_column("thread_id").is_null(), None)
     return TABLE.select(
         with_shares(report, found, "reason").with_columns(
-            pl.lit(batch.of.device).alias("device"),
             ended.get_column("name").alias("ended_by"),
-            ended.get_column("kind"),
-            ended.get_column("process_id"),
-            taken(streams(report), "stream", rows).alias("stream"),
-            shown_calls(report, calls.get_column("call_name")).alias("api"),
-            calls.get_column("thread_id"),
+            *ended.select("kind", *THREAD, "stream"),
+            shown_calls(report, ended.get_column("call_name")).alias("api"),
             gathered(range_names(report), around).alias("range"),
         )
     )
-
-
-def _unrecorded(device: IdleDevice, threshold_ns: int) -> pl.DataFrame:
-    """Parts of the window outside the recording, as gaps of the bucket `unknown`."""
-    sides = [(device.low, device.begun), (device.ended, device.high)]
-    wide = [(start, end - start) for start, end in sides if end - start > threshold_ns]
-    times = pl.DataFrame(wide, schema={"start_ns": pl.Int64, "dur_ns": pl.Int64}, orient="row")
-    zero = {column.name: pl.lit(0) for column in TABLE.columns if column.name.endswith("_ns")}
-    known = {"device": pl.lit(device.device), "start_ns": pl.col("start_ns"), "dur_ns": pl.col("dur_ns")}
-    known |= {"unknown_ns": pl.col("dur_ns"), "reason": pl.lit("unknown")}
-    nothing = {column.name: pl.lit(None) for column in TABLE.columns}
-    return TABLE.select(times.select(**{**nothing, **zero, **known}))
 
 
 def _by_culprit(report: Report, parts: list[pl.DataFrame]) -> pl.DataFrame:

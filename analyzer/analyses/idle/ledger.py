@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses.communication._partners import has_partners, told_communication
 from kanalyze.analyses.device._operations import exclusive_operations, of_device
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle._idle_sums import idle_rows, idle_sums
+from kanalyze.analyses.idle._attribution import idle_rows
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
@@ -37,8 +37,6 @@ TABLE = Table(
         Column("share", pl.Float64, "Part of the device's window."),
     ),
     purpose="where each GPU's time went, to the nanosecond",
-    reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
-    may_read=("range", "op", "communicator_calls"),
 )
 
 _ROWS: Final = {"bucket": pl.String, "detail": pl.String, "ns": pl.Int64}
@@ -87,7 +85,6 @@ def bucket_sums(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations at all.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    idle_sums(report)  # first, since it computes in parallel what is needed below
     return _sorted([_of_device(report, device, low, high) for device, low, high in windows(report).iter_rows()])
 
 

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._blocking_calls import SCOPES, in_scope, waited_for
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
-from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.columns.lookup import gathered, taken
-from kanalyze.errors import UnknownNameError
-from kanalyze.model import DEVICE_KINDS
+from kanalyze.columns.lookup import gathered
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -69,17 +66,6 @@ TABLE: Final = Table(
     ),
     purpose="calls that blocked the host, and for what",
     groupings=("api",),
-    reads=(
-        *DEVICE_KINDS,
-        "api",
-        "sync",
-        "range",
-        "copy_detail",
-        "range_detail",
-        "sync_detail",
-        "collective_detail",
-        "event_records",
-    ),
 )
 
 #: The table that ``by="api"`` gives.
@@ -112,8 +98,7 @@ def syncs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.D
     """
     report = report.narrow(**where)
     require(report, TABLE, "api")
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of syncs", by, TABLE.groupings)
+    check_grouping(TABLE, by)
     rows = _described(report, waited_for(report, in_scope(report)))
     if by is None:
         return TABLE.select(rows.sort("start_ns", "call_row"))
@@ -131,16 +116,16 @@ def _known_sum(column: str) -> pl.Expr:
 def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """Adds the columns of :data:`TABLE` to `calls`."""
     points = calls.select("process_id", "thread_id", at="start")
-    work, behind = operations(report), calls.get_column("behind")
+    last = facts_of(report, calls.get_column("behind"), "name", "end", "stream")
     known = calls.with_columns(
         shown(pl.col("name")).alias("api"),
         pl.col("scope").alias("waits_for"),
         pl.col("start").alias("start_ns"),
         (pl.col("end") - pl.col("start")).alias("dur_ns"),
         gathered(range_names(report), ranges_at(report, points)).alias("range").cast(pl.String),
-        work.get_column("name").gather(behind).cast(pl.String).alias("waited_for"),
-        (pl.col("end") - work.get_column("end").gather(behind)).alias("after_ns"),
-        taken(streams(report), "stream", behind).alias("stream"),
+        last.get_column("name").cast(pl.String).alias("waited_for"),
+        (pl.col("end") - last.get_column("end")).alias("after_ns"),
+        last.get_column("stream"),
     )
     return _with_idle(report, known)
 

@@ -108,8 +108,12 @@ def _spans(sums: Sums, unit: Unit) -> float:
 
 def _host_takes_part(report: Report, process: int | None, line: pl.DataFrame, unit: Unit) -> bool:
     """Whether each repetition copies between host and device, or waits for the device."""
-    if line.get_column("copies").slice(_example(unit), unit.length).any():
-        return True
+    copies = line.get_column("copies").slice(_example(unit), unit.length).any()
+    return bool(copies) or waited_for(report, process, line, unit)
+
+
+def waited_for(report: Report, process: int | None, line: pl.DataFrame, unit: Unit) -> bool:
+    """Whether the host waits for the device in nearly each repetition."""
     starts = waits_of(report, process)
     if len(starts) < unit.alike.sum():
         return False

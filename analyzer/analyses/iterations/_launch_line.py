@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import shape_numbers
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.device._operations import launch_shapes, operations, with_facts
 from kanalyze.columns.grouping import mixed, parts_by
-from kanalyze.columns.lookup import beside, gathered, positions, rows_at
+from kanalyze.columns.lookup import gathered, positions, rows_at
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ _ALIGNED: Final = rf"(vectorized_elementwise_kernel<)#, (.*?){_ARRAY}.*"
 _UNALIGNED: Final = rf"unrolled_elementwise_kernel<(.*?){_ARRAY}.*LoadWithoutCast.*"
 
 #: Columns that a launch takes from the first of its operations, and sums over all of them.
-_FIRST: Final = ("thread_id", "since", "until", "copies", "input", "optimizer", "fill")
+_FIRST: Final = ("thread_id", "device", "since", "until", "copies", "input", "optimizer", "fill")
 _SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
 
 #: Names of kernels with which a training step ends, and those of others among them: of lists of tensors that are
@@ -55,8 +53,8 @@ _FILL: Final = r"(?i)fill|memset"
 def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
     """Launches by process, in the order of their calls, with everything that one call launched as one launch.
 
-    Columns: thread_id, since and until (its call; the operation itself in a process whose calls are unknown), ns
-    (summed durations of its operations), work_ns (of its kernels and graphs), exact (number for names and shapes),
+    Columns: thread_id, device, since and until (its call; the operation itself in a process whose calls are unknown),
+    ns (summed durations of its operations), work_ns (of its kernels and graphs), exact (number for names and shapes),
     alike (for names alone), loose (for names without the numbers in them), blocks (of its kernels), copies (between
     host and device), input (a copy to the device), optimizer (a kernel that updates parameters), fill (of memory).
     """
@@ -66,26 +64,28 @@ def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
 
 def _coded(report: Report) -> pl.DataFrame:
     """Every operation with its call, its codes and its size: without what unified memory moved by itself."""
-    work = operations(report).select("row", "event_id", "kind", "name", "start", "end", "dur_ns", "process_id")
+    work = operations(report)
     told = _told(work.get_column("name"))
     if told.get_column("unified").any():
         work, told = (frame.filter(~told.get_column("unified")) for frame in (work, told))
-    calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
-    calls = calls.rename({"call_start": "since", "call_end": "until"})
-    shapes, numbers = shape_numbers(report)
-    shaped = beside(work.select("event_id", pl.col("kind").to_physical()), numbers, "shape")
-    shaped = beside(shaped, report.copy_detail, "size_bytes").with_columns(told.select("named", "masked").get_columns())
+    work = with_facts(report, work, "call_row", "thread_id", "call_start", "call_end", "shape", "size_bytes")
+    shaped = work.select(pl.col("kind").to_physical(), "shape", "size_bytes", *told.select("named", "masked"))
     grid = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
     known = shaped.select(
         exact=mixed(("kind", "named", "shape", "size_bytes")),
         alike=mixed(("kind", "named")),
         loose=mixed(("kind", "masked")),
     )
-    blocks = gathered(shapes.select(grid.alias("blocks")).to_series(), shaped.get_column("shape"))
+    blocks = gathered(launch_shapes(report).select(blocks=grid).to_series(), shaped.get_column("shape"))
     ran, copied = work.select(ran=pl.col("kind").is_in(_WORK), copied=pl.col("kind") == "memcpy")
     ns = work.get_column("dur_ns").clip(lower_bound=0).fill_null(0).alias("ns")
-    own = work.select("row", "start", "end", "process_id").with_columns(
-        *calls.get_columns(), *known.get_columns(), blocks.fill_null(0), ns
+    own = work.select(
+        *("row", "start", "end", "process_id", "device", "call_row", "thread_id"),
+        *known.get_columns(),
+        blocks.fill_null(0),
+        ns,
+        since="call_start",
+        until="call_end",
     )
     return own.with_columns(
         work_ns=pl.when(ran).then("ns").otherwise(0),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.iterations._iteration_unit import chance, iteration_unit, only_computes, waits_of
+from kanalyze.analyses.iterations._iteration_unit import chance, iteration_unit, only_computes, waited_for, waits_of
 from kanalyze.analyses.iterations._launch_line import launch_lines
 from kanalyze.analyses.iterations._marks import BY_LAUNCHES, REPETITION
 from kanalyze.analyses.iterations._near_repetitions import near_repetitions
@@ -43,8 +43,9 @@ _LOOPS: Final = 4
 #: What all launches of a process weigh by one measure.
 _WHOLE: Final = 1 << 40
 
-#: Fewest launches of a single kernel that are a loop.
+#: Fewest launches of a single kernel that are a loop; of one that the host waits for each time.
 _LONG_LOOP: Final = 64
+_WAITED: Final = 8
 
 #: Most launches of a repetition that may be a part of what lies between two waits for the device.
 _SHORT: Final = 8
@@ -103,9 +104,9 @@ class _Found(NamedTuple):
 def launch_periods(report: Report) -> pl.DataFrame:
     """Repetitions in the sequence of launches of each process, disjoint, sorted by process and start.
 
-    Columns: process_id, start and end (a repetition lasts from its first launch call to the first one of the next),
-    name, found_by, sequence (number of the unit that is repeated), phase (``prefill`` or ``decode``; null for others),
-    launches (their number), usual (whether they are those of the unit).
+    Columns: process_id, start and end (of the first launch call, and of the last one), name, found_by, sequence (number
+    of the unit that is repeated), phase (``prefill`` or ``decode``; null for others), launches (their number),
+    usual (whether they are those of the unit).
 
     Definition: docs/definitions.md, section 4, "Iterations without marks".
     """
@@ -116,7 +117,7 @@ def launch_periods(report: Report) -> pl.DataFrame:
     every = {
         process: found
         for process, line in launch_lines(report).items()
-        if (found := _of_process(_Line(report, process, line, cuts))) is not None
+        if (found := _of_devices(_Line(report, process, line, cuts))) is not None
     }
     repeated = {found.unit for found in every.values() if found.share >= _LEAST_SHARE}
     kept = [
@@ -133,6 +134,21 @@ def launch_periods(report: Report) -> pl.DataFrame:
         sequence=(pl.struct("process_id", "loop", "phase").rank("dense") - 1).cast(pl.UInt32),
     )
     return rows.select(list(_PERIODS)).sort("process_id", "start")
+
+
+def _of_devices(line: _Line) -> _Found | None:
+    """The repetitions of one process; of the device that it keeps busy longest, if it turns to that for each of them.
+
+    The others may do the same each time.
+    """
+    sums = line.launches.group_by("device").agg(pl.col("ns").sum()).sort("ns", "device", descending=[True, False])
+    if sums.height > 1:
+        main = line.launches.get_column("device").eq_missing(sums.get_column("device").head(1))
+        found = _of_process(line._replace(launches=line.launches.filter(main)))
+        turns = int((main & ~main.shift(1, fill_value=False)).sum())
+        if found is not None and found.share >= _LEAST_SHARE and turns >= found.rows.height:
+            return found
+    return _of_process(line)
 
 
 def _of_process(line: _Line) -> _Found | None:
@@ -271,9 +287,11 @@ def _loop(line: _Line, launches: pl.DataFrame, sums: Sums, unit: Unit, total: fl
     rows = with_phases(launches, sums, repetitions(launches, sums, unit, line.cuts[key]))
     rows = rows.with_columns(weight=between(sums.weight, rows.get_column("first"), rows.get_column("stop")))
     if unit.length == 1:
-        # many programs launch a kernel several times in a row: only one long loop counts, and that as most of the work
+        # many programs launch a kernel several times in a row: only one long loop counts, or one that the host waits in
+        waited = only_computes(launches, unit) and waited_for(line.report, line.process, launches, unit)
+        least = _WAITED if waited else _LONG_LOOP
         rows = rows.filter(
-            pl.col("weight").sum().over("stretch") >= _LEAST_SHARE * total, pl.len().over("stretch") >= _LONG_LOOP
+            pl.col("weight").sum().over("stretch") >= _LEAST_SHARE * total, pl.len().over("stretch") >= least
         )
     if unit.length <= _SHORT and only_computes(launches, unit) and not rows.get_column("phase").count():
         grouped = between_waits(launches, rows, waits_of(line.report, line.process))
@@ -295,18 +313,8 @@ def _without(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _timed(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds start and end to repetitions.
-
-    Each lasts until the next one begins. After the last one of a stretch comes as much time as usually lies between
-    two, but not the next launch.
-    """
+    """Adds start and end to repetitions: of the first launch call, and of the last one."""
     since, until = line.get_column("since"), line.get_column("until").cum_max()
-    rows = rows.with_columns(
-        start=gathered(since, rows.get_column("first")),
-        done=gathered(until, rows.get_column("stop") - 1),
-        then=pl.concat([since, pl.Series([None], dtype=pl.Int64)])[rows.get_column("stop")],
-        adjoins=(pl.col("stop") == pl.col("first").shift(-1)).fill_null(value=False),
-    )
-    pause = rows.filter("adjoins").select((pl.col("then") - pl.col("done")).clip(lower_bound=0).median()).item() or 0
-    last = pl.min_horizontal(pl.col("done") + int(pause), pl.col("then"))
-    return rows.with_columns(end=pl.when("adjoins").then("then").otherwise(last))
+    start, last = (gathered(since, place) for place in (rows.get_column("first"), rows.get_column("stop") - 1))
+    end = gathered(until, rows.get_column("stop") - 1)
+    return rows.with_columns(start=start, end=end.zip_with(end > last, last + 1))

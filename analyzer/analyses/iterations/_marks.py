@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
 from kanalyze.analyses.device._kernel_families import families
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
 from kanalyze.columns.lookup import count_up_to, gathered
-from kanalyze.named_ranges import BEFORE_NUMBER, NUMBER, of_module, plain, without_ids
+from kanalyze.named_ranges import BEFORE_NUMBER, NUMBER, plain, without_ids
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -54,25 +52,33 @@ _RANGE: Final = 1 << 32
 #: Families of which another kernel, by name, does the same for another shape.
 _CHOSEN_BY_SHAPE: Final = ("gemm", "conv", "attention")
 
-#: A distance between two instances is usual up to this part of the median period beyond the median distance.
+#: A pause is longer than the median distance and this part of the median period.
 _USUAL: Final = 0.5
 
-#: Ranges that libraries make of their own calls, XLA also where it compiles, and operators that PyTorch marks: no loop
-#: of the program.
+#: Ranges that libraries make of their own calls, XLA also of modules (but not the steps that a JAX program numbers) and
+#: torch.compile of compiled code, and operators that PyTorch marks: no loop of the program.
 _LIBRARIES: Final = re.compile(
-    r"^(?:(?:NCCL|CCCL|Thrust|CUB|cuBLAS\w*|cuDNN\w*|cuSPARSE\w*|cuFFT\w*|cuSOLVER\w*|NVSHMEM):|:?(?:nccl|gloo):"
-    r"|TSL:(?!XlaModule:))"
+    r"^(?:(?i:(?:lib)?(?:NCCL|RCCL|CCCL|Thrust|CUB|cuBLAS\w*|cuDNN\w*|cuSPARSE\w*|cuFFT\w*|cuSOLVER\w*|cuRAND\w*|cuTENSOR\w*"
+    r"|NVSHMEM)):|\w*:?(?:nccl|gloo):|TSL:(?!.*#(?:.*,)?step_num=)"
+    r"|:?(?:## Call CompiledFxGraph|Torch-Compiled Region|CompiledFunction(?:Backward)?\b|TorchDynamo Cache Lookup"
+    r"|Pregraph bytecode|AOTDispatcher Runtime Wrapper)|.* \(dynamo_timed\)$"
+    r"|:(?:(?:nccl|nvshmem|cublas|cudnn|cusparse|cufft|cusolver|curand|cutensor)[A-Z_]\w*|(?:cub|thrust|cuda)::.*)(?:\(.*)?$)"
 )
 _OPERATORS: Final = r"^:?(?:aten|autograd|prims|c10d|nccl)::"
+
+#: Domain of XLA, in which JAX marks a program's steps as ``train#step_num=5#``.
+_JAX: Final = "TSL:"
+
+#: Names of steps: what repeats within one is a layer, be the step the only one. A step of an optimizer is a part.
+_ONE_STEP: Final = re.compile(
+    r"(?i)(?!.*(?:optim|opt[_. ]|sched|scaler)).*?(?:^|[^a-z])(?:step|iteration|iter|batch)[\W\d_]*(?:[\[(#].*)?$"
+)
 
 #: Names of what holds many iterations.
 _HOLDS_MANY: Final = re.compile(r"epoch|train(?:ing)?[ _]?loop", re.IGNORECASE)
 
 #: Ranges that PyTorch makes inside of a step; an iteration told by them is called a step.
 _FRAMEWORK: Final = ("enumerate(DataLoader)", "Optimizer.")
-
-#: XLA's range of running a module, which is named after the program's function.
-_RUNS: Final = "XlaModule"
 
 #: What an iteration told by steps of a profiler is called, and one of several ranges side by side.
 STEP: Final = "step"
@@ -84,13 +90,14 @@ BY_STEPS: Final = "profiler steps"
 BY_RANGES: Final = "ranges"
 BY_LAUNCHES: Final = "launches"
 
-#: The columns of iterations before they are judged. `own_end` is the end of the mark itself; `end` that, or the start
-#: of the next iteration where it follows at its usual distance.
+#: The columns of iterations before they are judged. `own_end` is the end of the mark itself, or of the last launch;
+#: `end` the start of the next iteration where one `follows`, else the end of the iteration's work.
 SPANS: Final = {
     "process_id": pl.Int64,
     "start": pl.Int64,
     "end": pl.Int64,
     "own_end": pl.Int64,
+    "follows": pl.Boolean,
     "name": pl.String,
     "window": pl.String,
     "open": pl.Boolean,
@@ -106,13 +113,14 @@ def marked_iterations(report: Report) -> pl.DataFrame:
     """
     steps = report.steps()
     by_process = steps.partition_by("process_id", as_dict=True)
-    told = [pl.DataFrame(schema=SPANS), *(_of_steps(process, part) for (process,), part in by_process.items())]
-    parts = [pl.concat(told).with_columns(alike=pl.lit(value=True))]
     ranges = _repeating(report).join(steps.select("process_id"), on="process_id", how="anti", nulls_equal=True)
-    if ranges.height:
-        work = launched_work(report)
-        for (process,), part in ranges.partition_by("process_id", as_dict=True, maintain_order=True).items():
-            parts.append(_of_ranges(process, part, work.filter(of_process(process))))
+    if steps.is_empty() and ranges.is_empty():
+        return pl.DataFrame(schema={**SPANS, "alike": pl.Boolean})
+    work = launched_work(report)
+    told = [pl.DataFrame(schema=SPANS), *(_of_steps(process, part, work) for (process,), part in by_process.items())]
+    parts = [pl.concat(told).with_columns(alike=pl.lit(value=True))]
+    for (process,), part in ranges.partition_by("process_id", as_dict=True, maintain_order=True).items():
+        parts.append(_of_ranges(process, part, work.filter(of_process(process))))
     return pl.concat(parts).sort("process_id", "start")
 
 
@@ -124,13 +132,11 @@ def launched_work(report: Report) -> pl.DataFrame:
     (duration), kernels_ns (the same of kernels and whole graphs, 0 of copies and memsets), and work_ns (the same of all
     but communication).
     """
-    work = operations(report).select("row", "process_id", "start", "end", "name", "bucket")
-    called = calls_of(report, work.get_column("row"), "call_start").to_series()
     length = (pl.col("end") - pl.col("start")).clip(lower_bound=0)
     computes = pl.col("bucket").is_in(["kernel", "communication"])
     alone = length * (pl.col("bucket") != "communication")
-    at = pl.coalesce(called.alias("called"), "start")
-    told = work.with_columns(at=at, ns=length, kernels_ns=length * computes, work_ns=alone)
+    at = pl.coalesce("call_start", "start")
+    told = operations(report, "call_start").with_columns(at=at, ns=length, kernels_ns=length * computes, work_ns=alone)
     return told.select("process_id", "at", "end", "name", "ns", "kernels_ns", "work_ns").sort("at")
 
 
@@ -162,7 +168,7 @@ def work_in(spans: pl.DataFrame, work: pl.DataFrame, *further: str) -> pl.DataFr
     return lengths.select(number, pl.all())
 
 
-def _of_steps(process: object, steps: pl.DataFrame) -> pl.DataFrame:
+def _of_steps(process: object, steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """Iterations of the framework's profiler, which are told apart by their numbers."""
     twice = pl.len().over("step") > 1
     number = pl.format("step:{}", "step")
@@ -175,11 +181,14 @@ def _of_steps(process: object, steps: pl.DataFrame) -> pl.DataFrame:
         open=pl.lit(value=False),
         found_by=pl.lit(BY_STEPS),
     )
-    return _adjoined(process, rows)
+    return adjoined(process, rows, work.filter(of_process(process)))
 
 
 def _repeating(report: Report) -> pl.DataFrame:
-    """The ranges that repeat: :data:`THREAD`, start, end, name (numbers masked where they differ), open."""
+    """The ranges that repeat: :data:`THREAD`, start, end, name (numbers masked where they differ), open, rare.
+
+    Steps by their name also where they are `rare`.
+    """
     ranges = named_ranges(report).filter((pl.col("end") > pl.col("start")) & (pl.col("name").fill_null("") != ""))
     bare = without_ids(pl.col("range"))
     operators = bare.str.contains(_OPERATORS) | (bare != pl.col("range"))
@@ -190,7 +199,8 @@ def _repeating(report: Report) -> pl.DataFrame:
     )
     named = ranges.select(*THREAD, "start", "end", "open", "range").join(alike, on="range", maintain_order="left")
     named = named.rename({"range": "name"})
-    often = named.filter(pl.len().over(*THREAD, "alike") >= _FEWEST)
+    often = named.with_columns(rare=pl.len().over(*THREAD, "alike") < _FEWEST)
+    often = often.filter(~pl.col("rare") | pl.col("name").is_in([name for name in own if _ONE_STEP.match(name)]))
     one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
     return often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")
 
@@ -198,14 +208,16 @@ def _repeating(report: Report) -> pl.DataFrame:
 def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """The iterations of one process by the outermost range that repeats and has launched most of its device time."""
     whole = int(work.get_column("ns").sum())
-    levels = _levels(ranges, work)
+    launched = ranges.with_columns(work_in(ranges, work).get_column("device_ns"))
+    heavy = pl.col("device_ns").sum().over(*THREAD, "name") >= _MOST * whole
+    levels = _levels(launched.filter(~pl.col("rare") | heavy).drop("device_ns"), work)
     if not levels or not whole:
         return pl.DataFrame(schema={**SPANS, "alike": pl.Boolean})
     chosen = levels[0]
     for inner in levels[1:]:
         if _is_loop_of(inner, chosen):
             chosen = inner
-    found = _adjoined(process, pl.concat([chosen.rows, *chosen.others]))
+    found = adjoined(process, pl.concat([chosen.rows, *chosen.others]), work)
     alike = [name for (name,), part in found.partition_by("name", as_dict=True).items() if _same_kernels(part, work)]
     found = found.with_columns(alike=pl.col("name").is_in(alike))
     covered = int(work_in(found, work).get_column("device_ns").sum())
@@ -256,7 +268,7 @@ def _levels(ranges: pl.DataFrame, work: pl.DataFrame) -> list[_Level]:
     found = []
     for _ in range(_LEVELS):
         outer = outermost(ranges)
-        repeated = outer.filter(pl.len().over(*THREAD, "name") >= _FEWEST)
+        repeated = outer.filter((pl.len().over(*THREAD, "name") >= _FEWEST) | pl.col("rare"))
         if repeated.height:
             found.append(_level(repeated, work))
         ranges = ranges.join(outer.select(*THREAD, "name").unique(), on=[*THREAD, "name"], how="anti", nulls_equal=True)
@@ -269,11 +281,13 @@ def _is_loop_of(inner: _Level, outer: _Level) -> bool:
     """Whether the ranges inside others are the program's loop, and the outer ones hold many iterations of it.
 
     So it is where the outer ones hardly repeat, are epochs by their name, or hold the inner ones in varying number, as
-    requests do the tokens that they ask for; layers of a network are always as many.
+    requests do the tokens that they ask for; layers of a network are always as many. What lies in steps is no loop.
     """
-    if inner.rows.height < 2 * outer.rows.height or inner.device_ns < _MOST * outer.device_ns:
+    name = str(outer.rows.item(0, "name"))
+    layers = _ONE_STEP.match(name) and not _ONE_STEP.match(str(inner.rows.item(0, "name")))
+    if layers or inner.rows.height < 2 * outer.rows.height or inner.device_ns < _MOST * outer.device_ns:
         return False
-    if _HOLDS_MANY.search(str(outer.rows.item(0, "name"))):
+    if _HOLDS_MANY.search(name):
         return True
     begun = inner.rows.get_column("start").search_sorted(outer.rows.get_column("start"), side="left")
     ended = inner.rows.get_column("start").search_sorted(outer.rows.get_column("own_end"), side="left")
@@ -339,8 +353,7 @@ def _of_framework(name: str) -> bool:
 
 def called(name: str) -> str:
     """Name of an iteration that begins with a range of this name."""
-    told, module = of_module(name) or ("", "")
-    bare = module if told == _RUNS else plain(name)
+    bare = name.removeprefix(_JAX).partition("#")[0] if name.startswith(_JAX) else plain(name)
     return STEP if _of_framework(name) else bare.rstrip(BEFORE_NUMBER) or bare or name
 
 
@@ -357,17 +370,21 @@ def _rows(ranges: pl.DataFrame, name: str, each: str, found_by: str = BY_RANGES)
     )
 
 
-def _adjoined(process: object, rows: pl.DataFrame) -> pl.DataFrame:
-    """Extends each iteration to the start of the next one where that follows at a usual distance; :data:`SPANS`.
+def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """Extends each iteration (start, own_end…) to the start of the next one, or to the end of its work; :data:`SPANS`.
 
-    A mark that reaches into the next one ends there.
+    The end of its work is that of the last operation launched in it, or `own_end` where that is later. So it ends where
+    none follows or a pause does: from `own_end` to the next start passes more than the usual time, and its work ends in
+    it. `work` are rows of :func:`launched_work` of the process. A mark that reaches into the next one ends there.
     """
-    following = pl.col("start").shift(-1)
+    rows = rows.sort("start").with_row_index("place")
+    begun = count_up_to(rows.get_column("start"), work.get_column("at"), equal=True).cast(pl.Int64)
+    ends = work.select("at", "end", place=(begun - 1).set(begun == 0, None).cast(pl.UInt32)).drop_nulls("place")
+    inside = ends.join(rows.select("place", "own_end"), on="place").filter(pl.col("at") < pl.col("own_end"))
+    told = rows.join(inside.group_by("place").agg(done=pl.col("end").max()), on="place", how="left").sort("place")
+    following, done = pl.col("start").shift(-1), pl.max_horizontal("own_end", "done")
     distance = (following - pl.col("own_end")).clip(lower_bound=0)
     limit = distance.median() + _USUAL * (following - pl.col("start")).median()
-    until = pl.when(distance <= limit).then(following).otherwise("own_end")
-    told = rows.sort("start").with_columns(
-        pl.min_horizontal(until, following.fill_null(intervals.AFTER_ALL)).alias("end"),
-        process_id=pl.lit(process, dtype=pl.Int64),
-    )
-    return told.select(list(SPANS))
+    follows = ((distance <= limit) | (done >= following)).fill_null(value=False)
+    told = told.with_columns(follows=follows, process_id=pl.lit(process, pl.Int64))
+    return told.with_columns(end=pl.when("follows").then(following).otherwise(done)).select(list(SPANS))

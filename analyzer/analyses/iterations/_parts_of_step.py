@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._marks import called, of_process, outermost
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -31,6 +31,9 @@ SCHEMA: Final = {
     **{f"{bucket}_ns": pl.Int64 for bucket in BUCKETS},
 }
 
+#: The innermost range that holds more than half of what a bucket has in a part of an iteration; maybe that itself.
+INNER: Final = {"range": pl.String, "bucket": pl.String, "inner": pl.String, "ns": pl.Int64}
+
 #: Most different ranges that are told apart; the others are one row.
 _MOST: Final = 64
 
@@ -40,13 +43,13 @@ def parts_of_step(report: Report, steady: SteadyPart) -> pl.DataFrame:
 
     The rows sum to the steady part. Empty where no range lies inside of an iteration.
     """
-    children = _children(report, steady)
+    children = _children(_within(report, steady)).select("name", "start", "end")
     if children.is_empty():
         return pl.DataFrame(schema=SCHEMA)
     low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
     whole = pl.DataFrame({"name": [BETWEEN], "start": [low], "end": [high]}, schema=children.schema)
     spans = pl.concat([children, whole])
-    ledgers = window_ledgers(report.whole, spans.select("start", "end"))
+    ledgers = window_ledgers(report.whole.narrow(device=steady.device), spans.select("start", "end"))
     own = ledgers.filter(pl.col("device") == steady.device)
     named = own.with_columns(
         range=spans.get_column("name").gather(own.get_column("window")),
@@ -63,13 +66,35 @@ def parts_of_step(report: Report, steady: SteadyPart) -> pl.DataFrame:
     return told.with_columns(busy).filter(pl.col("ns") > 0).select(list(SCHEMA))
 
 
+def inner_parts(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """The innermost range that holds most of each bucket in each of :func:`parts_of_step`: :data:`INNER`."""
+    every = _within(report, steady)
+    outer = _children(every)
+    own = every.join(outer, on=THREAD, how="semi", nulls_equal=True).sort("start", "end", descending=[False, True])
+    around = outer.sort("start").select("start", range="name", until="end")
+    held = own.join_asof(around, on="start").filter(pl.col("end") <= pl.col("until"))
+    again = pl.col("start") < pl.col("end").cum_max().shift(1).over("range", "name")  # within one of its own name
+    spans = held.filter(~again.fill_null(value=False)).with_row_index("window")
+    spans = spans.with_columns(length=(pl.col("end") - pl.col("start")).sum().over("range", "name"))
+    ledgers = window_ledgers(report.whole.narrow(device=steady.device), spans.select("start", "end")).filter(
+        pl.col("device") == steady.device
+    )
+    named = spans.join(ledgers, on="window", maintain_order="left")
+    buckets = {f"{bucket}_ns": bucket for bucket in BUCKETS}
+    sums = named.group_by("range", "name", "length", maintain_order=True).agg(pl.col(*buckets).sum()).rename(buckets)
+    parts = sums.unpivot(index=["range", "name", "length"], variable_name="bucket", value_name="ns")
+    whole = pl.col("ns").filter(pl.col("name") == pl.col("range")).sum().over("range", "bucket")
+    most = parts.filter(2 * pl.col("ns") > whole).sort("length", descending=True, maintain_order=True)
+    return most.rename({"name": "inner"}).group_by("range", "bucket").last().select(list(INNER))
+
+
 def _times(sums: pl.DataFrame) -> list[str]:
     return [name for name in sums.columns if name == "ns" or name.endswith("_ns")]
 
 
-def _children(report: Report, steady: SteadyPart) -> pl.DataFrame:
-    """The outermost ranges inside the steady iterations, on the thread that has most of them: name, start, end."""
-    empty = pl.DataFrame(schema={"name": pl.String, "start": pl.Int64, "end": pl.Int64})
+def _within(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """The ranges inside the steady iterations: :data:`THREAD`, start, end, name."""
+    empty = pl.DataFrame(schema={**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "name": pl.String})
     if "range" not in report.kinds:
         return empty
     low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
@@ -85,17 +110,19 @@ def _children(report: Report, steady: SteadyPart) -> pl.DataFrame:
     steps = [
         name for name, told in names.items() if steady.each in (told, masked[name]) or told.startswith(STEP_PREFIX)
     ]
-    own = own.filter(~pl.col("name").is_in(steps)).with_columns(pl.col("name").replace_strict(names, default=None))
-    outer = outermost(own)
-    if outer.is_empty():
-        return empty
+    return own.filter(~pl.col("name").is_in(steps)).with_columns(pl.col("name").replace_strict(names, default=None))
+
+
+def _children(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The outermost of `ranges`, on the thread that has most of them."""
+    outer = outermost(ranges)
     sums = outer.group_by(THREAD).agg(ns=(pl.col("end") - pl.col("start")).sum())
     main = sums.sort("ns", *THREAD, descending=[True, False, False]).head(1)
     mine = outer.join(main, on=THREAD, how="semi", nulls_equal=True)
     often = (
         mine.group_by("name").agg(ns=(pl.col("end") - pl.col("start")).sum()).sort("ns", descending=True).head(_MOST)
     )
-    return mine.filter(pl.col("name").is_in(often.get_column("name").implode())).select("name", "start", "end")
+    return mine.filter(pl.col("name").is_in(often.get_column("name").implode()))
 
 
 def _holds_some(ranges: pl.DataFrame, iterations: pl.DataFrame) -> pl.Series:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import launching_calls, operations, with_facts
 from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.host._launching_call import calls_of, launching_calls
 from kanalyze.analyses.iterations._launch_line import launch_lines
 from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.shared.cached import once_per_process
@@ -98,10 +97,8 @@ def _fills(report: Report) -> pl.DataFrame:
     names = names.filter(names.cast(pl.String).str.contains(_CLEARS, literal=True).fill_null(value=False))
     if names.is_empty():
         return pl.DataFrame(schema={"process_id": pl.Int64, "call_start": pl.Int64})
-    fills = work.filter(pl.col("name").is_in(names.implode())).select("row", "process_id")
-    return (
-        fills.with_columns(calls_of(report, fills.get_column("row"), "call_start")).drop("row").drop_nulls("call_start")
-    )
+    fills = with_facts(report, work.filter(pl.col("name").is_in(names.implode())), "call_start")
+    return fills.select("process_id", "call_start").drop_nulls("call_start")
 
 
 def _recorded_after(report: Report, fills: pl.DataFrame, records: pl.DataFrame) -> int:

@@ -6,24 +6,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.host._context_creation import begun_before
-from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._marks import (
     BY_LAUNCHES,
+    BY_STEPS,
     REPETITION,
     SPANS,
+    adjoined,
     launched_work,
     marked_iterations,
     of_process,
     work_in,
 )
 from kanalyze.analyses.ranges._odd import far_from_others, with_changes, with_odd
-from kanalyze.analyses.ranges._warm_up import looked_at, warmed_up
+from kanalyze.analyses.ranges._warm_up import compile_spans, looked_at, warmed_up
 from kanalyze.analyses.shared.cached import analysis, once_per_process
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.grouping import grouped
+from kanalyze.intervals import BEFORE_ALL
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 from kanalyze.units import times
@@ -61,15 +65,19 @@ TABLE: Final = Table(
         Column("kernels_ns", pl.Int64, "The same of kernels and whole graphs."),
     ),
     purpose="what the program repeats, how regularly",
-    reads=(*DEVICE_KINDS, "api", "range", "op", "range_detail"),
-    may_read=("overhead", "kernel_config", "copy_detail", "collective_detail"),
 )
 
-#: At most this part of the iterations is odd, and at least one may be: what recurs more often belongs to the usual.
+#: Where more than this part of the iterations, and more than one, take another time, those are odd that differ in more
+#: than time; of another magnitude is what takes so many times the median, or so small a part of it.
 _ODD_SHARE: Final = 0.1
-
-#: Where more differ, those are odd that take so many times the median, or so small a part of it.
 _MAGNITUDE: Final = 3
+
+#: Iterations shrink step by step where so many take less than the one before.
+_STEP_BY_STEP: Final = 0.9
+
+#: More than so many, and than this part, belong to what repeats.
+_MOST_ODD: Final = 2
+_LARGE_PART: Final = 0.25
 
 #: Of fewer iterations than these, whose median distance from the median says little, an odd one is off by so much.
 _MANY: Final = 10
@@ -93,8 +101,8 @@ _OTHER_WORK: Final = 0.5
 #: what the program repeats, as an update after several passes is.
 _OTHER_SHARE: Final = 0.02
 
-#: The work of an iteration is that of the others if its time on the device is off their median by so much at most.
-_SAME_WORK: Final = 0.1
+#: The host runs ahead where the device's work ends later than its iteration by this part of an iteration.
+_NOTABLE: Final = 0.1
 
 _KEYS: Final = ("process_id", "name")
 
@@ -167,7 +175,9 @@ def iteration_ledgers(report: Report) -> pl.DataFrame:
     rows = judged_iterations(report)
     if rows.is_empty():
         return rows
-    known = with_changes(_with_ledgers(report, rows), keys=_KEYS)
+    host = rows.select("start_ns", "dur_ns")
+    told = rows.with_columns(start_ns="since_ns", dur_ns=pl.col("until_ns") - pl.col("since_ns"))
+    known = with_changes(_with_ledgers(report, told), keys=_KEYS).with_columns(host.get_columns())
     other = known.get_column("kind") != STEADY
     reasons = pl.Series("reason", map(_reason, known.filter(other).iter_rows(named=True)), dtype=pl.String)
     none = pl.Series("reason", [None], dtype=pl.String).new_from_index(0, known.height)
@@ -180,8 +190,28 @@ def _judged(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     if spans.is_empty():
         return TABLE.empty()
     rows = _numbered(_loops_by_work(_with_work(report, spans))).rename({"start": "start_ns"})
-    parts = rows.partition_by(_KEYS, maintain_order=True)
+    parts = [_with_device_spans(report, part) for part in rows.partition_by(_KEYS, maintain_order=True)]
     return pl.concat([_classified(report, part) for part in parts]).sort("process_id", "start_ns")
+
+
+def _with_device_spans(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds since_ns and until_ns to the iterations of one process and name: start and end.
+
+    Where the host runs ahead, so that usually the device ends its work a tenth of an iteration or more later: when the
+    device had done what was launched before the start, and before the end. One that none follows ends with its work.
+    Not where other work hides when more than a quarter of them were done.
+    """
+    spans = rows.select(since_ns="start_ns", until_ns="end")
+    work = launched_work(report).filter(of_process(rows.item(0, "process_id")))
+    done = rows.select("follows", *(done_before(work, side) for side in spans))
+    own_end = pl.max_horizontal("since_ns", spans.get_column("until_ns"))
+    done = done.with_columns(until_ns=pl.when("follows").then("until_ns").otherwise(own_end))
+    late = done.get_column("until_ns") - spans.get_column("until_ns")
+    usual = rows.with_columns(*done.drop("follows"), late=late).filter("follows")
+    hidden = ((pl.col("until_ns") == pl.col("since_ns")) & (pl.col("operations") > 0)).sum() > _LARGE_PART * pl.len()
+    ahead = usual.height and median_of(usual, "late") >= _NOTABLE * median_of(usual, "dur_ns")
+    ahead = ahead and not usual.select(hidden).item()
+    return rows.with_columns((done if ahead else spans).get_columns())
 
 
 def _with_ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
@@ -195,17 +225,11 @@ def _by_launches(report: Report) -> pl.DataFrame:
     """Repetitions of launches, as marks are."""
     from kanalyze.analyses.iterations._launch_periods import launch_periods  # noqa: PLC0415 - where marks do not tell
 
-    spans = launch_periods(report).select(
-        "process_id",
-        "start",
-        "end",
-        own_end="end",
-        name="name",
-        window=pl.lit(None, dtype=pl.String),
-        open=pl.lit(value=False),
-        found_by="found_by",
-    )
-    return spans.cast(SPANS)  # type: ignore[arg-type]
+    rows = launch_periods(report).with_columns(window=pl.lit(None, dtype=pl.String), open=pl.lit(value=False))
+    rows, work = rows.rename({"end": "own_end"}), launched_work(report)
+    parts = rows.partition_by("process_id", as_dict=True, maintain_order=True)
+    told = [adjoined(process, part, work.filter(of_process(process))) for (process,), part in parts.items()]
+    return pl.concat([pl.DataFrame(schema=SPANS), *told])
 
 
 def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -220,7 +244,8 @@ def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     for (process,), part in spans.partition_by("process_id", as_dict=True, maintain_order=True).items():
         own = work.filter(of_process(process))
         inside = work_in(part.select("start", end="own_end"), own).get_column("operations").alias("own_operations")
-        parts.append(part.with_columns(*work_in(part, own, "work_ns"), inside))
+        until = pl.when("follows").then("end").otherwise("own_end")
+        parts.append(part.with_columns(*work_in(part.select("start", end=until), own, "work_ns"), inside))
     told = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True)
     return told.with_columns(dur_ns=pl.col("end") - pl.col("start"))
 
@@ -247,32 +272,37 @@ def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds the kind of the iterations of one process and name, sorted by start, and what it is told by."""
-    told = rows.with_columns(warmed_up(report, _with_first_ledgers(report, rows)))
-    cut = _cut(report, told)
-    alone = _alone(told) & ~cut
+    cut = _cut(report, rows)
+    alone = _alone(rows) & ~cut
+    host = rows.select("start_ns", "dur_ns")
+    told = rows.with_columns(start_ns="since_ns", dur_ns=pl.col("until_ns") - pl.col("since_ns"))
+    told = told.with_columns(warmed_up(report, _with_first_ledgers(report, told)))
     told = told.with_columns(warm_up=pl.col("warm_up") | cut | alone, alone=alone)  # none of them is part of medians
     told = with_odd(told, keys=_KEYS)
+    if _shrinks(told):
+        told = told.with_columns(warm_up=cut | alone, odd=pl.lit(value=False))
     usual = ~pl.col("warm_up")
     if told.height < _MANY:
         middle = pl.col("dur_ns").filter(usual).median()
         told = told.with_columns(pl.col("odd") & ((pl.col("dur_ns") - middle).abs() > _FAR_OF_FEW * middle))
     told = _with_longest_of_three(told)
     first = _first_ones(report, told)
-    told = told.with_columns(first=first, odd=pl.col("odd") & ~first & ~_only_submitted(told))
-    told = _with_other_work(_without_recurring(told))
+    told = told.with_columns(first=first, odd=pl.col("odd") & ~first)
+    told = _with_other_work(_without_unexplained(report, told))
     median = median_of(told.filter(~pl.col("warm_up") & ~pl.col("odd") & ~pl.col("first")), "dur_ns")
     warm_up = pl.col("warm_up") | (pl.col("first") & pl.col("work").is_null())
     kinds = pl.when(cut).then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))
     kinds = kinds.when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD))
-    return told.with_columns(cut.alias("cut"), kind=kinds.otherwise(pl.lit(STEADY)), usual_ns=pl.lit(median))
+    told = told.with_columns(cut.alias("cut"), kind=kinds.otherwise(pl.lit(STEADY)), usual_ns=pl.lit(median))
+    return told.with_columns(host.get_columns())
 
 
 def _with_first_ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """The rows of one process and name with the ledgers that tell whether the first ones warm up; null for others."""
     parts = [rows.slice(*place) for place in looked_at(rows)]
     known = [_with_ledgers(report, part) for part in parts] or [_with_ledgers(report, rows.clear())]
-    ledgers = pl.concat(known).select("start_ns", pl.col("^.*_ns$").exclude(rows.columns))
-    return rows.join(ledgers, on="start_ns", how="left", maintain_order="left")
+    ledgers = pl.concat(known).select("index", pl.col("^.*_ns$").exclude(rows.columns))
+    return rows.join(ledgers, on="index", how="left", maintain_order="left")
 
 
 def _with_longest_of_three(rows: pl.DataFrame) -> pl.DataFrame:
@@ -310,46 +340,62 @@ def _reason(row: dict[str, Any]) -> str:
         return str(row["evidence"])
     if row["work"] is not None:
         return f"its work takes the GPU {times(row['work'])} the median"
-    reason = f"{times(row['dur_ns'] / max(row['usual_ns'], 1))} the median"
+    reason = f"{times((row['until_ns'] - row['since_ns']) / max(row['usual_ns'], 1))} the median"
     reason += f", most in {row['most']}" if row["most"] else ""
     return f"among the first, {reason}" if row["first"] else reason
 
 
-def _only_submitted(rows: pl.DataFrame) -> pl.Series:
-    """Whether each iteration ended before its work, which is that of the others: the host ran ahead.
+def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """Takes from the odd ones, where they are many, those that differ in time alone; and all where they recur.
 
-    It is shorter than those in which the host waits until the device has taken what was submitted.
+    What takes another magnitude of time, launches more or fewer operations than any usual one, as a checkpoint or an
+    evaluation does, or compiles, differs in more. What recurs comes at a regular distance, or makes up a large part.
     """
-    same = (pl.col("device_ns") - median_of(rows, "device_ns")).abs() <= _SAME_WORK * pl.col("device_ns")
-    return rows.select(same & (pl.col("device_ns") > pl.col("dur_ns"))).to_series()
-
-
-def _without_recurring(rows: pl.DataFrame) -> pl.DataFrame:
-    """Takes what recurs too often from the odd ones: all but those of another magnitude, or these, too."""
-    most = max(1.0, _ODD_SHARE * rows.height)
-    if rows.get_column("odd").sum() <= most:
+    if rows.get_column("odd").sum() <= max(1.0, _ODD_SHARE * rows.height):
         return rows
-    middle = pl.col("dur_ns").filter(~pl.col("warm_up")).median()
-    far = (pl.col("dur_ns") > _MAGNITUDE * middle) | (pl.col("dur_ns") * _MAGNITUDE < middle)
-    left = rows.with_columns(pl.col("odd") & far)
-    return left if left.get_column("odd").sum() <= most else rows.with_columns(odd=pl.lit(value=False))
+    length, usual = pl.col("dur_ns"), ~(pl.col("warm_up") | pl.col("odd") | pl.col("first"))
+    middle, launched = length.filter(usual).median(), pl.col("operations")
+    differs = (length > _MAGNITUDE * middle) | (length * _MAGNITUDE < middle)
+    differs |= (launched < launched.filter(usual).min()) | (launched > launched.filter(usual).max())
+    compiled = intervals.overlap(rows.get_column("since_ns"), rows.get_column("until_ns"), compile_spans(report))
+    left = rows.with_columns(compiled.alias("compiled"))
+    left = left.with_columns(odd=pl.col("odd") & (differs | (pl.col("compiled") > _NOTABLE * middle))).drop("compiled")
+    places = left.get_column("odd").arg_true().cast(pl.Int64)
+    regular = places.len() >= _THREE and int(places.diff().max()) - int(places.diff().min()) <= 1  # type: ignore[arg-type]
+    recurs = regular or places.len() > max(_MOST_ODD, _LARGE_PART * rows.height)
+    return rows.with_columns(odd=pl.lit(value=False)) if recurs else left
+
+
+def _shrinks(rows: pl.DataFrame) -> bool:
+    """Whether iterations become shorter step by step, as those of an elimination do: longer ones are no start-up."""
+    shorter = (rows.get_column("dur_ns").diff() < 0).sum()
+    return rows.height >= _MANY and shorter >= _STEP_BY_STEP * (rows.height - 1)
 
 
 def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:
-    """Whether each iteration is longer than usual and among the first of a process that began in the recording."""
+    """Whether each iteration is longer than usual and among the first of a process or of a profiler's schedule."""
     began_before = rows.head(1).join(begun_before(report), on="process_id", how="semi", nulls_equal=True).height
+    begins = not began_before or rows.item(0, "found_by") == BY_STEPS
     leading = (rows.get_column("odd") | rows.get_column("warm_up")).cast(pl.Int64).cum_prod() == 1
     longer = pl.col("dur_ns") > pl.col("dur_ns").filter(~pl.col("warm_up")).median()
-    known = rows.select(longer.fill_null(value=False) & pl.col("odd") & (not began_before)).to_series()
+    known = rows.select(longer.fill_null(value=False) & pl.col("odd") & begins).to_series()
     return leading & known
 
 
 def _alone(rows: pl.DataFrame) -> pl.Series:
     """Whether each iteration is its mark alone, as none begins soon after, where others launch most after theirs."""
-    alone = rows.get_column("end") == rows.get_column("own_end")
+    alone = ~rows.get_column("follows")
     whole = rows.filter(~alone)
     small = median_of(whole, "own_operations") < _SMALL_PART * median_of(whole, "operations")
     return alone & _few(rows) & (small and whole.height >= rows.height / 2)
+
+
+def done_before(work: pl.DataFrame, points: pl.Series) -> pl.Series:
+    """When the device had done what was launched before each of `points`, and at least the point itself."""
+    ended = pl.concat([pl.Series("end", [BEFORE_ALL], dtype=pl.Int64), work.get_column("end").cum_max()])
+    before = work.get_column("at").search_sorted(points, side="left")
+    reached = ended.gather(before)
+    return reached.zip_with(reached > points, points).alias(points.name)
 
 
 def _few(rows: pl.DataFrame) -> pl.Series:

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._context_creation import context_calls, loading_seen, unrecorded_contexts
+from kanalyze.analyses.host._context_creation import begun_before, context_calls, loading_seen, unrecorded_contexts
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.iterations._marks import of_process, outermost
 from kanalyze.analyses.iterations._steady import steady_part
@@ -32,6 +32,9 @@ BEFORE: Final = "before"
 BETWEEN: Final = "between"
 AFTER: Final = "after"
 
+#: Kinds of events that show when a process was at work.
+_EVENTS: Final = (*DEVICE_KINDS, "api", "range", "op", "overhead")
+
 TABLE: Final = Table(
     "phases",
     "One part of the recording of the process whose iterations are steady; the parts add up to the recording.",
@@ -47,8 +50,6 @@ TABLE: Final = Table(
         Column("start_ns", pl.Int64, "Start of the first of them."),
     ),
     purpose="what came before and after the steady part",
-    reads=(*DEVICE_KINDS, "api", "range", "op", "overhead", "range_detail"),
-    may_read=("kernel_config", "copy_detail", "collective_detail", "memory", "sync"),
 )
 
 #: Parts that are told by more than their names.
@@ -62,6 +63,9 @@ PROGRAM: Final = "program"
 #: How iterations outside of the steady part are told, by kind.
 OTHERS: Final = "other"
 _TOLD: Final = {WARM_UP: "first", STEADY: OTHERS, ODD: "odd", CUT: "cut"}
+
+#: A session so many times as long as the events of a process that ran before them is not what the report shows.
+_FAR_LONGER: Final = 2
 
 #: Most ranges that are parts of their own in a phase.
 _RANGES: Final = 4
@@ -104,11 +108,26 @@ def phases(report: Report) -> pl.DataFrame:
 
 def _recorded(report: Report, steady: SteadyPart) -> tuple[int, int]:
     """Start and end of the recording, and at least those of the iterations."""
-    start, end = report.whole.recorded
+    start, end = recorded_of(report, steady.process_id)
     first, last = steady.rows.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(
         0
     )
     return min(start, first), max(min(end, intervals.AFTER_ALL - 1), last, steady.window.end_ns or 0)
+
+
+def recorded_of(report: Report, process: int | None) -> tuple[int, int]:
+    """Start and end of what the report shows of a process: its own events, where it ran before the first of them.
+
+    Such a report holds a slice of a session that is far longer than the events.
+    """
+    start, end = report.whole.recorded
+    if begun_before(report).filter(of_process(process)).is_empty():
+        return start, end
+    kinds = [report.kind(kind).filter(of_process(process)) for kind in _EVENTS if kind in report.kinds]
+    until = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+    spans = pl.concat([events.select(first=pl.col("start_ns").min(), last=until.max()) for events in kinds])
+    first, last = spans.select(pl.col("first").min(), pl.col("last").max()).row(0)
+    return (max(start, first), min(end, last)) if _FAR_LONGER * (last - first) < end - start else (start, end)
 
 
 def _steady_row(steady: SteadyPart) -> Iterator[tuple[str, int, int, int]]:

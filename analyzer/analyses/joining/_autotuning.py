@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, recorded
-from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernels_in
 from kanalyze.analyses.ranges._warm_up import compile_spans
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.columns.lookup import beside
 from kanalyze.errors import CannotTellError
 from kanalyze.model import COMPILED_KERNELS
 
@@ -32,15 +30,15 @@ def tuned(report: Report) -> list[str]:
 
 @once_per_report
 def compiled_meanwhile(report: Report) -> pl.DataFrame:
-    """Every operation in scope: columns event_id, kind, name, stream, start and compiling.
+    """Every operation in scope: columns event_id, kind, name, stream, start, size_bytes and compiling.
 
     `compiling`: it was launched while torch.compile compiled, or benchmarked what it had compiled.
     """
-    work = exclusive_operations(report).select("event_id", "row", "kind", "name", "start")
-    calls = calls_of(report, work.get_column("row"), "call_start").get_column("call_start")
+    work = exclusive_operations(report, "call_start", "stream", "size_bytes")
+    calls = work.get_column("call_start")
     inside = intervals.overlap(calls.fill_null(0), calls.fill_null(0) + 1, compile_spans(report)) > 0
-    told = beside(work.drop("row"), recorded(report, "stream"), "stream")
-    return told.with_columns(pl.col("name").cast(pl.String), compiling=inside & calls.is_not_null())
+    compiling = (inside & calls.is_not_null()).alias("compiling")
+    return work.select("event_id", "kind", pl.col("name").cast(pl.String), "stream", "start", "size_bytes", compiling)
 
 
 def tried(report: Report, names: list[str]) -> pl.DataFrame:
@@ -62,8 +60,7 @@ def trials_of_kernels(report: Report, names: list[str]) -> pl.DataFrame:
 
 def trials_of_copies(report: Report, names: list[str]) -> pl.DataFrame:
     """Counts and bytes of trial copies and memsets: columns name, compiling, trial, compiling_bytes, trial_bytes."""
-    sizes = report.table("copy_detail").select("event_id", "size_bytes")
-    own = tried(report, names).filter(pl.col("kind").is_in(["memcpy", "memset"])).join(sizes, on="event_id", how="left")
+    own = tried(report, names).filter(pl.col("kind").is_in(["memcpy", "memset"]))
     count = pl.col("compiling", "trial").sum().cast(pl.Float64)
     size = (pl.col("compiling", "trial").cast(pl.Float64) * pl.col("size_bytes")).sum().name.suffix("_bytes")
     return own.group_by("name").agg(count, size)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE
+from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.joining._kernel_groups import kernels_in
 from kanalyze.decoder.same_name import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from kanalyze.report import Report
 
@@ -25,7 +24,7 @@ def different_files(reports: Sequence[Report]) -> list[Report]:
     """Removes repeated files from `reports`: keeps the one in a capture, which says more, else the first."""
     found: dict[object, Report] = {}
     for number, one in enumerate(reports):
-        path = _file(one)
+        path = one.meta.read_from or one.meta.path
         key = (one.meta.tool, os.path.realpath(path), one.scope) if os.path.exists(path) else number  # noqa: PTH110 - raises nothing
         if key not in found or (found[key].meta.capture is None and one.meta.capture is not None):
             found[key] = one
@@ -48,10 +47,6 @@ def different(reports: Sequence[Report]) -> list[Report]:
     return [files[at] for at in sorted(found)]
 
 
-def _file(report: Report) -> Path:
-    return report.meta.read_from or report.meta.path
-
-
 def _same_trace(report: Report, other: Report) -> bool:
     """Whether two traces have the same kernels at the same times; never for ranks and cycles of one capture."""
     if report.meta.timeless or other.meta.timeless:
@@ -66,17 +61,12 @@ def _part_of(report: Report, other: Report) -> bool:
     """Whether an ncu report is contained in another; one of them may have shortened names and rounded durations."""
     if not (report.meta.timeless and other.meta.timeless):
         return False
-    run, held = _launches(report), _launches(other).rename(lambda name: f"{name}_other")
+    run, held = kernels_in(report), kernels_in(other).rename(lambda name: f"{name}_other")
     if run.is_empty() or run.height > held.height or run.get_column("dur_ns").has_nulls():
         return False
     places = held.head(held.height - run.height + 1).with_row_index("at").join(run.head(1), how="cross")
     begins = places.filter(_same_but_names()).get_column("at")
     return any(_same_launches(pl.concat([run, held.slice(at, run.height)], how="horizontal")) for at in begins)
-
-
-def _launches(report: Report) -> pl.DataFrame:
-    processes = report.kind("kernel").select("event_id", "process_id")
-    return kernels_in(report).join(processes, on="event_id", maintain_order="left")
 
 
 def _same_launches(both: pl.DataFrame) -> bool:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import RESOURCES, SHAPE, device_operations, exclusive_operations, with_facts
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._groups import modules
 from kanalyze.analyses.operators._paths import labelled_paths, operator_paths
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.columns.lookup import beside, gathered
+from kanalyze.columns.lookup import gathered
 from kanalyze.decoder.same_name import normalised
 
 if TYPE_CHECKING:
@@ -58,17 +57,23 @@ def kernel_groups(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def kernels_in(report: Report) -> pl.DataFrame:
-    """The kernels in scope: columns event_id, name, device, those of the launch shape, dur_ns, exclusive_ns.
+    """The kernels in scope: event_id, process_id, name, device, launch shape, registers, shared, dur_ns, exclusive_ns.
 
     The device is the process' own ordinal, where the report has one for all processes: other tools know no other.
+    Registers are of a thread, shared memory is of a block, in bytes.
     """
-    if report.meta.timeless:
-        found = report.seen("kernel").with_columns(pl.col("device").fill_null(0), exclusive_ns=pl.lit(0, pl.Int64))
-    else:
-        found = exclusive_operations(report).filter(pl.col("kind") == "kernel")
-    kernels = found.select("event_id", pl.col("name").cast(pl.String), "device", "dur_ns", "exclusive_ns")
-    placed = beside(kernels, report.kernel_config, *SHAPE)
-    return placed.with_columns(pl.col("device").replace(_ordinals(report)).cast(pl.Int64))
+    nothing = device_operations(report).with_columns(exclusive_ns=0)
+    work = nothing if report.meta.timeless else exclusive_operations(report)
+    memory = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
+    kernels = with_facts(report, work.filter(pl.col("kind") == "kernel"), *SHAPE, *RESOURCES)
+    return kernels.select(
+        *("event_id", "process_id", *SHAPE, "dur_ns"),
+        pl.col("exclusive_ns").cast(pl.Int64),
+        pl.col("name").cast(pl.String),
+        pl.col("device").replace(_ordinals(report)).cast(pl.Int64),
+        registers="registers_per_thread",
+        shared=memory,
+    )
 
 
 def _ordinals(report: Report) -> dict[int, int]:
@@ -121,14 +126,15 @@ def groups_with_config(report: Report) -> pl.DataFrame:
     Nine in ten launches take from `low` to `high`. Registers and shared memory are null where launches of a group
     differ in them.
     """
-    memory = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
-    config = report.kernel_config.select("event_id", registers="registers_per_thread", shared=memory)
-    kernels = beside(kernels_in(report), config, "registers", "shared")
-    sums = kernels.group_by(*GROUP_KEYS).agg(
-        duration=pl.col("dur_ns").mean(),
-        low=pl.col("dur_ns").quantile(_LEAST, "nearest"),
-        high=pl.col("dur_ns").quantile(_MOST, "nearest"),
-        **{name: _only(name) for name in ("registers", "shared")},
+    sums = (
+        kernels_in(report)
+        .group_by(*GROUP_KEYS)
+        .agg(
+            duration=pl.col("dur_ns").mean(),
+            low=pl.col("dur_ns").quantile(_LEAST, "nearest"),
+            high=pl.col("dur_ns").quantile(_MOST, "nearest"),
+            **{name: _only(name) for name in ("registers", "shared")},
+        )
     )
     return kernel_groups(report).join(sums, on=GROUP_KEYS, nulls_equal=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE
+from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in
 from kanalyze.analyses.joining._match_launches import complete, same_launches, whole_names
 from kanalyze.analyses.shared.cached import once_together
@@ -104,7 +104,7 @@ def _has_every_launch(left: Report, right: Report) -> bool | None:
     """
     if left.scope != Scope():
         return False
-    if left.meta.tool != "nsys":
+    if not left.meta.recorder.every_launch:
         return None
     if not left.meta.partial and complete(left):
         return True

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.findings._doubts import unused_launches
-from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.joining._kernel_groups import kernels_in
 from kanalyze.analyses.shared.cached import once_per_report, once_together
-from kanalyze.columns.lookup import beside
 from kanalyze.decoder.same_name import normalised, shortened
 
 if TYPE_CHECKING:
@@ -73,7 +70,7 @@ def whole_names(base: Report, ncu: Report) -> dict[str, str]:
 
 
 def _of_one_capture(base: Report, ncu: Report) -> bool:
-    return base.meta.tool == "nsys" and base.meta.capture is not None and base.meta.capture == ncu.meta.capture
+    return base.meta.recorder.every_launch and base.meta.capture is not None and base.meta.capture == ncu.meta.capture
 
 
 @once_per_report
@@ -112,18 +109,12 @@ def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
     own = kernels.filter(pl.col("name").is_in(asked.get_column("name").to_list()))
     columns = ("event_id", "process_id", "context_id", "device")
     named = own.select(*columns, pl.col("name").cast(pl.String)).join(asked, on="name")
-    launched = named.join(_calls(base, named), on="event_id", how="left")
+    calls = operations(base, "call_row", "thread_id", "call_start", *SHAPE)
+    calls = calls.select("event_id", "call_row", "thread_id", "call_start", *SHAPE)
+    launched = named.join(calls, on="event_id", how="left")
     in_order = pl.all_horizontal(pl.col(name).n_unique().over("same_name") == 1 for name in _SAME_FOR_ALL)
     known = pl.col("call_start").is_not_null().all().over("same_name")
     order = launched.filter(in_order & known).sort("call_start", "call_row", "event_id")
     numbered = order.with_columns(number=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("same_name"))
     told = numbered.with_columns(alone=pl.len().over("call_row", "same_name") == 1).sort("event_id")
-    return beside(told, base.kernel_config, *SHAPE).select("same_name", "number", "event_id", "alone", *SHAPE)
-
-
-def _calls(base: Report, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Columns event_id, call_row, thread_id, call_start of each of `kernels`."""
-    rows = operations(base).select("event_id", "row").join(kernels.select("event_id"), on="event_id", how="semi")
-    return rows.select("event_id").hstack(
-        calls_of(base, rows.get_column("row"), "call_row", "thread_id", "call_start").get_columns()
-    )
+    return told.select("same_name", "number", "event_id", "alone", *SHAPE)

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host._rounds import rounds
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernels_in
-from kanalyze.columns.lookup import beside
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 
 if TYPE_CHECKING:
@@ -105,15 +103,14 @@ def per_step(report: Report, steps: Steps) -> tuple[pl.DataFrame, pl.DataFrame]:
 
     Further columns: :data:`COUNTS`; for copies and memsets also in bytes, with the suffix ``_bytes``.
     """
-    work = exclusive_operations(report).select("event_id", "row", "kind", "name", "process_id", "start")
-    called = calls_of(report, work.get_column("row"), "call_start").get_column("call_start")
+    work = exclusive_operations(report, "call_start", "size_bytes")
     # where no launch was recorded, the operation's own start decides
-    at = work.get_column("start") if called.null_count() == len(called) else called
-    placed = _placed(work.with_columns(at=at), steps)
+    at = "call_start" if work.get_column("call_start").count() else "start"
+    work = work.select("event_id", "kind", "name", "process_id", pl.col("size_bytes").fill_null(0), at=at)
+    placed = _placed(work, steps)
     own = placed.select("event_id", "step", "place")
     kernels = kernels_in(report).select("event_id", *GROUP_KEYS).join(own, on="event_id")
     rest = placed.filter(pl.col("kind").is_in(["memcpy", "memset"])).with_columns(pl.col("name").cast(pl.String))
-    rest = beside(rest, report.copy_detail, "size_bytes").with_columns(pl.col("size_bytes").fill_null(0))
     number, one = steps.spans.height, pl.lit(1, dtype=pl.Int64)
     moved = _sums(rest, ("name",), pl.col("size_bytes"), number)
     named = moved.rename({count: f"{count}_bytes" for count in COUNTS})

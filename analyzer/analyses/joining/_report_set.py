@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import outlets
 from kanalyze.analyses.joining._deduplicate import different, different_files
 from kanalyze.analyses.joining._merged_report import pooled
-from kanalyze.analyses.shared.requirements import name_of, prefetch
+from kanalyze.analyses.shared.requirements import name_of
 from kanalyze.errors import CannotTellError
 from kanalyze.schema import Column
+from kanalyze.tools import TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kanalyze.report import Report, Where
     from kanalyze.schema import Table
-
-#: The tools that provide the time, in order of preference.
-_TIMED: Final = ("nsys", "torch.profiler")
-
-#: The tables of a report of ncu that launches and their counters are joined from.
-OF_NCU: Final = ("launch_numbers", "metrics", "rule_results")
 
 REPORT: Final = Column("report", pl.String, "Path of the report that gives the time.")
 
@@ -61,23 +58,21 @@ def together(table: Table | str, reports: Sequence[Report], where: Where) -> lis
     Several nsys reports, or without any several of torch.profiler, are runs or ranks with a time of their own. All
     others are merged: traces of ranks beside one nsys report, measurements of ncu. If there are as many traces as nsys
     reports, they are paired in the order given. A report in a capture's folder belongs only to the reports of that
-    capture, if one of them provides the time. Duplicates are removed. What `table` declares is read of
-    the reports beside; of `base` it is read when the table is computed.
+    capture, if one of them provides the time. Duplicates are removed.
 
     Raises:
         CannotTellError: No report provides the time.
     """
     files = different_files(reports)
-    by_tool = {tool: [one for one in files if one.meta.tool == tool] for tool in (*_TIMED, "ncu")}
-    bases = next((by_tool[tool] for tool in _TIMED if by_tool[tool]), None)
-    if bases is None:
+    timed = [[one for one in files if one.meta.tool == tool.name] for tool in TOOLS if tool.timed]
+    bases, *others = [some for some in timed if some] or [[]]
+    if not bases:
         raise CannotTellError.without_time(name_of(table), [one.meta.path for one in reports])
-    traces = by_tool["torch.profiler"] if bases is not by_tool["torch.profiler"] else []
-    return [_around(table, base, at, bases, traces, by_tool["ncu"], where) for at, base in enumerate(bases)]
+    traces, counters = list(chain(*others)), [one for one in files if one.meta.timeless]
+    return [_around(base, at, bases, traces, counters, where) for at, base in enumerate(bases)]
 
 
 def _around(  # noqa: PLR0913 - what is given, and which of it
-    table: Table | str,
     base: Report,
     at: int,
     bases: Sequence[Report],
@@ -87,8 +82,6 @@ def _around(  # noqa: PLR0913 - what is given, and which of it
 ) -> Together:
     others = {one.meta.capture for one in bases} - {None, base.meta.capture}
     beside = [[one for one in some if one.meta.capture not in others] for some in (traces, ncu)]
-    for one in (*beside[0], *beside[1]):
-        prefetch(one, table)
     traces, ncu = map(different, beside)
     if len(traces) == len(bases) > 1 and all(one.meta.capture is None for one in (*traces, *bases)):
         traces = traces[at : at + 1]
@@ -105,5 +98,5 @@ def of_each(table: Table, found: Sequence[Together], make: Callable[[Together], 
     """Concatenates the tables that `make` gives for each set of reports; of several sets, with the column `report`."""
     if len(found) == 1:
         return make(found[0])
-    parts = [make(one).with_columns(pl.lit(str(one.base.meta.path)).alias(REPORT.name)) for one in found]
+    parts = [make(one).with_columns(pl.lit(outlets.name(one.base.meta.path)).alias(REPORT.name)) for one in found]
     return several(table).select(pl.concat(parts))

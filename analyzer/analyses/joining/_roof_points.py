@@ -63,7 +63,7 @@ def timed_groups(reports: Sequence[Report]) -> tuple[pl.DataFrame, str, str]:
         CannotTellError: No report has counters.
     """
     ncu = counted_of(reports)
-    title, tool = ncu.meta.path.name, "ncu"
+    title, tool = ncu.meta.path.name, ncu.meta.tool
     if all(one.meta.timeless for one in reports):
         rows = measured_groups(ncu)
         return rows.select("event_id", "name", time_ns=pl.col("ncu_dur_ns") * pl.col("ncu_count")), title, tool

@@ -5,13 +5,15 @@ Definitions: docs/definitions.md, section 9.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE, SHAPE_COLUMNS
+from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS
+from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.device.copies import copies
 from kanalyze.analyses.joining._autotuning import trials_of_copies, trials_of_kernels, tuned
 from kanalyze.analyses.joining._difference_reasons import COUNTED, EXPLANATIONS, Reasons
@@ -24,8 +26,7 @@ from kanalyze.analyses.joining._report_set import Together, of_each, several, to
 from kanalyze.analyses.joining._sampled_against_ncu import FIGURES as SAMPLED
 from kanalyze.analyses.joining._sampled_against_ncu import sampled_rows, why_apart
 from kanalyze.analyses.shared.requirements import require
-from kanalyze.errors import CannotTellError
-from kanalyze.model import DEVICE_KINDS
+from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -72,11 +73,8 @@ TABLE: Final = Table(
     purpose="figures on which two tools agree or do not",
     telling=("figure", "first_tool", "first", "second_tool", "second", "verdict", "reason"),
     together=True,
-    reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "processes", "devices"),
-    may_read=(
-        *("symbols", "op", "range", "range_detail", "fault", "copy_detail", "compiled_kernels"),
-        *("launch_numbers", "metrics", "gpu_metrics"),
-    ),
+
+
 )  # fmt: skip
 
 
@@ -134,7 +132,8 @@ def _compared(found: Together) -> pl.DataFrame:
     if found.torch is not None:
         parts.append(_copied(found.base, found.torch))
     if found.ncu is not None:
-        parts += [_sampled(found.base, one, found.ncu) for one in _with_metrics(found.base)]
+        with suppress(DamagedReportError):  # which is noted
+            parts += [_sampled(found.base, one, found.ncu) for one in _with_metrics(found.base)]
     return pl.concat(parts, how="diagonal_relaxed")
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.counters.advice import CAPPED, advice
-from kanalyze.analyses.device._launch_shapes import SHAPE, SHAPE_COLUMNS
+from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS
+from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
-from kanalyze.analyses.joining.joined import TABLE as JOINED
 from kanalyze.analyses.joining.joined import joined_of
 from kanalyze.errors import CannotTellError
 from kanalyze.schema import Column, Table
@@ -50,8 +50,8 @@ TABLE: Final = Table(
     purpose="what advice of ncu saves of the whole program",
     telling=("gain_share", "gain_ns", "rule"),
     together=True,
-    reads=JOINED.reads,
-    may_read=JOINED.may_read,
+
+
 )  # fmt: skip
 
 

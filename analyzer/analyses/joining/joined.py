@@ -16,11 +16,11 @@ from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, 
 from kanalyze.analyses.joining._match_kernels import QUALITIES, same_kernels
 from kanalyze.analyses.joining._match_launches import same_launches
 from kanalyze.analyses.joining._ncu_per_group import MEASURED, RULES, measured_groups
-from kanalyze.analyses.joining._report_set import OF_NCU, Together, of_each, several, together
+from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.decoder.fields import OTHER
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
+from kanalyze.tools import TIMED
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -50,7 +50,7 @@ TABLE: Final = Table(
         Column("name", pl.String, "Its name, as the tool that gives the time writes it.", nullable=True),
         Column("device", pl.Int64, "The GPU, as the process itself numbers it.", nullable=True),
         *SHAPE_COLUMNS,
-        Column("time_from", pl.String, "The tool that gives its time: nsys or torch.profiler.", nullable=True),
+        Column("time_from", pl.String, f"The tool that gives its time: {TIMED}.", nullable=True),
         Column("count", pl.Int64, "Launches there; null where that tool did not see it.", nullable=True),
         Column("total_ns", pl.Int64, "Sum of their durations.", nullable=True),
         Column("avg_ns", pl.Float64, "Mean duration.", nullable=True),
@@ -79,8 +79,8 @@ TABLE: Final = Table(
     purpose="each kernel as nsys, torch and ncu saw it",
     telling=("count", "exclusive_ns", "window_share", "operator", "bound", "gain_ns"),
     together=True,
-    reads=(*DEVICE_KINDS, "api", "op", "python", "kernel_config", "collective_detail", "processes", *OF_NCU),
-    may_read=("symbols", "devices", "range", "overhead", "op_detail", "compiled_kernels"),
+
+
 )  # fmt: skip
 
 
@@ -116,9 +116,10 @@ def joined_of(found: Together) -> pl.DataFrame:
     require(found.base, TABLE, "kernel")
     frame = _timed(found.base)
     if found.torch is not None:
-        frame = _with_other_tool(frame, _of_torch(found.torch), found, "torch")
+        frame = _with_other_tool(frame, _of_torch(found.torch), found.base, found.torch)
     if found.ncu is not None:
-        frame = _with_launch(_with_other_tool(frame, measured_groups(found.ncu), found, "ncu"), found.base, found.ncu)
+        frame = _with_other_tool(frame, measured_groups(found.ncu), found.base, found.ncu)
+        frame = _with_launch(frame, found.base, found.ncu)
     frame = _with_decoded_names(frame, found)
     if found.torch is None and found.operators is not None:
         frame = frame.join(makers_of_groups(found.operators), on=GROUP_KEYS, how="left", nulls_equal=True)
@@ -151,11 +152,10 @@ def _of_torch(report: Report) -> pl.DataFrame:
     return groups.join(makers_of_groups(report), on=GROUP_KEYS, how="left", nulls_equal=True)
 
 
-def _with_other_tool(frame: pl.DataFrame, theirs: pl.DataFrame, found: Together, tool: str) -> pl.DataFrame:
+def _with_other_tool(frame: pl.DataFrame, theirs: pl.DataFrame, base: Report, other: Report) -> pl.DataFrame:
     """Joins another tool's columns to `frame`, and appends the kernels that only that tool has."""
-    report = found.torch if tool == "torch" else found.ncu
-    assert report is not None, "it was given"  # noqa: S101 - both callers checked
-    pairs = same_kernels(found.base, report).rename({"match": f"{tool}_match"})
+    match = f"{other.meta.recorder.short}_match"
+    pairs = same_kernels(base, other).rename({"match": match})
     own = theirs.drop(GROUP_KEYS)
     both = pairs.join(own, left_on="right", right_on="group").drop("right")
     matched = frame.join(both, left_on="group", right_on="left", how="left")
@@ -163,7 +163,7 @@ def _with_other_tool(frame: pl.DataFrame, theirs: pl.DataFrame, found: Together,
         pl.lit(None, dtype=pl.Int64).alias("group")
     )
     every = pl.concat([matched, alone], how="diagonal_relaxed")
-    return every.with_columns(pl.col(f"{tool}_match").fill_null("none"))
+    return every.with_columns(pl.col(match).fill_null("none"))
 
 
 def _with_launch(frame: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:

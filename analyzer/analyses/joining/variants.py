@@ -13,11 +13,10 @@ import polars as pl
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, groups_with_config
 from kanalyze.analyses.joining._match_kernels import same_kernels
 from kanalyze.analyses.joining._ncu_per_group import measured_groups
-from kanalyze.analyses.joining._report_set import OF_NCU, Together, of_each, several, together
+from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import total as total_of
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 from kanalyze.window import Window
 
@@ -62,8 +61,8 @@ TABLE: Final = Table(
     purpose="implementations of one operation, side by side",
     telling=("variant", "avg_span_ns", "avg_kernel_ns", "slower", "launches"),
     together=True,
-    reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail", *OF_NCU),
-    may_read=("symbols", "devices", "kernel_config", "processes"),
+
+
 )  # fmt: skip
 
 

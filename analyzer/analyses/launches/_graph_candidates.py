@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._launching_call import calls_of
-from kanalyze.analyses.idle._idle_sums import launch_waits, queued_waits
+from kanalyze.analyses.device._operations import operations, with_facts
+from kanalyze.analyses.idle._attribution import launch_waits, queued_waits, waited_ns
 from kanalyze.analyses.launches._graph_launches import graph_launches, has_graphs
 from kanalyze.analyses.launches._periods import periodic
 from kanalyze.analyses.launches._series import launch_series
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.workers import in_threads
-from kanalyze.analyses.streams._waited_for import streams
 from kanalyze.columns.grouping import slices
-from kanalyze.columns.lookup import of_rows, rows_at, taken
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -90,17 +86,6 @@ CANDIDATES: Final = Table(
     ),
     when="--by candidate",
     telling=("operations", "repetitions", "launch_ns", "saved_ns", "first"),
-    reads=(
-        *DEVICE_KINDS,
-        "api",
-        "overhead",
-        "kernel_config",
-        "copy_detail",
-        "collective_detail",
-        "graph_detail",
-        "streams",
-    ),
-    may_read=("range", "op"),
 )
 
 
@@ -144,17 +129,16 @@ def _series_of_launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame, pl.
 
     A page needs them twice, once for the candidates and once to replay graphs: 0.03 of 1.1 s at 0.6 MB.
     """
-    found = _found_series(report)
-    if found[0].height > _KEPT:
-        _found_series.forget(report)
-    return found
+    return _kept_series(report) if operations(report).height <= _KEPT else _found_series(report)
 
 
-@once_per_report
 def _found_series(report: Report) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     line = launch_series(report)
     words = _words(line)
     return line, words, _with_units(line, words)
+
+
+_kept_series: Final = once_per_report(_found_series)
 
 
 def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
@@ -180,12 +164,9 @@ def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFra
 
 
 def _launched_by(report: Report, sums: pl.DataFrame) -> pl.DataFrame:
-    """`sums` with columns of the first operation: process_id, thread_id, stream and name."""
-    rows = sums.get_column("row")
-    first = rows_at(operations(report).select("process_id", "name"), rows)
-    stream = taken(streams(report), "stream", rows)
-    first = first.select("process_id", pl.col("name").cast(pl.String).alias("first"))
-    return sums.with_columns(*first.get_columns(), stream, calls_of(report, rows, "thread_id").to_series())
+    """`sums` with columns of the first operation: process_id, thread_id, stream, and its name as first."""
+    told = with_facts(report, sums, "process_id", "thread_id", "stream", "name")
+    return told.with_columns(first=pl.col("name").cast(pl.String))
 
 
 def _units(report: Report, waits: _Waits, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -198,20 +179,18 @@ def _units(report: Report, waits: _Waits, line: pl.DataFrame) -> tuple[pl.DataFr
     sums, calls = zip(*in_threads(partial(_of_slice, report, waits), list(parts)), strict=True)
     firsts = [pl.col("sequence", "row", "start_ns").first()]
     units = pl.concat(sums).group_by("unit", maintain_order=True).agg(*firsts, pl.col(*_SUMS).sum())
-    devices = taken(operations(report), "device", units.get_column("row"))
-    return units.with_columns(devices), pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
+    return with_facts(report, units, "device"), pl.concat(calls).group_by("sequence").agg(
+        own=pl.col("call_ns").median()
+    )
 
 
 def _of_slice(report: Report, waits: _Waits, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The sums of :func:`_units` over a slice of operations, and their launching calls (columns sequence, call_ns)."""
-    rows = part.get_column("row")
-    kernel = taken(operations(report), "kind", rows) == "kernel"
-    calls = calls_of(report, rows, "call_start", "call_ns")
-    known = part.with_columns(*_waits(waits, part), *calls.get_columns(), kernel.alias("kernel"))
+    known = with_facts(report, part.with_columns(_waits(waits, part)), "kind", "call_start", "call_ns")
     sums = known.group_by("unit", maintain_order=True).agg(
         pl.col("sequence", "row").first(),
         pl.len().cast(pl.Int64).alias("operations"),
-        pl.col("kernel").sum().cast(pl.Int64).alias("kernels"),
+        (pl.col("kind") == "kernel").sum().cast(pl.Int64).alias("kernels"),
         pl.col(*_WAITS).sum(),
         start_ns=pl.col("call_start").first(),
         api_total_ns=pl.col("call_ns").sum(),
@@ -224,16 +203,14 @@ def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
 
     An operation that was launched in time waits for something other than its launch.
     """
-    rows = part.get_column("row")
-    found = [of_rows(of, name, rows).fill_null(0) for name, of in zip(_WAITS, waits, strict=True)]
+    found = [waited_ns(of, part.get_column("row")) for of in waits]
     late = pl.min_horizontal("queued_ns", "apart").alias("queued_ns")
     known = part.select("first", "apart").with_columns(found).select("first", "launch_ns", late)
     return known.select(pl.when("first").then(0).otherwise(pl.col(name)).alias(name) for name in _WAITS).get_columns()
 
 
 def _cut(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
-    devices = taken(operations(report), "device", line.get_column("row"))
-    known = line.with_columns(*_waits(waits, line), devices)
+    known = with_facts(report, line.with_columns(_waits(waits, line)), "device")
     return known.group_by("device").agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
 
 

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import of_device, operations
+from kanalyze.analyses.device._operations import of_device, operations, with_facts
 from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.host._launching_call import calls_of, launch_rows
-from kanalyze.analyses.idle._idle_sums import launch_waits
+from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.columns.lookup import beside, gathered, of_rows, positions
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -33,6 +31,9 @@ _GRAPH: Final = ("process_id", "device", "graph_exec_id", "mark")
 
 #: Hashes below this can be summed without overflow, however many operations a launch has.
 _HASHES: Final = 1 << 31
+
+#: The tables that name the graph of an operation.
+_TOLD_IN: Final = ("kernel_config", "copy_detail", "graph_detail")
 
 _OPERATION: Final = ("row", "event_id", "kind", "name", "start", "end", "device", "process_id")
 
@@ -52,9 +53,9 @@ def _graph_calls(report: Report) -> list[str]:
 
 def has_graphs(report: Report) -> bool:
     """Whether any operation belongs to a CUDA graph; cheaper than finding out which."""
-    if told_graphs(report).is_empty() and not report.kind("graph").height and not _graph_calls(report):
-        return False
-    return not _with_graph_ids(report).is_empty()
+    named = any(report.table(name).get_column("graph_exec_id").count() for name in _TOLD_IN)
+    possible = named or report.kind("graph").height or _graph_calls(report)
+    return bool(possible) and not _with_graph_ids(report).is_empty()
 
 
 @once_per_process
@@ -100,26 +101,11 @@ def _of_conditional_bodies(orphans: pl.DataFrame, launches: pl.DataFrame) -> pl.
 @once_per_process
 def _with_graph_ids(report: Report) -> pl.DataFrame:
     """The operations of graphs, with graph_exec_id, graph_id and correlation_id."""
-    work, told = operations(report).select(_OPERATION), told_graphs(report)
-    calls = report.kind("api").get_column("name")
-    by_call = gathered(launches_graphs(report, calls), launch_rows(report)).fill_null(value=False)
-    at = positions(told.get_column("event_id"), work.get_column("event_id"))
-    mine = by_call | at.is_not_null() | work.select(pl.col("kind") == "graph").to_series()
-    found = beside(work.filter(mine), told, "graph_exec_id", "graph_id")
-    parts = [beside(found.filter(pl.col("kind") == kind), report.kind(kind), "correlation_id") for kind in DEVICE_KINDS]
-    return pl.concat(parts).sort("row")
-
-
-@once_per_process
-def told_graphs(report: Report) -> pl.DataFrame:
-    """The operations whose graph the report names: event_id, graph_exec_id, graph_id; sorted by event_id."""
-    none = pl.lit(None, dtype=pl.Int64).alias("graph_id")
-    parts = [
-        side.select("event_id", "graph_exec_id", none).drop_nulls("graph_exec_id")
-        for side in (report.kernel_config, report.copy_detail)
-    ]
-    whole = report.table("graph_detail").select("event_id", "graph_exec_id", "graph_id")
-    return pl.concat([*parts, whole]).sort("event_id")
+    told = ("graph_exec_id", "graph_id")
+    work = operations(report, "call_name", "correlation_id", *told)
+    by_call = launches_graphs(report, work.get_column("call_name"))
+    mine = by_call | work.select(pl.col("graph_exec_id").is_not_null() | (pl.col("kind") == "graph")).to_series()
+    return work.filter(mine).select(*_OPERATION, "correlation_id", *told)
 
 
 @once_per_report
@@ -132,7 +118,8 @@ def graph_launches(report: Report) -> pl.DataFrame:
     call's time is charged here: the device where its first operation ran).
     """
     own = graph_operations(report).drop_nulls("launch").sort("launch", "start", "row")
-    own = own.with_columns(pl.max_horizontal("start", "end").alias("end"), launch_ns=_waits(report, own))
+    launch_ns = waited_ns(launch_waits(report), own.get_column("row"))
+    own = own.with_columns(pl.max_horizontal("start", "end").alias("end"), launch_ns)
     counts = [
         (pl.col("kind") == kind).sum().cast(pl.Int64).alias(name)
         for kind, name in (("kernel", "kernels"), ("memcpy", "copies"), ("memset", "memsets"))
@@ -145,13 +132,9 @@ def graph_launches(report: Report) -> pl.DataFrame:
         (pl.col("kind") == "graph").any().alias("whole"),
         pl.col("launch_ns").sum(),
     )
-    calls = calls_of(report, sums.get_column("row"), "call_row", "thread_id", "call_start", "call_ns")
-    spans = sums.with_columns(calls.get_columns()).with_columns(_busy(own, sums), _idle(report, sums))
+    spans = with_facts(report, sums, "call_row", "thread_id", "call_start", "call_ns")
+    spans = spans.with_columns(_busy(own, sums), _idle(report, sums))
     return spans.with_columns(charged=pl.col("call_row").is_not_null() & pl.col("call_row").is_first_distinct())
-
-
-def _waits(report: Report, own: pl.DataFrame) -> pl.Series:
-    return of_rows(launch_waits(report), "launch_ns", own.get_column("row")).fill_null(0)
 
 
 def _busy(own: pl.DataFrame, sums: pl.DataFrame) -> pl.Series:

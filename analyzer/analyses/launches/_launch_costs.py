@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_device
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_device, with_facts
 from kanalyze.analyses.host._context_creation import shown_cold
-from kanalyze.analyses.host._launching_call import calls_of
-from kanalyze.analyses.idle._idle_sums import launch_waits
+from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
 from kanalyze.analyses.launches._graph_launches import launches_graphs
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.grouping import LARGEST, mixed, numbered
-from kanalyze.columns.lookup import of_rows
 from kanalyze.columns.ordering import repeated
 
 if TYPE_CHECKING:
@@ -88,7 +86,7 @@ def _first_launches(report: Report, launched: pl.DataFrame) -> FirstLaunches | N
         return None
     usual, usual_wait = median_of(warm, "api_ns"), median_of(warm, "launch_ns")
     slow = first.filter(pl.col("api_ns") > COLD_FACTOR * usual).sort("api_ns", "row", descending=[True, False])
-    slow = slow.with_columns(calls_of(report, slow.get_column("row"), "thread_id", "call_start", "call_end"))
+    slow = with_facts(report, slow, "thread_id", "call_start", "call_end")
     shown = shown_cold(report, slow)
     cold, unsure = (slow.filter(some).select(_FIRST) for some in (shown, ~shown))
     stake = cold.select((pl.col("launch_ns") - usual_wait).clip(lower_bound=0).sum()).item()
@@ -102,8 +100,7 @@ def launched_kernels(report: Report) -> pl.DataFrame:
     device's wait for this launch), first (the process's first launch of this kernel on this device in the recording).
     """
     launched = _own_launches(report)
-    waited = of_rows(launch_waits(report), "launch_ns", launched.get_column("row")).fill_null(0)
-    known = launched.with_columns(waited.alias("launch_ns"))
+    known = launched.with_columns(waited_ns(launch_waits(report), launched.get_column("row")))
     if report.scope.window is None:
         return known
     return known.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
@@ -119,17 +116,15 @@ def _own_launches(report: Report) -> pl.DataFrame:
     work = device_operations(report)
     kernel = work.select(pl.col("kind") == "kernel").to_series()
     work = work.select(needed) if kernel.all() else work.select(needed).filter(kernel)
-    calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_name")
-    alone = calls.get_column("call_row").is_not_null() & ~launches_graphs(report, calls.get_column("call_name"))
-    work = work.with_columns(calls.select("call_row", "call_start").get_columns())
-    work = work if alone.all() else work.filter(alone)
+    work = with_facts(report, work, "call_row", "call_start", "call_name")
+    alone = work.get_column("call_row").is_not_null() & ~launches_graphs(report, work.get_column("call_name"))
+    work = work.drop("call_name") if alone.all() else work.drop("call_name").filter(alone)
     if not work.get_column("call_start").is_sorted():
         work = work.sort("call_start", maintain_order=True)
     work = work.with_columns(first=_identity(work).is_first_distinct())
     shared = repeated(work.get_column("call_row"))
     work = work.filter(~shared) if shared.any() else work
-    calls = calls_of(report, work.get_column("row"), "call_ns").rename({"call_ns": "api_ns"})
-    return work.drop("call_row", "call_start").with_columns(calls.get_columns())
+    return with_facts(report, work.drop("call_row", "call_start"), "call_ns").rename({"call_ns": "api_ns"})
 
 
 def _identity(work: pl.DataFrame) -> pl.Expr:

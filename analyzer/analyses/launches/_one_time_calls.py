@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses.device._operations import launching_rows
 from kanalyze.analyses.host._call_kinds import (
     bucket_of,
+    calls_that,
     captures,
     cuda_names,
     graph_steps,
     is_launch_name,
-    names_that,
     shown,
 )
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
-from kanalyze.analyses.host._launching_call import launching_rows
 from kanalyze.analyses.launches._graph_launches import graph_launches
 from kanalyze.analyses.launches._launch_costs import COLD_FACTOR
 
@@ -187,5 +187,5 @@ _FIRST: Final = {"allocation": "allocation", "api": "first call"}
 
 def _of_bucket(report: Report, bucket: str) -> pl.DataFrame:
     """The calls of one bucket in the whole report."""
-    calls = report.kind("api").select("event_id", "process_id", "name", "start_ns", "dur_ns")
-    return calls.filter(pl.col("name").is_in(names_that(report, lambda name: bucket_of(name) == bucket)))
+    columns = ("event_id", "process_id", "name", "start_ns", "dur_ns")
+    return calls_that(report, lambda name: bucket_of(name) == bucket, *columns)

@@ -6,9 +6,13 @@ candidate is then tested on the whole series in one comparison.
 
 from __future__ import annotations
 
-from typing import Final
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Lengths of the n-grams. In a stretch of period p every n-gram of at least p codes recurs after p, and of shorter ones
 #: those that occur once per period.
@@ -21,7 +25,7 @@ _ROUNDS: Final = 8
 #: Number of candidate periods, those with most matching operations, that are examined closely.
 _LIKELY: Final = 4
 
-#: A long series is sampled in so many slices, each of so many operations.
+#: A long series is sampled in so many slices, each of so many operations; shorter ones are looked at together.
 _SLICES: Final = 8
 _SLICE: Final = 1 << 16
 
@@ -42,9 +46,15 @@ def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
         Columns place, sequence (a number for each series and unit with the same codes) and unit.
     """
     found = [pl.DataFrame(schema=_UNITS)]
-    for part in line.partition_by("series"):
-        if part.height >= 2 * nodes:
-            found += _of_series(part.select("place", "stretch", "code"), fewest, nodes)
+    parts = [part for part in line.partition_by("series") if part.height >= 2 * nodes]
+    groups: dict[int, list[pl.DataFrame]] = {}
+    for part, reached in zip(parts, accumulate(part.height for part in parts), strict=True):
+        groups.setdefault(reached // (_SLICES * _SLICE), []).append(part)
+    for some in groups.values():
+        tried = _distances(some, fewest)
+        for part in some:
+            own = part.select("place", "stretch", "code")
+            found += _of_series(own, tried[part.item(0, "series")], fewest, nodes)
     # units of the same codes in rotated order are one sequence, since a unit may begin anywhere in the period
     units = pl.concat(found).join(line.select("place", "series", "code"), on="place")
     mixed = (pl.col("code").hash() % (1 << 31)).cast(pl.Int64).sum()
@@ -55,9 +65,9 @@ def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
     return numbered.select([pl.col(name).cast(dtype) for name, dtype in _FOUND.items()])
 
 
-def _of_series(part: pl.DataFrame, fewest: int, nodes: int) -> list[pl.DataFrame]:
+def _of_series(part: pl.DataFrame, tried: list[int], fewest: int, nodes: int) -> list[pl.DataFrame]:
     """The units of one series, greedily: of the period that covers most of it, then of the best one for the rest."""
-    tried, found, free = _distances(part, fewest), [], part
+    found, free = [], part
     for _ in range(_ROUNDS):
         if free.height < 2 * nodes:
             break
@@ -80,44 +90,44 @@ def _agreeing(line: pl.DataFrame, period: int) -> int:
     return int(line.select((same[0] & same[1]).sum()).item())
 
 
-def _distances(part: pl.DataFrame, fewest: int) -> list[int]:
-    """Candidate periods, ascending: distances at which n-grams of codes recur in one stretch."""
-    line = _sample(part).with_row_index("at")
-    chosen: set[int] = set()
+def _distances(parts: Sequence[pl.DataFrame], fewest: int) -> dict[int, list[int]]:
+    """Candidate periods by series, ascending: distances at which n-grams of codes recur in one stretch."""
+    line = pl.concat(map(_sample, parts)).with_columns(longest=pl.len().over("series") // fewest).with_row_index("at")
+    chosen: dict[int, set[int]] = {part.item(0, "series"): set() for part in parts}
     size = 1
     while size <= _RUNS[-1] and line.get_column("gram").null_count() < line.height:
         if size in _RUNS:
-            chosen.update(_common_distances(line.drop_nulls("gram"), line.height // fewest))
+            for series, distance in _common_distances(line.drop_nulls("gram")).iter_rows():
+                chosen[series].add(distance)
         after = line.select(pl.col("stretch", "gram").shift(-size)).rename({"stretch": "next", "gram": "then"})
         both = line.with_columns(after.get_columns())
         inside = (pl.col("stretch") == pl.col("next")) & pl.col("gram").is_not_null() & pl.col("then").is_not_null()
         joined = (pl.col("gram") * _MULTIPLIER + pl.col("then") + 1).hash().reinterpret(signed=True)
-        line = both.select("stretch", "at", gram=pl.when(inside).then(joined))
+        line = both.select("series", "stretch", "longest", "at", gram=pl.when(inside).then(joined))
         size *= 2
-    return sorted(chosen)
+    return {series: sorted(distances) for series, distances in chosen.items()}
 
 
 def _sample(part: pl.DataFrame) -> pl.DataFrame:
-    """The stretches and codes (as `gram`) of a series; for a long one, of slices spread over it."""
-    line = part.select("stretch", gram=pl.col("code"))
+    """The series, stretches and codes (as `gram`) of a series; of a long one, those of slices spread over it."""
+    line = part.select("series", pl.col("stretch").cast(pl.UInt64), gram=pl.col("code"))
     if line.height <= _SLICES * _SLICE:
         return line
     apart = (line.height - _SLICE) // (_SLICES - 1)
     slices = [line.slice(number * apart, _SLICE) for number in range(_SLICES)]
-    numbered = [one.with_columns(part=pl.lit(number)) for number, one in enumerate(slices)]
-    return pl.concat(numbered).select(pl.struct("stretch", "part").rle_id().alias("stretch"), "gram")
+    return pl.concat(one.with_columns(pl.col("stretch") * _SLICES + number) for number, one in enumerate(slices))
 
 
-def _common_distances(line: pl.DataFrame, longest: int) -> list[int]:
-    """The distances between successive occurrences of an n-gram that would explain most of the series."""
+def _common_distances(line: pl.DataFrame) -> pl.DataFrame:
+    """The distances between successive occurrences of an n-gram that would explain most of a series, with it."""
     # sorted, occurrences are neighbours; a window over n-grams takes many times as long where most are different
     line = line.sort("gram", maintain_order=True)
     again = (pl.col("gram") == pl.col("gram").shift(1)) & (pl.col("stretch") == pl.col("stretch").shift(1))
-    apart = line.select(distance=pl.col("at").cast(pl.Int64).diff(), again=again).filter("again")
-    counts = apart.filter(pl.col("distance") <= longest)
-    sums = counts.group_by("distance").agg(explained=pl.len() * pl.col("distance").first())
-    top = sums.sort("explained", "distance", descending=[True, False]).head(_TRIED)
-    return top.get_column("distance").to_list()
+    apart = line.select("series", "longest", distance=pl.col("at").cast(pl.Int64).diff(), again=again).filter("again")
+    counts = apart.filter(pl.col("distance") <= pl.col("longest"))
+    sums = counts.group_by("series", "distance").agg(explained=pl.len() * pl.col("distance").first())
+    top = sums.sort("explained", "distance", descending=[True, False]).group_by("series", maintain_order=True)
+    return top.head(_TRIED).select("series", "distance")
 
 
 def _spans(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataFrame:

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import shape_numbers
-from kanalyze.analyses.device._operations import device_operations, exclusive_operations, operations
-from kanalyze.analyses.host._call_kinds import bucket_of, names_that
-from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.device._operations import (
+    device_operations,
+    exclusive_operations,
+    facts_of,
+    operations,
+    with_facts,
+)
+from kanalyze.analyses.host._call_kinds import bucket_of, calls_that, names_that
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.workers import in_threads
-from kanalyze.analyses.streams._streams import stream_numbers, used_streams
-from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.analyses.streams._streams import streamed_operations, used_streams
 from kanalyze.columns.grouping import grouped, mixed, of_parts, slices
-from kanalyze.columns.lookup import beside, count_up_to, positions, rows_at, taken
+from kanalyze.columns.lookup import count_up_to, positions
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
@@ -80,14 +83,13 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
 
 def _first_launches(report: Report, line: pl.DataFrame) -> pl.Series:
     """The rows of the first launch in the recording of each kernel in `line` that a capture allows."""
-    names = rows_at(operations(report).select(_KERNEL), line.drop_nulls("kernel").get_column("row")).unique()
+    names = facts_of(report, line.drop_nulls("kernel").get_column("row"), *_KERNEL).unique()
     work = device_operations(report).select("row", *_KERNEL, "kind")
     work = work.filter(
         (pl.col("kind") == "kernel") & pl.col("name").is_in(names.get_column("name").implode(), nulls_equal=True)
     )
-    calls = calls_of(report, work.get_column("row"), "call_start", "call_name")
     barred = pl.col("call_name").is_in(names_that(report, _splits_series)).fill_null(value=False)
-    allowed = work.with_columns(calls.get_columns()).filter(pl.col("call_start").is_not_null() & ~barred)
+    allowed = with_facts(report, work, "call_start", "call_name").filter(pl.col("call_start").is_not_null() & ~barred)
     return grouped(allowed, _KERNEL, [pl.col("row").get(pl.col("call_start").arg_min())]).get_column("row")
 
 
@@ -99,7 +101,7 @@ def _implicit_order(report: Report) -> list[pl.Series]:
     known = used_streams(report).filter(pl.col("type").is_in(_ORDERED))
     if known.is_empty() or not known.select((pl.col("type").n_unique().over("group") > 1).any()).item():
         return []
-    numbers = stream_numbers(report)
+    numbers = streamed_operations(report)
     kinds = used_streams(report).get_column("type")
     return [numbers.get_column("group").alias("context"), kinds.gather(numbers.get_column("number")).alias("type")]
 
@@ -109,9 +111,8 @@ def _with_apart(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     if report.scope.device is None:
         return line.with_columns(apart=_apart(line))
     # the previous launch may have been on another device
-    work = operations(report).select("row", "process_id")
-    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start", "call_end")
-    every = work.with_columns(calls.get_columns()).drop_nulls("call_start").sort("call_start", maintain_order=True)
+    every = operations(report, "thread_id", "call_start", "call_end").drop_nulls("call_start")
+    every = every.sort("call_start", maintain_order=True)
     known = every.select("row", apart=_apart(every))
     return line.join(known, on="row", how="left", maintain_order="left")
 
@@ -128,7 +129,7 @@ def _coded(report: Report) -> pl.DataFrame:
     allowed in a capture), call_start, call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Processed
     in slices, since the hashed columns take more memory than the hashes.
     """
-    work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
+    work = device_operations(report).select("row", "kind", "name", "device", "process_id")
     work = _near_window(report, work.with_columns(_implicit_order(report)))
     barred = names_that(report, _splits_series)
     line = pl.concat(in_threads(partial(_coded_slice, report, barred), list(slices(work))), rechunk=True)
@@ -145,15 +146,13 @@ def _near_window(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """
     if report.scope.window is None:
         return work
-    own = calls_of(report, exclusive_operations(report).get_column("row"), "call_start")
+    own = exclusive_operations(report, "call_start")
     low, high = own.select(pl.col("call_start").min(), last=pl.col("call_start").max()).row(0)
     if low is None:
         return work.clear()
-    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start")
+    calls = facts_of(report, work.get_column("row"), *THREAD, "call_start")
     begun = calls.get_column("call_start")
-    before = (
-        pl.DataFrame([work.get_column("process_id"), *calls.get_columns()]).with_row_index("at").filter(begun < low)
-    )
+    before = calls.with_row_index("at").filter(begun < low)
     last = before.group_by(THREAD).agg(pl.col("call_start").max())
     before = before.join(last, on=[*THREAD, "call_start"], how="semi", nulls_equal=True)
     rows = pl.concat([before.get_column("at"), begun.is_between(low, high).arg_true()]).sort()
@@ -162,26 +161,21 @@ def _near_window(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 
 def _coded_slice(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame:
     """:func:`_coded` for a slice of operations; `barred` are the names of calls that a capture does not allow."""
-    calls = calls_of(report, part.get_column("row"), "thread_id", "call_start", "call_end", "call_name")
-    part = part.with_columns(calls.get_columns()).drop_nulls("call_start")
-    shapes, copied = shape_numbers(report)[1], report.copy_detail
-    known = beside(part.select("event_id", "process_id", "thread_id", "device"), shapes, "shape")
-    copies = beside(part.select("event_id"), copied, "size_bytes", "source_memory", "target_memory")
-    stream = taken(streams(report), "stream", part.get_column("row"))
-    keys = known.with_columns(
-        stream, copies.get_column("size_bytes"), *part.select(pl.col("kind", "name").to_physical())
+    part = with_facts(report, part, "thread_id", "call_start", "call_end", "call_name").drop_nulls("call_start")
+    known = with_facts(report, part, "stream", "shape", "size_bytes", "source_memory", "target_memory")
+    pageable = pl.any_horizontal(pl.col("source_memory", "target_memory") == _PAGEABLE)
+    cut, ran = known.select(
+        cut=pl.col("call_name").is_in(barred).fill_null(value=False) | pageable.fill_null(value=False),
+        ran=pl.col("kind") == "kernel",
     )
-    pageable = pl.any_horizontal(pl.col("source_memory", "target_memory") == _PAGEABLE).fill_null(value=False)
-    cut = part.get_column("call_name").is_in(barred).fill_null(value=False) | copies.select(pageable).to_series()
-    ran = part.select(pl.col("kind") == "kernel").to_series() & ~cut
-    kernel = pl.when(ran).then(mixed(("process_id", "device", "name")))
-    numbers = keys.select(
+    kernel = pl.when(ran & ~cut).then(mixed(("process_id", "device", "name")))
+    numbers = known.with_columns(pl.col("kind", "name").to_physical()).select(
         series=mixed((*THREAD, "device", "stream")),
         code=mixed(("kind", "name", "shape", "size_bytes")).reinterpret(signed=True),
         kernel=kernel,
         cut=cut,
     )
-    own = part.drop("event_id", "kind", "name", "device", "call_name")
+    own = part.drop("kind", "name", "device", "call_name")
     return own.with_columns(numbers.get_columns())
 
 
@@ -217,7 +211,6 @@ def _splits_series(name: str) -> bool:
 
 def _cut_times(report: Report, barred: pl.DataFrame) -> dict[tuple[object, ...], pl.Series]:
     """The sorted split times of each thread, by process id and thread id; `barred` are splits caused by operations."""
-    calls = report.kind("api").select("process_id", "thread_id", "name", "start_ns")
-    own = calls.filter(pl.col("name").is_in(names_that(report, _splits_series))).drop("name")
+    own = calls_that(report, _splits_series, *THREAD, "start_ns")
     parts = pl.concat([own, barred]).sort("start_ns").partition_by("process_id", "thread_id", as_dict=True)
     return {key: part.get_column("start_ns") for key, part in parts.items()}

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import of_device, operations, used_devices
+from kanalyze.analyses.device._operations import (
+    device_operations,
+    exclusive_operations,
+    of_device,
+    operations,
+    used_devices,
+    with_facts,
+)
 from kanalyze.analyses.host._context_creation import begun_before
-from kanalyze.analyses.launches._first_runs import KERNEL, first_touch_costs, kernel_starts
-from kanalyze.analyses.launches._launch_costs import launch_costs
+from kanalyze.analyses.launches._launch_costs import launch_costs, launched_kernels
 from kanalyze.analyses.launches._one_time_calls import (
     context_costs,
     costs,
@@ -18,10 +24,9 @@ from kanalyze.analyses.launches._one_time_calls import (
     graph_costs,
     loading_costs,
 )
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.workers import side_by_side
-from kanalyze.errors import UnknownNameError
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -82,16 +87,6 @@ TABLE: Final = Table(
     ),
     purpose="costs paid once: contexts, modules, first call",
     groupings=("kernel",),
-    reads=(
-        *DEVICE_KINDS,
-        "api",
-        "overhead",
-        "kernel_config",
-        "copy_detail",
-        "collective_detail",
-        "graph_detail",
-    ),
-    may_read=("range", "op", "python"),
 )
 
 #: The table that ``by="kernel"`` gives.
@@ -116,9 +111,18 @@ BY_KERNEL: Final = Table(
     ),
     when="--by kernel",
     telling=("count", "first_api_ns", "warm_api_ns", "first_kernel_ns", "warm_kernel_ns"),
-    reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
-    may_read=("range", "op"),
 )
+
+#: Unified memory is managed in blocks of this size; a page fault migrates a part of one.
+_BLOCK_BYTES: Final = 1 << 21
+
+#: The direction of a migration to the device, and what marks one that the program requested.
+_TO_DEVICE: Final = "Unified Host-to-Device"
+_ASKED_FOR: Final = "User"
+_RUN: Final = ("process_id", "device")
+
+#: The identity of a kernel, for its first run: once per process and device.
+KERNEL: Final = ("process_id", "device", "name")
 
 
 def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
@@ -140,8 +144,7 @@ def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.Da
         process_id, device, category, what, start_ns, dur_ns, warm_ns, extra_ns, launch_ns, idle_ns, evidence.
     """
     report = report.narrow(**where)
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of cold", by, TABLE.groupings)
+    check_grouping(TABLE, by)
     require(report, *((TABLE, "api") if by is None else (BY_KERNEL, "kernel")))
     return _by_cost(report) if by is None else _by_kernel(report)
 
@@ -218,12 +221,7 @@ def _in_scope(report: Report, found: pl.DataFrame) -> pl.DataFrame:
         own = used_devices(report).select("process_id").unique()
         mine = pl.col("device").is_null() | (pl.col("device") == report.scope.device)
         found = found.filter(mine).join(own, on="process_id", how="semi", nulls_equal=True)
-    window, end = report.scope.window, pl.col("start") + pl.col("dur_ns").fill_null(0)
-    if window is not None and window.start_ns is not None:
-        found = found.filter((end > window.start_ns) | (pl.col("start") == window.start_ns))
-    if window is not None and window.end_ns is not None:
-        found = found.filter(pl.col("start") < window.end_ns)
-    return found
+    return intervals.overlapping(found, report.scope.sides, end=pl.col("start") + pl.col("dur_ns").fill_null(0))
 
 
 def _idle(report: Report, found: pl.DataFrame) -> pl.Series:
@@ -236,3 +234,75 @@ def _idle(report: Report, found: pl.DataFrame) -> pl.Series:
         busy = intervals.overlap(start, start + length, intervals.union(work))
         idle = idle.scatter(part.get_column("at"), length.clip(lower_bound=0) - busy)
     return idle
+
+
+def first_touch_costs(report: Report) -> pl.DataFrame:
+    """Kernel runs during which blocks of unified memory migrated to the device for the first time."""
+    moved = _migrations(report)
+    if moved.is_empty():
+        return costs(pl.DataFrame())
+    runs = device_operations(report).filter(pl.col("kind") == "kernel")
+    runs = runs.select("row", "name", *_RUN, "start", "end", "dur_ns").sort("start", "row")
+    during = moved.sort("at").join_asof(
+        runs, left_on="at", right_on="start", by=_RUN, check_sortedness=False, coalesce=False
+    )
+    during = during.filter(pl.col("at") < pl.col("end"))
+    block = [*_RUN, pl.col("address") // _BLOCK_BYTES]
+    new = during.filter(pl.col("row") == pl.col("row").first().over(block, order_by="at"))
+    sums = new.group_by("row").agg(moves=pl.len(), size=pl.col("size_bytes").sum())
+    calm = runs.join(during, on="row", how="anti").group_by(*_RUN, "name").agg(warm_ns=pl.col("dur_ns").median())
+    touched = runs.join(sums, on="row").join(calm, on=[*_RUN, "name"], how="left", nulls_equal=True)
+    return costs(
+        touched.with_columns(
+            category=pl.lit("first touch"),
+            what=pl.col("name").cast(pl.String),
+            extra_ns=pl.col("dur_ns") - pl.col("warm_ns"),
+            evidence=pl.format("{} migrations of {} bytes to the GPU for the first time", "moves", "size"),
+        )
+    )
+
+
+def _migrations(report: Report) -> pl.DataFrame:
+    """Migrations to a device that no prefetch requested: process_id, device, at, address, size_bytes."""
+    work = device_operations(report)
+    told = work.filter((pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == _TO_DEVICE))
+    known = with_facts(report, told, "address", "size_bytes", "migration_cause")
+    asked = pl.col("migration_cause").cast(pl.String).str.starts_with(_ASKED_FOR).fill_null(value=False)
+    known = known.filter(~asked & pl.col("address").is_not_null())
+    return known.select(*_RUN, "address", "size_bytes", at="start")
+
+
+@once_per_report
+def kernel_starts(report: Report) -> pl.DataFrame:
+    """The kernels in scope, one row per process, device and kernel.
+
+    Columns: those of :data:`KERNEL`, count (runs), first_start (of the first run on the device), first_kernel_ns and
+    warm_kernel_ns (the later runs' median), later (launches after the first that have a call of their own), call_start,
+    first_api_ns, launch_ns (the device's wait for it) and warm_api_ns. First means first in the whole process: null
+    where that one is not in scope.
+    """
+    work = device_operations(report).select("kind", "row", *KERNEL, "start", "dur_ns")
+    runs = work.filter(pl.col("kind") == "kernel").sort("start", "row")
+    runs = runs.with_columns(first=pl.struct(KERNEL).is_first_distinct())
+    if report.scope.window is not None:
+        runs = runs.join(exclusive_operations(report).select("row"), on="row", how="semi")
+    first, warm = pl.col("first"), ~pl.col("first")
+    sums = runs.group_by(KERNEL).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        first_start=pl.col("start").filter(first).first(),
+        first_kernel_ns=pl.col("dur_ns").filter(first).first(),
+        warm_kernel_ns=pl.col("dur_ns").filter(warm).median(),
+    )
+    launches = (
+        launched_kernels(report)
+        .group_by(KERNEL)
+        .agg(
+            warm.sum().cast(pl.Int64).alias("later"),
+            row=pl.col("row").filter(first).first(),
+            first_api_ns=pl.col("api_ns").filter(first).first(),
+            launch_ns=pl.col("launch_ns").filter(first).first(),
+            warm_api_ns=pl.col("api_ns").filter(warm).median(),
+        )
+    )
+    launches = with_facts(report, launches, "call_start").drop("row")
+    return sums.join(launches, on=KERNEL, how="left", nulls_equal=True)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.launches._graph_building import making_costs
+from kanalyze.analyses.device._operations import exclusive_operations, with_facts
+from kanalyze.analyses.host._call_kinds import captures, graph_steps
 from kanalyze.analyses.launches._graph_candidates import CANDIDATES, candidates
 from kanalyze.analyses.launches._graph_launches import graph_launches, graph_operations, has_graphs
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
-from kanalyze.columns.lookup import beside
-from kanalyze.errors import UnknownNameError
+from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -72,8 +72,6 @@ TABLE: Final = Table(
     purpose="CUDA graphs: launches, nodes, host, GPU time",
     telling=("graph", "launches", "nodes", "api_avg_ns", "span_avg_ns", "busy_ns", "idle_ns"),
     groupings=("kernel", "candidate"),
-    reads=(*DEVICE_KINDS, "api", "kernel_config", "copy_detail", "collective_detail", "graph_detail"),
-    may_read=("range", "op", "overhead", "graph_nodes"),
 )
 
 #: The table that ``by="kernel"`` gives.
@@ -94,6 +92,8 @@ BY_KERNEL: Final = Table(
 BY_CANDIDATE: Final = CANDIDATES
 
 _NAMES: Final = tuple(column.name for column in _KEYS)
+
+_COSTS: Final = ("instantiate_ns", "capture_ns", "upload_ns")
 
 
 def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
@@ -118,8 +118,7 @@ def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     """
     report = report.narrow(**where)
     require(report, BY_CANDIDATE if by == "candidate" else TABLE, *DEVICE_KINDS)
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of graphs", by, TABLE.groupings)
+    check_grouping(TABLE, by)
     if by == "candidate":
         return candidates(report)
     return _summed(report) if by is None else _kernels(report)
@@ -185,9 +184,61 @@ def _nodes(report: Report, found: pl.DataFrame) -> pl.DataFrame:
         .group_by("process_id", "graph_exec_id")
         .agg(made_of, nodes=pl.col("graph_node_id").n_unique().cast(pl.Int64))
     )
-    sides = (report.kernel_config, report.copy_detail)
-    ids = pl.concat([side.select("event_id", "graph_node_id").drop_nulls() for side in sides]).sort("event_id")
-    ran = beside(graph_operations(report).select("event_id", "graph"), ids, "graph_node_id").drop_nulls()
+    ran = with_facts(report, graph_operations(report).select("row", "graph"), "graph_node_id").drop_nulls()
     active = ran.group_by("graph").agg(active_nodes=pl.col("graph_node_id").n_unique().cast(pl.Int64))
     found = found.join(listed, on=["process_id", "graph_exec_id"], how="left", nulls_equal=True)
     return found.join(active, on="graph", how="left").with_columns(pl.coalesce("graph_id", "made_of").alias("graph_id"))
+
+
+@once_per_report
+def making_costs(report: Report) -> pl.DataFrame:
+    """The host time for building each executable graph that was launched.
+
+    Columns: process_id, graph_exec_id, instantiate_ns, capture_ns and upload_ns; null where unknown.
+    """
+    made, steps = _instantiations(report), graph_steps(report)
+    length = pl.col("end") - pl.col("start")
+    with_capture = _captured(made, steps, captures(report))
+    uploads = steps.filter(pl.col("step") == "upload")
+    found = _uploaded(with_capture, uploads).with_columns(instantiate_ns=length)
+    return found.select("process_id", "graph_exec_id", *(pl.col(name).cast(pl.Int64) for name in _COSTS))
+
+
+def _instantiations(report: Report) -> pl.DataFrame:
+    """The call that instantiated each executable graph, if known: process_id, graph_exec_id, thread_id, start, end."""
+    calls = graph_steps(report).filter(pl.col("step") == "instantiate")
+    known = graph_launches(report).drop_nulls(["process_id", "graph_exec_id"])
+    graphs = known.group_by("process_id", "graph_exec_id").agg(first=pl.col("call_start").min()).sort("graph_exec_id")
+    place = pl.int_range(pl.len()).over("process_id").alias("place")
+    size = pl.len().over("process_id")
+    calls = calls.with_columns(place, calls=size, last_end=pl.col("end").cum_max().shift(1).over("process_id"))
+    pairs = graphs.with_columns(place, graphs=size).join(calls, on=["process_id", "place"])
+    apart = (pl.col("start") >= pl.col("last_end")).fill_null(value=True)
+    possible = apart & (pl.col("end") <= pl.col("first")) & (pl.col("calls") == pl.col("graphs"))
+    sure = pairs.filter(possible.fill_null(value=False).all().over("process_id"))
+    return sure.select("process_id", "graph_exec_id", "thread_id", "start", "end")
+
+
+def _captured(made: pl.DataFrame, steps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """`made` with capture_ns: the last capture on its thread before it, unless another graph was made in between."""
+    others = steps.filter(pl.col("step") != "upload").select(*THREAD, "step", "event_id", last="start")
+    last = made.sort("start").join_asof(
+        others, left_on="start", right_on="last", by=THREAD, allow_exact_matches=False, check_sortedness=False
+    )
+    lengths = spans.select("event_id", capture_ns=pl.col("end") - pl.col("start"))
+    return last.join(lengths, on="event_id", how="left", maintain_order="left").select(*made.columns, "capture_ns")
+
+
+def _uploaded(made: pl.DataFrame, uploads: pl.DataFrame) -> pl.DataFrame:
+    """`made` with upload_ns: the upload that followed it if each graph has one; all uploads for an only graph."""
+    graph = ["process_id", "graph_exec_id"]
+    followed = uploads.select("process_id", "start", ns=pl.col("end") - pl.col("start")).join_asof(
+        made.sort("start").select(*graph, "start"), on="start", by="process_id", check_sortedness=False
+    )
+    sums = followed.group_by(graph).agg(pl.col("ns").sum(), uploads=pl.len())
+    both = made.join(sums, on=graph, how="left", maintain_order="left")
+    each = (pl.col("uploads") == 1).fill_null(value=False).all().over("process_id")
+    one = pl.len().over("process_id") == 1
+    none = ~pl.col("process_id").is_in(uploads.get_column("process_id").unique().implode())
+    ns = pl.when(none).then(0).when(each | one).then(pl.col("ns").fill_null(0))
+    return both.with_columns(ns.alias("upload_ns")).select(*made.columns, "upload_ns")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._kernel_families import families
-from kanalyze.analyses.device._launch_shapes import SHAPE, kernel_shapes
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._launch_shapes import kernel_shapes
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side
-from kanalyze.model import DEVICE_KINDS, LAUNCH_SHAPE
+from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -57,8 +57,6 @@ TABLE: Final = Table(
     ),
     purpose="kernels by the time that is theirs alone",
     telling=("exclusive_ns", "window_share", "count", "avg_ns", "launch_bound"),
-    reads=(*DEVICE_KINDS, "api", "overhead", "kernel_config", "collective_detail"),
-    may_read=("range", "op", "python"),
 )
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import launching_calls
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that
-from kanalyze.analyses.host._launching_call import launching_calls
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.columns.lookup import beside
@@ -85,16 +86,13 @@ def in_use(report: Report) -> Iterator[tuple[int | None, int | None, str, pl.Dat
     """
     if "memory" not in report.kinds:
         return
-    line, window = steps(report), report.scope.window
+    line = steps(report)
     if report.scope.device is not None:
         line = line.filter(pl.col("device") == report.scope.device)
     for (device, process, memory), part in line.group_by(*KEYS, maintain_order=True):
         used = pl.col("before_bytes").first() + pl.col("delta_bytes").cum_sum()
         points = part.sort("t_ns", maintain_order=True).select("t_ns", value=used)
-        if window is not None and window.start_ns is not None:
-            points = points.filter(pl.col("t_ns") >= window.start_ns)
-        if window is not None and window.end_ns is not None:
-            points = points.filter(pl.col("t_ns") < window.end_ns)
+        points = intervals.overlapping(points, report.scope.sides, "t_ns", "t_ns")
         yield device if memory in ON_DEVICE else None, process, f"{memory or 'memory'} in use", points
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, used_devices
+from kanalyze.analyses.device._operations import exclusive_operations, used_devices, with_facts
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.columns.lookup import beside
@@ -67,10 +67,10 @@ def moves(report: Report) -> pl.DataFrame:
     unified = [name for name in names if name.lower().startswith("unified")]
     if not unified:
         return pl.DataFrame(schema=_MOVES)
-    keys = ("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "detail")
+    keys = ("row", "event_id", "process_id", "device", "dur_ns", "exclusive_ns", "detail")
     found = work.filter(pl.col("detail").is_in(unified)).select(*keys, start="began")
-    moved = beside(found, report.copy_detail, "address", "size_bytes", "migration_cause", "source_device")
-    moved = beside(moved, report.copy_detail, "target_device")
+    ends = ("source_device", "target_device")
+    moved = with_facts(report, found, "address", "size_bytes", "migration_cause", *ends)
     way = _first_match(pl.col("detail"), WAYS)
     told = moved.with_columns(way.alias("way"), _first_match(pl.col("migration_cause"), CAUSES).alias("cause"))
     return _ends(report, told).with_columns(pl.col("size_bytes").fill_null(0)).select(list(_MOVES))

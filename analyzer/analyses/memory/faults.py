@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, faults_seen, moves
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
+from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -53,10 +54,8 @@ TABLE: Final = Table(
         ),
     ),
     purpose="page faults by function or kernel",
-    tools=("nsys",),
+    tools=recorders("fault"),
     equals="nsys stats um_cpu_page_faults_sum (rows of the CPU)",
-    reads=(*DEVICE_KINDS, "fault", "fault_detail", "collective_detail"),
-    may_read=("copy_detail", "processes"),
 )
 
 _KEYS: Final = ("side", "function", "source_file", "source_line", "device", "access")
@@ -138,8 +137,11 @@ def _of_gpu(report: Report, seen: pl.DataFrame) -> pl.DataFrame:
 
 def _with_kernels(report: Report, groups: pl.DataFrame, process: object, device: object) -> pl.DataFrame:
     """The groups of one process and device with the name of the kernel that owned the instant at which each began."""
-    kernels = pl.concat([report.kind(kind).select(_KERNEL) for kind in ("kernel", "graph")])
-    own = kernels.filter(pl.col("process_id").eq_missing(process) & pl.col("device").eq_missing(device))
+    own = operations(report).filter(
+        pl.col("kind").is_in(["kernel", "graph"])
+        & pl.col("process_id").eq_missing(process)
+        & pl.col("device").eq_missing(device)
+    )
     line = intervals.first_come(own.sort("start", "event_id"))
     line = line.filter(pl.col("own_end") > pl.col("own_start"))
     if line.is_empty():
@@ -149,16 +151,6 @@ def _with_kernels(report: Report, groups: pl.DataFrame, process: object, device:
     ran = (line.get_column("own_end").gather(place) > groups.get_column("start")).fill_null(value=False)
     names = line.get_column("name").gather(place)
     return groups.with_columns(names.set(~ran, None).alias("function"))
-
-
-_KERNEL: Final = (
-    "event_id",
-    "process_id",
-    "device",
-    "name",
-    pl.col("start_ns").alias("start"),
-    (pl.col("start_ns") + pl.col("dur_ns")).alias("end"),
-)
 
 
 def _carried(report: Report, groups: pl.DataFrame) -> pl.DataFrame:

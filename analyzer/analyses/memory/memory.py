@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import units
+from kanalyze import intervals, units
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, allocating_calls, steps
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
-from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -71,7 +70,6 @@ TABLE: Final = Table(
     telling=("memory", "allocations", "frees", "allocated_bytes", "peak_bytes", "held_bytes"),
     groupings=("device", "call"),
     options=("trace",),
-    reads=(*DEVICE_KINDS, "api", "memory", "memory_detail"),
 )
 
 #: The table that ``by="device"`` gives.
@@ -135,8 +133,6 @@ BY_CALL: Final = Table(
         Column("loop_launches", pl.Int64, "Launches in the rounds that they are in."),
     ),
     when="--by call",
-    reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
-    may_read=("range", "op"),
 )
 
 
@@ -161,8 +157,7 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
         held_bytes, held, loop_allocations, loop_bytes, pool_peak_bytes, unmatched.
     """
     report = report.narrow(**where)
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of memory", by, TABLE.groupings)
+    check_grouping(TABLE, by)
     if by == "call":
         require(report, BY_CALL, "api")
         return _by_call(report)
@@ -188,18 +183,15 @@ def told(rows: pl.DataFrame) -> str:
 
 def _line(report: Report) -> pl.DataFrame:
     """All steps on the device in scope up to the end of the window."""
-    line, window, device = steps(report), report.scope.window, report.scope.device
+    line, device = steps(report), report.scope.device
     if device is not None:
         line = line.filter(pl.col("device") == device)
-    if window is not None and window.end_ns is not None:
-        line = line.filter(pl.col("t_ns") < window.end_ns)
-    return line
+    return intervals.overlapping(line, (None, report.scope.sides[1]), "t_ns", "t_ns")
 
 
 def _since(report: Report) -> pl.Expr:
     """Whether a step, among those before the end of the window, is inside it."""
-    window = report.scope.window
-    start = None if window is None else window.start_ns
+    start, _ = report.scope.sides
     return pl.lit(value=True) if start is None else pl.col("t_ns") >= start
 
 
@@ -233,7 +225,7 @@ def _totals(report: Report, line: pl.DataFrame, keys: tuple[str, ...]) -> pl.Dat
         inside.alias("inside"),
         _in_loop(report, line),
     )
-    low = report.scope.window.start_ns if report.scope.window is not None else None
+    low, _ = report.scope.sides
     begun = line.filter(~pl.col("inside")).group_by(keys, maintain_order=True).agg(pl.col("in_use").last())
     carried = begun.with_columns(pl.lit(low, dtype=pl.Int64).alias("t_ns"))
     first = line.group_by(keys, maintain_order=True).agg(pl.col("before_bytes").sum(), pl.col("t_ns").first())

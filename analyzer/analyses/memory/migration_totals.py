@@ -10,8 +10,8 @@ from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way,
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
+from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -44,10 +44,8 @@ TABLE: Final = Table(
     ),
     purpose="unified memory that moved, in all",
     telling=("h2d_bytes", "d2h_bytes", "cpu_faults", "gpu_faults", "moves", "total_ns"),
-    tools=("nsys",),
+    tools=recorders("fault"),
     equals="nsys stats um_total_sum",
-    reads=(*DEVICE_KINDS, "fault", "fault_detail", "collective_detail"),
-    may_read=("copy_detail", "processes"),
 )
 
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way, faults_seen, moves, pages
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.errors import UnknownNameError
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.exact import product
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
+from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -57,11 +56,9 @@ TABLE: Final = Table(
     ),
     purpose="unified memory that moved, by address",
     telling=("address", "h2d_bytes", "d2h_bytes", "cpu_faults", "gpu_faults", "moves"),
-    tools=("nsys",),
+    tools=recorders("fault"),
     equals="nsys stats um_sum, all rows",
     groupings=("cause",),
-    reads=(*DEVICE_KINDS, "fault", "fault_detail", "collective_detail"),
-    may_read=("copy_detail", "processes"),
 )
 
 #: The table that ``by="cause"`` gives.
@@ -88,8 +85,6 @@ BY_CAUSE: Final = Table(
         Column("exclusive_ns", pl.Int64, "Time in which the device did nothing but this; part of the memcpy bucket."),
     ),
     when="--by cause",
-    reads=(*DEVICE_KINDS, "collective_detail"),
-    may_read=("copy_detail", "processes"),
 )
 
 
@@ -118,8 +113,7 @@ def migrations(report: Report, by: str | None = None, **where: Unpack[Where]) ->
     """
     report = report.narrow(**where)
     require(report, TABLE if by is None else BY_CAUSE, "memcpy", "fault")
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of migrations", by, TABLE.groupings)
+    check_grouping(TABLE, by)
     moved = moves(report).join(pages(report).again, on="event_id", how="left", maintain_order="left")
     moved = moved.with_columns(pl.col("again_bytes").fill_null(0))
     return _by_address(report, moved) if by is None else _by_cause(moved)

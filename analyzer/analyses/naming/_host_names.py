@@ -29,9 +29,6 @@ _ENOUGH: Final = 0.5
 _TIMES: Final = 3
 _LONGER_NS: Final = 50_000
 
-#: What of the report itself is read where there is a trace.
-MAY_READ: Final = ("kernel_config", "copy_detail")
-
 #: The bucket of what is named, and the column that says how sure that is.
 _BUCKET: Final = "host"
 ALIGNED: Final = Column(
@@ -45,9 +42,6 @@ _LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 
 #: A time between two launches, its name, and the times in the trace that name it.
 _PART: Final = ("start", "end", "name", "there", "until")
-
-#: What a trace is read for.
-_READS: Final = ("kernel", "graph", "memcpy", "memset", "api", "range", "op", "python")
 
 
 class HostNames(NamedTuple):
@@ -86,20 +80,20 @@ def host_names(report: Report) -> HostNames:
     from kanalyze.analyses.naming._same_launches import align, recurring  # noqa: PLC0415 - for captures only
 
     try:
-        other.read_ahead((*_READS, *MAY_READ))
         found = align(report, other)
+        if found is None:
+            return _NOTHING
+        if found.share >= _ENOUGH:
+            parts, share = {pair.left: _of_thread(other, pair) for pair in found.threads}, found.share
+        else:
+            stretches = {pair.left: recurring(pair) for pair in found.threads}
+            share = sum(int(known.sum()) for known in stretches.values()) / max(found.calls, 1)
+            if share < _ENOUGH:
+                return _NOTHING._replace(share=max(found.share, share))
+            parts = {pair.left: _of_steps(other, pair, stretches[pair.left]) for pair in found.threads}
     except (ClosedReportError, DamagedReportError):
         return _NOTHING
-    if found is None:
-        return _NOTHING
-    if found.share >= _ENOUGH:
-        return _named(report, found, {pair.left: _of_thread(other, pair) for pair in found.threads}, found.share)
-    stretches = {pair.left: recurring(pair) for pair in found.threads}
-    share = sum(int(known.sum()) for known in stretches.values()) / max(found.calls, 1)
-    if share < _ENOUGH:
-        return _NOTHING._replace(share=max(found.share, share))
-    parts = {pair.left: _of_steps(other, pair, stretches[pair.left]) for pair in found.threads}
-    return _named(report, found, parts, share)._replace(recurring=True)
+    return _named(report, found, parts, share)._replace(recurring=found.share < _ENOUGH)
 
 
 def _named(report: Report, found: Alignment, parts: dict[ThreadKey, pl.DataFrame], share: float) -> HostNames:

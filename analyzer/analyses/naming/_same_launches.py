@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._launching_call import launch_rows
+from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import beside, rows_at
+from kanalyze.columns.lookup import rows_at
 from kanalyze.decoder.same_name import normalised
 
 if TYPE_CHECKING:
@@ -157,7 +155,7 @@ def _launch_calls(report: Report) -> pl.DataFrame:
 
     Calls that launch nothing are left out, and those that the report does not give a thread.
     """
-    work = operations(report).select("row").with_columns(_tokens(report), call=launch_rows(report))
+    work = operations(report, "call_row").select(_tokens(report), call="call_row")
     sums = work.drop_nulls("call").group_by("call").agg(pl.col("token").sum()).sort("call")
     made = rows_at(report.kind("api").select(*THREAD, "name", "start_ns", "dur_ns"), sums.get_column("call"))
     graph = pl.col("name").cast(pl.String).str.contains(_GRAPH, literal=True).fill_null(value=False)
@@ -168,17 +166,13 @@ def _launch_calls(report: Report) -> pl.DataFrame:
 
 def _tokens(report: Report) -> pl.Series:
     """A number for each of the :func:`operations`: of a kernel by name and launch shape, of a copy by way and size."""
-    work = operations(report).select("row", "event_id", "kind", "name", "detail")
+    work = operations(report, *SHAPE, "size_bytes")
     names = work.get_column("name").unique().drop_nulls()
     texts = pl.Series("text", [normalised(name) for name in names.cast(pl.String)], dtype=pl.String)
-    known = pl.DataFrame([names, texts])
-    kernels = work.filter(pl.col("kind") == "kernel").join(known, on="name", how="left", maintain_order="left")
-    kernels = beside(kernels, report.kernel_config, *SHAPE).select("row", token=_number("text", *SHAPE))
-    moved = pl.col("kind").cast(pl.String).is_in(["memcpy", "memset"])
-    copies = beside(work.filter(moved), report.copy_detail, "size_bytes")
-    copies = copies.select("row", token=_number("kind", "detail", "size_bytes"))
-    rest = work.filter((pl.col("kind") != "kernel") & ~moved).select("row", token=pl.lit(0, dtype=pl.UInt64))
-    return pl.concat([kernels, copies, rest]).sort("row").get_column("token")
+    work = work.join(pl.DataFrame([names, texts]), on="name", how="left", maintain_order="left")
+    moved = pl.when(pl.col("kind").is_in(["memcpy", "memset"])).then(_number("kind", "detail", "size_bytes"))
+    token = pl.when(pl.col("kind") == "kernel").then(_number("text", *SHAPE)).otherwise(moved)
+    return work.select(token=token.fill_null(0)).to_series()
 
 
 def _number(*columns: str) -> pl.Expr:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import RESOURCES, SHAPE, SHAPE_COLUMNS, kernel_shapes, shape_numbers
-from kanalyze.analyses.device._operations import used_devices
+from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS, kernel_shapes
+from kanalyze.analyses.device._operations import RESOURCES, SHAPE, launch_shapes, used_devices
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.requirements import require_kernels
+from kanalyze.analyses.shared.requirements import check_grouping, require_kernels
 from kanalyze.capabilities import REGISTER_UNIT, SUB_PARTITIONS, capabilities
-from kanalyze.errors import UnknownNameError
 from kanalyze.exact import part, product, wide
-from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
+from kanalyze.model import KERNEL_CONFIG
 from kanalyze.schema import Column, Table
+from kanalyze.tools import NAMES
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -261,10 +261,9 @@ TABLE: Final = Table(
     ),
     purpose="warps that fit, what limits them, waves, tail",
     telling=("count", "exclusive_ns", "occupancy_share", "limiter", "waves", "tail_share"),
-    tools=("nsys", "torch", "ncu"),
+    tools=NAMES,
     equals="ncu launch__occupancy_limit_*, sm__maximum_warps_per_active_cycle_pct, launch__waves_per_multiprocessor",
     groupings=("kernel", "device"),
-    reads=(*DEVICE_KINDS, "kernel_config", "collective_detail", "devices"),
 )
 
 _SUMS: Final = (
@@ -327,8 +326,7 @@ def occupancy(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
     """
     report = report.narrow(**where)
     require_kernels(report, TABLE)
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of occupancy", by, TABLE.groupings)
+    check_grouping(TABLE, by)
     if by is None:
         return TABLE.select(launch_occupancy(report))
     keys, table = (["name", "device"], BY_KERNEL) if by == "kernel" else (["device"], BY_DEVICE)
@@ -353,12 +351,11 @@ def launch_occupancy(report: Report) -> pl.DataFrame:
 
 def every_shape_known(report: Report) -> bool:
     """Whether the occupancy of every recorded launch shape is known on every GPU that is used, whichever ran where."""
-    shapes, numbers = shape_numbers(report)
-    if not numbers.get_column("event_id").equals(report.kind("kernel").get_column("event_id")):
+    if not report.kernel_config.get_column("event_id").equals(report.kind("kernel").get_column("event_id")):
         return False
     used = used_devices(report).select("device").unique().join(sm_limits(report), on="device", how="left")
     threads = product(*(pl.col(f"block_{axis}") for axis in "xyz"))
-    launches = shapes.with_columns(threads.alias("threads")).join(used, how="cross")
+    launches = launch_shapes(report).with_columns(threads.alias("threads")).join(used, how="cross")
     return _without_impossible(with_occupancy(launches)).get_column("unknown").null_count() == launches.height
 
 

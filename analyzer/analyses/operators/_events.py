@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.thread_lanes import THREAD, laned
 from kanalyze.analyses.shared.thread_nesting import nested
-from kanalyze.columns.lookup import beside, first_rows, gathered, telling
+from kanalyze.columns.lookup import beside, gathered, positions, telling
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class HostTree(NamedTuple):
 
     def row_of(self, event_ids: pl.Series) -> pl.Series:
         """The rows that events are counted as; null for ids of no host event."""
-        return gathered(self.places, first_rows(self.ids, event_ids))
+        return gathered(self.places, positions(self.ids, event_ids))
 
     def of_kinds(self, *kinds: str) -> pl.Series:
         """A mask of the rows of these `kinds`."""
@@ -98,7 +98,7 @@ def tree_of(events: pl.DataFrame) -> HostTree:
     They have the columns of `rows` except parent, stop, self_ns and last_id; further columns are kept.
     """
     threads = _threads(events)
-    events = events.hstack(_nested(events, threads).get_columns())
+    events = events.hstack(_nested(events).get_columns())
     parent = pl.col("parent") == pl.int_range(pl.len(), dtype=pl.Int64) - 1
     alone = parent & (pl.col("stop") == pl.col("stop").shift(1))
     kept = ~events.select((alone & (pl.col("name") == pl.col("name").shift(1))).fill_null(value=False)).to_series()
@@ -118,12 +118,12 @@ def _threads(events: pl.DataFrame) -> pl.DataFrame:
     return events.select(pl.col(THREAD).gather(begin)).with_columns(count.alias("count"), begin.alias("begin"))
 
 
-def _nested(events: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
-    start, end = events.get_column("start"), events.get_column("end")
-    found = [nested(start.clear(), end.clear())]
-    for begin, count in threads.select("begin", "count").iter_rows():
-        tree = nested(start.slice(begin, count), end.slice(begin, count))
+def _nested(events: pl.DataFrame) -> pl.DataFrame:
+    begin, found = 0, [nested(*events.clear().select("start", "end"))]
+    for _, own in laned(events.select(*THREAD, "start", "end")):
+        tree = nested(own.get_column("start"), own.get_column("end"))
         found.append(tree.with_columns(pl.col("parent", "stop") + begin))
+        begin += own.height
     return pl.concat(found)
 
 
@@ -251,7 +251,7 @@ def mistaken(report: Report) -> pl.DataFrame:
     calls = report.kind("api").filter(free)
     calls = calls.select("event_id", "process_id", "correlation_id", call_start="start_ns")
     ids = report.table("op_detail").select("external_id", op_id="event_id").filter(pl.col("external_id") > 0)
-    ids = ids.filter(first_rows(calls.get_column("correlation_id"), ids.get_column("external_id")).is_not_null())
+    ids = ids.filter(positions(calls.get_column("correlation_id"), ids.get_column("external_id")).is_not_null())
     ids = telling(ids, ["external_id"])
     pairs = calls.join(ids, left_on="correlation_id", right_on="external_id")
     ops = pl.concat([report.kind(kind) for kind in ("range", "op")])
@@ -292,7 +292,7 @@ def _calls(report: Report) -> pl.DataFrame:
     """CUDA calls and overhead: calls in an operator on its thread, all others on the home thread of their process."""
     threads = pl.concat([report.kind(kind).select("event_id", "thread_id") for kind in ("range", "op")])
     makers = call_makers(report).get_column("maker_id")
-    at = first_rows(threads.get_column("event_id"), makers)
+    at = positions(threads.get_column("event_id"), makers)
     made_on = gathered(threads.get_column("thread_id"), at).alias("made_on")
     made = _part(report, "api").with_columns(made_on).filter(makers.is_not_null())
     made = beside(made, _calls_on_other_threads(report), "moved_to")

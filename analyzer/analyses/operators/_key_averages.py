@@ -95,24 +95,17 @@ def _set() -> pl.Expr:
 
 def _annotations(report: Report) -> pl.DataFrame:
     """The annotations on each stream."""
-    spans, window = device_annotations(report), report.scope.window
+    spans = device_annotations(report)
     if report.scope.device is not None:
         spans = spans.filter(pl.col("device") == report.scope.device)
-    if window is not None and window.start_ns is not None:
-        spans = spans.filter(pl.col("end") > window.start_ns)
-    if window is not None and window.end_ns is not None:
-        spans = spans.filter(pl.col("start") < window.end_ns)
-    named = spans.with_columns(pl.col("name").cast(pl.String), dur_ns=pl.col("end") - pl.col("start"))
+    named = intervals.overlapping(spans, report.scope.sides)
+    named = named.with_columns(pl.col("name").cast(pl.String), dur_ns=pl.col("end") - pl.col("start"))
     return _on_device(named, annotation=True)
 
 
 def _memory(report: Report) -> pl.DataFrame:
     """Allocations without an enclosing host event on any thread, and failed ones."""
-    every, window = allocations(report), report.scope.window
-    if window is not None and window.start_ns is not None:
-        every = every.filter(pl.col("at") >= window.start_ns)
-    if window is not None and window.end_ns is not None:
-        every = every.filter(pl.col("at") < window.end_ns)
+    every = intervals.overlapping(allocations(report), report.scope.sides, "at", "at")
     host = intervals.union(operator_tree(report).rows.select("start", end=pl.col("end") + 1))
     at = every.get_column("at")
     outside = (intervals.overlap(at, at + 1, host) == 0) & ~every.get_column("failed")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations, operations, recorded
-from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import exclusive_operations, facts_of, operations
 from kanalyze.analyses.operators._events import (
     FRAMEWORK_KINDS,
     annotation_events,
@@ -84,13 +84,9 @@ def device_annotations(report: Report) -> pl.DataFrame:
 
     An operation belongs to the annotation on top of the stack of the launching thread at the time of the call.
     """
-    work = operations(report)
-    streams = recorded(report, "stream")
-    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start").rename({"call_start": "at"})
-    made = _top_annotation(annotation_events(report), calls.with_columns(work.get_column("process_id")))
-    known = (
-        work.select("device", "start", "end").with_columns(made, streams.get_column("stream")).drop_nulls("event_id")
-    )
+    work = operations(report, "thread_id", "call_start", "stream").rename({"call_start": "at"})
+    made = _top_annotation(annotation_events(report), work)
+    known = work.select("device", "start", "end", "stream", made).drop_nulls("event_id")
     spans = known.group_by("event_id", "device", "stream").agg(pl.col("start").min(), pl.col("end").max())
     names = annotation_events(report).select("event_id", "name")
     found = spans.join(names, on="event_id").select("name", "start", "end", "device")
@@ -187,18 +183,17 @@ def makers(report: Report) -> pl.Series:
     rest = work.filter(found.is_null()).get_column("row")
     if rest.is_empty() or "api" not in report.kinds:
         return found
-    calls = calls_of(report, rest, "thread_id", "call_start").rename({"call_start": "at"})
-    around = calls.with_columns(work.get_column("process_id").gather(rest))
+    around = facts_of(report, rest, *THREAD, "call_start").rename({"call_start": "at"})
     return found.scatter(rest, tree.innermost(around, tree.of_kinds(*FRAMEWORK_KINDS)))
 
 
 @once_per_process
 def _named_makers(report: Report) -> pl.Series:
     """Id of the operator that the trace names for each row of `operations`, or for its call; else null."""
-    named = recorded(report, "parent_id").get_column("parent_id")
+    named = operations(report, "parent_id").get_column("parent_id")
     if not named.has_nulls() or "api" not in report.kinds:
         return named
-    calls = calls_of(report, operations(report).get_column("row"), "call_id")
+    calls = operations(report, "call_id").select("call_id")
     made_by = calls.join(call_makers(report), left_on="call_id", right_on="event_id", how="left", maintain_order="left")
     return named.zip_with(named.is_not_null(), made_by.get_column("maker_id"))
 
@@ -244,7 +239,7 @@ _DURATION: Final = pl.col("end") - pl.col("start")
 def host_work(report: Report) -> pl.DataFrame:
     """The rows of the host tree that overlap the window, unclipped, with row and dur_ns."""
     rows = host_tree(report).rows.with_columns(row=pl.int_range(pl.len(), dtype=pl.Int64), dur_ns=_DURATION)
-    return rows if report.scope.window is None else rows.filter(in_window(report))
+    return intervals.overlapping(rows, report.scope.sides)
 
 
 @once_per_report
@@ -261,17 +256,7 @@ def operator_work(report: Report) -> pl.DataFrame:
         nothing = [pl.lit(0, dtype=pl.Int64).alias(name) for name in ("self_ns", "self_device_ns", "device_ns")]
         free = with_memory_taken(report, later.select(*columns, *nothing), None)
         own = pl.concat([own, free.with_columns(_DURATION.alias("dur_ns"))])
-    return own if report.scope.window is None else own.filter(in_window(report))
-
-
-def in_window(report: Report) -> pl.Expr:
-    """Whether a row (start, end) overlaps the window; without duration, whether it lies inside."""
-    window, here = report.scope.window, pl.lit(value=True)
-    if window is not None and window.start_ns is not None:
-        here = (pl.col("end") > window.start_ns) | (pl.col("start") == window.start_ns)
-    if window is not None and window.end_ns is not None:
-        here = here & (pl.col("start") < window.end_ns)
-    return here
+    return intervals.overlapping(own, report.scope.sides)
 
 
 @once_per_report

@@ -15,6 +15,7 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import gathered
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
+from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -54,8 +55,7 @@ TABLE: Final = Table(
     ),
     purpose="which operator launched which kernel",
     telling=("name", "count", "total_ns", "share", "path"),
-    tools=("torch",),
-    reads=(*DEVICE_KINDS, "api", "range", "op", "python", "overhead", "op_detail", "collective_detail"),
+    tools=recorders("op"),
 )
 
 _KEYS: Final = ("name", "path", "kernel", "kind", "forward", "forward_path")

@@ -10,10 +10,11 @@ from kanalyze.analyses.operators._groups import by_module, by_operator, by_phase
 from kanalyze.analyses.operators._key_averages import SIDES, torch_rows
 from kanalyze.analyses.operators._phases import PHASE, PHASES
 from kanalyze.analyses.operators._work import MEMORY, OPERATOR_KINDS, operator_work
-from kanalyze.analyses.shared.requirements import prefetch, require
+from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
+from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -73,23 +74,10 @@ TABLE: Final = Table(
     (_NAME, *_TORCH, _EXCLUSIVE, _KIND, *_MORE, *_MEMORY),
     purpose="operators by host and GPU time, as in torch",
     telling=("count", "self_cpu_ns", "self_device_ns", "device_ns"),
-    tools=("torch",),
+    tools=recorders("op"),
     equals=f"{_KEY_AVERAGES}, for operators and annotations; with --as-torch all its rows",
     groupings=("shape", "module", "phase", "stack"),
     options=("as_torch",),
-    reads=(
-        *DEVICE_KINDS,
-        "api",
-        "sync",
-        "range",
-        "op",
-        "python",
-        "overhead",
-        "memory",
-        "memory_detail",
-        "op_detail",
-        "collective_detail",
-    ),
 )
 
 BY_SHAPE: Final = Table(
@@ -174,7 +162,6 @@ AS_TORCH: Final = Table(
     ),
     equals=f"{_KEY_AVERAGES}, every row",
     when="--as-torch",
-    reads=(*TABLE.reads, "copy_detail"),
 )
 
 _FORMS: Final = {
@@ -214,7 +201,6 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
         raise UnknownNameError.of("grouping of ops", by, () if as_torch else TABLE.groupings)
     if by in ("stack", "module"):
         require(report, f"{TABLE.name} by {by}", "python")
-    prefetch(report, AS_TORCH if as_torch else TABLE)
     host_ns = operator_work(report).get_column("self_ns").sum()
     if as_torch:
         return _as_torch(_without_memory(report, torch_rows(report)))

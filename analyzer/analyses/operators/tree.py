@@ -17,6 +17,7 @@ from kanalyze.columns.lookup import gathered
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
+from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -74,8 +75,7 @@ def _typed(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _in_window(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds count (1 for rows that overlap the window), host_ns and self_host_ns (clipped to the window)."""
-    window = report.scope.window
-    low, high = (None, None) if window is None else (window.start_ns, window.end_ns)
+    low, high = report.scope.sides
     begun = pl.lit(value=True) if high is None else pl.col("start") < high
     going_on = pl.lit(value=True) if low is None else (pl.col("end") > low) | (pl.col("start") == low)
     cut = rows.with_columns(
@@ -147,9 +147,8 @@ TABLE: Final = Table(
     ),
     purpose="the call tree, from annotations to kernels",
     telling=("node", "parent", "depth", "kind", "count", "device_ns", "host_ns"),
-    tools=("torch",),
+    tools=recorders("op"),
     groupings=("device", "host"),
-    reads=(*DEVICE_KINDS, "api", "range", "op", "python", "overhead", "op_detail", "collective_detail"),
 )
 
 #: Nodes below this share of the time are omitted by default.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.device._operations import device_operations, with_facts
 from kanalyze.exact import rate
 
 if TYPE_CHECKING:
@@ -39,16 +39,15 @@ class CopyPoints:
 
 def copy_points(report: Report) -> CopyPoints | None:
     """The copies in scope whose size is known; None without a large one, which alone shows what a link can do."""
-    detail = report.copy_detail.select(
-        "event_id", "size_bytes", pl.col("direction", "source_memory", "target_memory").cast(pl.String)
-    )
+    named = ("direction", "source_memory", "target_memory")
     work = device_operations(report).filter(pl.col("kind") == "memcpy")
-    copies = work.join(detail, on="event_id").filter((pl.col("size_bytes") > 0) & (pl.col("dur_ns") > 0))
+    copies = with_facts(report, work, "size_bytes", *named).with_columns(pl.col(named).cast(pl.String))
+    copies = copies.filter((pl.col("size_bytes") > 0) & (pl.col("dur_ns") > 0))
     large = copies.filter(pl.col("size_bytes") >= LARGE_BYTES)
     if large.is_empty():
         return None
     fastest = large.with_columns(bandwidth_bytes_per_s=rate(pl.col("size_bytes"), pl.col("dur_ns")))
-    keys = ["direction", "source_memory", "target_memory", "size_bytes"]
+    keys = [*named, "size_bytes"]
     sums = copies.group_by(keys).agg(count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum())
     told = sums.with_columns(bandwidth_bytes_per_s=rate(pl.col("size_bytes") * pl.col("count"), pl.col("total_ns")))
     points = told.sort("total_ns", *keys, descending=[True, *[False] * 4]).head(_POINTS)

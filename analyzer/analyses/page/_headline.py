@@ -1,25 +1,33 @@
-"""The headline of a page: the devices with their windows, and one or two sentences that answer first."""
+"""What all pages of time begin with: their tables, the devices with their windows, and the sentences that answer."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings._doubts import unused_launches
-from kanalyze.analyses.idle import ledger
-from kanalyze.analyses.idle._idle_sums import idle_sums
+from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.launches._steady_window import steady_parts
 from kanalyze.analyses.shared.buckets import MEANINGS
+from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.recording import again
 from kanalyze.schema import Column, Table
+from kanalyze.tools import again
 from kanalyze.units import instant, percent, plural, time
 
 if TYPE_CHECKING:
-    from kanalyze.report import Report
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias
+
+    from kanalyze.report import Meta, Report
+
+    Maker: TypeAlias = Callable[[Report], pl.DataFrame]
 
 WINDOWS: Final = Table(
     "windows",
@@ -41,10 +49,6 @@ WINDOWS: Final = Table(
     ),
 )
 
-#: Key of unrecorded context creation, a part of the bucket `host` that the headline names on its own.
-_CONTEXTS: Final = "contexts"
-_MEANINGS: Final = {**MEANINGS, _CONTEXTS: "making contexts outside recorded calls"}
-
 #: Wording for busy time without a compute kernel, by bucket, and the least share of the window to be mentioned.
 _ONLY: Final = {"memcpy": "copying", "communication": "communicating", "memset": "setting memory"}
 _NOTABLE: Final = 0.1
@@ -59,10 +63,9 @@ def process_count(report: Report) -> int:
     return int(ran) or report.processes.height
 
 
-def windows_of(report: Report, rows: pl.DataFrame | None) -> pl.DataFrame:
-    """The devices and their windows, :data:`WINDOWS`, from the table `ledger`."""
-    rows = ledger.TABLE.empty() if rows is None else rows
-    busy = rows.filter(pl.col("bucket").is_in(BUSY_BUCKETS)).group_by("device").agg(busy_ns=pl.col("ns").sum())
+def windows_of(report: Report) -> pl.DataFrame:
+    """The devices and their windows, :data:`WINDOWS`."""
+    busy = exclusive_operations(report).group_by("device").agg(busy_ns=pl.col("exclusive_ns").sum())
     spans = windows(report).rename({"start": "start_ns", "end": "end_ns"})
     joined = spans.join(busy, on="device", how="left").join(report.devices, on="device", how="left")
     lengths = joined.with_columns(
@@ -76,7 +79,7 @@ def page_answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFr
     if "ledger" not in tables or spans.is_empty():
         lost = unused_launches(report).filter(~pl.col("captured")).height
         if lost:
-            return _without_device(lost, report.meta.tool)
+            return _without_device(lost, report.meta)
     if "ledger" not in tables:
         calls = report.kind("api").height
         what = f"nothing that ran on a GPU ({plural(calls, 'CUDA call')})" if calls else "no CUDA activity"
@@ -85,41 +88,35 @@ def page_answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFr
         calls = report.kind("api").height
         return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
     many, process = spans.height > 1, report.scope.process
-    idle, beside = _idle(report, tables["ledger"]), _busy_without_kernels(tables["ledger"])
+    idle = _by_bucket(tables["ledger"], ~pl.col("bucket").is_in(BUSY_BUCKETS))
+    beside = _by_bucket(tables["ledger"], pl.col("bucket").is_in([*_ONLY]))
     sentences = [
         _device_answer(row, idle.get(row["device"], {}), beside.get(row["device"], {}), many=many, process=process)
+        + _contexts_answer(report, row, idle.get(row["device"], {}))
         + _steady_answer(report, row)
         for row in spans.iter_rows(named=True)
     ]
     return " ".join(sentences)
 
 
-def _idle(report: Report, rows: pl.DataFrame) -> dict[int, dict[str, int]]:
-    """Idle time by device and bucket (ns), unrecorded context creation as a key of its own."""
-    sums = rows.filter(~pl.col("bucket").is_in(BUSY_BUCKETS)).group_by("device", "bucket").agg(pl.col("ns").sum())
+def _by_bucket(rows: pl.DataFrame, these: pl.Expr) -> dict[int, dict[str, int]]:
+    """Time of the buckets selected by `these`, by device (ns)."""
     found: dict[int, dict[str, int]] = {}
-    for device, bucket, ns in sums.iter_rows():
+    for device, bucket, ns in rows.filter(these).group_by("device", "bucket").agg(pl.col("ns").sum()).iter_rows():
         found.setdefault(device, {})[bucket] = ns
-    for device, idle in idle_sums(report).items():
-        if idle.unrecorded_ns:
-            found[device]["host"] -= idle.unrecorded_ns
-            found[device][_CONTEXTS] = idle.unrecorded_ns
     return found
 
 
-def _without_device(launches: int, tool: str) -> str:
+def _without_device(launches: int, meta: Meta) -> str:
     made = f"{plural(launches, 'launch')} {'was' if launches == 1 else 'were'} made"
     missing = "what the GPU did is missing here, or every launch failed, so there is no GPU time to account for"
-    return f"{made}, but no device activity was recorded: {missing}. {again(DEVICE_KINDS, tool)}"
-
-
-def _busy_without_kernels(rows: pl.DataFrame) -> dict[int, dict[str, int]]:
-    """Busy time without a compute kernel, by device and bucket (ns)."""
-    sums = rows.filter(pl.col("bucket").is_in([*_ONLY])).group_by("device", "bucket").agg(pl.col("ns").sum())
-    found: dict[int, dict[str, int]] = {}
-    for device, bucket, ns in sums.iter_rows():
-        found.setdefault(device, {})[bucket] = ns
-    return found
+    if not meta.recorder.one_trace:
+        remedy = again(DEVICE_KINDS, meta.tool)
+    elif meta.wsl:
+        remedy = "In WSL2, nsys records the GPU's work only if driver and nsys support that: update both, or use Linux."
+    else:  # it records calls and the GPU's work together
+        remedy = "The CUDA trace was on: see whether the program's calls failed, and whether nsys supports the driver."
+    return f"{made}, but no device activity was recorded: {missing}. {remedy}"
 
 
 def _device_answer(
@@ -137,8 +134,17 @@ def _device_answer(
     if not ns:
         return f"{text}."
     reason = max(ns, key=lambda bucket: (ns[bucket], bucket))
-    most = "at most " if reason == _CONTEXTS else ""
-    return f"{text}; the largest part of the rest went to {_MEANINGS[reason]} ({most}{percent(ns[reason] / window)})."
+    return f"{text}; the largest part of the rest went to {MEANINGS[reason]} ({percent(ns[reason] / window)})."
+
+
+def _contexts_answer(report: Report, row: dict[str, int], ns: dict[str, int]) -> str:
+    """Headline sentence on contexts made outside of recorded calls, where most of the program's own time is theirs."""
+    times = host_time(report).get(row["device"])
+    making = intervals.length(times.unrecorded) if times is not None else 0
+    if not making or max(ns, key=lambda bucket: (ns[bucket], bucket)) != "host" or 2 * making < ns["host"]:
+        return ""
+    share = percent(making / max(row["window_ns"], 1))
+    return f" At most {share} went to making contexts outside recorded calls."
 
 
 def _steady_answer(report: Report, row: dict[str, int]) -> str:
@@ -148,3 +154,18 @@ def _steady_answer(report: Report, row: dict[str, int]) -> str:
         return ""
     start, end = (instant(at, report.zero_ns) for at in (steady.start, steady.end))
     return f" Without one-time costs, from {start} to {end}, it was busy {percent(steady.busy_ns / steady.ns)}."
+
+
+def made(report: Report, makers: Mapping[str, Maker]) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+    """The tables that `makers` make of a report by name, and the reason why for each that it cannot give."""
+
+    def table_or_reason(report: Report, make: Maker) -> pl.DataFrame | str:
+        try:
+            return make(report)
+        except CannotTellError as reason:
+            return str(reason)
+
+    found = side_by_side(report, [partial(table_or_reason, make=make) for make in makers.values()])
+    told = dict(zip(makers, found, strict=True))
+    tables = {name: table for name, table in told.items() if not isinstance(table, str)}
+    return tables, {name: reason for name, reason in told.items() if isinstance(reason, str)}

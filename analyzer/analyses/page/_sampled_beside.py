@@ -36,7 +36,7 @@ def sampled_beside(report: Report, view: Report) -> str:
         if other is not None:
             return f"{_most_waited_for(_steady(other), 'In a run with samples')}{sampling_cost(report, other)}"
         return _most_waited_for(view, "By samples").strip() if own_samples(report) else ""
-    except KanalyzeError:  # which a table of that run says
+    except KanalyzeError:  # which is noted
         return ""
 
 

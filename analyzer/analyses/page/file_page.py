@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.critical._path import path
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.idle._waiting_tree import waiting_trees
@@ -16,10 +17,9 @@ from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.page._copy_points import CopyPoints, copy_points
 from kanalyze.analyses.page._measured import Measured, measured
-from kanalyze.analyses.page._reading_plan import read_first
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
 from kanalyze.analyses.page.joint_page import overviews_together
-from kanalyze.analyses.page.overview_page import READS, Overview, overview
+from kanalyze.analyses.page.overview_page import Overview, overview
 from kanalyze.analyses.page.time_page import TABLES, tables_of
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.analyses.timeline._tracks import timeline
@@ -93,7 +93,6 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
         return [_counted(report.narrow(**where)) for report in reports]
     if len(reports) == 1:
         report = reports[0].narrow(**where)
-        read_first(report, READS)  # a large report is known as such by then
         return [_timed(report, report, [], most)]
     found = together("timeline", reports, where)
     pages = overviews_together(*reports, **where)
@@ -159,7 +158,7 @@ def _waits(report: Report) -> dict[str, pl.DataFrame]:
         return found
     try:
         return {f"GPU {device}, samples": rows for device, rows in waiting_trees(other, _TREE_SHARE).items()}
-    except KanalyzeError:  # which a table of that run says
+    except KanalyzeError:  # which is noted
         return {}
 
 
@@ -178,12 +177,8 @@ def _iterations(report: Report) -> pl.DataFrame:
         found = iteration_ledgers(report)
     except CannotTellError:
         return pl.DataFrame()
-    window = report.scope.window
-    if window is not None and not found.is_empty():
-        end = pl.col("start_ns") + pl.col("dur_ns")
-        low, high = window.start_ns, window.end_ns
-        found = found if low is None else found.filter(end > low)
-        found = found if high is None else found.filter(pl.col("start_ns") < high)
+    if not found.is_empty():
+        found = intervals.overlapping(found, report.scope.sides, "start_ns", pl.col("start_ns") + pl.col("dur_ns"))
     if found.is_empty():
         return found
     keys = ("process_id", "name")

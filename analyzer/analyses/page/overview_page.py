@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.communication._partners import WAITING
+from kanalyze.analyses.communication._partners import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
+from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings._replays import MOST_REPLAYED, with_replays
-from kanalyze.analyses.findings.findings import TABLE as FINDINGS
 from kanalyze.analyses.findings.findings import ranked_with_samples
-from kanalyze.analyses.findings.health import TABLE as HEALTH
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
-from kanalyze.analyses.idle._idle_sums import want_names
-from kanalyze.analyses.idle._window_ledgers import keep_attributed
-from kanalyze.analyses.idle.culprits import TABLE as CULPRITS
 from kanalyze.analyses.idle.culprits import culprits
-from kanalyze.analyses.idle.ledger import TABLE as LEDGER
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.iterations._parts_of_step import parts_of_step
+from kanalyze.analyses.iterations._parts_of_step import inner_parts, parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, spread_of
-from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS
-from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases
+from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded_of
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
-from kanalyze.analyses.launches.hot_kernels import TABLE as HOT_KERNELS
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
-from kanalyze.analyses.page._headline import page_answer, process_count, windows_of
-from kanalyze.analyses.page._path_answer import path_answer
-from kanalyze.analyses.page._reading_plan import forget_iterations, read_first, reads_of
+from kanalyze.analyses.page._headline import made, page_answer, process_count, windows_of
 from kanalyze.analyses.page._sampled_beside import sampled_beside
-from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.analyses.shared.workers import many_events, side_by_side
-from kanalyze.errors import CannotTellError
-from kanalyze.units import percent, time
+from kanalyze.units import percent, plural, time
 from kanalyze.window import WORDS, with_article
 from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.analyses.page._headline import Maker
+    from kanalyze.analyses.page.time_page import Summary
     from kanalyze.report import Meta, Report
     from kanalyze.window import Scope, Window
-
-#: What the page is computed from, whatever it is of; the critical path needs nothing else.
-READS: Final = reads_of((LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS), "devices", "processes")
 
 #: What the GPU does in an iteration, or waits for, by bucket.
 _DOES: Final = {
@@ -71,7 +58,8 @@ _WAITS: Final = {
     "unknown": "for what the report does not show",
 }
 
-#: A bucket is told in the answer from this share of an iteration on; at most so many of each kind.
+#: A bucket, or cause on the path, is told from this share of an iteration on; at most so many of each kind. The path is
+#: not told where its busy part and that of the ledger differ by less.
 _NOTABLE: Final = 0.1
 _TOLD: Final = 2
 
@@ -84,9 +72,6 @@ _COUNTS: Final = {"shared-gpu": 5.0}
 _WORTH_DOING: Final = 0.01
 _APART: Final = "loading"
 
-#: The average iteration of the ledger is the typical one up to this factor of the median.
-_ALIKE: Final = 1.25
-
 #: From so many devices on the page is of one of them.
 _SEVERAL: Final = 2
 
@@ -98,6 +83,28 @@ _START_UP: Final = 0.1
 
 #: What came before the steady part is start-up if at most this part of it is steady iterations of another loop.
 _OF_START: Final = 0.05
+
+#: Causes of time on the path in words.
+_CAUSES: Final = {
+    "kernel": "kernels",
+    "communication": "communication",
+    "transfer": "communication",
+    "memcpy": "copies",
+    "memset": "memsets",
+    "stream order": "the order of work on the GPU",
+    "graph order": "the order of work on the GPU",
+    "event wait": "the order of work on the GPU",
+    "launch latency": "launches",
+    "launch": "launches",
+    "return of a wait": "the return of blocking calls",
+    "call": "other CUDA calls",
+    "host": "the program's own code",
+    "unknown": "what the report does not show",
+}
+_PATH_WORK: Final = (*BUSY_BUCKETS, "transfer")
+
+#: Longer names of what has most of the host's time on the path are left out.
+_LONGEST_NAME: Final = 24
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -115,8 +122,8 @@ class Overview:
         windows: The devices and their windows.
         device: The GPU that ledger, findings and kernels are of; None without one.
         process_count: Processes with device operations.
-        tables: ledger, spread, culprits, hot_kernels, parts (of an iteration), critical_path, ops, phases and health,
-            where known.
+        tables: ledger, spread, culprits, hot_kernels, parts (of an iteration), inner (of these), critical_path, ops,
+            phases and health, where known.
         findings: The findings on that part without one-time costs, those with a cause first, what gains most first.
         cannot_tell: Reason by table, for missing tables.
         interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
@@ -191,28 +198,25 @@ def overview(
 
     `beside` gives further findings on its kernels.
     """
-    read_first(report, READS)
     steady = None if whole or report.scope.window is not None else known_steady_part(report)
     view = report if steady is None else report.narrow(window=steady.window)
-    want_names(view)
-    if steady is not None:
-        keep_attributed(view)  # for the spread of the iterations, and their parts
-    tables, reasons = _made(report, {"culprits": lambda: culprits(view), "ledger": lambda: ledger(view)})
-    spans = windows_of(view, tables.get("ledger"))
+    spans = windows_of(view)
     main = _main_device(spans, steady)
     of_device = view if spans.height < _SEVERAL else view.narrow(device=main)
-    more, further = _made(report, _makers(report, of_device, steady))
+    # the answer tells of every GPU where nothing repeats, and what GPUs of one job wait for is told of all of them
+    of_answer = view if steady is None or has_partners(view) else of_device
+    tables, reasons = made(of_answer, {"culprits": culprits})  # attributes with names, for all others
+    more, further = made(report, {"ledger": lambda _: ledger(of_answer)} | _makers(report, of_device, steady))
     tables, reasons = tables | more, reasons | further
-    if many_events(report):
-        forget_iterations(report)
-    found = ranked_with_samples(view) if "ledger" in tables and tables["ledger"].height else []
+    shown = view if steady is None else of_device
+    found = ranked_with_samples(shown) if "ledger" in tables and tables["ledger"].height else []
     usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
     times = _usual_times(tables["ledger"]) if "ledger" in tables else {}
     if beside is not None and main in times and "hot_kernels" in tables:
         told = {name for one in usual for name in one.names}
         usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
     findings = _worth_doing(view, usual, times, spans)
-    answer = page_answer(view, spans, tables) if steady is None else _answer(steady, tables, findings)
+    answer = page_answer(view, spans, tables) if steady is None else _answer(report, steady, tables, findings)
     sampled = sampled_beside(report, view) if "ledger" in tables else ""
     return Overview(
         meta=report.meta,
@@ -223,7 +227,7 @@ def overview(
         windows=spans,
         device=main,
         process_count=process_count(report),
-        tables=tables,
+        tables=with_late(tables, report),
         findings=findings,
         cannot_tell=reasons,
         interface=interface(report),
@@ -262,48 +266,33 @@ def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
     return int(spans.sort("busy_ns", "device", descending=[True, False]).item(0, "device"))
 
 
-def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Callable[[], pl.DataFrame]]:
+def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Maker]:
     """Functions that make the tables of the main device, and of the report."""
-    makers: dict[str, Callable[[], pl.DataFrame]] = {
-        "hot_kernels": lambda: hot_kernels(of_device),
-        "health": lambda: health(report),
+    makers: dict[str, Maker] = {
+        "hot_kernels": lambda _: hot_kernels(of_device),
+        "health": health,
     }
     if steady is not None:
-        makers["parts"] = lambda: parts_of_step(report, steady)
-        makers["phases"] = lambda: phases(report)
-        makers["spread"] = lambda: spread_of(report, steady)
+        makers["parts"] = lambda report: parts_of_step(report, steady)
+        makers["inner"] = lambda report: inner_parts(report, steady)
+        makers["phases"] = phases
+        makers["spread"] = lambda report: spread_of(report, steady)
         if device_operations(report).height + report.kind("api").height <= _MOST_ON_PATH:
             from kanalyze.analyses.critical.critical_path import critical_path  # noqa: PLC0415 - imports numpy
 
-            makers["critical_path"] = lambda: critical_path(report, window=steady.window)
+            makers["critical_path"] = lambda report: critical_path(report, window=steady.window)
     if "op" in report.kinds:
         from kanalyze.analyses.operators.ops import ops  # noqa: PLC0415 - reports of nsys have none
 
-        makers["ops"] = lambda: ops(of_device)
+        makers["ops"] = lambda _: ops(of_device)
     return makers
 
 
-def _made(
-    report: Report, makers: dict[str, Callable[[], pl.DataFrame]]
-) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
-    """The tables, and the reason why for each that the report cannot give."""
-
-    def made(_: Report, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | str:
-        try:
-            return make()
-        except CannotTellError as reason:
-            return str(reason)
-
-    found = side_by_side(report, [partial(made, make=make) for make in makers.values()])
-    told = dict(zip(makers, found, strict=True))
-    tables = {name: table for name, table in told.items() if not isinstance(table, str)}
-    return tables, {name: reason for name, reason in told.items() if isinstance(reason, str)}
-
-
-def _answer(steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
+def _answer(report: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
     """The answer in sentences: how long, what the GPU does in it, what is worth most, and what start-up took."""
     path = path_answer(steady.each, tables)
     sentences = [_length(steady), _shares(steady, tables), path, _first(steady, findings), _start_up(tables)]
+    sentences.append(_slice(report, steady))
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -313,13 +302,18 @@ def called(each: str) -> str:
 
 
 def _length(steady: SteadyPart) -> str:
-    lengths = steady.lengths.alias("ns").to_frame()
-    least, most = lengths.select(pl.col("ns").min(), most=pl.col("ns").max()).row(0)
+    """How long an iteration takes: the mean, which its ledger adds up to; beside it the median and the range."""
+    lengths = steady.lengths.sort()
+    mean, middle = (time(ns) for ns in (steady.ns / steady.number, median(lengths)))
     what = called(steady.each)
-    text = f"{what[0].upper()}{what[1:]} takes {time(median_of(lengths, 'ns'))}"
-    if lengths.height > 1:
-        text += f" (median of {lengths.height:,}; {time(least)} to {time(most)})"
-    return f"{text}."
+    if not steady.adjoining:
+        of = f"mean of {steady.number:,}; {what} itself takes {middle} in the median"
+        return f"From {what} to the next pass {mean} ({of})."
+    text = f"{what[0].upper()}{what[1:]} takes {mean}"
+    if steady.number == 1:
+        return f"{text}."
+    some = " in a row" if steady.number < steady.usual.height else ""
+    return f"{text} (mean of {steady.number:,}{some}; median {middle}, {time(lengths[0])} to {time(lengths[-1])})."
 
 
 def _shares(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> str:
@@ -335,21 +329,8 @@ def _shares(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> str:
     busy = [(bucket, share) for bucket, share in does if share >= _NOTABLE] or does[:1]
     told = ", ".join(f"{_DOES[bucket]} {percent(share)}" for bucket, share in busy[:_TOLD])
     idle = [f"{_WAITS[bucket]} in {percent(share)}" for bucket, share in waits if share >= _NOTABLE][:_TOLD]
-    of_it = _ledger_of(steady)
-    text = f"The GPU {told} of {of_it}" if told else f"The GPU does nothing in {of_it}"
+    text = f"The GPU {told} of it" if told else "The GPU does nothing in it"
     return f"{text} and waits {', '.join(idle)}." if idle else f"{text}."
-
-
-def _ledger_of(steady: SteadyPart) -> str:
-    """Owner of the shares: ``it``, the typical iteration, or those of the ledger where these take other times."""
-    average, median = steady.ns / steady.number, median_of(steady.lengths.alias("ns").to_frame(), "ns")
-    if median / _ALIKE <= average <= median * _ALIKE:
-        return "it"
-    if not steady.adjoining:
-        return f"the {time(average)} from one to the next"
-    if steady.number == len(steady.lengths):
-        return f"the average one ({time(average)})"
-    return f"{steady.number:,} of them in a row ({time(average)} on average)"
 
 
 def _first(steady: SteadyPart, findings: list[Finding]) -> str:
@@ -361,6 +342,15 @@ def _first(steady: SteadyPart, findings: list[Finding]) -> str:
         return f"First: {names} (saves {time(best.replayed_ns / steady.number)} by replay)."
     costliest = best.at_stake_ns == max(one.at_stake_ns for one in findings)
     return f"{'Costliest' if costliest else 'First'}: {names} ({time(best.at_stake_ns / steady.number)})."
+
+
+def _slice(report: Report, steady: SteadyPart) -> str:
+    """How much the report shows of a session that is far longer."""
+    first, last = report.whole.recorded
+    start, end = recorded_of(report, steady.process_id)
+    if end - start == last - first:
+        return ""
+    return f"The report shows {time(end - start)} of the {time(last - first)} of the session."
 
 
 def _start_up(tables: dict[str, pl.DataFrame]) -> str:
@@ -379,3 +369,50 @@ def _is_start(phases: pl.DataFrame) -> bool:
     before = phases.filter(pl.col("phase") == BEFORE)
     others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{OTHERS} ")).sum()
     return bool(before.select(others <= _OF_START * pl.col("ns").sum()).item())
+
+
+def path_answer(each: str, tables: dict[str, pl.DataFrame]) -> str:
+    """Sentence on what the end of an iteration waited for, where the ledger answers otherwise; else empty."""
+    path, ledger = tables.get("critical_path"), tables.get("ledger")
+    if path is None or ledger is None or path.is_empty() or ledger.is_empty():
+        return ""
+    work = pl.col("cause").is_in(_PATH_WORK)
+    on_path = float(path.select(pl.col("share").filter(work).sum()).item())
+    busy = ledger.select(pl.col("ns").filter(pl.col("bucket").is_in(BUSY_BUCKETS)).sum() / pl.col("ns").sum()).item()
+    if abs(on_path - float(busy)) < _NOTABLE:
+        return ""
+    words = pl.col("cause").cast(pl.String).replace_strict(_CAUSES, return_dtype=pl.String).alias("words")
+    sums = path.group_by(words).agg(pl.col("share").sum()).sort("share", "words", descending=[True, False])
+    told = [
+        f"{what} ({percent(share)}{_mostly(path) if what == _CAUSES['host'] else ''})"
+        for what, share in sums.head(_TOLD).iter_rows()
+        if share >= _NOTABLE
+    ]
+    what = with_article(each) if each in WORDS else f"each {each!r}"
+    return f"The end of {what} waited for {' and '.join(told)}." if told else ""
+
+
+def _mostly(path: pl.DataFrame) -> str:
+    """Name of most of the host's time on the path, if that is most of it and has a short name."""
+    name, ns, most = path.filter(pl.col("cause") == "host").select("mostly", "ns", "mostly_ns").row(0)
+    short = name is not None and len(name) <= _LONGEST_NAME and not name.startswith(("between ", "after ", "before "))
+    return f", most in {name}" if short and 2 * most >= ns else ""
+
+
+def repeated(runs: Sequence[Summary | Overview]) -> Summary | Overview:
+    """The page of the first of several runs, with the variation of all runs added to its headline."""
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    windows = [int(run.windows.get_column("window_ns").sum()) for run in runs]
+    busy = [int(run.windows.get_column("busy_ns").sum()) for run in runs]
+    told = f": their windows are {_spread(windows)}, and their busy times {_spread(busy)}."
+    if idle := windows.count(0):
+        told = f"; in {idle:,} of them nothing that a GPU did was recorded."
+    return replace(first, answer=f"{first.answer} This is the first of {plural(len(runs), 'run')}{told}")
+
+
+def _spread(values: Sequence[int]) -> str:
+    middle = median(values)
+    apart = f", {percent((max(values) - min(values)) / middle)} apart" if middle else ""
+    return f"{time(min(values))} to {time(max(values))} (median {time(middle)}{apart})"

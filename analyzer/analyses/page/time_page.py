@@ -4,31 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import polars as pl
 
 from kanalyze.analyses.device import copies
 from kanalyze.analyses.device._operations import device_operations
-from kanalyze.analyses.findings import findings, health
+from kanalyze.analyses.findings import health
 from kanalyze.analyses.findings._replays import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings.findings import ranked_with_samples
 from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation
-from kanalyze.analyses.idle._idle_sums import want_names
 from kanalyze.analyses.launches import graphs, hot_kernels
 from kanalyze.analyses.memory import memory, migration_totals
 from kanalyze.analyses.naming._host_names import told
 from kanalyze.analyses.occupancy import occupancy
 from kanalyze.analyses.operators import ops
-from kanalyze.analyses.page._headline import page_answer, windows_of
-from kanalyze.analyses.page._reading_plan import forget_threads, read_first, reads_of
+from kanalyze.analyses.page._headline import made, page_answer, windows_of
 from kanalyze.analyses.page._sampled_beside import sampled_beside
 from kanalyze.analyses.ranges import range_gpu, ranges, steps
-from kanalyze.analyses.shared.workers import many_events, side_by_side
 from kanalyze.analyses.streams import concurrency
-from kanalyze.errors import CannotTellError
 from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
@@ -36,6 +32,7 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.report import Meta, Report
+    from kanalyze.schema import Table
     from kanalyze.window import Scope
 
 
@@ -80,57 +77,27 @@ class Summary:
 #: Chunks of the utilisation chart, one character each.
 _CHUNKS: Final = 60
 
-#: The tables that every CUDA trace gives.
-_MAKERS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
-    "ledger": ledger.ledger,
-    "exposure": exposure.exposure,
-    "hot_kernels": hot_kernels.hot_kernels,
-    "copies": copies.copies,
-    "launch_summary": launch_summary.launch_summary,
-    "api": api.api,
-    "health": health.health,
-}
-
-#: The tables of optional traces.
-_MORE: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
-    "culprits": culprits.culprits,
-    "utilisation": partial(utilisation.utilisation, chunks=_CHUNKS),
-    "steps": steps.steps,
-    "ranges": partial(ranges.ranges, by=range_gpu.BY_NAME),
-    "range_gpu": partial(range_gpu.range_gpu, by=range_gpu.BY_NAME, graphs=True),
-    "occupancy": partial(occupancy.occupancy, by="kernel"),
-    "ops": ops.ops,
-    "graphs": graphs.graphs,
-    "migration_totals": migration_totals.migration_totals,
-    "memory": memory.memory,
-    "concurrency": concurrency.concurrency,
-}
-
-#: The declarations of all these tables, in the page's order.
-TABLES: Final = (
-    ledger.TABLE,
-    exposure.TABLE,
-    hot_kernels.TABLE,
-    copies.TABLE,
-    launch_summary.TABLE,
-    api.TABLE,
-    health.TABLE,
-    culprits.TABLE,
-    utilisation.TABLE,
-    steps.TABLE,
-    ranges.TABLE,
-    range_gpu.TABLE,
-    occupancy.BY_KERNEL,
-    ops.TABLE,
-    graphs.TABLE,
-    migration_totals.TABLE,
-    memory.TABLE,
-    concurrency.TABLE,
+#: The modules of the tables that every CUDA trace gives, and of those of optional traces, in the page's order.
+_ALWAYS: Final = (ledger, exposure, hot_kernels, copies, launch_summary, api, health)
+_OPTIONAL: Final = (
+    *(culprits, utilisation, steps, ranges, range_gpu, occupancy, ops),
+    *(graphs, migration_totals, memory, concurrency),
 )
 
-#: What the page is computed from: what its tables and findings are, the headline, and the lists of GPUs and processes.
-READS: Final = reads_of((*TABLES, findings.TABLE), "devices", "processes")
+#: What the page asks of them beside the report.
+_ASKED: Final[dict[str, dict[str, Any]]] = {
+    "utilisation": {"chunks": _CHUNKS},
+    "ranges": {"by": range_gpu.BY_NAME},
+    "range_gpu": {"by": range_gpu.BY_NAME, "graphs": True},
+    "occupancy": {"by": "kernel"},
+}
 
+#: The declarations of all these tables.
+TABLES: Final[tuple[Table, ...]] = tuple(
+    occupancy.BY_KERNEL if module is occupancy else module.TABLE for module in (*_ALWAYS, *_OPTIONAL)
+)
+
+_NAMES: Final = [table.name for table in TABLES[: len(_ALWAYS)]]
 
 #: Functions for the sentence below a table.
 _REMARKS: Final[dict[str, Callable[[pl.DataFrame], str]]] = {"steps": steps.told, "memory": memory.told}
@@ -139,7 +106,7 @@ _REMARKS: Final[dict[str, Callable[[pl.DataFrame], str]]] = {"steps": steps.told
 def summarize(report: Report) -> Summary:
     """Makes the page of a report: all tables that it allows, the findings, and the headline."""
     tables, reasons = tables_of(report)
-    spans = windows_of(report, tables.get("ledger"))
+    spans = windows_of(report)
     answer = " ".join(filter(None, (page_answer(report, spans, tables), sampled_beside(report, report))))
     processes = report.processes
     if report.scope.process is not None:
@@ -153,8 +120,8 @@ def summarize(report: Report) -> Summary:
         process_count=device_operations(report).select(pl.col("process_id").n_unique()).item() or processes.height,
         tables=tables,
         findings=_findings(report) if "ledger" in tables else [],
-        cannot_tell={name: reason for name, reason in reasons.items() if name in _MAKERS},
-        not_recorded={name: reason for name, reason in reasons.items() if name in _MORE},
+        cannot_tell={name: reason for name, reason in reasons.items() if name in _NAMES},
+        not_recorded={name: reason for name, reason in reasons.items() if name not in _NAMES},
         remarks={
             name: worded(said, interface(report))
             for name, tell in (_REMARKS | {"culprits": partial(told, report)}).items()
@@ -172,28 +139,11 @@ def _findings(report: Report) -> list[Finding]:
 
 def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables of the page that the report allows by name, and the reason why for each other one."""
-    read_first(report, READS)
-    everything = _MAKERS | _MORE
-    want_names(report)
-    # idle attribution takes longest, so it starts first and other tables are made in parallel
-    order = sorted(everything, key=lambda name: (name != "culprits", name in _MAKERS))
-    tables, reasons, made = {}, {}, []
-    makers = [partial(_table_or_reason, make=everything[name]) for name in order]
-    if many_events(report):
-        made.append(makers.pop(0)(report))
-        culprits.context_culprits(report)
-        forget_threads(report)
-    made += side_by_side(report, makers)
-    for name, found in zip(order, made, strict=True):
-        if isinstance(found, str):
-            reasons[name] = found
-        else:
-            tables[name] = found
-    return tables, reasons
-
-
-def _table_or_reason(report: Report, make: Callable[[Report], pl.DataFrame]) -> pl.DataFrame | str:
-    try:
-        return make(report)
-    except CannotTellError as reason:
-        return str(reason)
+    makers = {
+        table.name: partial(getattr(module, table.name), **_ASKED.get(table.name, {}))
+        for module, table in zip((*_ALWAYS, *_OPTIONAL), TABLES, strict=True)
+    }
+    # idle time is attributed with names first, which serves the other tables, too
+    first, reason = made(report, {"culprits": makers.pop("culprits")})
+    tables, reasons = made(report, dict(sorted(makers.items(), key=lambda one: one[0] in _NAMES)))
+    return first | tables, reason | reasons

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, used_devices
-from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.ranges._odd import judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.device._operations import with_facts
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.range_nesting import (
@@ -135,11 +135,10 @@ def launched(
     Columns: those of `work`, since and until (start and end of the launching call), call_row. Operations without a
     launching call have the key (None, None). With other `keys`, split by these alone.
     """
-    work = in_order(work, "start")
-    calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
-    called = calls.rename({"call_start": "since", "call_end": "until"})
-    known = pl.when(pl.col("call_row").is_not_null())
-    found = pl.concat([work, called], how="horizontal").with_columns(known.then("process_id").alias("process_id"))
+    work = with_facts(report, in_order(work, "start"), "call_row", "thread_id", "call_start", "call_end")
+    found = work.rename({"call_start": "since", "call_end": "until"}).with_columns(
+        pl.when(pl.col("call_row").is_not_null()).then("process_id").alias("process_id")
+    )
     return {key: part.drop(THREAD) for key, part in parts_by(found, keys).items()}
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations
-from kanalyze.analyses.host._range_lines import named_ranges, overlapping
+from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.ranges._projection import process_work, projection, range_tree
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import spread
-from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.named_ranges import without_ids
 from kanalyze.schema import Column, Table
@@ -83,7 +83,6 @@ TABLE: Final = Table(
     equals="nsys stats nvtx_gpu_proj_sum; with --trace nvtx_gpu_proj_trace",
     groupings=(BY_NAME,),
     options=("trace", "graphs"),
-    reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),
 )
 
 #: The table that ``trace=True`` gives.
@@ -148,12 +147,6 @@ def range_gpu(
     return _trace(report, found) if trace else _summary(found if by is None else by_name(report, found))
 
 
-def check_grouping(table: Table, by: str | None) -> None:
-    """Raise :class:`UnknownNameError` unless `by` is a grouping of `table`, or none."""
-    if by not in (None, *table.groupings):
-        raise UnknownNameError.of(f"grouping of {table.name}", by, table.groupings)
-
-
 def by_name(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
     """`ranges` (with row, of :func:`named_ranges`) named without the ids that emit_nvtx appends.
 
@@ -180,7 +173,7 @@ def _instances(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
     ranges = named_ranges(report).select("event_id", "range", "style", "start", "process_id", "thread_id")
     known = pl.concat([known, ranges.select(pl.all().gather(known.get_column("row")))], how="horizontal")
     known = known.with_columns(pl.col("children", "whole_graphs").fill_null(0), dur_ns=pl.col("end") - pl.col("start"))
-    return overlapping(known, report.scope.window)
+    return intervals.overlapping(known, report.scope.sides)
 
 
 _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)

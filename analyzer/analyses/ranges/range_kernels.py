@@ -13,7 +13,6 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ TABLE: Final = Table(
     purpose="the kernels of each NVTX range",
     telling=("range", "count", "total_ns", "avg_ns"),
     equals="nsys stats nvtx_kern_sum",
-    reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),
 )
 
 #: Batch size in pairs of kernel and range; about 500 MB.

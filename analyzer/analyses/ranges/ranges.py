@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations, used_devices
-from kanalyze.analyses.host._range_lines import named_ranges, overlapping
+from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.ranges._projection import process_work
-from kanalyze.analyses.ranges.range_gpu import BY_NAME, OF_PROCESS, by_name, check_grouping
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.ranges.range_gpu import BY_NAME, OF_PROCESS, by_name
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
@@ -38,7 +39,6 @@ TABLE: Final = Table(
     telling=("range", "count", "total_ns", "share", "avg_ns"),
     equals="nsys stats nvtx_sum",
     groupings=(BY_NAME,),
-    reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),
 )
 
 
@@ -65,7 +65,7 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     report = report.narrow(**where)
     check_grouping(TABLE, by)
     require(report, TABLE, "range")
-    found = overlapping(named_ranges(report), report.scope.window)
+    found = intervals.overlapping(named_ranges(report), report.scope.sides)
     if report.scope.device is not None:
         found = found.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
     found = _with_work(report, found if by is None else by_name(report, found))

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, used_devices
-from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.idle._idle_parts import IDLE
-from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.ranges._instances import USUAL, answer
 from kanalyze.analyses.ranges._odd import judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
@@ -17,9 +17,9 @@ from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.model import DEVICE_KINDS
 from kanalyze.named_ranges import STEPS, step_name
 from kanalyze.schema import Column, Table
+from kanalyze.tools import recorders
 from kanalyze.units import time
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ TABLE: Final = Table(
     ),
     purpose="each step of the profiler, with its ledger",
     telling=("step", "dur_ns", "busy_share", "kernel_ns", "launch_ns", "sync_ns", "host_ns", "warm_up", "odd"),
-    tools=("torch",),
-    reads=("range", "op"),
-    may_read=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
+    tools=recorders("step"),
 )
 
 _KEYS: Final = ("process_id", "device")
@@ -92,7 +90,7 @@ def steps(report: Report) -> pl.DataFrame:
     found = _overlapping(report)
     if found.is_empty():
         return TABLE.empty()
-    rows = found.join(_devices(report), on="process_id", how="left", nulls_equal=True)
+    rows = found.join(used_devices(report).select(_KEYS), on="process_id", how="left", nulls_equal=True)
     if report.scope.device is not None:
         rows = rows.filter(pl.col("device") == report.scope.device)
     ledgers = window_ledgers(report, found.select("start", "end"))
@@ -140,17 +138,7 @@ def _most(buckets: Sequence[str]) -> pl.Expr:
 
 def _overlapping(report: Report) -> pl.DataFrame:
     """The steps that overlap the window, numbered by `window`."""
-    found, window = report.steps(), report.scope.window
-    if window is not None and window.start_ns is not None:
-        found = found.filter((pl.col("end") > window.start_ns) | (pl.col("start") == window.start_ns))
-    if window is not None and window.end_ns is not None:
-        found = found.filter(pl.col("start") < window.end_ns)
-    return found.with_row_index("window")
-
-
-def _devices(report: Report) -> pl.DataFrame:
-    """The devices in scope that each process used: columns process_id, device."""
-    return used_devices(report).select(_KEYS)
+    return intervals.overlapping(report.steps(), report.scope.sides).with_row_index("window")
 
 
 def _launched(report: Report, found: pl.DataFrame) -> pl.DataFrame:
@@ -159,9 +147,8 @@ def _launched(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     An operation belongs to the latest step of its process that started before its launching call, if that had not ended
     by then.
     """
-    work = device_operations(report).select("row", "device", "process_id", "start", "end")
-    call = calls_of(report, work.get_column("row"), "call_start").to_series()
-    work = work.with_columns(call.alias("at")).drop_nulls("at").sort("at")
+    work = device_operations(report, "call_start").select("device", "process_id", "start", "end", at="call_start")
+    work = work.drop_nulls("at").sort("at")
     known = found.select("process_id", "window", began="start", ended="end").sort("began")
     own = work.join_asof(
         known, left_on="at", right_on="began", by="process_id", strategy="backward", check_sortedness=False

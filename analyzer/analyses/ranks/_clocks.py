@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.communication._matching import DRIFT, STAMP_ERROR_NS, shows
+from kanalyze.analyses.communication._aligning import DRIFT, STAMP_ERROR_NS
+from kanalyze.analyses.communication._matching import shows
 from kanalyze.analyses.communication._offsets import CLOCKS, OF_SLICE, Clocks, of_one_clock
 
 if TYPE_CHECKING:
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
 #: Collectives in a part of the run, and most parts.
 _OF_PART: Final = 64
 _PARTS: Final = 256
+
+#: The fewest differences of ends that tell an offset from which a drift is told, and by how many times their error
+#: the offsets at both ends of the run have to differ; a clock that is set in between lies off the line between these.
+_FEWEST: Final = 8
+_SURE: Final = 4
+_STRAIGHT: Final = 0.25
+
+#: The error of a median as a part of the scatter of nine of ten values, times the root of their number.
+_OF_MEDIAN: Final = 0.76
 
 #: Beyond all offsets, and far from overflow.
 _FAR: Final = 1 << 60
@@ -56,10 +66,13 @@ def clocks_of(rows: Rows, found: Matches, clock: Ints, reference: int, origin_ns
     number = int(used.max(initial=0)) + 1
     if len(used) < 2:  # noqa: PLR2004 - one clock has no offset
         return of_one_clock(rows, found, reference, base, number)
-    part, edges = _parts(found.begun - base, int(rows.start[found.match >= 0].max()) - base)
+    times, latest = found.begun - base, int(rows.start[found.match >= 0].max()) - base
+    parts = int(min(_PARTS, max(1, len(times) // _OF_PART)))
+    part, edges = _parts(times, latest, parts)
+    middle = (edges[:-1] + edges[1:]) // 2
     cuts = _cuts(found.first, part)
-    run = _Run(rows, found, clock, number, base, part, (edges[:-1] + edges[1:]) // 2, shows(rows.calls))
-    parts = len(edges) - 1
+    run = _Run(rows, found, clock, number, base, part, middle, np.zeros(number), shows(rows.calls))
+    run = run._replace(rate=_rates(run, *_parts(times, latest, max(parts, 3)), reference))
     origins = np.arange(parts) * number + reference
     low, high = run.bounds(cuts, origins)
     broken = (low > high).reshape(parts, number).any(axis=1)
@@ -67,7 +80,7 @@ def clocks_of(rows: Rows, found: Matches, clock: Ints, reference: int, origin_ns
     untold = broken.repeat(number) & ~np.isin(np.arange(parts * number), origins)
     low, high = _drifting(np.where(untold, -_FAR, low), np.where(untold, _FAR, high), run.middle, number)
     broken |= (low > high).reshape(parts, number).any(axis=1)
-    offset, spread = run.estimates(cuts, origins, low, high)
+    offset, spread, _ = run.estimates(cuts, origins, low, high)
     half = (DRIFT * (edges[1:] - edges[:-1]) / 2).astype(np.int64)
     half = np.where(np.arange(number)[None, :] == reference, 0, half[:, None]).ravel()
     known = (low > -_FAR // 2) & (high < _FAR // 2)
@@ -75,18 +88,41 @@ def clocks_of(rows: Rows, found: Matches, clock: Ints, reference: int, origin_ns
     error = np.minimum(np.where(known, np.maximum(high - offset, offset - low), _FAR), spread)
     return Clocks(
         offset,
+        run.rate,
+        times - middle[part],
         error,
         number,
         part,
         cuts,
-        _told(_Bounds(offset, low, high, known), edges + base, number),
+        _told(_Bounds(offset, low, high, known), edges + base, run.rate),
         tuple(int(one) for one in np.flatnonzero(broken)),
     )
 
 
-def _parts(times: Ints, latest: int) -> tuple[Ints, Ints]:
-    """The part of the run that each collective is in, by its time, and the edges of the parts."""
-    parts = int(min(_PARTS, max(1, len(times) // _OF_PART)))
+def _rates(run: _Run, part: Ints, edges: Ints, reference: int) -> npt.NDArray[np.float64]:
+    """By what part of the time each clock runs faster, as offsets tell that lie on a line; 0 where they do not."""
+    finer = run._replace(part=part, middle=(edges[:-1] + edges[1:]) // 2)
+    origins = np.arange(len(edges) - 1) * run.number + reference
+    unbounded = np.full(len(origins) * run.number, _FAR)
+    told = finer.estimates(_cuts(run.found.first, part), origins, -unbounded, unbounded)
+    offsets, _, errors = (one.reshape(-1, run.number) for one in told)
+    rates = np.zeros(run.number)
+    for clock in range(run.number):
+        thirds = np.array_split(np.flatnonzero(errors[:, clock] < _FAR), 3)
+        if clock == reference or not len(thirds[-1]):
+            continue
+        first, between, last = (float(np.median(offsets[one, clock])) for one in thirds)
+        begin, middle, end = (float(np.median(finer.middle[one])) for one in thirds)
+        error = np.hypot(*(np.median(errors[one, clock]) for one in (thirds[0], thirds[-1])))
+        rate = (last - first) / (end - begin)
+        bend = abs(between - first - rate * (middle - begin))
+        if abs(last - first) > _SURE * error and bend <= _STRAIGHT * abs(last - first) and abs(rate) <= DRIFT:
+            rates[clock] = rate
+    return rates
+
+
+def _parts(times: Ints, latest: int, parts: int) -> tuple[Ints, Ints]:
+    """The part of the run that each collective is in, by its time, and the edges of so many parts."""
     cuts = times[(np.arange(1, parts) * len(times)) // parts]
     return np.searchsorted(cuts, times, side="right"), np.r_[times[0], cuts, max(latest, int(times[-1])) + 1]
 
@@ -109,6 +145,7 @@ class _Run(NamedTuple):
         base: What times are counted from.
         part: The part of each collective.
         middle: The middle of each part.
+        rate: By what part of the time each clock runs faster, as far as that is known.
         shows: What calls show of clocks: enters, leaves, together.
     """
 
@@ -119,6 +156,7 @@ class _Run(NamedTuple):
     base: int
     part: Ints
     middle: Ints
+    rate: npt.NDArray[np.float64]
     shows: tuple[Bools, Bools, Bools]
 
     def _of_slice(self, one: Slice) -> tuple[_Rows, Ints]:
@@ -142,17 +180,20 @@ class _Run(NamedTuple):
         low, high = zip(*sides, strict=True)
         return np.concatenate(low), np.concatenate(high)
 
-    def estimates(self, cuts: Ints, origins: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-        """The offset of each node, and how far it may be off."""
+    def estimates(self, cuts: Ints, origins: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints, Ints]:
+        """The offset of each node, how far it may be off, and the error of the median that it is."""
         sides = []
         for one in self.found.slices(cuts):
             rows, part = self._of_slice(one)
             together = self.shows[2][self.rows.call[one.at]]
+            since = self.found.begun[one.low + one.which] - self.base - self.middle[part]
+            drift = (self.rate[self.clock[self.rows.member[one.at]]] * since).astype(np.int64)
+            rows = rows._replace(start=rows.start - drift, end=rows.end - drift)
             nodes = slice(part[0] * self.number, (part[-1] + 1) * self.number)
             parts = int(part[-1] - part[0]) + 1
             sides.append(_estimates(rows, together, origins[:parts], low[nodes], high[nodes]))
-        offset, spread = zip(*sides, strict=True)
-        return np.concatenate(offset), np.concatenate(spread)
+        offset, spread, error = (np.concatenate(one) for one in zip(*sides, strict=True))
+        return offset, spread, error
 
 
 def _by_clock(rows: _Rows) -> _Rows:
@@ -216,14 +257,14 @@ def _drifting(low: Ints, high: Ints, middle: Ints, number: int) -> tuple[Ints, I
     return lows.ravel(), highs.ravel()
 
 
-def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """The offset of each node, and how far it may be off: the median difference of ends, within its bounds.
+def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints, Ints]:
+    """The offset of each node, how far it may be off, and its error: the median difference of ends, within its bounds.
 
     All leave about together: at most the shortest duration apart, and as far as differences scatter.
     """
     nodes = len(low)
     offset, spread = np.zeros(nodes, dtype=np.int64), np.full(nodes, _FAR, dtype=np.int64)
-    known = np.zeros(nodes, dtype=np.bool_)
+    known, error = np.zeros(nodes, dtype=np.bool_), spread.copy()
     known[origins], spread[origins] = True, 0
     shortest = np.minimum.reduceat(rows.end - rows.start, rows.first)[rows.match]
     whole = pl.DataFrame({"match": rows.match, "node": rows.node, "end": rows.end, "shortest": shortest})
@@ -239,14 +280,17 @@ def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Int
             offset=pl.col("apart").median(),
             scatter=(pl.col("apart") - pl.col("apart").median()).abs().quantile(_MOST),
             shortest=pl.col("shortest").min(),
+            number=pl.len(),
         )  # fmt: skip
         at = sums.get_column("node").to_numpy()
         offset[at] = sums.get_column("offset").cast(pl.Int64).to_numpy()
         spread[at] = sums.select((pl.col("scatter") + pl.col("shortest")).ceil().cast(pl.Int64)).to_series().to_numpy()
+        of_median = (_OF_MEDIAN * pl.col("scatter") / pl.col("number").sqrt()).ceil().cast(pl.Int64) + 1
+        error[at] = sums.select(pl.when(pl.col("number") >= _FEWEST).then(of_median).otherwise(_FAR)).to_series()
         known[at] = True
     bounded = (low > -_FAR // 2) & (high < _FAR // 2)
     offset = np.where(known, offset, np.where(bounded, (low + high) // 2, 0))
-    return np.where(bounded & (low <= high), np.clip(offset, low, high), offset), spread
+    return np.where(bounded & (low <= high), np.clip(offset, low, high), offset), spread, error
 
 
 class _Bounds(NamedTuple):
@@ -258,8 +302,8 @@ class _Bounds(NamedTuple):
     known: Bools
 
 
-def _told(found: _Bounds, edges: Ints, number: int) -> pl.DataFrame:
-    parts = len(edges) - 1
+def _told(found: _Bounds, edges: Ints, rate: npt.NDArray[np.float64]) -> pl.DataFrame:
+    parts, number = len(edges) - 1, len(rate)
     part, clock = np.divmod(np.arange(parts * number), number)
     frame = pl.DataFrame(
         {
@@ -270,6 +314,7 @@ def _told(found: _Bounds, edges: Ints, number: int) -> pl.DataFrame:
             "offset_ns": found.offset,
             "low_ns": found.low,
             "high_ns": found.high,
+            "drift_ppm": rate[clock] * 1e6,
             "known": found.known,
         }
     )

@@ -100,9 +100,9 @@ class Job:
         rows, match = self.collected, self.found.match[at]
         member, known = rows.member[at], match >= 0
         clock = self.ranks.get_column("clock").to_numpy()[member]
-        node = self.clocks.node(match[known], clock[known])
         offset, error = np.zeros((2, len(at)), dtype=np.int64)
-        offset[known], error[known] = self.clocks.offset[node], self.clocks.error[node]
+        offset[known] = self.clocks.ahead(match[known], clock[known])
+        error[known] = self.clocks.error[self.clocks.node(match[known], clock[known])]
         number = pl.Series("match", match, dtype=pl.Int64)
         number = number.set(number < 0, None)
         own = pl.DataFrame(
@@ -278,8 +278,7 @@ def _split(  # noqa: PLR0913 - all that is known of collectives so far
         known = match >= 0
         came = np.full(len(at), -1, dtype=np.int64)
         # by the clock of the rank itself
-        node = clocks.node(match[known], clock[rows.member[at[known]]])
-        came[known] = arrival[match[known]] + clocks.offset[node]
+        came[known] = arrival[match[known]] + clocks.ahead(match[known], clock[rows.member[at[known]]])
         split(pieces, at, came, into)
         before, at = tables["before"]
         ledgers.append(before.filter(pl.Series(needed[at])).select(_LEDGER.columns))
@@ -325,7 +324,7 @@ _SILENT: Final = "what they wait for is not told; beside a GPU those that gloo r
 _TOO_MANY: Final = "reports of several runs or tools may be taken for several ranks: give those of one run and one tool"
 _ON_CPU: Final = "they run on the CPU: who waits in them is not told, and a GPU that idles meanwhile waits for its host"
 _ALONE: Final = "no other rank has them: what of their time is waiting is not told"
-_BUBBLES: Final = "stages of a pipeline wait for each other by design: nobody is called late for such waits"
+_BUBBLES: Final = "nobody is called late for their waits, which are by design where they are stages of a pipeline"
 _MISSING: Final = "who was not recorded may have been the last: what is told as transfer may be waiting for that rank"
 
 

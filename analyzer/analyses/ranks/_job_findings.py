@@ -77,15 +77,14 @@ def job_findings(job: Job) -> list[JobFinding]:
     steps = _Steps(number, rows.get_column("rank").n_unique(), rows, int(rows.get_column("ns").sum()) / rows.height)
     rules = RULES if job.ranks.get_column("device").null_count() == 0 else _WITHOUT_GPU
     found = [one for rule in rules for one in rule(job, steps)]
-    worth = [one for one in found if one.at_stake_ns >= _WORTH_SAYING * steps.ns]
+    worth = [one for one in found if one.finding == "straggler" or one.at_stake_ns >= _WORTH_SAYING * steps.ns]
     return sorted(worth, key=lambda one: (-one.at_stake_ns, one.finding, one.text))
 
 
 def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
-    """Ranks that others wait for, each with all its late steps."""
-    known = {*steps.rows.get_column("step").unique()}
-    every = [one for one in late_ranks(job) if known.intersection(range(one.first, one.last + 1))]
-    for rank in sorted({one.rank for one in every}):
+    """Ranks that others wait for, those that the answer may name, each with all its late steps."""
+    every = late_ranks(job)
+    for rank in sorted({one.rank for one in every if one.named}):
         own = [one for one in every if one.rank == rank]
         number = sum(one.steps for one in own)
         waited = sum(one.cost_ns for one in own) // number // max(steps.ranks - 1, 1)
@@ -96,7 +95,7 @@ def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
         late = sum(one.late_ns * one.steps for one in own) // number
         yield JobFinding(
             "straggler",
-            late * number // max(steps.number, number),
+            late * number // steps.number,
             f"Rank {rank} is {time(late)} late in {plural(number, 'step')}{why}: "
             f"another one waits {time(waited)}{idle}.",
             _BALANCE.get(detail or cause, "Look at what this rank does there that the others do not."),

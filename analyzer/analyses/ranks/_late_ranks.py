@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.ranks.ranks import whole_steps
+from kanalyze.analyses.ranks.ranks import common_steps
 
 if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
@@ -16,6 +16,9 @@ _NOTABLE: Final = 0.02
 
 #: Steps in a row are told together where the lateness of each is at most so many times that of the one before.
 _ALIKE: Final = 2
+
+#: A late rank is named where another rank waits for it for this part of the steps in which it is late.
+_WORTH_SAYING: Final = 0.01
 
 #: A cause is named from this part of the lateness on.
 _WORTH_NAMING: Final = 0.1
@@ -32,6 +35,7 @@ class Late(NamedTuple):
         late_ns: By how much it falls behind in a step, the mean.
         causes: The parts of that by bucket, the largest first; they sum to it up to rounding.
         cost_ns: Exposed waiting of the other ranks for it, in all these steps.
+        named: Whether that is worth naming the rank.
         detail: What most of the first cause was in, in each of the steps, where the reports show it.
     """
 
@@ -42,19 +46,21 @@ class Late(NamedTuple):
     late_ns: int
     causes: tuple[tuple[str, int], ...]
     cost_ns: int
+    named: bool
     detail: str | None = None
 
 
 def late_ranks(job: Job) -> list[Late]:
     """The ranks that others wait for, the costliest first; consecutive steps of one cause and like size together.
 
-    What comes before and after the whole steps is not told, as means leave it out.
+    Of the steps that means are of.
     """
     rows = job.table("rank_steps")
     if rows.is_empty():
         return []
     notable = (pl.col("late_ns") >= _NOTABLE * pl.col("ns")) & (pl.col("cost_ns") > 0)
-    late = whole_steps(rows).filter(notable).sort("rank", "step")
+    late = common_steps(rows).filter(notable).sort("rank", "step")
+    others = max(job.ranks.height - 1, 1)
     before = pl.col("late_ns").shift(1)
     goes_on = (
         (pl.col("rank") == pl.col("rank").shift(1))
@@ -68,6 +74,7 @@ def late_ranks(job: Job) -> list[Late]:
     for (run,), own in runs.partition_by("run", as_dict=True, maintain_order=True).items():
         sums = parts.filter(pl.col("run") == run).group_by("bucket").agg(pl.col("ns").sum())
         named = [*sums.sort(pl.col("ns").abs(), "bucket", descending=[True, False]).iter_rows()]
+        cost_ns, ns = (int(own.get_column(name).sum()) for name in ("cost_ns", "ns"))
         same = bool(named) and named[0][0] == own.item(0, "cause")
         found.append(
             Late(
@@ -77,7 +84,8 @@ def late_ranks(job: Job) -> list[Late]:
                 own.height,
                 int(own.get_column("late_ns").sum()) // own.height,
                 tuple((bucket, ns // own.height) for bucket, ns in named),
-                int(own.get_column("cost_ns").sum()),
+                cost_ns,
+                cost_ns >= _WORTH_SAYING * ns * others,
                 _one_of(own.get_column("detail")) if same else None,
             )
         )

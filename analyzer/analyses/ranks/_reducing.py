@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import intervals, outlets
 from kanalyze.analyses.communication._partners import exposed_pieces
 from kanalyze.analyses.communication._recorded import collectives_of, collectives_on_cpu
 from kanalyze.analyses.device._operations import exclusive_operations, operations
@@ -18,11 +18,11 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.data_loading import getting_batches
-from kanalyze.analyses.idle._idle_within import idle_within
-from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle._attribution import idle_within, window_ledgers
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._marks import launched_work
-from kanalyze.analyses.iterations._steady import SteadyPart, done_before, known_steady_part
+from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part
+from kanalyze.analyses.iterations.iterations import done_before
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.model import DEVICE_KINDS
@@ -105,7 +105,7 @@ def _without_gpu(report: Report) -> Reduction:
         **dict.fromkeys(RANKS.schema),
         "rank": meta.rank,
         "world_size": meta.world_size,
-        "report": str(meta.path),
+        "report": outlets.name(meta.path),
         "tool": meta.tool,
         "process_id": told.item(0, "process_id"),
         "origin_ns": origin,
@@ -181,7 +181,7 @@ def _rank(one: _Member) -> pl.DataFrame:
         "rank": meta.rank,
         "world_size": meta.world_size,
         "host": None,
-        "report": str(meta.path),
+        "report": outlets.name(meta.path),
         "tool": meta.tool,
         "process_id": report.scope.process,
         "device": one.device,
@@ -190,7 +190,7 @@ def _rank(one: _Member) -> pl.DataFrame:
         "start_ns": low + one.origin_ns,
         "end_ns": high + one.origin_ns,
         "communication_ns": int(sums.get_column("ns").sum()),
-        "on_cpu": collectives_on_cpu(report).filter(process_id=report.scope.process).height,
+        "on_cpu": collectives_on_cpu(report).filter(pl.col("process_id").eq_missing(report.scope.process)).height,
     }
     return pl.DataFrame([row], schema=RANKS.schema, orient="row")
 

@@ -18,13 +18,18 @@ TABLE: Final = Table(
         Column("host", pl.String, "The machine, where the reports tell it.", nullable=True),
         Column("rank", pl.Int64, "The rank."),
         Column("part", pl.Int64, "The part of the run, from 0 on."),
-        Column("offset_ns", pl.Int64, "By how much the clock is ahead of the first rank's.", nullable=True),
+        Column(
+            "offset_ns", pl.Int64, "By how much the clock is ahead of the first rank's in its middle.", nullable=True
+        ),
         Column("low_ns", pl.Int64, "The least that this can be.", nullable=True),
         Column("high_ns", pl.Int64, "The most that this can be.", nullable=True),
+        Column(
+            "drift_ppm", pl.Float64, "By how much faster it runs, in parts per million; 0 where nothing shows that."
+        ),
         Column("start_ns", pl.Int64, "Start of the part by the first rank's clock, in the origin of its report."),
         Column("end_ns", pl.Int64, "Its end."),
     ),
-    purpose="clock offsets of hosts, with bounds",
+    purpose="clock offsets of hosts, with bounds and drift",
     telling=("rank", "host", "part", "offset_ns", "low_ns", "high_ns"),
     job=True,
 )
@@ -39,7 +44,7 @@ def clocks(job: Job) -> pl.DataFrame:
         :data:`TABLE`, by rank and part; offset and bounds are null where no collectives connect the clocks.
 
     Columns:
-        host, rank, part, offset_ns, low_ns, high_ns, start_ns, end_ns.
+        host, rank, part, offset_ns, low_ns, high_ns, drift_ppm, start_ns, end_ns.
     """
     told = job.ranks.select("host", "rank", "clock").join(job.clocks.table, on="clock", how="inner")
     return TABLE.select(told.with_columns(pl.col("start_ns", "end_ns") - job.origin_ns).sort("rank", "part"))

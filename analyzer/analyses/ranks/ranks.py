@@ -16,12 +16,12 @@ _PARTS: Final = tuple(bucket for bucket in BUCKETS if bucket != "communication")
 
 TABLE: Final = Table(
     "ranks",
-    "One rank: the sum of its steady steps, by where their time went.",
+    "One rank: the sum of its steps, by where their time went.",
     (
         Column("rank", pl.Int64, "The rank."),
         Column("host", pl.String, "The machine, where the reports tell it.", nullable=True),
         Column("device", pl.Int64, "The GPU.", nullable=True),
-        Column("steps", pl.Int64, "Steps that are summed: those that are steady on all ranks, else all of them."),
+        Column("steps", pl.Int64, "Steps that are summed: those steady or odd on all ranks, else all of them."),
         Column("ns", pl.Int64, "Their time; the columns below sum to it exactly."),
         Column("wait_ns", pl.Int64, "Exposed waiting for other ranks."),
         Column("transfer_ns", pl.Int64, "Exposed transferring."),
@@ -77,27 +77,15 @@ _SHORT: Final = 0.5
 
 
 def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of steps that are steady on all ranks; else of those that all ranks have; else all.
+    """The rows of steps that are steady or odd on all ranks; else of those that all ranks have; else all.
 
-    Of the steady ones without those at the beginning and the end that are far too short on a rank: there what comes
-    before and after the steps was taken for some.
+    Without those at the beginning and the end that are far too short on a rank: there what comes before and after the
+    steps was taken for some. An odd step counts: what ranks wait for in it is what is looked for.
     """
     number = rows.get_column("rank").n_unique()
     everywhere = rows.filter(pl.len().over("step") == number)
-    steady = everywhere.filter((pl.col("kind") == "steady").all().over("step"))
-    short = steady.select("step", short=pl.col("ns") < _SHORT * pl.col("ns").median().over("rank"))
-    usual = steady.join(short.filter("short"), on="step", how="anti").get_column("step")
-    steady = steady.filter(pl.col("step").is_between(usual.min(), usual.max()))
-    return steady if steady.height else everywhere if everywhere.height else rows
-
-
-def whole_steps(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows without those before and after :func:`common_steps` that are far too short, warm up or are cut.
-
-    An odd step stays, also at the end: what it waits for is what is looked for.
-    """
-    common = common_steps(rows).get_column("step")
-    between = pl.col("step").is_between(common.min(), common.max())
-    long = rows.select("step", "kind", long=pl.col("ns") >= _SHORT * pl.col("ns").median().over("rank"))
-    whole = long.select((pl.col("long") & pl.col("kind").is_in(["steady", "odd"])).all().over("step")).to_series()
-    return rows.filter(between | whole)
+    whole = everywhere.filter(pl.col("kind").is_in(["steady", "odd"]).all().over("step"))
+    short = whole.select("step", short=pl.col("ns") < _SHORT * pl.col("ns").median().over("rank"))
+    usual = whole.join(short.filter("short"), on="step", how="anti").get_column("step")
+    whole = whole.filter(pl.col("step").is_between(usual.min(), usual.max()))
+    return whole if whole.height else everywhere if everywhere.height else rows

@@ -12,13 +12,12 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._kernel_families import families
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._launching_call import launching_rows
+from kanalyze.analyses.device._operations import launching_rows, operations
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
 from kanalyze.analyses.replay._network import recorded_values
 from kanalyze.analyses.replay._profiler import HOST_EDGES, without_profiler
-from kanalyze.columns.lookup import beside, gathered, marked, sure
+from kanalyze.columns.lookup import gathered, marked, sure
 from kanalyze.decoder.spelling import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.outlets import short
@@ -103,7 +102,7 @@ def changed(report: Report, network: Network, changes: Changes, lags: str = "lag
 def _faster(report: Report, network: Network, state: Changed, what: str, factor: float) -> Changed:
     share = 1 - 1 / factor
     if what == HOST or what.startswith(_RANGE):
-        return _host_faster(report, network, state, what, share)
+        return host_less(network, state, _host_spans(report, network, what), share)
     if what == CALLS:
         calls = network.line.calls
         inside = inside_window(network, calls.get_column("start"), calls.get_column("end"))
@@ -198,9 +197,8 @@ def _forms(name: str) -> tuple[str, str, str]:
 
 def _copies(report: Report) -> pl.Series:
     """Whether each operation is a copy between host and device."""
-    work = operations(report).select("event_id", "kind")
-    direction = beside(work, report.copy_detail, "direction").get_column("direction").cast(pl.String)
-    both = direction.str.contains("(?i)host|HtoD|DtoH").fill_null(value=False)
+    work = operations(report, "direction")
+    both = work.get_column("direction").cast(pl.String).str.contains("(?i)host|HtoD|DtoH").fill_null(value=False)
     found = both & (work.get_column("kind") == "memcpy")
     if not found.any():
         raise UnknownNameError.of("copy between host and device", COPIES, [])
@@ -210,8 +208,7 @@ def _copies(report: Report) -> pl.Series:
 def _with_bandwidth(report: Report, network: Network, state: Changed, bytes_per_s: float) -> Changed:
     """Copies between host and device take what the smallest take, and their bytes at this bandwidth."""
     chosen = _copies(report)
-    work = operations(report).select("event_id")
-    size = beside(work, report.copy_detail, "size_bytes").get_column("size_bytes").fill_null(0)
+    size = operations(report, "size_bytes").get_column("size_bytes").fill_null(0)
     table = pl.DataFrame(
         [
             chosen.alias("chosen"),
@@ -228,11 +225,6 @@ def _with_bandwidth(report: Report, network: Network, state: Changed, bytes_per_
     )
     applies = pl.col("chosen") & (pl.col("size") > 0) & (pl.lit(within) == pl.col("durations"))
     return with_durations(network, state, table.select(pl.when(applies).then(new).otherwise("now")).to_series())
-
-
-def _host_faster(report: Report, network: Network, state: Changed, what: str, share: float) -> Changed:
-    """Host code between calls takes less, all of it or that of ranges."""
-    return host_less(network, state, _host_spans(report, network, what), share)
 
 
 def host_less(network: Network, state: Changed, spans: dict[int | None, pl.DataFrame], share: float) -> Changed:
@@ -314,8 +306,8 @@ def _without_sync(report: Report, network: Network, state: Changed) -> Changed:
     line = network.line
     blocking = blocking_calls(report).select("call_row", "scope")
     pure = blocking.filter(pl.col("scope").is_in(WAITING)).get_column("call_row")
-    places = gathered(line.places, blocking.get_column("call_row")).drop_nulls()
-    return without_waits(network, state, gathered(line.places, pure), places)
+    waiting = line.calls.filter(pl.col("kind") == "wait").get_column("place")
+    return without_waits(network, state, gathered(line.places, pure), waiting)
 
 
 def without_waits(network: Network, state: Changed, gone: pl.Series, unwaited: pl.Series) -> Changed:
@@ -374,12 +366,17 @@ def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     cost = pl.col("device").replace_strict(graph_costs(report), default=None, return_dtype=pl.Float64)
     calls = gathered(recorded_values(network).own, known.get_column("place")).alias("call_ns")
     known = known.with_columns(calls, cost=cost).with_columns(usual=pl.col("call_ns").median().over("sequence"))
+    line = network.line.calls.select("place", own=state.values.own, gap=state.values.gaps)
+    took = line.select(reached=(pl.col("own") + pl.col("gap")).cum_sum()).to_series()
     units = known.group_by("unit").agg(
         first=pl.col("place").min(),
         last=pl.col("place").max(),
         cost=pl.coalesce("cost", "usual").first().cast(pl.Int64),
     )
-    line = network.line.calls.select("place", own=state.values.own, gap=state.values.gaps)
+    # of few short launches no graph is made that takes longer than they do
+    begun = gathered(took, units.get_column("first")) - gathered(line.get_column("own"), units.get_column("first"))
+    most = gathered(took, units.get_column("last")) - begun
+    units = units.with_columns(cost=pl.min_horizontal("cost", most.alias("most")))
     joined = line.join_asof(units.sort("first"), left_on="place", right_on="first", check_sortedness=False)
     inner = (pl.col("place") > pl.col("first")) & (pl.col("place") <= pl.col("last"))
     new = joined.select(

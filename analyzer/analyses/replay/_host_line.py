@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses.device._operations import with_facts
 from kanalyze.analyses.idle._blocking_calls import blocking_calls
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._serialised import LATENCY_NS
-from kanalyze.analyses.streams._waited_for import STREAM, recorded_work, streams
+from kanalyze.analyses.streams._waited_for import STREAM, recorded_work
 from kanalyze.columns.lookup import gathered, marked
 from kanalyze.columns.ordering import in_order_of
 
@@ -87,20 +88,21 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
     calls = calls.with_columns(place=gathered(places, calls.get_column("at")))
     launched = gathered(graph.calls.get_column("start"), graph.operations.get_column("call"))
     work = graph.operations.select("process_id", "device", "end", number="stream").with_row_index("row")
-    work = pl.concat([work, streams(report)], how="horizontal").with_columns(begun=launched).drop_nulls("begun")
+    work = with_facts(report, work, "context_id", "stream").with_columns(begun=launched).drop_nulls("begun")
     work = in_order_of(work.drop_nulls("number"), ("begun",), ("end", "row"))
     full = _of_full_queues(graph, places)
     parts = [_of_events(report, calls), _of_streams(calls, work), _of_devices(calls, work), full]
     copied = calls.select("place", row="copied").drop_nulls()
     told = pl.DataFrame([places.alias("place"), graph.calls.get_column("waited_for").alias("row")]).drop_nulls()
     columns = ("place", "row")
-    edges = pl.concat([*parts, copied, told])
+    edges = pl.concat([*parts, copied])
     ended = gathered(graph.operations.get_column("end"), edges.get_column("row"))
     until = pl.concat([calls.get_column("place"), full.get_column("place")]).alias("place").to_frame()
     ended_by = pl.DataFrame([places.alias("place"), graph.calls.get_column("end").alias("until")])
     ends = ended_by.join(until, on="place", how="semi").group_by("place").agg(pl.col("until").max())
     edges = edges.with_columns(ended=ended).join(ends, on="place", how="left")
-    return edges.filter(pl.col("ended") <= pl.col("until")).select(columns).drop_nulls().unique().sort(columns)
+    edges = edges.filter(pl.col("ended") <= pl.col("until")).select(columns)
+    return pl.concat([edges, told]).drop_nulls().unique().sort(columns)
 
 
 def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:

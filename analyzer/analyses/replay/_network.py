@@ -125,17 +125,10 @@ def point_values(line: HostLine, values: Values) -> pl.Series:
     return pl.concat([values.durations.alias("value"), begin, end, pl.Series("value", [0])], rechunk=True)
 
 
-def network(report: Report, start: int | None, end: int | None) -> Network:
-    """The network of a report for a window; None is its first or last event."""
+def network(report: Report, start: int, end: int) -> Network:
+    """The network of a report for a window."""
     graph = dependencies(report)
     line = host_line(report, graph)
-    sides = [
-        table.select(pl.col("start").min(), pl.col("end").max()).row(0) for table in (line.calls, graph.operations)
-    ]
-    first = min((low for low, _ in sides if low is not None), default=0)
-    last = max((high for _, high in sides if high is not None), default=0)
-    start = first if start is None else min(max(start, first), last)
-    end = last if end is None else max(min(end, last), start)
     collectives = last_arrivals(report).select("row", "late")
     nodes = _nodes(line, graph, collectives, end)
     numbers = _numbers(line, graph, nodes)
@@ -284,7 +277,7 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     lags = usual[edges.get_column("kind").to_physical().cast(pl.UInt32)]
     own = edges.select("target", "slack", "kind").with_row_index("edge")
     own = own.filter(pl.col("kind").is_in(["own", "return", "transfer"]))
-    back = own.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min())
+    back = own.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min().clip(0))
     own = own.filter(pl.col("kind") != "return").join(back, on="target", how="left", maintain_order="left")
     if own.height:
         lags = lags.with_columns(column.scatter(own.get_column("edge"), own.get_column("back")) for column in lags)
@@ -296,8 +289,8 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
 def _usual_lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     """Lag of each of :data:`KINDS` where it does not bind, and its bounds: lag, low and high (ns)."""
     usual = edges.group_by("kind").agg(
-        usual=pl.col("slack").filter("binds").median(),
-        most=pl.col("slack").filter("binds").quantile(_MOST, "higher"),
+        usual=pl.col("slack").filter(pl.col("binds") & (pl.col("slack") >= 0)).median(),
+        most=pl.col("slack").filter(pl.col("binds") & (pl.col("slack") >= 0)).quantile(_MOST, "higher"),
         least=pl.col("slack").filter(pl.col("slack") >= 0).min(),
     )
     kinds = pl.Series("kind", KINDS, dtype=_KIND).to_frame().join(usual, on="kind", how="left", maintain_order="left")

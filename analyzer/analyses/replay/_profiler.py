@@ -27,7 +27,7 @@ _CLOSE_NS: Final = 10.0
 _NOTABLE: Final = 0.01
 
 #: A cost explains what was measured if the replay comes as near as this.
-_NEAR: Final = 0.03
+NEAR: Final = 0.03
 
 
 class Costs(NamedTuple):
@@ -55,10 +55,10 @@ def profiler_costs(took: Callable[[float], int], measured_ns: float) -> Costs:
             low, high = (middle, high) if took(middle) > ns else (low, middle)
         return low
 
-    most = highest(measured_ns * (1 - _NEAR))
+    most = highest(measured_ns * (1 - NEAR))
     if took(0) <= measured_ns * (1 + _NOTABLE) or took(_MOST_NS) > measured_ns:
         return Costs(0.0, 0.0, most)
-    return Costs(highest(measured_ns), highest(measured_ns * (1 + _NEAR)), most)
+    return Costs(highest(measured_ns), highest(measured_ns * (1 + NEAR)), most)
 
 
 def without_profiler(report: Report, network: Network, state: Changed, cost_ns: float) -> Changed:

@@ -5,6 +5,7 @@ Definitions: docs/whatif.md.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
@@ -14,16 +15,16 @@ import polars as pl
 
 from kanalyze.analyses.device._kernel_families import families
 from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.launches._graph_candidates import repetitions
 from kanalyze.analyses.replay._changes import COPIES, HOST, Changes, changed, plain_names, together
 from kanalyze.analyses.replay._network import Network, network, point_values
-from kanalyze.analyses.replay._profiler import Costs, profiler_costs
+from kanalyze.analyses.replay._profiler import NEAR, Costs, profiler_costs
 from kanalyze.analyses.replay._replay import Plan, Replayed, path, planned, replayed
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,8 +92,8 @@ class WhatIf:
         each: What one is called.
         now_ns: The window as recorded; with `measured_ns` less what the profiler is taken to cost.
         then_ns: The window after the change.
-        low_ns: With lags of 0 where nothing waited for them, and the most that the profiler can have cost.
-        high_ns: With their largest, and the least that it can have.
+        low_ns: With lags of 0 where nothing waited for them, and the most that the profiler can have cost; 3 % less.
+        high_ns: With their largest, and the least that it can have; 3 % more.
         amdahl_ns: `now_ns` less all that the change takes off, as if nothing overlapped.
         critical: What is on the critical path, the longest then first; `then_ns` of all add up to the window then.
         single: Single changes by gain; empty unless asked for.
@@ -137,8 +138,7 @@ class Prepared(NamedTuple):
 def prepared(report: Report) -> Prepared:
     """The network of the report's window."""
     require(report, "whatif", *DEVICE_KINDS)
-    window = report.scope.window or Window()
-    found = network(report.whole, window.start_ns, window.end_ns)
+    found = network(report.whole, *(span(report) or (0, 0)))
     return Prepared(found, planned(found))
 
 
@@ -191,10 +191,10 @@ def _took(report: Report, known: Prepared, changes: Changes, cost_ns: float, lag
 
 
 def _bounds(report: Report, known: Prepared, changes: Changes, costs: Costs) -> tuple[int, int]:
-    """The least and the most that the window takes."""
+    """The least and the most that the window takes: no replay tells it closer than two runs of a program agree."""
     sides = (costs.most, "low"), (costs.least, "high")
     low, high = (_took(report, known, changes, *side) for side in sides)
-    return low, high
+    return int(low * (1 - NEAR)), math.ceil(high * (1 + NEAR))
 
 
 def _costs(report: Report, known: Prepared, measured_ns: float) -> Costs:

@@ -38,11 +38,6 @@ class Remembered(Generic[T]):
             found: T = report.answers[self]
             return found
 
-    def forget(self, report: Report) -> None:
-        """Drops the cached result; the next call computes it again."""
-        with self._lock:
-            report.answers.pop(self, None)
-
 
 def once_per_report(compute: Callable[[Report], T]) -> Remembered[T]:
     """Caches the result of `compute` per report, for the lifetime of the report."""
@@ -55,10 +50,6 @@ class _OfWhole(Remembered[T]):
     def __call__(self, report: Report) -> T:
         """The cached result for the whole report, computed on the first call."""
         return super().__call__(report.whole)
-
-    def forget(self, report: Report) -> None:
-        """Drops the cached result."""
-        super().forget(report.whole)
 
 
 def once_per_process(compute: Callable[[Report], T]) -> Remembered[T]:

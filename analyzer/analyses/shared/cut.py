@@ -21,7 +21,7 @@ def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFr
     values = spans.get_column(value)
     if spans.is_empty() or pieces.is_empty():
         return pieces.with_columns(pl.lit(None, dtype=values.dtype).alias(value))
-    edges = _edges(spans)
+    edges = spans.select(pl.concat_arr("start", "end")).to_series().explode()  # sorted, as spans are
     # elementary intervals are numbered by their first edge, from 1 on: odd ones are inside a span, even ones between
     first = count_up_to(edges, pieces.get_column("start"), equal=True)
     last = count_up_to(edges, pieces.get_column("end"), equal=False)
@@ -39,11 +39,6 @@ def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFr
         inside.alias(value),
     )
     return cut.filter(cut.get_column("end") > cut.get_column("start"))
-
-
-def _edges(spans: pl.DataFrame) -> pl.Series:
-    """Starts and ends of `spans`, interleaved, and therefore sorted."""
-    return spans.select(pl.concat_arr("start", "end")).to_series().explode()
 
 
 def touched(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:

@@ -1,10 +1,10 @@
-"""Checks that a report has the kinds of events, and the times, that a table needs, and reads them."""
+"""Checks that a report has the kinds of events, and the times, that a table needs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kanalyze.errors import CannotTellError
+from kanalyze.errors import CannotTellError, UnknownNameError
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -12,14 +12,10 @@ if TYPE_CHECKING:
 
 
 def require(report: Report, table: Table | str, *kinds: str) -> None:
-    """Raises :class:`CannotTellError` unless the report records one of `kinds`, which `table` needs, with times.
-
-    Then it reads what the table declares that it is computed from; given a name alone, it only checks.
-    """
+    """Raises :class:`CannotTellError` unless the report records one of `kinds`, which `table` needs, with times."""
     if report.meta.timeless:
         raise CannotTellError.timeless(name_of(table), report.meta.path)
     _require_kinds(report, name_of(table), *kinds)
-    prefetch(report, table)
 
 
 def require_kernels(report: Report, table: Table) -> None:
@@ -30,13 +26,12 @@ def require_kernels(report: Report, table: Table) -> None:
     if report.meta.timeless and report.scope.window is not None:
         raise CannotTellError.timeless(f"{table.name} of a window", report.meta.path)
     _require_kinds(report, table.name, "kernel")
-    prefetch(report, table)
 
 
-def prefetch(report: Report, table: Table | str) -> None:
-    """Reads what `table` declares that it is computed from, of what the report has."""
-    if not isinstance(table, str):
-        report.read_ahead(table.reads)
+def check_grouping(table: Table, by: str | None) -> None:
+    """Raises :class:`UnknownNameError` unless `by` is a grouping of `table`, or none."""
+    if by not in (None, *table.groupings):
+        raise UnknownNameError.of(f"grouping of {table.name}", by, table.groupings)
 
 
 def name_of(table: Table | str) -> str:

@@ -7,10 +7,12 @@ Intervals that are sorted and disjoint per thread stay so on the axis, and those
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
+
+from kanalyze.columns.grouping import rows_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +27,9 @@ LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 
 #: Longest total length of all lanes, so that no time overflows.
 _LONGEST: Final = 1 << 62
+
+#: Events of small threads that are looked at together: a call of polars for each thread costs more than its events.
+_TOGETHER: Final = 1 << 16
 
 
 class Lanes(NamedTuple):
@@ -84,9 +89,10 @@ class Lanes(NamedTuple):
         """Splits sorted `pieces` (start, end, any others) by thread, with times converted back."""
         begins = [self.low + lane * self.width for lane in range(1, len(self.keys))]
         places = [0, *(bisect_left(pieces.get_column("start"), begin) for begin in begins), pieces.height]
+        moved = self.back(pieces)
         for key, (first, stop) in zip(self.keys, pairwise(places), strict=True):
             if stop > first:
-                yield key, self.back(pieces.slice(first, stop - first))
+                yield key, moved.slice(first, stop - first)
 
 
 def lanes_of(keys: Sequence[ThreadKey], low: int, high: int) -> Iterator[Lanes]:
@@ -94,3 +100,22 @@ def lanes_of(keys: Sequence[ThreadKey], low: int, high: int) -> Iterator[Lanes]:
     most = max(_LONGEST // (high - low + 2), 1)
     for first in range(0, len(keys), most):
         yield Lanes(tuple(keys[first : first + most]), low, high)
+
+
+def laned(events: pl.DataFrame) -> Iterator[tuple[Lanes, pl.DataFrame]]:
+    """The `events` (:data:`THREAD`, start, end, any others) in lane times, thread by thread, small threads together.
+
+    Threads come in the order of `events` that are sorted by thread.
+    """
+    parts = rows_by(events, THREAD)
+    sides = [pl.col("start", "end").min(), pl.col("start", "end").max().name.suffix("s")]
+    times = events.select(sides).row(0)
+    groups: dict[int, list[ThreadKey]] = {}
+    for key, reached in zip(parts, accumulate(map(len, parts.values())), strict=True):
+        groups.setdefault(reached // _TOGETHER, []).append((key[0], key[1]))
+    for keys in groups.values():
+        for lanes in lanes_of(keys, min(times), max(times)):
+            rows = [parts[key] for key in lanes.keys]
+            moved = [] if len(rows) == 1 else [pl.col("start", "end") + lanes.shifts([len(own) for own in rows])]
+            own = events if len(parts) == 1 else events[pl.concat(rows, rechunk=True)]
+            yield lanes, own.with_columns(moved)

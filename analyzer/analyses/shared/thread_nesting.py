@@ -11,9 +11,14 @@ condition is one binary search, and nearly always enough; the second is needed w
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
+
+from kanalyze.analyses.shared.thread_lanes import laned
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.shared.thread_lanes import ThreadKey
 
 #: Greater than any time of any trace.
 _AFTER_ALL: Final = (1 << 63) - 1
@@ -99,18 +104,19 @@ def next_greater(values: pl.Series, rows: pl.Series) -> pl.Series:
     return found.sort("row").get_column("at")
 
 
-def _larger(left: pl.Series, right: pl.Series) -> pl.Series:
-    return left.zip_with(left > right, right)
-
-
 def _maxima(values: pl.Series) -> list[pl.Series]:
     """Levels of the segment tree of maxima: the values padded with a sentinel, then blocks of 2, 4… up to all."""
     padding = (1 << len(values).bit_length()) - len(values)
     levels = [pl.concat([values, pl.Series([_AFTER_ALL], dtype=values.dtype).new_from_index(0, padding)])]
     while len(levels[-1]) > 1:
         left, right = levels[-1].gather_every(2), levels[-1].gather_every(2, 1)
-        levels.append(_larger(left, right))
+        levels.append(left.zip_with(left > right, right))
     return levels
+
+
+def innermost_lines(events: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
+    """The :func:`innermost_line` of each thread in `events` (process_id, thread_id, start, end, row)."""
+    return {key: line for lanes, own in laned(events) for key, line in lanes.of_each(innermost_line(own))}
 
 
 def innermost_line(events: pl.DataFrame) -> pl.DataFrame:

@@ -8,14 +8,12 @@ import polars as pl
 
 from kanalyze.analyses.critical._names import with_names
 from kanalyze.analyses.critical._path import path
-from kanalyze.analyses.device._operations import recorded
-from kanalyze.analyses.host._launching_call import launch_rows
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.slices._nested_lanes import lanes
-from kanalyze.analyses.timeline._ledger_pieces import ledger_pieces
-from kanalyze.columns.lookup import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS, KINDS
 
@@ -220,7 +218,6 @@ def _beside(found: pl.DataFrame, of: str) -> pl.DataFrame:
 
 def _launches(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     """The row in `line` of the call that launched each operation: event_id and launch, without those that have none."""
-    calls = gathered(report.kind("api").get_column("event_id"), launch_rows(report))
-    launched = recorded(report).with_columns(calls.alias("call_id")).drop_nulls()
+    launched = operations(report, "call_id").select("event_id", "call_id").drop_nulls()
     rows = line.select(call_id="event_id", launch=pl.int_range(pl.len(), dtype=pl.UInt32)).drop_nulls()
     return launched.join(rows, on="call_id", how="inner").select("event_id", "launch")

@@ -103,9 +103,6 @@ def _waits(report: Report) -> pl.DataFrame:
 
 def in_window(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """Clips intervals (start, end) to the window; those outside are left out."""
-    window = report.scope.window
-    if window is None:
+    if report.scope.window is None:
         return spans
-    return spans.with_columns(pl.col("start", "end").clip(window.start_ns, window.end_ns)).filter(
-        pl.col("end") > pl.col("start")
-    )
+    return spans.with_columns(pl.col("start", "end").clip(*report.scope.sides)).filter(pl.col("end") > pl.col("start"))

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
-from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, RESOURCES, SHAPE, facts_of
+from kanalyze.analyses.host._call_kinds import calls_that
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.streams._streams import stream_numbers, used_streams
-from kanalyze.columns.lookup import beside
+from kanalyze.analyses.streams._streams import streamed_operations, used_streams
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -76,12 +74,11 @@ def _ready_operations(report: Report) -> pl.DataFrame:
     several = streams.filter(pl.col("group").is_duplicated()).get_column("number")
     if several.is_empty():
         return pl.DataFrame()
-    work = device_operations(report).select("row", "rank", "start", "end")
-    calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_end")
+    work = streamed_operations(report, "call_row", "call_start", "call_end")
     # several operations of one call are nodes of a graph, which has dependencies of its own
     told = pl.col("call_row").is_not_null() & ~pl.col("call_row").is_duplicated()
-    calls = calls.select("call_start", given=pl.when(told).then(pl.col("call_end") + LATENCY_NS))
-    work = pl.concat([work, stream_numbers(report).drop("row"), calls], how="horizontal")
+    given = pl.when(told).then(pl.col("call_end") + LATENCY_NS).alias("given")
+    work = work.select("row", "rank", "start", "end", "number", "group", "call_start", given)
     line = work.filter(pl.col("number").is_in(several.implode()) & (pl.col("end") > pl.col("start")))
     before = pl.col("end").cum_max().shift(1).over("number")
     return line.sort("number", "start", "row").with_columns(
@@ -117,16 +114,8 @@ def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
     A grid fills it if it needs all of its warps, block slots, registers or shared memory. False where the report lacks
     the launch shape or the limits of the GPU.
     """
-    kernels = operations(report).select(pl.col("event_id", "device").gather(rows))
-    shape = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
-    known = beside(
-        kernels,
-        report.kernel_config,
-        *shape,
-        "registers_per_thread",
-        "static_shared_bytes",
-        "dynamic_shared_bytes",
-    ).join(report.devices, on="device", how="left", maintain_order="left")
+    kernels = facts_of(report, rows, "device", *SHAPE, *RESOURCES)
+    known = kernels.join(report.devices, on="device", how="left", maintain_order="left")
     grid, block = (
         pl.col(f"{what}_x").cast(pl.Float64) * pl.col(f"{what}_y") * pl.col(f"{what}_z") for what in ("grid", "block")
     )
@@ -146,9 +135,7 @@ def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
 
 def ordering_calls(report: Report) -> pl.DataFrame:
     """Calls that make a stream wait, or launch a graph: process_id, correlation_id, at (start)."""
-    calls = report.kind("api")
-    asking = names_that(report, _ORDERING.search)
-    return calls.filter(pl.col("name").is_in(asking)).select("process_id", "correlation_id", at="start_ns")
+    return calls_that(report, _ORDERING.search, "process_id", "correlation_id", at="start_ns")
 
 
 def ordered(report: Report, found: pl.DataFrame) -> pl.Series:

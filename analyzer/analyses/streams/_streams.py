@@ -11,9 +11,7 @@ from kanalyze.analyses.device._operations import device_operations, exclusive_op
 from kanalyze.analyses.device._windows import busy_spans as device_spans
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.grouping import grouped, parts_by
-from kanalyze.columns.lookup import rows_at
-from kanalyze.columns.ordering import in_order
-from kanalyze.model import DEVICE_KINDS, EVENTS, STREAMS
+from kanalyze.model import STREAMS
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -21,6 +19,8 @@ if TYPE_CHECKING:
 #: Key columns of a context; only streams of one context can order each other.
 _CONTEXT: Final = ("device", "process_id", "context_id")
 STREAM_KEYS: Final = (*_CONTEXT, "stream")
+
+_NUMBERS: Final = ("number", "group")
 
 
 @once_per_report
@@ -30,7 +30,7 @@ def used_streams(report: Report) -> pl.DataFrame:
     Columns: those keys, number (row index), group (one per device, process and context), type, priority and name (null
     where not recorded). Operations without a stream, such as unified-memory copies, count as a stream that is null.
     """
-    found = grouped(_keyed(report), STREAM_KEYS, [])
+    found = grouped(device_operations(report, "context_id", "stream"), STREAM_KEYS, [])
     known = report.table(STREAMS.name)
     numbered = found.sort(STREAM_KEYS).with_row_index("number")
     group = pl.struct(_CONTEXT).rank("dense").cast(pl.UInt32).alias("group")
@@ -39,33 +39,32 @@ def used_streams(report: Report) -> pl.DataFrame:
     )
 
 
+def streamed_operations(report: Report, *facts: str) -> pl.DataFrame:
+    """:func:`device_operations` with number and group of their streams, as in `used_streams`."""
+    return pl.concat([device_operations(report, *facts), _stream_numbers(report)], how="horizontal")
+
+
 @once_per_report
-def stream_numbers(report: Report) -> pl.DataFrame:
-    """The stream of each of :func:`device_operations`: row, number and group, as in `used_streams`."""
-    work, streams = _keyed(report), used_streams(report)
+def _stream_numbers(report: Report) -> pl.DataFrame:
+    """Number and group of the stream of each of :func:`device_operations`."""
+    work, streams = device_operations(report, "context_id", "stream"), used_streams(report)
     keys = [key for key in STREAM_KEYS if streams.get_column(key).n_unique() > 1]
-    wanted = streams.select("number", "group", *keys)
     if not keys:
-        return work.select("row", *(_literal(name, value) for name, value in _only(wanted)))
-    joined = work.select("row", *keys).join(wanted, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return joined.select("row", "number", "group")
+        only = (pl.lit(0 if streams.is_empty() else streams.item(0, name), dtype=pl.UInt32) for name in _NUMBERS)
+        return work.with_columns(**dict(zip(_NUMBERS, only, strict=True))).select(_NUMBERS)
+    wanted = streams.select(*_NUMBERS, *keys)
+    joined = work.select(keys).join(wanted, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return joined.select(_NUMBERS)
 
 
 @once_per_report
 def placed_operations(report: Report) -> pl.DataFrame:
-    """Operations in the window, clipped to it, with their streams.
-
-    Columns: number, group, row, device, rank, start, end, began, dur_ns.
-    """
-    work = exclusive_operations(report).select("row", "device", "rank", "start", "end", "began", "dur_ns")
-    numbers = stream_numbers(report)
+    """Operations in the window, clipped to it: `exclusive_operations` with number and group of their streams."""
+    work = exclusive_operations(report)
+    numbers = streamed_operations(report).select("row", *_NUMBERS)
     if not work.get_column("row").equals(numbers.get_column("row")):
         numbers = work.select("row").join(numbers, on="row", how="left", maintain_order="left")
     return pl.concat([numbers.drop("row"), work], how="horizontal")
-
-
-def _literal(name: str, value: int) -> pl.Expr:
-    return pl.lit(value, dtype=pl.UInt32).alias(name)
 
 
 @once_per_report
@@ -80,19 +79,3 @@ def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
 def spans_by_stream(work: pl.DataFrame) -> dict[int, pl.DataFrame]:
     """Union of the intervals of `work` (number, start, end), by stream number."""
     return {number: intervals.union(part) for (number,), part in parts_by(work, ["number"]).items()}
-
-
-def _only(streams: pl.DataFrame) -> list[tuple[str, int]]:
-    """Number and group of the only stream; zeros if there is none."""
-    return [(name, 0 if streams.is_empty() else streams.get_column(name).item(0)) for name in ("number", "group")]
-
-
-def _keyed(report: Report) -> pl.DataFrame:
-    """Operations on the devices in scope: row and :data:`STREAM_KEYS`."""
-    columns = ("event_id", "process_id", "context_id", "stream")
-    ids = pl.concat([EVENTS.empty().select(columns), *(report.kind(kind).select(columns) for kind in DEVICE_KINDS)])
-    ids = in_order(ids, "event_id")
-    work = device_operations(report).select("row", "device")
-    at = work.get_column("row")
-    placed = ids.drop("event_id") if len(at) == ids.height else rows_at(ids.drop("event_id"), at)
-    return pl.concat([work, placed], how="horizontal")

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import of_device, operations
-from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.host._launching_call import launch_rows
+from kanalyze.analyses.device._operations import facts_of, of_device, operations, with_facts
+from kanalyze.analyses.host._call_kinds import calls_that, names_that
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.columns.lookup import count_up_to, gathered, of_rows, taken
+from kanalyze.columns.lookup import count_up_to, gathered, positions
 from kanalyze.columns.ordering import in_order
-from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -25,16 +23,11 @@ if TYPE_CHECKING:
 #: synchronisation (nsys 2025 has 0 for streams of every GPU).
 STREAM: Final = ("process_id", "context_id", "stream")
 
+#: What identifies a call.
+_CALL: Final = ("process_id", "correlation_id")
+
 #: The call that makes a stream wait for a CUDA event.
 _STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
-
-
-@once_per_process
-def streams(report: Report) -> pl.DataFrame:
-    """The stream of each of :func:`operations`: context_id and stream."""
-    needed = ("event_id", "context_id", "stream")
-    parts = pl.concat((report.kind(kind).select(needed) for kind in DEVICE_KINDS), rechunk=True)
-    return in_order(parts, "event_id").select("context_id", "stream")
 
 
 def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
@@ -43,22 +36,24 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
     `rows` ended an idle interval, and were submitted before it began. Each waited for the operation that ended last
     before it on the device, or for the work in front of an event that its stream waited for, if that ended no earlier.
     """
-    work, on, shared = operations(report), streams(report), shared_streams(report)
+    shared = shared_streams(report)
     behind, event = _behind(report, device, rows)
-    told = {"name": work.get_column("name").gather(behind)}
+    differing = [name for name in STREAM if name not in shared]
+    own, before = (facts_of(report, of, *differing) for of in (rows, behind))
+    told = {"name": facts_of(report, behind, "name").to_series()}
     if event is not None:
-        told |= {"event": event, "there": taken(work, "device", behind)}
-    if "process_id" not in shared:
-        told["process"] = taken(work, "process_id", behind)
-        told["own"] = told["process"].eq_missing(taken(work, "process_id", rows))
-    if "stream" not in shared:
-        told["stream"] = taken(on, "stream", behind)
-        told["same"] = told["stream"].is_not_null() & told["stream"].eq_missing(taken(on, "stream", rows))
-    if "context_id" not in shared:
-        one = taken(on, "context_id", rows).eq_missing(taken(on, "context_id", behind))
+        told |= {"event": event, "there": facts_of(report, behind, "device").to_series()}
+    if "process_id" in differing:
+        told["process"] = before.get_column("process_id")
+        told["own"] = told["process"].eq_missing(own.get_column("process_id"))
+    if "stream" in differing:
+        told["stream"] = before.get_column("stream")
+        told["same"] = told["stream"].is_not_null() & told["stream"].eq_missing(own.get_column("stream"))
+    if "context_id" in differing:
+        one = own.get_column("context_id").eq_missing(before.get_column("context_id"))
         told["same"] = one & told["same"] if "same" in told else one
     asked = pl.DataFrame([values.alias(name) for name, values in told.items()])
-    only = on.select(pl.col("stream").first()).item() if on.height else None
+    only = operations(report, "stream").get_column("stream").first()
     alike = {"event": False, "there": device, "own": True, "process": None, "same": True, "stream": only}
     others = (pl.lit(value).alias(name) for name, value in alike.items() if name not in told)
     texts = asked.unique().with_columns(others).select(*told, _text(device).cast(pl.Categorical).alias("culprit"))
@@ -76,7 +71,7 @@ def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl
     last = ended.get_column("row").gather(count_up_to(ended.get_column("end"), starts, equal=True) - 1)
     if held.is_empty():
         return last, None
-    behind = of_rows(held, "behind", rows)
+    behind = gathered(held.get_column("behind"), positions(held.get_column("row"), rows))
     in_time = ((ends.gather(behind) >= ends.gather(last)) & (ends.gather(behind) <= starts)).fill_null(value=False)
     return behind.zip_with(in_time, last), in_time
 
@@ -84,13 +79,9 @@ def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl
 @once_per_process
 def shared_streams(report: Report) -> list[str]:
     """Key columns of :data:`STREAM` that are constant over all operations."""
-    work, on = operations(report), streams(report)
-    alike = ((pl.col(name) == pl.col(name).first()).fill_null(value=False).all() for name in STREAM)
-    return [
-        name
-        for name, same in zip(STREAM, alike, strict=True)
-        if (work if name in work.columns else on).select(same).item()
-    ]
+    work = operations(report, *STREAM)
+    alike = work.select((pl.col(name) == pl.col(name).first()).fill_null(value=False).all() for name in STREAM)
+    return [name for name in STREAM if alike.item(0, name)]
 
 
 def _text(device: int) -> pl.Expr:
@@ -132,7 +123,8 @@ def event_waits(report: Report) -> pl.DataFrame:
         return nothing
     synced = report.kind("sync").select("event_id", *STREAM, "correlation_id")
     known = synced.join(report.table("sync_detail").select("event_id", "record_id").drop_nulls(), on="event_id")
-    waiting = known.join(calls_named(report, _STREAM_WAITS), on=["process_id", "correlation_id"])
+    asking = _first_of_each(calls_that(report, _STREAM_WAITS.match, *_CALL, at="start_ns"))
+    waiting = known.join(asking, on=list(_CALL))
     waiting = waiting.join(recorded_work(report), on=["process_id", "record_id"])
     if waiting.is_empty():
         return nothing
@@ -149,13 +141,15 @@ def recorded_work(report: Report) -> pl.DataFrame:
     `behind` is the row of the last operation submitted to the stream before the event; of those submitted by one call
     the one that ended last. Events without earlier work on their stream are left out.
     """
-    keys = ["process_id", "correlation_id"]
     nothing = pl.DataFrame(schema={"process_id": pl.Int64, "record_id": pl.Int64, "behind": pl.UInt32})
-    records = report.table("event_records").drop_nulls(["record_id", *keys, *STREAM])
+    records = report.table("event_records").drop_nulls(["record_id", *_CALL, *STREAM])
     if records.is_empty():
         return nothing
-    recording = calls_with(report, records.select(keys).unique())
-    made = records.join(recording, on=keys).unique(["process_id", "record_id"], keep="first", maintain_order=True)
+    calls = report.kind("api").select(*_CALL, at="start_ns")
+    recording = _first_of_each(calls.join(records.select(_CALL).unique(), on=list(_CALL), how="semi"))
+    made = records.join(recording, on=list(_CALL)).unique(
+        ["process_id", "record_id"], keep="first", maintain_order=True
+    )
     if made.is_empty():
         return nothing
     given = _submitted(report, made).sort("at", "end", "row").select(*STREAM, "at", behind="row")
@@ -174,27 +168,11 @@ def _next_submitted(waiting: pl.DataFrame, given: pl.DataFrame) -> pl.DataFrame:
 
 def _submitted(report: Report, used: pl.DataFrame) -> pl.DataFrame:
     """Operations submitted to the streams in `used`: the stream, row, start, end, and at (start of the launch call)."""
-    work = operations(report).select("row", "process_id", "start", "end")
-    known = pl.concat([work, streams(report)], how="horizontal")
-    known = known.join(used.select(STREAM).unique(), on=list(STREAM), how="semi", maintain_order="left")
-    at = gathered(report.kind("api").get_column("start_ns"), launch_rows(report).gather(known.get_column("row")))
-    return known.with_columns(at.alias("at")).drop_nulls("at")
+    work = operations(report, *STREAM).select(*STREAM, "row", "start", "end")
+    known = work.join(used.select(STREAM).unique(), on=list(STREAM), how="semi", maintain_order="left")
+    return with_facts(report, known, "call_start").rename({"call_start": "at"}).drop_nulls("at")
 
 
-def calls_named(report: Report, pattern: re.Pattern[str]) -> pl.DataFrame:
-    """Calls whose names match `pattern`: process_id, correlation_id and at (start); the first call per id."""
-    calls = report.kind("api")
-    wanted = names_that(report, pattern.match)
-    return _first_of_each(calls.lazy().filter(pl.col("name").is_in(wanted)))
-
-
-def calls_with(report: Report, ids: pl.DataFrame) -> pl.DataFrame:
-    """Calls with one of `ids` (process_id, correlation_id): those and at (start); the first call per id."""
-    calls = report.kind("api").lazy()
-    return _first_of_each(calls.join(ids.lazy(), on=["process_id", "correlation_id"], how="semi"))
-
-
-def _first_of_each(calls: pl.LazyFrame) -> pl.DataFrame:
-    keys = ["process_id", "correlation_id"]
-    found = calls.select(*keys, at="start_ns").collect(engine="in-memory").drop_nulls()
-    return found.sort("at", maintain_order=True).unique(keys, keep="first", maintain_order=True)
+def _first_of_each(calls: pl.DataFrame) -> pl.DataFrame:
+    """The first of the `calls` (:data:`_CALL`, at) with each id."""
+    return calls.drop_nulls().sort("at", maintain_order=True).unique(_CALL, keep="first", maintain_order=True)

@@ -8,10 +8,9 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, of_device
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.streams._pairs import stream_pairs
 from kanalyze.analyses.streams._streams import busy_spans, placed_operations, spans_by_stream, used_streams
-from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS, STREAM_TYPES
 from kanalyze.schema import Column, Table
 
@@ -49,7 +48,6 @@ TABLE: Final = Table(
     purpose="what each stream ran, and beside what",
     telling=("stream", "type", "operations", "busy_ns", "alone_ns", "overlap_kernel_ns", "overlap_memcpy_ns"),
     groupings=("pair",),
-    reads=(*DEVICE_KINDS, "collective_detail", "streams"),
 )
 
 #: The table that ``by="pair"`` gives.
@@ -81,8 +79,6 @@ BY_PAIR: Final = Table(
         ),
     ),
     when="--by pair",
-    reads=(*DEVICE_KINDS, "collective_detail", "streams"),
-    may_read=("api", "sync", "kernel_config", "devices"),
 )
 
 
@@ -111,8 +107,7 @@ def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -
     """
     report = report.narrow(**where)
     require(report, TABLE if by is None else BY_PAIR, *DEVICE_KINDS)
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of concurrency", by, TABLE.groupings)
+    check_grouping(TABLE, by)
     if by is not None:
         order = ["device", "waited_ns", "overlap_ns", "process_id", "context_id", "stream", "other_stream"]
         return BY_PAIR.select(stream_pairs(report)).sort(order, descending=[False, True, True, *[False] * 4])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.device._operations import device_operations, with_facts
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.utilisation import utilisation
 from kanalyze.analyses.memory._allocations import in_use
@@ -62,8 +62,9 @@ def _utilisation(report: Report) -> Iterator[Counter]:
 
 def _bandwidth(report: Report) -> Iterator[Counter]:
     """Bytes that copies move per second on each device, by direction; those whose size is known."""
-    detail = report.copy_detail.select("event_id", "size_bytes", pl.col("direction").cast(pl.String))
-    copies = device_operations(report).filter(pl.col("kind") == "memcpy").join(detail, on="event_id")
+    copies = with_facts(
+        report, device_operations(report).filter(pl.col("kind") == "memcpy"), "size_bytes", "direction"
+    ).with_columns(pl.col("direction").cast(pl.String))
     for device, low, high in windows(report).select("device", "start", "end").iter_rows():
         inside = (pl.col("end") > low) & (pl.col("start") < high)
         own = copies.filter((pl.col("device") == device) & (pl.col("size_bytes") > 0) & inside)

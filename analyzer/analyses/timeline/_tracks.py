@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import units
+from kanalyze import intervals, units
 from kanalyze.analyses.critical._names import with_names
 from kanalyze.analyses.critical._path import path
 from kanalyze.analyses.critical._walk import CAUSES
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, recorded
+from kanalyze.analyses.device._operations import (
+    BUSY_BUCKETS,
+    device_operations,
+    launch_shapes,
+    launching_rows,
+    with_facts,
+)
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
-from kanalyze.analyses.host._range_lines import overlapping
 from kanalyze.analyses.host._thread_timeline import call_labels, labels, shown_calls
+from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.timeline._counters import counters
-from kanalyze.analyses.timeline._lanes import lanes_of_events
-from kanalyze.analyses.timeline._ledger_pieces import ledger_pieces
 from kanalyze.analyses.timeline._reduced import reduced
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import first_rows, gathered
+from kanalyze.columns.lookup import gathered, positions
 from kanalyze.columns.ordering import in_order
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
@@ -55,6 +58,9 @@ _TOLD: Final[dict[str, DataType | DataTypeClass]] = {
     "event_id": pl.Int64,
     "launch_id": pl.Int64,
 }
+
+#: Most lanes of a track; what is nested more deeply is left out, and counted.
+MOST_LANES: Final = 128
 
 
 class Track(NamedTuple):
@@ -125,7 +131,7 @@ def timeline(report: Report, most: int) -> Timeline:
         raise CannotTellError.without("timeline", report.meta.path, (*DEVICE_KINDS, "api", "range"), report.meta.tool)
     low, high = _shown(report, [line.spans for line in lines])
     events = pl.concat(
-        _placed(overlapping(line.spans.with_row_index("row"), report.scope.window), low, high).with_columns(
+        _placed(intervals.overlapping(line.spans.with_row_index("row"), report.scope.sides), low, high).with_columns(
             track=pl.lit(number, dtype=pl.UInt16)
         )
         for number, line in enumerate(lines)
@@ -251,10 +257,9 @@ def _ledger(pieces: pl.DataFrame) -> pl.DataFrame:
 
 def _streams(report: Report) -> dict[int, list[tuple[int | None, int | None, pl.DataFrame]]]:
     """Operations of each device in scope by process and stream: start, end, tone, and their rows in ``at``."""
-    work = device_operations(report)
-    stream = recorded(report, "stream").get_column("stream").gather(work.get_column("row"))
+    work = device_operations(report, "stream")
     tone = _toned(work.get_column("bucket"), BUSY_BUCKETS)
-    spans = work.select("device", "process_id", stream, "start", "end", tone=tone).with_row_index("at")
+    spans = work.select("device", "process_id", "stream", "start", "end", tone=tone).with_row_index("at")
     found: dict[int, list[tuple[int | None, int | None, pl.DataFrame]]] = {}
     parts = parts_by(spans, ("device", "process_id", "stream"))
     for device, process, number in sorted(parts, key=lambda key: [(one is not None, one) for one in key]):
@@ -266,32 +271,26 @@ def _streams(report: Report) -> dict[int, list[tuple[int | None, int | None, pl.
 def _of_operations(report: Report, at: pl.Series, rows: pl.Series) -> pl.DataFrame:
     """Names of operations, how they were launched in words, and their launches; `at` are their rows in all of them."""
     work = device_operations(report).select("row", "event_id", "name")[at.gather(rows)]
-    launches = gathered(
-        report.kind("api").get_column("event_id"), gathered(launch_rows(report), work.get_column("row"))
-    )
-    notes = pl.concat([_launch_notes(report, work), _copy_notes(report, work)])
-    line = work.with_columns(launches.alias("launch_id"))
-    return line.join(notes, on="event_id", how="left", maintain_order="left")
+    line = with_facts(report, work, "call_id", "shape", "size_bytes")
+    notes = pl.coalesce(_shape_notes(report, line.get_column("shape")), _size_notes(line.get_column("size_bytes")))
+    return line.select("row", "event_id", "name", launch_id="call_id", note=notes)
 
 
-def _launch_notes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Grid and block of each kernel of `work`, as text: event_id and note."""
-    config = report.kernel_config.join(work, on="event_id", how="semi")
+def _shape_notes(report: Report, numbers: pl.Series) -> pl.Series:
+    """Grid and block of each launch shape, as text."""
     sides = [
         pl.concat_str([pl.col(f"{what}_{axis}").cast(pl.String) for axis in "xyz"], separator=",")
         for what in ("grid", "block")
     ]
-    told = pl.format("grid {} × block {}", *sides)
-    return config.select("event_id", note=told.cast(pl.Categorical))
+    text = pl.format("grid {} × block {}", *sides).cast(pl.Categorical)
+    return gathered(launch_shapes(report).select(shape_note=text).to_series(), numbers)
 
 
-def _copy_notes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Size of each copy and memset of `work`, as text: event_id and note."""
-    detail = report.copy_detail.select("event_id", "size_bytes").drop_nulls("size_bytes")
-    detail = detail.join(work, on="event_id", how="semi")
-    sizes = detail.get_column("size_bytes").unique()
-    texts = pl.Series("note", [units.size(size) for size in sizes], dtype=pl.String).cast(pl.Categorical)
-    return detail.join(pl.DataFrame([sizes, texts]), on="size_bytes", how="left").select("event_id", "note")
+def _size_notes(sizes: pl.Series) -> pl.Series:
+    """Each size as text."""
+    different = sizes.unique().drop_nulls()
+    texts = pl.Series([units.size(size) for size in different], dtype=pl.String).cast(pl.Categorical)
+    return sizes.replace_strict(different, texts, default=None, return_dtype=pl.Categorical).alias("size_note")
 
 
 #: Tracks of a host thread, the outermost first: kind of events, what it is called, tone.
@@ -344,5 +343,68 @@ def _call_tones(report: Report, calls: pl.DataFrame) -> pl.Series:
 
 def _linked(events: pl.DataFrame) -> pl.DataFrame:
     """Replaces the id of the launching call by its row in this frame; null where it is not in it."""
-    rows = first_rows(events.get_column("event_id"), events.get_column("launch_id"))
+    rows = positions(events.get_column("event_id"), events.get_column("launch_id"))
     return events.drop("event_id", "launch_id").with_columns(rows.cast(pl.Int64).alias("launch"))
+
+
+def lanes_of_events(start: pl.Series, end: pl.Series) -> pl.Series:
+    """Lane of each event of a track, as UInt16; null for what would need more than :data:`MOST_LANES`.
+
+    The first lane has each event that begins when all before it have ended, so the outermost ones where they nest; the
+    next lane the same of the rest, and so on.
+
+    Args:
+        start: Starts, sorted; of equal ones the longest event first.
+        end: Ends.
+    """
+    found = pl.Series("lane", [None], dtype=pl.UInt16).new_from_index(0, len(start))
+    rest = pl.DataFrame([start.alias("start"), end.alias("end")]).with_row_index("at")
+    free = pl.col("start") >= pl.col("end").cum_max().shift(1)
+    for lane in range(MOST_LANES):
+        if rest.is_empty():
+            break
+        own = rest.select(free.fill_null(value=True)).to_series()
+        found = found.scatter(rest.get_column("at").filter(own), lane)
+        rest = rest.filter(~own)
+    return found
+
+
+def on_one_clock(timelines: Sequence[tuple[str, int, Timeline]]) -> Timeline:
+    """Puts timelines below each other.
+
+    Args:
+        timelines: What each is called, by how much its times are moved (ns), and the timeline; at least one.
+    """
+    tracks: list[Track] = []
+    counters: list[Counter] = []
+    events: list[pl.DataFrame] = []
+    rows = 0
+    for label, moved_ns, own in timelines:
+        shift = pl.lit(moved_ns, dtype=pl.Int64)
+        events.append(
+            own.events.with_columns(
+                pl.col("start", "end") + shift,
+                (pl.col("track").cast(pl.UInt32) + len(tracks)).cast(pl.UInt16),
+                pl.col("launch") + rows,
+            )
+        )
+        rows += own.events.height
+        tracks += [track._replace(group=f"{label}, {track.group}") for track in own.tracks]
+        counters += [
+            one._replace(group=f"{label}, {one.group}", points=one.points.with_columns(pl.col("t_ns") + shift))
+            for one in own.counters
+        ]
+    _, moved_ns, first = timelines[0]
+    return replace(
+        first,
+        start_ns=min(own.start_ns + moved for _, moved, own in timelines),
+        end_ns=max(own.end_ns + moved for _, moved, own in timelines),
+        zero_ns=first.zero_ns + moved_ns,
+        tracks=tracks,
+        events=pl.concat(events),
+        counters=counters,
+        left_out=sum(own.left_out for *_, own in timelines),
+        whole=first.whole and (first.whole[0] + moved_ns, first.whole[1] + moved_ns),
+        one_clock=False,
+        tracks_left_out=sum(own.tracks_left_out for *_, own in timelines),
+    )

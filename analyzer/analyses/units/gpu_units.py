@@ -9,14 +9,14 @@ import polars as pl
 from kanalyze.analyses.counters._sampled_means import grids, means
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.gaps import gaps
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.ranges._projection import projection
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.analyses.timeline._ledger_pieces import ledger_pieces
+from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.columns.lookup import gathered
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -57,8 +57,6 @@ _MEANS: Final = (
 
 _DEVICE: Final = Column("device", pl.Int64, "The GPU, as in `devices`.")
 
-_READS: Final = (*DEVICE_KINDS, "api", "gpu_metrics", "devices", "collective_detail")
-
 TABLE: Final = Table(
     "gpu_units",
     "One kernel or kind of copy, all its launches: what the units of the GPU did meanwhile.",
@@ -66,45 +64,34 @@ TABLE: Final = Table(
     purpose="what the GPU's units did, by sampled counters",
     telling=("total_ns", "samples", "sms_active_share", "tensor_active_share", "dram_read_share", "dram_write_share"),
     groupings=("bucket", "range", "iteration", "gap"),
-    tools=("nsys",),
-    reads=_READS,
 )
 
-#: What the groupings read besides: idle time by culprit, ranges, iterations.
-_IDLE: Final = ("range", "overhead", "range_detail", "event_records")
-_RANGES: Final = ("range", "range_detail")
 
-
-def _grouped(by: str, doc: str, reads: tuple[str, ...], *keys: Column) -> Table:
-    may_read = ("op", "kernel_config", "copy_detail") if by == "iteration" else ()
+def _grouped(by: str, doc: str, *keys: Column) -> Table:
     told, when = (_DEVICE, *keys, *_MEANS), f"--by {by}"
     telling = (*(key.name for key in keys), *TABLE.telling)
-    return Table("gpu_units", doc, told, when=when, telling=telling, reads=(*_READS, *reads), may_read=may_read)
+    return Table("gpu_units", doc, told, when=when, telling=telling)
 
 
 #: The tables that the groupings give.
 BY_BUCKET: Final = _grouped(
     "bucket",
     "A bucket of the ledger: what the units of the GPU did meanwhile.",
-    _IDLE,
     Column("bucket", pl.String, "The bucket."),
 )
 BY_RANGE: Final = _grouped(
     "range",
     "An NVTX range, all its instances: what the GPU's units did from the first to the last of what each launched.",
-    _RANGES,
     Column("range", pl.String, "Its name.", nullable=True),
 )
 BY_ITERATION: Final = _grouped(
     "iteration",
     "One iteration: what the units of the GPU did in it.",
-    _RANGES,
     Column("window", pl.String, "What gives it alone as a window."),
 )
 BY_GAP: Final = _grouped(
     "gap",
     "An idle gap that is longer than two samples: what the units of the GPU did in it.",
-    _IDLE,
     Column("start_ns", pl.Int64, "When the device became idle."),
     Column("reason", pl.String, "The bucket that took most of it."),
     Column("culprit", pl.String, "Who took most of that.", nullable=True),
@@ -136,8 +123,7 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
         sm_clock_hz, dram_read_bytes, dram_write_bytes.
     """
     report = report.narrow(**where)
-    if by not in (None, *TABLE.groupings):
-        raise UnknownNameError.of("grouping of gpu_units", by, TABLE.groupings)
+    check_grouping(TABLE, by)
     form = _FORMS[by] if by else TABLE
     require(report, form, *DEVICE_KINDS)
     known = grids(report)

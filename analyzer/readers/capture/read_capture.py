@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import RLock
@@ -22,9 +21,9 @@ from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all
 from kanalyze.readers.ncu.runs import report_of as report_of_ncu
 from kanalyze.readers.ncu.runs import runs_in
 from kanalyze.readers.nsys.report import report_of
-from kanalyze.readers.shared.regular_files import readable, regular
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.torch import read_json as read_torch_json
+from kanalyze.regular_files import readable, regular
 from kanalyze.source import PartedSource
 
 if TYPE_CHECKING:
@@ -81,7 +80,9 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
         DamagedReportError: It is truncated, or its list of tables cannot be read.
     """
     report = report_of(SqliteFile(run))
-    beside, sampled = Beside(partial(_only_trace, folder, cache=cache)), Beside(partial(_sampled, folder, run))
+    trace = partial(read_torch_json.open_report, progress=lambda *_: None, cache=cache)
+    beside = Beside(report, traces_in(folder), trace)
+    sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
     source = CaptureTables(folder, report.source, (beside, sampled))
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
     return replace(report, meta=meta, source=source, beside=beside, sampled=sampled)
@@ -132,20 +133,27 @@ _LOOKED: Final = "torch-run*.json"
 class Beside:
     """Another report of the same program in a capture, opened when first asked for, unless it is open already."""
 
-    def __init__(self, opened: Callable[[], Report | None]) -> None:
-        """`opened` opens it, when asked."""
-        self._opened = opened
+    def __init__(self, owner: Report, files: Sequence[Path], opened: Callable[[Path], Report]) -> None:
+        """`opened` opens the only one of `files`; of several traces nothing tells which belongs to a process of nsys.
+
+        The `owner`, beside which it is, notes what is damaged.
+        """
+        self._owner, self._files, self._opened = owner, files, opened
         self._lock = RLock()
         self._found: Report | None = None
         self._asked = self._own = False
 
     def __call__(self) -> Report | None:
-        """The report; None without one, or with one that cannot be read, which reading it says."""
+        """The report; None without one, or with one that cannot be read, which is noted."""
         with self._lock:
             if not self._asked:
-                self._asked = self._own = True
-                with suppress(KanalyzeError):
-                    self._found = self._opened()
+                self._own = True
+                for file in self._files if len(self._files) == 1 else ():
+                    try:
+                        self.use(self._opened(file))
+                    except KanalyzeError as error:
+                        self._owner.go_without(file.name, error)
+                self._asked = True
             return self._found
 
     def use(self, report: Report) -> None:
@@ -153,6 +161,7 @@ class Beside:
         with self._lock:
             if not self._asked:
                 self._asked, self._found = True, report
+                self._owner.use(report)
 
     def close(self) -> None:
         """Close the report if it was opened here."""
@@ -160,18 +169,6 @@ class Beside:
             if self._own and self._found is not None:
                 self._found.close()
             self._asked = True
-
-
-def _only_trace(folder: Path, *, cache: bool) -> Report | None:
-    """The trace of torch.profiler; of several, of ranks or cycles, nothing tells which belongs to a process of nsys."""
-    traces = traces_in(folder)
-    return read_torch_json.open_report(traces[0], lambda *_: None, cache=cache) if len(traces) == 1 else None
-
-
-def _sampled(folder: Path, run: Path) -> Report | None:
-    """The report of the pass of samples, beside that of another run."""
-    samples = samples_in(folder)
-    return run_of(folder, samples[0]) if samples and samples[0] != run else None
 
 
 class CaptureTables:

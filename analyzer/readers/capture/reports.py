@@ -12,8 +12,10 @@ from kanalyze.readers import accepted, read
 from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.read_capture import Beside, counters_of, samples_in, traces_in
 from kanalyze.readers.ncu.runs import file_of, runs_in
-from kanalyze.readers.shared.regular_files import readable
+from kanalyze.readers.shared.archives import unpacked
 from kanalyze.reduction_files import is_reduction
+from kanalyze.regular_files import readable
+from kanalyze.tools import Tool, tool_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +37,7 @@ _REPORTS: Final = (_NSYS, _EXPORT, ".json", ".json.gz")
 
 def several_tools(path: Path) -> bool:
     """Whether `path` is a capture with a timeline (nsys or torch) and reports of further tools."""
+    path = unpacked(path)
     if not read_capture.accepts(path, b""):
         return False
     timed, counters = (read_capture.reports_in(path) or samples_in(path), traces_in(path)), runs_in(path, "ncu")
@@ -48,12 +51,23 @@ class Way(NamedTuple):
     file: Path
     opened: Callable[[], Report]
 
+    @property
+    def recorder(self) -> Tool:
+        """The tool that wrote it."""
+        return tool_of("nsys" if self.tool == SAMPLES else self.tool)
+
+    @property
+    def name(self) -> str:
+        """What the report is called where it cannot be read: of ncu it has several files."""
+        return f"of {self.tool}" if self.recorder.counts else self.file.name
+
 
 def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, runs: bool = False) -> list[Way]:
     """The reports of the capture in `folder`, each unopened: nsys, samples, torch.profiler (ranks and cycles), ncu.
 
     Of several nsys runs there is only the first one, with `runs` all of them. Without any, that of samples is nsys'.
     """
+    given, folder = folder, unpacked(folder)
     sampled, counters = samples_in(folder), runs_in(folder, "ncu")
     recorded = read_capture.reports_in(folder)
     recorded, sampled = (recorded, sampled) if recorded else (sampled, [])
@@ -66,7 +80,15 @@ def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, 
         found.append(Way("torch", trace, partial(trace_of, folder, trace, progress, cache=cache)))
     if counters:
         found.append(Way("ncu", file_of(counters[0]), partial(counters_of, folder, counters, progress)))
+    if folder != given:
+        found = [way._replace(opened=partial(_under_name, given, way.opened)) for way in found]
     return found
+
+
+def _under_name(path: Path, opened: Callable[[], Report]) -> Report:
+    """Opens a report of an unpacked archive, which has the `path` of the archive to be asked again by."""
+    report = opened()
+    return replace(report, meta=replace(report.meta, path=path))
 
 
 def reports_in_folder(path: Path) -> list[Path]:
@@ -75,6 +97,7 @@ def reports_in_folder(path: Path) -> list[Path]:
     Folders in it count where they are reports, such as captures. Of a report of nsys and its export beside it there is
     only the export.
     """
+    path = unpacked(path)
     if not _is_folder(path) or read_capture.accepts(path, b"") or is_reduction(path):
         return []
     with readable(path):
@@ -122,11 +145,23 @@ def _every_report(
     left_out: Callable[[KanalyzeError], object] | None,
 ) -> list[Report]:
     """The same of a path that is no folder of reports."""
-    if not read_capture.accepts(path, b""):
+    if not read_capture.accepts(unpacked(path), b""):
         return [read(path, progress, cache=cache)]
-    found = [way.opened for way in ways(path, progress, cache=cache, runs=runs) if way.tool != SAMPLES]
-    reports = _opened(found or [partial(read, path, progress, cache=cache)], left_out)  # which says what is missing
-    traces = [one for one in reports if one.meta.tool == "torch.profiler"]
+    missing: dict[str, KanalyzeError] = {}
+
+    def opened(way: Way) -> Report:
+        try:
+            return way.opened()
+        except KanalyzeError as error:
+            missing[way.name] = error
+            raise
+
+    found = [way for way in ways(path, progress, cache=cache, runs=runs) if way.tool != SAMPLES]
+    reading = [partial(opened, way) for way in found] or [partial(read, path, progress, cache=cache)]
+    reports = _opened(reading, left_out)  # the last one says what is missing
+    for file, error in missing.items():
+        reports[0].go_without(file, error)
+    traces = [one for one in reports if one.meta.recorder.ranked]
     for one in reports:
         if len(traces) == 1 and isinstance(one.beside, Beside):
             one.beside.use(traces[0])
@@ -154,9 +189,10 @@ def _opened(
 
 def counters_at(path: Path, progress: Progress | None = None, *, cache: bool = True) -> Report:
     """Opens the report at `path`, of a capture its ncu report; raises as :func:`kanalyze.readers.read`."""
-    if not read_capture.accepts(path, b"") or not (counters := runs_in(path, "ncu")):
+    inside = unpacked(path)
+    if not read_capture.accepts(inside, b"") or not (counters := runs_in(inside, "ncu")):
         return read(path, progress, cache=cache)
-    return counters_of(path, counters, progress)
+    return counters_of(inside, counters, progress)
 
 
 def trace_of(folder: Path, trace: Path, progress: Progress | None, *, cache: bool) -> Report:

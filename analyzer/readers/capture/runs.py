@@ -13,6 +13,9 @@ from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.read_capture import traces_in
 from kanalyze.readers.capture.reports import SAMPLES, Way, reports_in_folder, trace_of, ways
 from kanalyze.readers.ncu.asked_launches import MANIFEST
+from kanalyze.readers.shared.archives import unpacked
+from kanalyze.regular_files import open_regular
+from kanalyze.tools import NAMES
 from kanalyze.turns import SIDES, Turn
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: In order of what their runs tell of time; the last one is of what no reader opens.
-_TOOLS: Final = ("nsys", "torch", "ncu", "")
+_TOOLS: Final = (*NAMES, "")
 
 #: The folder of a repetition of the torch pass in a capture.
 _REPEATED: Final = re.compile(r"torch-(\d+)")
@@ -72,7 +75,7 @@ def runs_of(path: Path, progress: Progress | None = None, *, cache: bool = True)
 
 def sides_in(path: Path) -> tuple[Path, Path] | None:
     """The captures ``base`` and ``new`` in the folder that ``collect --against`` wrote; None for any other path."""
-    base, new = (path / side for side in SIDES)
+    base, new = (unpacked(path) / side for side in SIDES)
     return (base, new) if all(read_capture.accepts(side, b"") for side in (base, new)) else None
 
 
@@ -83,7 +86,7 @@ def _opened(way: Way, turn: Turn | None) -> Report:
 
 def _found(path: Path, progress: Progress | None, *, cache: bool) -> list[_Found]:
     """The reports at a path that is no folder of reports."""
-    room = room_at(path)
+    path, room = unpacked(path), room_at(path)
     if room == "capture" and (inside := _in_capture(path, progress, cache=cache)):
         return inside
     return [_Found(Way(room if room in _TOOLS else "", path, partial(read, path, progress, cache=cache)), path)]
@@ -112,7 +115,8 @@ def _repeated(folder: Path) -> list[Path]:
 def _turns(folder: Path) -> dict[str, Turn]:
     """The turn of each run of a capture, by the name of its files; empty where it was not interleaved with another."""
     try:
-        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["against"]
+        with open_regular(folder / MANIFEST) as file:
+            told = json.loads(file.read())["against"]
         collection, side, turns = told["collection"], told["side"], told["turns"].items()
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}

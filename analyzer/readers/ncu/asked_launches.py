@@ -17,6 +17,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.counter_model import measured_some
+from kanalyze.regular_files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -207,7 +208,8 @@ def commands(folder: Path) -> dict[str, list[str]]:
     Empty if the manifest is missing or lacks commands, which only makes matches less certain.
     """
     try:
-        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        with open_regular(folder / MANIFEST) as file:
+            told = json.loads(file.read())
         steps = [step for done in told["passes"] for step in done["steps"] if step["exit_status"] == 0]
         found = {step["name"]: [*map(str, step["command"])] for step in steps}
     except (OSError, ValueError, TypeError, KeyError, RecursionError):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, SOURCE_FILES
+from kanalyze.machinery.parents import end_with
 from kanalyze.readers.ncu import errors as ncu_errors
 from kanalyze.readers.ncu.damage import DAMAGE, text
 from kanalyze.readers.ncu.module import actions, module
@@ -60,7 +61,7 @@ def read_apart(name: str, path: Path, opened: Sequence[Any]) -> pl.DataFrame:
         out = Path(folder) / "table.arrow"
         try:
             said = subprocess.run(  # noqa: S603 - Python itself, with a module of ours
-                [sys.executable, *_CHILD, name, str(path.absolute()), str(out)],
+                [sys.executable, *_CHILD, str(os.getpid()), name, str(path.absolute()), str(out)],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -88,4 +89,5 @@ def write(name: str, report: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    write(*sys.argv[1:])
+    end_with(int(sys.argv[1]))
+    write(*sys.argv[2:])

@@ -17,7 +17,7 @@ import polars as pl
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.ncu import errors as ncu_errors
 from kanalyze.readers.ncu import wide_pages as ncu_wide
-from kanalyze.readers.shared.regular_files import readable, regular
+from kanalyze.regular_files import readable, regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -9,6 +10,7 @@ from glob import glob
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from kanalyze.machinery.parents import ending_with
 from kanalyze.readers.ncu import errors as ncu_errors
 from kanalyze.readers.nsys.program import newest
 
@@ -48,7 +50,12 @@ def run(command: Sequence[str], said: IO[bytes], errors: IO[bytes]) -> int:
         OSError: It cannot be started.
     """
     return subprocess.run(  # noqa: S603 - ncu, with the report's path and no shell
-        list(command), stdin=subprocess.DEVNULL, stdout=said, stderr=errors, check=False
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=errors,
+        check=False,
+        preexec_fn=ending_with(os.getpid()),
     ).returncode
 
 

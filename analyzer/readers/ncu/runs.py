@@ -22,7 +22,7 @@ from kanalyze.readers.ncu.module_process import read_apart
 from kanalyze.readers.ncu.pages import content, pages_in, pages_of
 from kanalyze.readers.ncu.printed_names import names_of_sources, with_whole_names
 from kanalyze.readers.ncu.tables import Measured, NcuTables
-from kanalyze.readers.shared.regular_files import regular
+from kanalyze.regular_files import regular
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:

@@ -24,6 +24,11 @@ _PROCESS_MASK: Final = 0xFFFFFF000000
 _PROCESS_UNIT: Final = 1 << 24
 
 
+#: Column of what a call returned, and what of that is no error: success, and of cudaEventQuery that work goes on.
+RETURNED: Final = "returnValue"
+SUCCESSES: Final = (0, 600)
+
+
 class Named(NamedTuple):
     """Source of an event's name: an integer column, the table that maps it to text, and a template.
 
@@ -59,6 +64,7 @@ class EventTable(NamedTuple):
             "contextId",
             "streamId",
             "correlationId",
+            *((RETURNED,) if self.kind == "api" else ()),
         )
         more = (self.named.column, self.only[0] if self.only else "")
         return (*fixed, *(column for column in more if column))
@@ -367,13 +373,17 @@ DETAILS: Final = {
 _SPARSE: Final = 8
 _SMALL: Final = 1024
 
+#: Texts end after so many characters: each is copied and looked through a hundred times.
+_LONGEST: Final = 1 << 20
+_CUT: Final = f"ends of texts, after {_LONGEST:,} characters"
+
 
 class Labels:
     """Cache of the string and enumeration tables of one database."""
 
-    def __init__(self, database: TableFile) -> None:
-        """Read from `database` lazily."""
-        self._database = database
+    def __init__(self, database: TableFile, undecoded: dict[str, int]) -> None:
+        """Read from `database` lazily; `undecoded` counts the texts that are cut."""
+        self._database, self._undecoded = database, undecoded
         self._known: dict[str, dict[int, str]] = {}
 
     def of(self, table: str) -> dict[int, str]:
@@ -381,7 +391,10 @@ class Labels:
         if table not in self._known:
             column = "value" if table == "StringIds" else "label"
             rows = self._database.frame(table, {"id": pl.Int64, column: pl.String}).drop_nulls()
-            self._known[table] = dict(rows.iter_rows()) or fallback_labels(table)
+            kept = rows.with_columns(pl.col(column).str.head(_LONGEST))
+            cut = int((kept.get_column(column) != rows.get_column(column)).sum())
+            self._undecoded[_CUT] = self._undecoded.get(_CUT, 0) + cut
+            self._known[table] = dict(kept.iter_rows()) or fallback_labels(table)
         return self._known[table]
 
     def namer(self, named: Named) -> Namer:

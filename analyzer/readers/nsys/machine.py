@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -152,6 +152,7 @@ _KERNEL, _MEMCPY, _MEMSET, _API, _SYNC, _GRAPH = (
     f"CUPTI_ACTIVITY_KIND_{name}"
     for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")
 )
+_WORK: Final = (_KERNEL, _MEMCPY, _MEMSET)
 _GPU, _ORDINALS, _RANGE = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "NVTX_EVENTS"
 
 _OCCUPANCY: Final = "occupancy and waves cannot be told"
@@ -200,22 +201,37 @@ _LOSS: Final = r"(?i)\b(lost|drop|dropped|missing|incomplete|overflow|not (?:all
 _FEW_ROWS: Final = 1 << 16
 
 
-def notes(database: TableFile, endless: Mapping[str, int], *, of_read: bool = False) -> pl.DataFrame:
+class Seen(NamedTuple):
+    """What reading tables showed of them.
+
+    Args:
+        endless: Numbers of rows without an end, by table.
+        failed: Calls that returned an error: correlationId and pid.
+        undecoded: Numbers of payloads that cannot be decoded, by what they are.
+    """
+
+    endless: dict[str, int]
+    failed: list[pl.DataFrame]
+    undecoded: dict[str, int]
+
+
+def notes(database: TableFile, seen: Seen, *, of_read: bool = False) -> pl.DataFrame:
     """One note per thing missing from the file, as :data:`kanalyze.model.NOTES`.
 
-    `endless` holds the number of rows without an end, for tables read before; with `of_read`, larger tables that were
-    not read are skipped.
+    `seen` is what tables read before showed; with `of_read`, larger tables that were not read are skipped.
     """
     large = {spec.table for spec in EVENT_TABLES if of_read and database.last_row(spec.table) > _FEW_ROWS}
-    looked_at = [spec for spec in EVENT_TABLES if spec.table in endless or spec.table not in large]
+    looked_at = [spec for spec in EVENT_TABLES if spec.table in seen.endless or spec.table not in large]
     found = [
         *_lost_rows(database, looked_at),
-        *_lost_ends(database, endless, looked_at),
+        *_lost_ends(database, seen.endless, looked_at),
+        *_failed_launches(database, seen.failed),
         *_missing_columns(database, {spec.table for spec in looked_at}),
         *_missing_tables(database),
         *_limits(database),
         *(_open_ranges(database) if _RANGE not in large else ()),
         *_diagnostics(database),
+        *((what, count, None, "what they hold is left out") for what, count in seen.undecoded.items() if count),
     ]
     return pl.DataFrame(found, schema=NOTES.schema, orient="row")
 
@@ -241,6 +257,17 @@ def _lost_ends(database: TableFile, endless: Mapping[str, int], looked_at: Seque
             effect = f"they count as of no duration: times of {spec.kind} are too low"
             found.append((f"rows of {spec.table} without an end", lost, None, effect))
     return found
+
+
+def _failed_launches(database: TableFile, failed: Sequence[pl.DataFrame]) -> list[Note]:
+    """Notes on operations whose launch failed."""
+    if not any(calls.height for calls in failed):
+        return []
+    pid = process_of("globalPid").alias("pid")
+    parts = [database.integers(table, ("correlationId", "globalPid"), lambda raw: raw) for table in _WORK]
+    run = pl.concat(parts).with_columns(pid).join(pl.concat(failed), on=["correlationId", "pid"], how="semi")
+    effect = "calls that return an error launch nothing: wrong return values, or wrong correlation ids"
+    return [("operations whose launch failed", run.height, None, effect)] if run.height else []
 
 
 def _missing_columns(database: TableFile, looked_at: AbstractSet[str]) -> list[Note]:

@@ -39,14 +39,14 @@ _KEYS: Final = ("typeId", "metricId")
 _RUNS: Final = {**dict.fromkeys((*_KEYS, "start_ns", "end_ns", "samples", "value"), pl.Int64)}
 
 
-def gpu_metrics(database: TableFile) -> pl.DataFrame:
-    """The sampled counters of GPUs, as :data:`kanalyze.sample_model.GPU_METRICS`."""
+def gpu_metrics(database: TableFile, undecoded: dict[str, int]) -> pl.DataFrame:
+    """The sampled counters of GPUs, as :data:`kanalyze.sample_model.GPU_METRICS`; counts events that are not JSON."""
     if database.last_row(_TABLE):
         runs = database.integers(_TABLE, ("timestamp", *_KEYS, "value"), _runs)
         columns = {**dict.fromkeys(_KEYS, pl.Int64), "metricName": pl.String}
         names = database.frame(_NAMES, columns).drop_nulls(_KEYS).unique(_KEYS, keep="first", maintain_order=True)
     elif database.last_row(_GENERIC) and "data" in database.columns(_GENERIC):
-        runs, names = _of_generic_events(database)
+        runs, names = _of_generic_events(database, undecoded)
     else:
         return GPU_METRICS.empty()
     return _named(_lasting(runs), names)
@@ -109,14 +109,17 @@ def _named(runs: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
     return GPU_METRICS.select(made.filter(pl.col("value") >= 0))
 
 
-def _of_generic_events(database: TableFile) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _of_generic_events(database: TableFile, undecoded: dict[str, int]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Runs and names of exports before 2023, which have one JSON text with all counters per sample."""
     columns = {"timestamp": pl.Int64, "typeId": pl.Int64, "data": pl.String}
     numbers: dict[str, int] = {}
-    rows = []
+    rows, lost = [], 0
     for time, kind, text in database.frame(_GENERIC, columns).drop_nulls().iter_rows():
-        for name, value in _counters(text).items():
+        told = _counters(text)
+        lost += told is None
+        for name, value in (told or {}).items():
             rows.append((time, kind, numbers.setdefault(name, len(numbers)), value))
+    undecoded["samples of counters that cannot be decoded"] = lost
     raw = pl.DataFrame(rows, schema=dict.fromkeys(("timestamp", *_KEYS, "value"), pl.Int64), orient="row")
     named = pl.DataFrame(
         {"metricId": [*numbers.values()], "metricName": [*numbers]},
@@ -125,12 +128,12 @@ def _of_generic_events(database: TableFile) -> tuple[pl.DataFrame, pl.DataFrame]
     return _runs(raw), raw.select(_KEYS).unique().join(named, on="metricId")
 
 
-def _counters(text: str) -> dict[str, int]:
-    """The counters of one event: those of its values that are numbers, or texts of whole numbers."""
+def _counters(text: str) -> dict[str, int] | None:
+    """The counters of one event: values that are numbers, or texts of whole numbers; None where it is no JSON."""
     try:
         told = json.loads(text)
     except ValueError:
-        return {}
+        return None
     found = {}
     for name, value in told.items() if isinstance(told, dict) else ():
         if isinstance(value, str) and value.removeprefix("-").isdecimal():

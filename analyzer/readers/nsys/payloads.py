@@ -38,22 +38,21 @@ class _Field(NamedTuple):
     offset: int
 
 
-def communicator_calls(database: TableFile, first_id: int) -> pl.DataFrame:
+def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, int]) -> pl.DataFrame:
     """The calls of NCCL with a payload: :data:`kanalyze.model.COMMUNICATOR_CALLS`.
 
     Args:
         database: The export.
         first_id: The event id of the first row of NVTX_EVENTS.
+        undecoded: Takes how many payloads cannot be decoded.
     """
     schemas = _schemas(database)
     if not schemas or "binaryData" not in database.columns("NVTX_EVENTS"):
         return COMMUNICATOR_CALLS.empty()
     blobs = database.frame("NVTX_EVENTS", {"binaryData": pl.Object}).get_column("binaryData").to_list()
-    rows = []
-    for at, blob in enumerate(blobs):
-        found = _fields(blob, schemas) if blob is not None else None
-        if found is not None:
-            rows.append({"event_id": first_id + at, **found})
+    made = [{} if blob is None else _fields(blob, schemas) for blob in blobs]
+    rows = [{"event_id": first_id + at, **found} for at, found in enumerate(made) if found]
+    undecoded["payloads of ranges that cannot be decoded"] = made.count(None)
     return pl.DataFrame(rows, schema=COMMUNICATOR_CALLS.schema)
 
 
@@ -69,16 +68,15 @@ def _schemas(database: TableFile) -> dict[int, list[_Field]]:
 
 
 def _fields(blob: object, schemas: dict[int, list[_Field]]) -> dict[str, Any] | None:
-    """The fields of a payload; None where it is none of NCCL's, or shorter than its schema says."""
+    """The fields of a payload; none where it is none of NCCL's, None where it is shorter than its schema says."""
     data = blob.encode() if isinstance(blob, str) else blob
     if not isinstance(data, bytes) or len(data) < _HEADER.size:
         return None
-    _, schema, size, begin = _HEADER.unpack_from(data)
-    fields = schemas.get(schema)
-    if fields is None or begin + size > len(data):
+    number, schema, size, begin = _HEADER.unpack_from(data)
+    if number == 0 or begin + size > len(data):
         return None
     told: dict[str, Any] = {}
-    for one in fields:
+    for one in schemas.get(schema, ()):
         if one.offset < 0 or one.offset + struct.calcsize(one.packed) > size:
             return None
         value = struct.unpack_from(one.packed, data, begin + one.offset)[0]

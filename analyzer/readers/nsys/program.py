@@ -17,6 +17,9 @@ from glob import glob
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, NoReturn
 
+from kanalyze.machinery.parents import ending_with
+from kanalyze.machinery.unfinished import end_by
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
@@ -86,7 +89,12 @@ def start(command: Sequence[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
         OSError: It cannot be started.
     """
     return subprocess.Popen(  # noqa: S603 - nsys, with two paths and no shell
-        command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=ending_with(os.getpid()),  # noqa: PLW1509 - calls the system alone
     )
 
 
@@ -154,15 +162,15 @@ def _stoppable() -> Iterator[None]:
     Ctrl-C raises one already. Signal handlers can only be set in the main thread, and handlers of others stay.
     """
     names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    handlers = {number: signal.getsignal(number) for name in names if (number := getattr(signal, name, None))}
+    ours = {number: handler for number, handler in handlers.items() if handler in (signal.SIG_DFL, end_by)}
     for number in ours:
         signal.signal(number, _stop)
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in ours.items():
+            signal.signal(number, handler)
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:

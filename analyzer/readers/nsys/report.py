@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.counter_model import SYMBOLS
-from kanalyze.errors import CannotTellError, DamagedReportError
+from kanalyze.errors import CannotTellError
 from kanalyze.model import (
     COMPILED_KERNELS,
     EVENT_RECORDS,
@@ -25,7 +25,7 @@ from kanalyze.model import (
 )
 from kanalyze.readers.nsys import events as nsys
 from kanalyze.readers.nsys.events import DETAILS, Labels, graph_of_node, known_id, lookup
-from kanalyze.readers.nsys.machine import Machine, notes, streams
+from kanalyze.readers.nsys.machine import Machine, Seen, notes, streams
 from kanalyze.readers.nsys.metrics import gpu_metrics, network_metrics
 from kanalyze.readers.nsys.payloads import communicator_calls
 from kanalyze.readers.nsys.samples import Samples
@@ -43,11 +43,17 @@ if TYPE_CHECKING:
 #: A tenth of the int64 range, in nanoseconds: some 29 years.
 _LATEST_NS: Final = (1 << 63) // 10
 
+#: Names of the kernel, and of the library folder, of the Windows Subsystem for Linux.
+_WSL: Final = re.compile(r"(?i)microsoft-standard|\bwsl2?\b|-wsl2?")
+
 #: Export metadata tables; the second name is from 2022.
 _EXPORT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 
-#: Events of more rows are not decoded together with their side table, which may be released before they are read.
-_MOST_TOGETHER: Final = 1 << 20
+#: What orders events that start together.
+_TIES: Final = ("end", "correlationId", "globalPid", "globalTid", "deviceId", "streamId")
+
+#: Tables of calls, whose stacks are found by their rows, and which no analysis takes to be in order.
+_CALLS: Final = {spec.table for spec in nsys.EVENT_TABLES if spec.kind in {"api", "osrt"}}
 
 #: Tables of which any shows that nsys wrote the database.
 _SIGNS: Final = (*_EXPORT, "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
@@ -76,6 +82,7 @@ def _meta(database: TableFile) -> Meta:
         tool_version=version.removesuffix(".0") if version else None,
         schema_version=export.get("EXPORT_SCHEMA_VERSION"),
         driver_version=_driver(driver),
+        wsl=any(_WSL.search(value or "") for value in environment.values()),
         origin_unix_ns=started.item(0) if len(started) else None,
         duration_ns=spans.item(0, "duration") if spans.height else None,
         end_ns=spans.select(pl.max_horizontal("duration", "stopTime")).item(0, 0) if spans.height else None,
@@ -94,11 +101,11 @@ class NsysTables:
     def __init__(self, database: TableFile) -> None:
         """Read from `database` on demand."""
         self._database = database
-        self._labels = Labels(database)
+        self._seen = Seen({}, [], {})
+        self._labels = Labels(database, self._seen.undecoded)
         self._machine = Machine(database)
-        self._samples = Samples(database, self._labels)
-        self._endless: dict[str, int] = {}
-        self._decoded: dict[str, pl.DataFrame | None] = {}
+        self._samples = Samples(database, self._labels, self._seen.undecoded)
+        self._orders: dict[str, pl.Series | None] = {}
 
     def close(self) -> None:
         """Close the export."""
@@ -142,10 +149,10 @@ class NsysTables:
             "call_stacks": lambda: self._samples.call_stacks(self._first_ids),
             "stack_frames": self._samples.stack_frames,
             "scheduling": self._samples.scheduling,
-            "gpu_metrics": partial(gpu_metrics, self._database),
+            "gpu_metrics": partial(gpu_metrics, self._database, self._seen.undecoded),
             "network_metrics": partial(network_metrics, self._database),
             COMPILED_KERNELS.name: self._no_capture,
-            "notes": lambda: notes(self._database, self._endless),
+            "notes": lambda: notes(self._database, self._seen),
         }
         return tables[name]() if name in tables else READER_TABLES[name].empty()
 
@@ -157,7 +164,7 @@ class NsysTables:
 
     def notes_of_read(self) -> pl.DataFrame:
         """Notes on tables that were read already or are small."""
-        return notes(self._database, self._endless, of_read=True)
+        return notes(self._database, self._seen, of_read=True)
 
     def _no_capture(self) -> pl.DataFrame:
         raise CannotTellError.without_capture("compiled", self._database.path)
@@ -174,8 +181,23 @@ class NsysTables:
     def _numbered(self, table: Table, source: str, frame: pl.DataFrame) -> pl.DataFrame:
         """Adds event ids to `frame`, all rows of `source` in order."""
         first = self._first_ids[source]
+        if source not in _CALLS and (order := self._order(source, frame)) is not None:
+            frame = frame[order]
         numbered = frame.with_columns(pl.int_range(first, first + frame.height).alias("event_id"))
         return self._as_declared(table, source, numbered)
+
+    def _order(self, source: str, frame: pl.DataFrame) -> pl.Series | None:
+        """The rows of `source`, read as `frame`, by start; None if sorted, as in exports before nsys 2025.6."""
+        if source not in self._orders:
+            if "start_ns" not in frame.columns:
+                frame = self._database.integers(source, ("start",), lambda part: part.rename({"start": "start_ns"}))
+            starts = frame.get_column("start_ns")
+            keys = [name for name in _TIES if name in self._database.columns(source)]
+            self._orders[source] = None
+            if not starts.is_sorted():
+                raw = self._database.integers(source, ("start", *keys), lambda part: part)
+                self._orders[source] = raw.select(pl.arg_sort_by("start", *keys, maintain_order=True)).to_series()
+        return self._orders[source]
 
     def _as_declared(self, table: Table, source: str, frame: pl.DataFrame) -> pl.DataFrame:
         """Casts `frame` to `table`; raises DamagedReportError where `source` lacks a required value."""
@@ -198,12 +220,9 @@ class NsysTables:
                 raise self._database.damaged(source, f"a time ({name}) is out of all bounds")
 
     def _events_of(self, spec: nsys.EventTable) -> pl.DataFrame:
-        frame = self._decoded.get(spec.table)
-        self._decoded[spec.table] = None
-        if frame is None:
-            frame = self._database.integers(spec.table, spec.wanted, self._event_columns(spec))
-        self._endless[spec.table] = frame.get_column("dur_ns").null_count() if "dur_ns" in frame.columns else 0
-        if self._endless[spec.table]:
+        frame = self._database.integers(spec.table, spec.wanted, self._event_columns(spec))
+        self._seen.endless[spec.table] = frame.get_column("dur_ns").null_count() if "dur_ns" in frame.columns else 0
+        if self._seen.endless[spec.table]:
             frame = frame.with_columns(pl.col("dur_ns").fill_null(0))
         return self._numbered(EVENTS, spec.table, _completed(frame, spec.kind))
 
@@ -221,6 +240,9 @@ class NsysTables:
                 raw = raw.filter((pl.col(column) == value).fill_null(value=True))
             if "device" in made:
                 raw = to_gpu(raw)
+            if spec.kind == "api" and nsys.RETURNED in have:
+                failed = raw.filter(~pl.col(nsys.RETURNED).is_in(nsys.SUCCESSES))
+                self._seen.failed.append(failed.select("correlationId", nsys.process_of("globalTid").alias("pid")))
             return raw.select(name(raw).alias("name"), *(made[column].alias(column) for column in made))
 
         return transform
@@ -269,7 +291,7 @@ class NsysTables:
 
     def _communicator_calls(self) -> pl.DataFrame:
         source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "range")
-        return communicator_calls(self._database, self._first_ids[source])
+        return communicator_calls(self._database, self._first_ids[source], self._seen.undecoded)
 
     def _event_records(self) -> pl.DataFrame:
         source = nsys.EVENT_RECORDS
@@ -320,32 +342,12 @@ class NsysTables:
             return raw.with_columns(namer(raw).alias(name) for name, namer in labels.items()).select(*made, *labels)
 
         try:
-            frame = self._with_events(part, transform)
-            if frame is None:
-                frame = self._database.integers(part.source, part.wanted, transform)
+            frame = self._database.integers(part.source, part.wanted, transform)
         except pl.exceptions.PolarsError as error:
             raise self._database.damaged(part.source, "a number is out of all bounds") from error
         absent = [name for name in table.schema if name not in (*part.columns, *labels, "event_id")]
         frame = frame.with_columns(pl.lit(None, dtype=table.schema[name]).alias(name) for name in absent)
         return self._numbered(table, part.source, frame)
-
-    def _with_events(self, part: Details, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame | None:
-        """Rows of a side table from one pass that decodes the events of its source as well, kept until asked for.
-
-        None where the events were read already, or are too many to keep, or where only one of both can be read.
-        """
-        spec = next(spec for spec in nsys.EVENT_TABLES if spec.table == part.source)
-        if spec.table in self._decoded or spec.only or self._database.last_row(spec.table) > _MOST_TOGETHER:
-            return None
-        events = self._event_columns(spec)
-        try:
-            wanted = dict.fromkeys((*part.wanted, *spec.wanted))
-            both = self._database.integers(part.source, [*wanted], lambda raw: transform(raw).hstack(events(raw)))
-        except (DamagedReportError, pl.exceptions.PolarsError):
-            return None
-        own = [*part.columns, *part.labels]
-        self._decoded[spec.table] = both.drop(own)
-        return both.select(own)
 
 
 #: Columns of a range event, from rows of NVTX_EVENTS.

@@ -114,9 +114,9 @@ class _Numbered:
 class Samples:
     """The sampled tables of one export; each is read once."""
 
-    def __init__(self, database: TableFile, labels: Labels) -> None:
-        """Read from `database` lazily."""
-        self._database, self._labels = database, labels
+    def __init__(self, database: TableFile, labels: Labels, undecoded: dict[str, int]) -> None:
+        """Read from `database` lazily; payloads that cannot be decoded are counted in `undecoded`."""
+        self._database, self._labels, self._undecoded = database, labels, undecoded
         self._chains: dict[str, _Stacks] = {}
 
     def cpu_samples(self) -> pl.DataFrame:
@@ -266,7 +266,9 @@ class Samples:
         marks = marks.with_columns(process_id=process_of("globalTid")).join(
             known, on=["process_id", "domainId"], maintain_order="left"
         )
-        payloads = [_stack(blobs[row]) if blobs is not None else None for row in marks.get_column("row")]
+        held_by = [blobs[row] if blobs is not None else None for row in marks.get_column("row")]
+        payloads = [_stack(blob) for blob in held_by]
+        self._undecoded["stacks of Python that cannot be decoded"] = payloads.count(None) - held_by.count(None)
         numbers: dict[tuple[Frame, ...], int] = {}
         stacks = [
             numbers.setdefault(one[1], _SOURCE * _PYTHON + len(numbers)) if one and one[1] else None for one in payloads

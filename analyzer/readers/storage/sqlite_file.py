@@ -20,9 +20,8 @@ import polars as pl
 
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 from kanalyze.machinery.memory import one_blas_thread
-from kanalyze.readers.shared.regular_files import readable, regular
 from kanalyze.readers.storage import sqlite_pages
-from kanalyze.readers.storage.decoded_ahead import decoded
+from kanalyze.regular_files import readable, regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -159,20 +158,14 @@ class SqliteFile:
         rows = self.last_row(table)
         if rows <= min(sqlite_pages.PAGES_ANYWAY_FROM_ROWS, sqlite_pages.PAGES_FROM_ROWS):
             return None
+        if self._largest_rows <= sqlite_pages.PAGES_FROM_ROWS:
+            return None
         have = [name for name in columns if name in self.columns(table)]
         missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in columns if name not in have]
 
         def completed(raw: pl.DataFrame) -> pl.DataFrame:
             return transform(raw.with_columns(missing))
 
-        by_pages = max(rows, self._largest_rows) > sqlite_pages.PAGES_FROM_ROWS
-        if not by_pages:
-            self._check(table)  # as before reading it row by row, while it is decoded ahead
-        ahead = decoded(self.path, table, have)
-        if ahead is not None:
-            return completed(ahead)
-        if not by_pages:
-            return None
         with one_blas_thread():
             from kanalyze.readers.storage.sqlite_pages.blocks import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
 

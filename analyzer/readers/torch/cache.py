@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kanalyze.readers.torch.frames import Frames
 
 #: Version of the cache format: raise it when frames change, to invalidate what older versions cached.
-_SCHEMA: Final = 5
+_SCHEMA: Final = 7
 
 #: Traces below this size, in bytes, decode as fast as the cache loads.
 _LEAST_BYTES: Final = 2 << 20

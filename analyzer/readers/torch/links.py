@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.columns.lookup import first_rows, telling
+from kanalyze.columns.lookup import positions, telling
 from kanalyze.model import EVENT_RECORDS, SYNC_DETAIL
 from kanalyze.readers.torch.frames import FRAME_KINDS, ON_DEVICE
 
@@ -76,7 +76,7 @@ class Links:
         known = self._by_external_id
         alone = pl.col("pid").eq_missing(pid.first()).all()  # one process, as in most traces: no join by two keys
         if known.height and pid.first() is not None and keys.select(alone).item() and known.select(alone).item():
-            rows = first_rows(known.get_column("external_id"), keys.get_column("external_id"))
+            rows = positions(known.get_column("external_id"), keys.get_column("external_id"))
             return known.get_column("event_id").gather(rows)
         known = known.unique(["external_id", "pid"], keep="first")
         found = keys.join(known, on=["external_id", "pid"], how="left", maintain_order="left")

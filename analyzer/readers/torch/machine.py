@@ -13,6 +13,7 @@ from kanalyze.device_limits import impossible, plausible
 from kanalyze.model import DEVICES, PROCESSES
 from kanalyze.readers.torch.decode.events import MISSING
 from kanalyze.readers.torch.decode.old_forms import number
+from kanalyze.sample_model import GPU_METRICS
 from kanalyze.wording import amd_target, is_amd
 
 if TYPE_CHECKING:
@@ -50,16 +51,19 @@ def without_echoes(frames: Frames) -> Frames:
 
 
 def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
-    """The GPUs used, as :data:`kanalyze.model.DEVICES`; all GPUs of the machine if none was used.
+    """The GPUs used, as :data:`kanalyze.model.DEVICES`; with all that the trace describes if it describes none of them.
 
-    `used` has the column device, of device events.
+    Not so of AMD GPUs, whose numbers in events are others. `used` has the column device, of device events.
     """
     told = frames.properties.get("deviceProperties")
     known = {row["device"]: row for row in map(_device, told if isinstance(told, list) else []) if row}
     active = used.get_column("device").drop_nulls().unique().sort()
     usual = _model(known)
-    rows = [known.get(device, {**usual, "device": device}) for device in active] or list(known.values())
-    frame = pl.DataFrame(rows, schema=DEVICES.schema, orient="row")
+    rows = {device: known.get(device, {**usual, "device": device}) for device in active}
+    described = any(len(row) > 1 for row in rows.values())
+    if not described and not any(is_amd(row["name"], row["threads_per_warp"]) for row in known.values()):
+        rows |= known
+    frame = pl.DataFrame([*rows.values()], schema=DEVICES.schema, orient="row").sort("device")
     limits = capabilities().select("compute_capability", blocks="max_blocks_per_sm")
     joined = frame.join(limits, on="compute_capability", how="left", maintain_order="left")
     return DEVICES.select(plausible(joined.with_columns(max_blocks_per_sm=pl.coalesce("max_blocks_per_sm", "blocks"))))
@@ -140,3 +144,28 @@ def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
     )
     rows = every.join(found, on="process_id", how="left", maintain_order="left")
     return PROCESSES.select(rows.join(named, on="process_id", how="left", maintain_order="left"))
+
+
+#: A counter's name and the unit in brackets behind it (:class:`kanalyze.readers.torch.decode.events.Counter`).
+_METRIC: Final = r"^(.*?)(?: \((W|C|%|MHz)\))?$"
+
+#: A sample counts for at most so many times the usual distance; what is longer is a hole in the recording.
+_HOLE: Final = 2
+
+
+def gpu_metrics(samples: pl.DataFrame) -> pl.DataFrame:
+    """The sampled counters of GPUs, as :data:`kanalyze.sample_model.GPU_METRICS`; each holds until the next sample."""
+    if samples.is_empty():
+        return GPU_METRICS.empty()
+    name = pl.col("name").cast(pl.String)
+    unit = name.str.extract(_METRIC, 2)
+    told = samples.with_columns(
+        metric=name.str.extract(_METRIC, 1).cast(pl.Categorical),
+        unit=unit.fill_null("").cast(pl.Categorical),
+        value=pl.when(unit == "MHz").then(pl.col("value") * 1e6).otherwise("value"),
+        samples=pl.lit(1, dtype=pl.Int64),
+    ).sort("device", "metric", "start_ns", maintain_order=True)
+    follows = (pl.col("start_ns").shift(-1) - pl.col("start_ns")).over("device", "metric")
+    usual = follows.filter(follows > 0).median().over("device", "metric").fill_null(1).cast(pl.Int64)
+    lasting = pl.when(follows <= _HOLE * usual).then(follows).otherwise(usual)
+    return GPU_METRICS.select(told.with_columns(dur_ns=lasting).filter(pl.col("value").is_finite()))

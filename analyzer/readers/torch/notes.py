@@ -37,6 +37,12 @@ _TOLD: Final = 10
 #: Longest category name shown, in characters.
 _WIDE: Final = 60
 
+#: Frames that no kind of event has, and why that is no loss.
+_HELD_ASIDE: Final = {
+    "Counter": ("samples of counters of GPUs", "they are in gpu_metrics"),
+    "GraphNode": ("nodes of CUDA graphs that are no work", "they call the host or record an event"),
+}
+
 #: Frames without a table of their own, used by other tables.
 _LINKS: Final = ("Link", "Launch")
 
@@ -57,6 +63,7 @@ def notes(frames: Frames) -> pl.DataFrame:
         *_categories(frames),
         *_unread(frames),
         *_odd_times(frames),
+        *_shared_ids(frames),
         *_limits(frames),
     ]
     return NOTES.select(pl.DataFrame(found, schema=NOTES.schema, orient="row"))
@@ -84,6 +91,9 @@ def _aside(frames: Frames) -> Iterable[Note]:
     records = _height(frames, "Record")
     if records:
         yield "recordings of CUDA events", records, None, "they tell what a wait waited for"
+    for name, (check, effect) in _HELD_ASIDE.items():
+        if height := _height(frames, name):
+            yield check, height, None, effect
     marks = counts.get("name", 0) + counts.get("mark", 0) + _height(frames, "Span")
     if marks:
         yield "names and marks", marks, None, "names of processes and threads, and where the recording began and ended"
@@ -113,6 +123,14 @@ def _limits(frames: Frames) -> Iterable[Note]:
     count = impossible_limits(frames)
     if count:
         yield device_limits.IMPOSSIBLE, count, None, device_limits.EFFECT
+
+
+def _shared_ids(frames: Frames) -> Iterable[Note]:
+    """Operators with the id of another one of their process: each has its own, of which calls tell their operator."""
+    if _height(frames, "Op"):
+        ids = frames.events["Op"].filter(pl.col("external_id") != 0).select("external_id", "pid")
+        if shared := ids.height - ids.n_unique():
+            yield "operators with the id of another one", shared, None, "which operator launched what is wrong"
 
 
 def _odd_times(frames: Frames) -> Iterable[Note]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.errors import UnknownFormatError
 from kanalyze.outlets import line
+from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,7 +107,7 @@ _OTHERS: Final = (
     ),
     _Other(
         "a Chrome trace made of a report of Nsight Systems",
-        "Give the report itself, which holds more: the .nsys-rep, or its export (`nsys export --type=sqlite REPORT`).",
+        f"Give the report itself, which holds more: the .nsys-rep, or its export (`{EXPORT}`).",
         frozenset({"cuda", "nvtx", "nvtx-kernel", "CUDA", "NVTX", "osrt", "OSRT"}),
     ),
     _Other(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import UnknownFormatError
-from kanalyze.readers.shared.regular_files import regular
+from kanalyze.readers.shared.archives import GZIP
 from kanalyze.readers.torch.cache import TraceCache
 from kanalyze.readers.torch.decode.processes import decoding
 from kanalyze.readers.torch.decode.text import open_text
 from kanalyze.readers.torch.other_traces import refuse_others
+from kanalyze.regular_files import regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from kanalyze.readers.torch.frames import Frames
     from kanalyze.report import Report
 
-_GZIP: Final = b"\x1f\x8b"
 _MARK: Final = b"\xef\xbb\xbf"
 
 #: Decoder counters of a list without any trace events.
@@ -28,7 +28,7 @@ _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "repaired", "
 def accepts(path: Path, head: bytes) -> bool:
     """Whether the file is JSON or gzip (:func:`open_report` checks that it is a trace)."""
     del path
-    return head.startswith(_GZIP) or head.removeprefix(_MARK).lstrip()[:1] in {b"{", b"["}
+    return head.startswith(GZIP) or head.removeprefix(_MARK).lstrip()[:1] in {b"{", b"["}
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:

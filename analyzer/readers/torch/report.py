@@ -24,9 +24,8 @@ from kanalyze.model import (
     SYNC_DETAIL,
 )
 from kanalyze.readers.torch.frames import FRAME_KINDS, FRAME_OF, ON_DEVICE
-from kanalyze.readers.torch.labels import IN_WORK_ITEMS, copies_told, in_blocks, launch_shapes, memory_name
 from kanalyze.readers.torch.links import Links, Owners, event_records, known_id, sync_detail, sync_name
-from kanalyze.readers.torch.machine import devices, processes, whole, without_echoes
+from kanalyze.readers.torch.machine import devices, gpu_metrics, processes, whole, without_echoes
 from kanalyze.readers.torch.notes import notes
 from kanalyze.report import Meta, Report
 
@@ -36,6 +35,27 @@ if TYPE_CHECKING:
 
     from kanalyze.readers.torch.frames import Frames
     from kanalyze.schema import Table
+
+#: Copy directions as in Kineto's names (``Memcpy HtoD (Pageable -> Device)``), and in nsys.
+_DIRECTIONS: Final = {
+    "HtoD": "Host-to-Device",
+    "DtoH": "Device-to-Host",
+    "DtoD": "Device-to-Device",
+    "HtoH": "Host-to-Host",
+    "HtoA": "Host-to-Array",
+    "AtoH": "Array-to-Host",
+    "AtoA": "Array-to-Array",
+    "AtoD": "Array-to-Device",
+    "DtoA": "Device-to-Array",
+    "PtoP": "Peer-to-Peer",
+    "HtoD_UVM": "Unified Host-to-Device",
+}
+_COPY: Final = r"^(?:Memcpy|CopyDeviceToDevice|Copy)\s*(\w+)?(?:\s*\((.*?)\s*->\s*(.*?)\))?"
+
+#: HIP's launch call whose grid is in work-items (threads), where all others take blocks. Kineto records the
+#: arguments of the call.
+IN_WORK_ITEMS: Final = "hipExtModuleLaunchKernel"
+_SHAPE: Final = r"^\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]$"
 
 
 def report_of(path: Path, frames: Frames) -> Report:
@@ -137,6 +157,7 @@ class TorchTables:
             COMPILED_KERNELS.name: self._no_capture,
             "devices": lambda: devices(self._frames, self._used),
             "processes": lambda: processes(self._frames, self._used),
+            "gpu_metrics": lambda: gpu_metrics(self._frame("Counter")),
             "notes": lambda: notes(self._frames),
         }
         with self._lock:
@@ -202,7 +223,7 @@ class TorchTables:
 
     def _names(self, name: str, frame: pl.DataFrame) -> pl.Expr | pl.Series:
         if name in {"Copy", "Memset"}:
-            texts = copies_told(frame.get_column("name"), memset=name == "Memset")
+            texts = copies_told(copy_names(frame), memset=name == "Memset")
             shown = texts.get_column("shown")
             return shown.cast(pl.String).str.replace(r"^\[CUDA ", "[HIP ").cast(shown.dtype) if self._in_hip else shown
         if name == "Memory":
@@ -248,7 +269,7 @@ class TorchTables:
             frame = self._frame(name)
             if frame.is_empty():
                 continue
-            told = copies_told(frame.get_column("name"), memset=name == "Memset").drop("shown")
+            told = copies_told(copy_names(frame), memset=name == "Memset").drop("shown")
             made = frame.with_columns(event_id=self._ids(name), **_of_graph()).hstack(told)
             found.append(_completed(COPY_DETAIL, made))
         return pl.concat(found)
@@ -322,3 +343,87 @@ def _completed(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
     """`frame` with missing columns of `table` as null."""
     absent = [pl.lit(None).alias(name) for name in table.schema if name not in frame.columns]
     return table.select(frame.with_columns(absent))
+
+
+def copy_names(copies: pl.DataFrame) -> pl.Series:
+    """The names of copies or memsets, as Kineto writes them; those of PyTorch 2.15 are in their arguments."""
+    names = copies.get_column("name")
+    if copies.get_column("copy_kind").is_null().all():
+        return names
+    way, *memory = (
+        pl.col(name).cast(pl.String).str.strip_chars('"') for name in ("copy_kind", "source_kind", "target_kind")
+    )
+    source, target = (one.str.replace_all("_", " ").str.to_titlecase() for one in memory)
+    told = pl.coalesce(pl.format("Memcpy {} ({} -> {})", way, source, target), pl.col("name").cast(pl.String))
+    return copies.select(told.cast(names.dtype)).to_series().alias("name")
+
+
+def copies_told(names: pl.Series, *, memset: bool) -> pl.DataFrame:
+    """Parses names of copies or memsets, row by row.
+
+    Columns: shown (the name as nsys writes it), direction, source_memory and target_memory; null where not told.
+    """
+    distinct = names.unique()
+    texts = distinct.cast(pl.String).alias("text").to_frame()
+    parts = pl.col("text").str.extract_groups(_COPY)
+    made = texts.select(
+        pl.col("text"),
+        way=parts.struct.field("1"),
+        source_memory=parts.struct.field("2"),
+        target_memory=parts.struct.field("3"),
+    )
+    memory = {"source_memory": pl.String, "target_memory": pl.String}
+    if memset:
+        target = pl.col("text").str.extract(r"\((.+)\)")
+        made = made.select(
+            shown=pl.lit("[CUDA memset]"),
+            direction=pl.lit(None, dtype=pl.String),
+            source_memory=pl.lit(None, dtype=pl.String),
+            target_memory=target,
+        )
+    else:
+        direction = pl.col("way").replace(_DIRECTIONS)
+        told = pl.when(pl.col("way").is_in(list(_DIRECTIONS))).then(direction)
+        shown = pl.when(told.is_null()).then("text").otherwise(pl.format("[CUDA memcpy {}]", told))
+        made = made.select(
+            shown=shown,
+            direction=told,
+            **{name: pl.when(pl.col(name) != "Unknown").then(name) for name in memory},
+        )
+    typed = made.select(pl.col(name).cast(pl.Categorical) for name in made.columns)
+    known = typed.insert_column(0, distinct.alias("name"))
+    rows = names.alias("name").to_frame().join(known, on="name", how="left", nulls_equal=True, maintain_order="left")
+    return rows.drop("name")
+
+
+def launch_shapes(texts: pl.Series, prefix: str) -> list[pl.Series]:
+    """Parses texts such as ``[256, 1, 1]`` into three series of sizes (``grid_x``…); 0 if absent."""
+    distinct = texts.unique()
+    parts = distinct.cast(pl.String).alias("text").to_frame().select(pl.col("text").str.extract_groups(_SHAPE))
+    fields = parts.to_series().struct.unnest()
+    sizes = fields.select(
+        pl.col(str(number)).cast(pl.Int32, strict=False).fill_null(0).alias(f"{prefix}_{axis}")
+        for number, axis in enumerate("xyz", 1)
+    )
+    known = sizes.insert_column(0, distinct.alias(prefix))
+    rows = texts.alias(prefix).to_frame().join(known, on=prefix, how="left", nulls_equal=True, maintain_order="left")
+    return rows.drop(prefix).get_columns()
+
+
+def in_blocks(kernels: pl.DataFrame, these: pl.Expr) -> pl.DataFrame:
+    """Converts the grids of the rows `these` from work-items to blocks."""
+    return kernels.with_columns(
+        pl.when(these.fill_null(value=False) & (pl.col(f"block_{axis}") > 0))
+        .then((pl.col(f"grid_{axis}").cast(pl.Int64) + pl.col(f"block_{axis}") - 1) // pl.col(f"block_{axis}"))
+        .otherwise(f"grid_{axis}")
+        .cast(pl.Int32)
+        .alias(f"grid_{axis}")
+        for axis in "xyz"
+    )
+
+
+def memory_name() -> pl.Expr:
+    """The name of an allocator event: allocation, free or out of memory."""
+    out = pl.col("name").cast(pl.String) == "[OutOfMemory]"
+    taken = pl.when(pl.col("size_bytes") < 0).then(pl.lit("Deallocation")).otherwise(pl.lit("Allocation"))
+    return pl.when(out).then(pl.lit("Out of memory")).otherwise(taken)

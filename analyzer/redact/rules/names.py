@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.redact.rules.assigned import is_secret, values
+from kanalyze.redact.rules.assigned import OPENED, is_secret, values
 from kanalyze.redact.rules.words import words
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ _FOLDER_VARIABLES: Final = frozenset(("HOME", "PWD", "OLDPWD", "USERPROFILE", "V
 
 #: Shorter values of secret variables are removed only where they are assigned: elsewhere they may be a word or number.
 _SECRET_AT_LEAST: Final = 8
+
+#: A value that may be a common word or an identifier, and a line of a private key.
+_WORD: Final = re.compile(r"[A-Za-z_.]+")
+_KEY_LINE: Final = re.compile(r"[A-Za-z0-9+/]{32,}")
 
 #: Positions of a user name in a path, and of a host name in a file name or log.
 _USERS_IN_TEXT: Final = re.compile(
@@ -107,16 +111,21 @@ class Names:
 
     def variable(self, name: str, value: str) -> None:
         """Add an environment variable and its value."""
-        if is_secret(name):
-            self._assigned(value)
+        if name in _FOLDER_VARIABLES:
+            self.folder(value)
+        elif is_secret(name):
+            self._secret(value)
         elif name in _HOST_VARIABLES:
             self.host(value)
         elif name in _USER_VARIABLES:
             self.user(value)
-        elif name in _FOLDER_VARIABLES:
-            self.folder(value)
 
-    def _assigned(self, value: str) -> None:
+    def assigned(self, value: str) -> None:
+        """Add a value that is given a secret's name, unless it may be a word or an identifier."""
+        if not _WORD.fullmatch(value):
+            self._secret(value)
+
+    def _secret(self, value: str) -> None:
         """Add a secret value, to be removed wherever it occurs if it is unambiguous."""
         if len(value) >= _SECRET_AT_LEAST and not re.fullmatch(r"[\d.]+|/.*|true|false", value):
             self.secret(value)
@@ -133,8 +142,8 @@ class Names:
         for found in _HOSTS_IN_TEXT.findall(text):
             self.host("".join(found))
         for begin, end in values(text):
-            if not text[begin:end].isalpha():  # which may be a common word
-                self._assigned(text[begin:end])
+            for value in _KEY_LINE.findall(text, begin, end) if OPENED.match(text, begin) else (text[begin:end],):
+                self.assigned(value)
 
     def here(self) -> None:
         """Add this machine and its user, as most reports are redacted where they were recorded."""

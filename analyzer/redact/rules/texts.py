@@ -171,12 +171,13 @@ class Texts:
         """Removes the values of secrets assigned in `text`."""
         parts, at = [], 0
         for begin, end in values(text, prose=prose):
-            parts += [text[at:begin], "[secret]"]
+            parts += [text[at:begin], "[secret]", "\n" * text.count("\n", begin, end)]  # numbers of lines stay
             self._counts["secrets"] += 1
             at = end
         return "".join([*parts, text[at:]])
 
     def _path(self, text: str) -> str:
+        text = self._without_secrets(text, prose=False)
         parts = [part for part in _SEPARATORS.split(text) if part]
         last = parts[-1] if parts and _SEPARATORS.search(text) else text
         last = "[folder]" if text in self._whole else last

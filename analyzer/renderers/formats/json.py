@@ -113,9 +113,10 @@ def _job(job: Job) -> dict[str, Any]:
 
 
 def _meta(meta: Meta) -> dict[str, Any]:
-    """Metadata of a report, without the turn, which only a comparison of runs knows."""
+    """Metadata of a report, without what only comparisons of runs (turn) and the answer (wsl) use."""
     told = {**asdict(meta), **{name: _path(getattr(meta, name)) for name in _PATHS}}
-    told.pop("turn")
+    for unused in ("turn", "wsl"):
+        told.pop(unused)
     return told
 
 
@@ -166,6 +167,7 @@ def _iterations(steady: SteadyPart) -> dict[str, Any]:
         "process_id": steady.process_id,
         "device": steady.device,
         "kinds": dict(kinds.iter_rows()),
+        "mean_ns": steady.ns / steady.number,
         "median_ns": steady.lengths.median(),
         "min_ns": steady.lengths.min(),
         "max_ns": steady.lengths.max(),

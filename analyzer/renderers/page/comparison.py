@@ -10,7 +10,7 @@ from kanalyze import units
 from kanalyze.outlets import command
 from kanalyze.renderers.page.sections import unversioned
 from kanalyze.renderers.page.time import Block, Page
-from kanalyze.renderers.text.grid import ARROW, Grid, Head, Section, of
+from kanalyze.renderers.text.grid import ARROW, Column, Grid, Head, Section, section, words
 from kanalyze.renderers.text.kernel_names import shorten
 from kanalyze.window import WORDS
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.comparing._sides import Side
+    from kanalyze.renderers.text.grid import Row
 
 #: Rows of each table, unless told.
 ROWS: Final = 6
@@ -51,12 +52,8 @@ def comparison_page(found: Comparison, top: int) -> Page:
     sections = _sections(found, top)
     return Page(
         heading=_heading(found),
-        health="",
         answer=answer(found),
-        ledgers=[],
         sections=sections,
-        topics=[],
-        cannot_tell=[],
         more=_more(found),
         blocks=[] if found.gate is None else [Block("GATE", found.gate.sentence)],
     )
@@ -78,7 +75,11 @@ def answer(found: Comparison) -> str:
     doubts = [f"Not the same on both sides: {'; '.join(one.text for one in found.doubts)}."] if found.doubts else []
     whole = [f"The whole recordings are compared, since {found.reason}."] if found.reason else []
     note = [f"{found.note[0].upper()}{found.note[1:]}."] if found.note else []
-    return " ".join([*doubts, *whole, *note, f"{_told(found, verdict)}{_where(found)}.", *_sure(found), *_quick(found)])
+    apart = "No kernel is on both sides: these are different programs, or one whose kernels were all replaced."
+    return " ".join([
+        *doubts, *whole, *note, f"{_told(found, verdict)}{_where(found)}.", *_sure(found), *_quick(found),
+        *([apart] if found.apart else []),
+    ])  # fmt: skip
 
 
 def _told(found: Comparison, verdict: Verdict) -> str:
@@ -93,6 +94,9 @@ def _told(found: Comparison, verdict: Verdict) -> str:
         return f"{what} is {_factors(verdict, runs)}"
     if verdict.word == "same":
         return f"{what} takes the same time: {_within(found, verdict, runs)}"
+    if verdict.basis == "steps" and not verdict.low <= 1 <= verdict.high:
+        told = f"{what[0].lower()}{what[1:]} by {units.change(verdict.ratio)}"
+        return f"These two runs differ, {told} ({_ends(verdict, runs)})"
     return f"Cannot tell whether {what[0].lower()}{what[1:]} is faster or slower ({_ends(verdict, runs)})"
 
 
@@ -178,9 +182,9 @@ def _sure(found: Comparison) -> list[str]:
         return ["One run a side does not show how much runs vary: repeat both to be sure."]
     if verdict.low is None:
         return [f"{_no_interval(found.timed.base, found.timed.new)}: repeat both."]
-    if verdict.repeats is not None:
-        return [f"{units.plural(verdict.repeats, 'run')} of each side would tell."]
-    return []
+    varying = found.varying
+    told = [f"Runs of {varying[0]} differ among themselves by {units.percent(varying[1])}."] if varying else []
+    return [*told, *([f"{units.plural(verdict.repeats, 'run')} of each side would tell."] if verdict.repeats else [])]
 
 
 def _no_interval(base: Side, new: Side) -> str:
@@ -262,10 +266,21 @@ def _bar(part: float) -> str:
 
 def _kernels(found: Comparison, top: int) -> Section | None:
     table = found.table("compare_kernels")
-    shown = table.filter("changed").head(top)
-    every = sorted({name for side in ("base", "new") for name in shown.get_column(f"{side}_kernel") if name})
-    names = dict(zip(every, shorten(every, _NAME), strict=True))
+    names = _short_names(table.filter("changed").head(top))
     return _changes("KERNELS AND COPIES", table, "kernel", lambda row: _kernel(row, names), top)
+
+
+def _short_names(rows: pl.DataFrame) -> dict[str, str]:
+    """Short forms of the kernels of both sides."""
+    every = sorted({name for side in ("base", "new") for name in rows.get_column(f"{side}_kernel") if name})
+    return dict(zip(every, shorten(every, _NAME), strict=True))
+
+
+def _families(found: Comparison, top: int) -> Section | None:
+    """The families of kernels, where another GPU may give other names to the same ones."""
+    if found.base.about.gpu == found.new.about.gpu:
+        return None
+    return _changes("FAMILIES OF KERNELS", found.table("compare_families"), "family", lambda row: row["family"], top)
 
 
 def _ranges(found: Comparison, top: int) -> Section | None:
@@ -277,38 +292,36 @@ def _waiting_calls(found: Comparison, top: int) -> Section | None:
     return _changes("CALLS THAT WAIT", table, "call", lambda row: unversioned(row["name"] or "(no name)"), top)
 
 
-def _changes(
-    title: str, table: pl.DataFrame, plain: str, told: Callable[[dict[str, Any]], str], top: int
-) -> Section | None:
+def _changes(title: str, table: pl.DataFrame, plain: str, told: Callable[[Row], str], top: int) -> Section | None:
     """The rows of a table that changed, the others counted; None where nothing did."""
     changed = table.filter("changed")
     if changed.is_empty() or not top:
         return None
     kinds = "change" in table.columns
-    cells = [
-        (
-            signed(row["delta_ns"]),
-            *([row["change"]] if kinds else []),
-            "" if row["base_count"] is None else f"{number(row['base_count'])} → {number(row['new_count'])}",
-            f"{units.time(row['base_ns'])} → {units.time(row['new_ns'])}",
-            told(row),
-        )
-        for row in changed.head(top).iter_rows(named=True)
-    ]
-    change = [Head("", left=True)] if kinds else []
-    heads = (Head("difference"), *change, Head("count"), Head("time", spare=True), Head(plain, left=True))
+    columns = (
+        Column("difference", "delta_ns", signed),
+        *([Column("", "change", left=True)] if kinds else []),
+        Column("count", lambda row: "" if row["base_count"] is None else _became(row, "count", number)),
+        Column("time", lambda row: _became(row, "ns", units.time), spare=True),
+        Column(plain, told, left=True),
+    )
     remark = f"{units.plural(changed.height, 'change')}, {table.height - changed.height:,} within noise"
-    return Section(title, remark, Grid(heads, cells, cut=True, broken=plain == "kernel"))
+    return section(title, changed.head(top), columns, remark=remark, cut=True, broken=plain == "kernel")
 
 
-def _kernel(row: dict[str, Any], names: dict[str, str]) -> str:
+def _became(row: Row, what: str, say: Callable[[Any], str]) -> str:
+    """A quantity in base and in new."""
+    return f"{say(row[f'base_{what}'])}{ARROW}{say(row[f'new_{what}'])}"
+
+
+def _kernel(row: Row, names: dict[str, str]) -> str:
     """The kernels of a row, before and after, and the range that launched them."""
     base, new = (_several(row, side, names) for side in ("base", "new"))
     told = base if base == new or not new else new if not base else f"{base}{ARROW}{new}"
     return f"{told} in {row['range']}" if row["range"] else told
 
 
-def _several(row: dict[str, Any], side: str, names: dict[str, str]) -> str:
+def _several(row: Row, side: str, names: dict[str, str]) -> str:
     """The kernel of a side, and how many more it stands for."""
     name, several = row[f"{side}_kernel"], row[f"{side}_names"]
     if not several:
@@ -326,7 +339,7 @@ def _operators(found: Comparison, top: int) -> Section | None:
     return _changes("OPERATORS", found.table("compare_ops"), "operator", _operator, top)
 
 
-def _operator(row: dict[str, Any]) -> str:
+def _operator(row: Row) -> str:
     """The operator and what is around it; of those that one side alone has, what became what under which."""
     names = (row["path"] or "").split(ARROW)
     if row["change"] == "same":
@@ -346,24 +359,28 @@ def _counters(found: Comparison, top: int) -> Section | None:
     changed = kernels.filter("changed", told, pl.col("order").is_not_null()).sort("first", "order")
     if changed.is_empty() or not top:
         return None
-    shown = changed.head(top + 1)
-    every = sorted({name for side in ("base", "new") for name in shown.get_column(f"{side}_kernel") if name})
-    names = dict(zip(every, shorten(every, _NAME), strict=True))
-    cells = [(*_counter(row), _kernel({**row, "range": None}, names)) for row in shown.iter_rows(named=True)]
-    heads = (Head("counter", left=True), Head("base"), Head("new"), Head("change"), Head("kernel", left=True))
-    return Section("COUNTERS", of(shown.height, changed.height, "by ncu"), Grid(heads, cells, cut=True))
+    names = _short_names(changed.head(top + 1))
+    columns = (
+        Column("counter", "counter", _COUNTED.__getitem__, left=True),
+        Column("base", lambda row: _counted(row, "base")),
+        Column("new", lambda row: _counted(row, "new")),
+        Column("change", _counter_change),
+        Column("kernel", lambda row: _kernel({**row, "range": None}, names), left=True),
+    )
+    return section("COUNTERS", changed, columns, top + 1, "by ncu", cut=True)
 
 
-def _counter(row: dict[str, Any]) -> tuple[str, str, str, str]:
-    """A counter before and after, and the change: a difference of shares, else a ratio."""
-    name, plain = row["counter"], _COUNTED[row["counter"]]
+def _counted(row: Row, side: str) -> str:
+    name = row["counter"]
     show = units.percent if name.endswith("_share") else _SHOWN.get(name, lambda value: f"{value:,.4g}")
-    if row["ratio"] is None:
-        difference = row["difference"]
-        change = f"{'−' if difference < 0 else '+'}{abs(difference) * 100:.1f} points"
-    else:
-        change = units.times(row["ratio"])
-    return plain, show(row["base"]), show(row["new"]), change
+    return show(row[side])
+
+
+def _counter_change(row: Row) -> str:
+    """A difference of shares, else a ratio."""
+    if row["ratio"] is not None:
+        return units.times(row["ratio"])
+    return f"{'−' if row['difference'] < 0 else '+'}{abs(row['difference']) * 100:.1f} points"
 
 
 def _findings(found: Comparison, top: int) -> Section | None:
@@ -371,29 +388,25 @@ def _findings(found: Comparison, top: int) -> Section | None:
     table = found.table("compare_findings").filter("changed", pl.col("change").cast(pl.String) != "stays")
     if table.is_empty() or not top:
         return None
-    cells = [
-        (row["change"], units.time(max(row["base_ns"], row["new_ns"])), row["headline"])
-        for row in table.head(top).iter_rows(named=True)
-    ]
-    heads = (Head("", left=True), Head("at stake"), Head("finding", left=True))
+    columns = (
+        Column("", "change", left=True),
+        Column("at stake", lambda row: units.time(max(row["base_ns"], row["new_ns"]))),
+        Column("finding", "headline", left=True),
+    )
     remark = f"{(table.get_column('change') == 'gone').sum()} gone, {(table.get_column('change') == 'new').sum()} new"
-    return Section("FINDINGS", remark, Grid(heads, cells, cut=True))
+    return section("FINDINGS", table.head(top), columns, remark=remark, cut=True)
 
 
 def _memory(found: Comparison, top: int) -> Section | None:
     table = found.table("compare_memory").filter("changed")
     if table.is_empty() or not top:
         return None
-    cells = [
-        (
-            f"{units.size(row['base_peak_bytes'])} → {units.size(row['new_peak_bytes'])}",
-            f"{number(row['base_allocations'])} → {number(row['new_allocations'])}",
-            row["memory"] or "(not told)",
-        )
-        for row in table.head(top).iter_rows(named=True)
-    ]
-    heads = (Head("peak"), Head("allocations"), Head("memory", left=True))
-    return Section("MEMORY", of(len(cells), table.height), Grid(heads, cells))
+    columns = (
+        Column("peak", lambda row: _became(row, "peak_bytes", units.size)),
+        Column("allocations", lambda row: _became(row, "allocations", number)),
+        words("memory", "memory", missing="(not told)"),
+    )
+    return section("MEMORY", table, columns, top)
 
 
 def _ranks(found: Comparison, top: int) -> Section | None:
@@ -401,19 +414,15 @@ def _ranks(found: Comparison, top: int) -> Section | None:
     table = found.table("compare_ranks")
     if len(found.pairs) == 1 or not table.get_column("changed").any() or not top:
         return None
-    shown = table.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True).head(top)
-    cells = [
-        (
-            str(row["rank"]),
-            signed(row["delta_ns"]),
-            units.time(row["base_ns"]),
-            units.time(row["new_ns"]),
-            row["verdict"],
-        )
-        for row in shown.iter_rows(named=True)
-    ]
-    heads = (Head("rank"), Head("difference"), Head("base"), Head("new"), Head("verdict", left=True))
-    return Section("RANKS", of(len(cells), table.height), Grid(heads, cells))
+    order = table.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
+    columns = (
+        Column("rank", "rank"),
+        Column("difference", "delta_ns", signed),
+        Column("base", "base_ns"),
+        Column("new", "new_ns"),
+        Column("verdict", "verdict", left=True),
+    )
+    return section("RANKS", order, columns, top)
 
 
 #: Counters on the page, the most telling one first, and what they are called there.
@@ -438,7 +447,7 @@ _SHOWN: Final[dict[str, Callable[[float], str]]] = {
     "sm_clock_hz": units.frequency,
 }
 
-_SECTIONS: Final = (_kernels, _operators, _counters, _ranges, _waiting_calls, _findings, _memory, _ranks)
+_SECTIONS: Final = (_families, _kernels, _operators, _counters, _ranges, _waiting_calls, _findings, _memory, _ranks)
 
 
 def _more(found: Comparison) -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import units
+from kanalyze.renderers.page.sections import launch_shape
 from kanalyze.renderers.page.time import Page, heading
 from kanalyze.renderers.text import commands
-from kanalyze.renderers.text.grid import Advice, Chapter, Grid, Head, Section, of
+from kanalyze.renderers.text.grid import Advice, Chapter, Column, Section, section, words
 from kanalyze.wording import processor
 
 if TYPE_CHECKING:
@@ -39,19 +40,15 @@ _NONE: Final = "-"
 
 def counters_page(found: CounterSummary, top: int) -> Page:
     """Builds the page of an ncu report, with at most `top` kernels."""
-    rows = {row["event_id"]: row for row in found.kernels.to_dicts()}
-    shown = found.groups.head(top).to_dicts()
+    rows = found.groups.join(found.kernels, left_on="first", right_on="event_id", how="left", maintain_order="left")
     path = found.meta.path
     return Page(
         heading=_heading(found),
         health=_health(found.health),
         answer=found.answer,
-        ledgers=[],
-        sections=[_kernels(shown, rows, found.groups.height)] if len(rows) > 1 else [],
-        topics=[],
-        cannot_tell=[],
+        sections=[_kernels(rows, top)] if found.kernels.height > 1 else [],
         more=f"counters, or stalls, roofline, advice, metrics: {commands.show('counters', path, scope=found.scope)}",
-        chapters=[_chapter(group, rows[group["first"]], found) for group in shown],
+        chapters=[_chapter(row, found) for row in rows.head(top).iter_rows(named=True)],
     )
 
 
@@ -71,50 +68,33 @@ def _health(health: pl.DataFrame) -> str:
     return "health: " + "; ".join(units.checked(check, count) for check, count in wrong.iter_rows())
 
 
-def _share(row: Row, column: str) -> str:
-    return _NONE if row[column] is None else units.percent(row[column])
-
-
-def _kernels(shown: list[Row], rows: dict[int, Row], total: int) -> Section:
+def _kernels(rows: pl.DataFrame, top: int) -> Section:
     """Section of kernels, one row per launch shape."""
-    heads = (
-        Head("time"),
-        Head("count", spare=True),
-        Head("compute"),
-        Head("memory"),
-        Head("occupancy", wide=True),
-        Head("of roof", spare=True),
-        Head("bound", left=True),
-        Head("kernel", left=True),
+    columns = (
+        Column("time", "dur_ns", missing=_NONE),
+        Column("count", "count", spare=True),
+        Column("compute", "compute_share", missing=_NONE),
+        Column("memory", "memory_share", missing=_NONE),
+        Column("occupancy", "achieved_occupancy_share", wide=True, missing=_NONE),
+        Column("of roof", "roof_share", spare=True, missing=_NONE),
+        Column("bound", lambda row: _SHORT.get(row["verdict"], row["verdict"].removesuffix("-bound")), left=True),
+        words("kernel", "name"),
     )
-    cells = []
-    for group in shown:
-        row = rows[group["first"]]
-        shares = (
-            _share(row, column)
-            for column in ("compute_share", "memory_share", "achieved_occupancy_share", "roof_share")
-        )
-        verdict = _SHORT.get(row["verdict"], row["verdict"].removesuffix("-bound"))
-        time = _NONE if row["dur_ns"] is None else units.time(row["dur_ns"])
-        cells.append((time, units.count(group["count"]), *shares, verdict, row["name"] or "(no name)"))
-    return Section(
-        "KERNELS", of(len(cells), total, "of the peaks; time of the longest"), Grid(heads, cells, named=True)
-    )
+    return section("KERNELS", rows, columns, top, "of the peaks; time of the longest", named=True)
 
 
-def _chapter(group: Row, row: Row, found: CounterSummary) -> Chapter:
+def _chapter(row: Row, found: CounterSummary) -> Chapter:
     facts = [
-        ("speed of light", _speed(row)),
+        ("speed of light", joined(*(_percent(row, f"{what}_share", f"{what} {{}}") for what in ("compute", "memory")))),
         ("memory", _memory(row)),
         ("roofline", _roofline(row)),
         ("occupancy", _occupancy(row)),
         ("warps", _warps(row)),
-        ("waits", _waits(found.stalls.filter(pl.col("event_id") == row["event_id"]))),
+        ("waits", _waits(found.stalls.filter(pl.col("event_id") == row["first"]))),
         ("accesses", _accesses(row)),
     ]
-    advice, more = _advice(found.advice.filter(pl.col("event_id") == row["event_id"]))
-    count = group["count"]
-    times = f", longest of {units.plural(count, 'launch')}" if count > 1 else ""
+    advice, more = _advice(found.advice.filter(pl.col("event_id") == row["first"]))
+    times = f", longest of {units.plural(row['count'], 'launch')}" if row["count"] > 1 else ""
     return Chapter(
         row["name"] or "(no name)",
         f"{_launch(row)}{times}",
@@ -128,17 +108,11 @@ def _chapter(group: Row, row: Row, found: CounterSummary) -> Chapter:
 def _launch(row: Row) -> str:
     """Duration, grid and block, as far as known."""
     parts = [] if row["dur_ns"] is None else [units.time(row["dur_ns"])]
-    if row["grid_x"] is not None:
-        grid, block = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
-        parts.append(f"grid {_short(grid)} × block {_short(block)}")
-    return ", ".join(parts)
+    return joined(*parts, launch_shape(row, "grid {} × block {}"))
 
 
-def _short(size: str) -> str:
-    return size.removesuffix(",1").removesuffix(",1")
-
-
-def _joined(*parts: str) -> str:
+def joined(*parts: str) -> str:
+    """The parts that are not empty, with commas between them."""
     return ", ".join(part for part in parts if part)
 
 
@@ -147,14 +121,10 @@ def _percent(row: Row, column: str, text: str) -> str:
     return "" if row[column] is None else text.format(units.percent(row[column]))
 
 
-def _speed(row: Row) -> str:
-    return _joined(_percent(row, "compute_share", "compute {}"), _percent(row, "memory_share", "memory {}"))
-
-
 def _memory(row: Row) -> str:
     rate = row["dram_bytes_per_s"]
     moved = f" ({units.rate(rate)})" if rate is not None else ""
-    return _joined(
+    return joined(
         _percent(row, "dram_share", "DRAM {}" + moved),
         _percent(row, "l2_share", "L2 {}" + _percent(row, "l2_hit_share", " (hits {})")),
         _percent(row, "l1_share", "L1 {}" + _percent(row, "l1_hit_share", " (hits {})")),
@@ -174,7 +144,7 @@ def _roofline(row: Row) -> str:
     unit = "OP" if integers else "FLOP"
     achieved, attainable = (units.flop(row[f"{what}_flop_per_s"], unit) for what in ("achieved", "attainable"))
     work = (
-        f"{_joined(floats, integers)} and {moved} of DRAM traffic, "
+        f"{joined(floats, integers)} and {moved} of DRAM traffic, "
         f"{_intensity(row['intensity_flop_per_byte'])} {unit}/byte; {achieved}/s of {attainable}/s attainable"
     )
     return f"{work}: {roof}{_tensor(row)}"
@@ -201,7 +171,7 @@ def _occupancy(row: Row) -> str:
     if row["static_shared_bytes"] is not None and row["dynamic_shared_bytes"] is not None:
         shared = row["static_shared_bytes"] + row["dynamic_shared_bytes"]
     achieved = _percent(row, "achieved_occupancy_share", "{} achieved")
-    return _joined(
+    return joined(
         achieved + _percent(row, "occupancy_share", (" of " if achieved else "") + "{} possible"),
         f"limited by {row['limiter']}" if row["limiter"] else "",
         f"{row['registers_per_thread']} registers" if row["registers_per_thread"] is not None else "",
@@ -219,7 +189,7 @@ def _places(waves: float) -> int:
 def _warps(row: Row) -> str:
     if row["active_warps"] is None or row["eligible_warps"] is None:
         return ""
-    return _joined(
+    return joined(
         f"{row['active_warps']:.1f} active and {row['eligible_warps']:.2f} eligible per scheduler",
         _percent(row, "issue_share", "issues in {} of cycles"),
         f"{row['threads_per_instruction']:.1f} threads per instruction" if row["threads_per_instruction"] else "",
@@ -248,22 +218,23 @@ def _accesses(row: Row) -> str:
     conflicts = _percent(row, "bank_conflict_share", "bank conflicts {}") if row["bank_conflicts"] else ""
     local = (row["local_loads"] or 0) + (row["local_stores"] or 0)
     spills = f"{units.plural(local, 'access')} to local memory" if local else ""
-    return _joined(*parts, conflicts, spills)
+    return joined(*parts, conflicts, spills)
 
 
 def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
     """Our advice, then the most specific ncu rules; and the number of those left out."""
     ours = rows.filter(pl.col("source") == "kanalyze")
     worth = pl.coalesce("possible_share", "speedup_share").fill_null(1.0) >= _WORTH
-    theirs = rows.filter((pl.col("source") == "ncu") & (pl.col("kind") != "information") & worth)
+    others = rows.filter(pl.col("source") != "kanalyze")
+    theirs = others.filter((pl.col("kind") != "information") & worth)
     order = ["scope", "possible_share", "speedup_share"]
     estimated = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True)
-    shown = [Advice(_worth(row), row["sentence"] + _capped(row), row["remedy"] or "") for row in ours.to_dicts()]
+    shown = [Advice(_worth(row), row["sentence"] + capped(row), row["remedy"] or "") for row in ours.to_dicts()]
     told = estimated.head(_RULES).to_dicts()
     shown += [
-        Advice(_worth(row), f"{key_sentence(row['sentence'])} (ncu: {row['rule']}){_capped(row)}", "") for row in told
+        Advice(_worth(row), f"{key_sentence(row['sentence'])} (ncu: {row['rule']}){capped(row)}", "") for row in told
     ]
-    hidden = rows.filter(pl.col("source") == "ncu").height - len(told)
+    hidden = others.height - len(told)
     return shown, f"{units.plural(hidden, 'further result')} of ncu's rules, in the table advice" if hidden > 0 else ""
 
 
@@ -276,14 +247,10 @@ def _worth(row: Row) -> str:
     return f"({units.percent(row['speedup_share'])})"
 
 
-def _capped(row: Row) -> str:
-    """Says that an estimate exceeds what the roofline allows, if it does."""
-    return capped(row["speedup_share"], row["possible_share"], row["possible_from"])
-
-
-def capped(estimate: float | None, possible: float | None, possible_from: str | None) -> str:
+def capped(row: Row) -> str:
     """Formats the gain that the roofline allows, if it is below a rule's estimate."""
-    if estimate is None or possible is None or possible_from != "roof":
+    estimate, possible = row["speedup_share"], row["possible_share"]
+    if estimate is None or possible is None or row["possible_from"] != "roof":
         return ""
     return f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
 

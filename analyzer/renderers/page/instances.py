@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -10,7 +11,7 @@ import polars as pl
 from kanalyze import units
 from kanalyze.renderers.page.time import Page, heading
 from kanalyze.renderers.text import commands
-from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.renderers.text.grid import Column, Section, section
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
@@ -37,53 +38,37 @@ def instances_page(found: Instances, top: int) -> Page:
     first = found.instances.item(0, "window") if found.instances.height else ""
     return Page(
         heading=heading(found.meta, [f"window {found.scope.window.name if found.scope.window else found.name}"]),
-        health="",
         answer=found.answer,
-        ledgers=[],
         sections=sections,
-        topics=[],
-        cannot_tell=[],
         more=commands.summarize(found.meta.path, scope=replace(found.scope, window=Window(name=first))),
     )
 
 
 def _spread(rows: pl.DataFrame, remark: str) -> Section:
-    heads = (Head("bucket", left=True), *map(Head, ("share", "median", "least", "most")), Head("deviation", wide=True))
-    cells = [
-        (
-            row["bucket"],
-            units.percent(row["share"]),
-            *(units.time(row[f"{column}_ns"]) for column in ("median", "min", "max", "stddev")),
-        )
-        for row in rows.iter_rows(named=True)
-    ]
-    return Section("WHERE THE TIME WENT", remark, Grid(heads, cells))
+    columns = (
+        Column("bucket", "bucket", left=True),
+        Column("share", "share"),
+        Column("median", "median_ns"),
+        Column("least", "min_ns"),
+        Column("most", "max_ns"),
+        Column("deviation", "stddev_ns", wide=True),
+    )
+    return section("WHERE THE TIME WENT", rows, columns, remark=remark)
 
 
 def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:
     """Section of instances: outliers first, then longest."""
     median = float(rows.filter(_USUAL).select(pl.col("dur_ns").median()).item())
-    order = rows.sort("odd", (pl.col("dur_ns") - median).abs(), "instance", descending=[True, True, False]).head(top)
-    heads = (
-        Head("instance"),
-        Head("start"),
-        Head("time"),
-        Head("of median"),
-        Head("", left=True),
-        Head("most in", left=True),
+    order = rows.sort("odd", (pl.col("dur_ns") - median).abs(), "instance", descending=[True, True, False])
+    columns = (
+        Column("instance", _shown),
+        Column("start", "start_ns", partial(units.instant, zero_ns=zero_ns)),
+        Column("time", "dur_ns"),
+        Column("of median", "dur_ns", lambda ns: units.times(ns / max(median, 1))),
+        Column("", lambda row: "warm-up" if row["warm_up"] else "odd" if row["odd"] else "", left=True),
+        Column("most in", "cause", left=True),
     )
-    cells = [
-        (
-            _shown(row),
-            units.instant(row["start_ns"], zero_ns),
-            units.time(row["dur_ns"]),
-            units.times(row["dur_ns"] / max(median, 1)),
-            "warm-up" if row["warm_up"] else "odd" if row["odd"] else "",
-            row["cause"] or "",
-        )
-        for row in order.iter_rows(named=True)
-    ]
-    return Section("INSTANCES", of(len(cells), rows.height, "furthest from the median first"), Grid(heads, cells))
+    return section("INSTANCES", order, columns, top, "furthest from the median first")
 
 
 def _shown(row: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from kanalyze.analyses.ranks.ranks import common_steps
 from kanalyze.outlets import command
 from kanalyze.renderers.page.comparison import signed
 from kanalyze.renderers.page.time import Block, Page
-from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.renderers.text.grid import Column, Grid, Head, Section, of, section, words
 
 if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
@@ -27,9 +27,6 @@ _PARTS: Final = {"kernel": "█", "transfer": "▓", "waiting": "░", "rest": "
 _FEW: Final = 8
 _QUARTILES: Final = {0.0: "least waiting", 0.25: "a quarter", 0.5: "half", 0.75: "three quarters", 1.0: "most waiting"}
 
-#: A late rank is named in the answer where another rank waits for it for this part of the steps in which it is late.
-_WORTH_SAYING: Final = 0.01
-
 
 def job_page(job: Job, top: int) -> Page:
     """Builds the page of a job, at most `top` rows per table."""
@@ -38,9 +35,7 @@ def job_page(job: Job, top: int) -> Page:
         heading=_heading(job),
         health=_health(job),
         answer=answer(job),
-        ledgers=[],
         sections=[one for one in sections if one is not None],
-        topics=[],
         cannot_tell=[f"{check}: {count:,}; {effect}" for check, count, effect in job.doubts],
         more=_more(job),
         blocks=_findings(job, top),
@@ -67,22 +62,17 @@ def answer(job: Job) -> str:
         f"and a rank waits for others in {units.percent(waiting / max(whole, 1))} of it"
     )
     others = max(ranks.height - 1, 1)
-    per_step = whole / max(int(ranks.get_column("steps").sum()), 1)
-    named = [one for one in late if one.cost_ns >= _WORTH_SAYING * per_step * one.steps * others]
+    named = [one for one in late if one.named]
     if not named:
         return f"{first}: none is late for long."
-    return f"{first}. {_sentence(named[0])}; another rank waits {_waited(named[0], others)} for it."
+    waits = units.time(named[0].cost_ns / named[0].steps / others)  # the mean in each of these steps
+    return f"{first}. {_sentence(named[0])}; another rank waits {waits} for it."
 
 
 def _sentence(one: Late) -> str:
     """``Rank 2 is 4.1 ms late in steps 3 to 5: kernel +4.0 ms``."""
     steps = f"step {one.first}" if one.steps == 1 else f"steps {one.first} to {one.last}"
     return f"Rank {one.rank} is {units.time(one.late_ns)} late in {steps}: {_causes(one)}"
-
-
-def _waited(one: Late, others: int) -> str:
-    """Mean waiting of another rank in each of these steps."""
-    return units.time(one.cost_ns / one.steps / others)
 
 
 def _causes(one: Late) -> str:
@@ -198,27 +188,19 @@ def _collectives(job: Job, top: int) -> Section | None:
     if table.is_empty() or not top:
         return None
     whole = table.get_column("rank_ns").sum()
-    cells = []
-    for row in table.head(top).iter_rows(named=True):
-        known = row["wait_ns"] + row["transfer_ns"]
-        bandwidth = row["busbw_bytes_per_s"]
-        cells.append(
-            (
-                f"{row['count']:,}",
-                "?" if row["bytes"] is None else units.size(row["bytes"]),
-                "?" if row["size"] is None else f"{row['size']:,}",
-                units.percent(row["rank_ns"] / max(whole, 1)),
-                units.percent(row["wait_ns"] / known) if known else "?",
-                "?" if bandwidth is None else units.rate(bandwidth),
-                "?" if row["best_share"] is None else units.percent(row["best_share"]),
-                row["kind"] + (f" in {row['group']}" if row["group"] else ""),
-            )
-        )
-    heads = (
-        Head("count"), Head("size"), Head("ranks", wide=True), Head("of all"), Head("waiting"), Head("bus"),
-        Head("of best", spare=True), Head("collective", left=True),
-    )  # fmt: skip
-    return Section("COLLECTIVES", of(len(cells), table.height), Grid(heads, cells, cut=True))
+    known = pl.col("wait_ns") + pl.col("transfer_ns")
+    columns = (
+        Column("count", "count"),
+        Column("size", "bytes", missing="?"),
+        Column("ranks", "size", units.count, wide=True, missing="?"),
+        Column("of all", lambda row: units.percent(row["rank_ns"] / max(whole, 1))),
+        Column("waiting", "waiting_share", missing="?"),
+        Column("bus", "busbw_bytes_per_s", missing="?"),
+        Column("of best", "best_share", spare=True, missing="?"),
+        Column("collective", lambda row: row["kind"] + (f" in {row['group']}" if row["group"] else ""), left=True),
+    )
+    rows = table.with_columns(waiting_share=pl.when(known > 0).then(pl.col("wait_ns") / known))
+    return section("COLLECTIVES", rows, columns, top, cut=True)
 
 
 def _steps(job: Job, top: int) -> Section | None:
@@ -247,12 +229,13 @@ def _clocks(job: Job, top: int) -> Section | None:
     sums = others.group_by("rank", maintain_order=True).agg(
         pl.col("host").first(), pl.col("offset_ns").median(), pl.col("low_ns").min(), pl.col("high_ns").max()
     )
-    cells = [
-        (str(rank), signed(offset), f"{signed(low)} to {signed(high)}", host or "?")
-        for rank, host, offset, low, high in sums.head(top).iter_rows()
-    ]
-    heads = (Head("rank"), Head("offset"), Head("at least, at most"), Head("host", left=True))
-    return Section("CLOCKS", of(len(cells), sums.height, "against the first rank"), Grid(heads, cells, cut=True))
+    columns = (
+        Column("rank", "rank"),
+        Column("offset", "offset_ns", signed),
+        Column("at least, at most", lambda row: f"{signed(row['low_ns'])} to {signed(row['high_ns'])}"),
+        words("host", "host", missing="?"),
+    )
+    return section("CLOCKS", sums, columns, top, "against the first rank", cut=True)
 
 
 def _more(job: Job) -> str:

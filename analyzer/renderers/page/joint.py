@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze import units
-from kanalyze.renderers.page.counters import capped, key_sentence
+from kanalyze.renderers.page.counters import capped, joined, key_sentence
+from kanalyze.renderers.page.sections import launch_shape
 from kanalyze.renderers.page.time import Page, page_of
 from kanalyze.renderers.text import commands
-from kanalyze.renderers.text.grid import Advice, Chapter, Grid, Head, Section, number, of, telling_apart
+from kanalyze.renderers.text.grid import Advice, Chapter, Column, Section, section, telling_apart, words
+from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kanalyze.analyses.page.joint_page import JointSummary
@@ -78,71 +81,41 @@ def _with(others: Sequence[Meta], base: Meta) -> str:
     return f"with {first.path.name} ({first.tool})"
 
 
-def _share(value: float | None) -> str:
-    return _NONE if value is None else units.percent(value)
-
-
-def _text(value: str | None) -> str:
-    return value or _NONE
-
-
-def _count(value: int | None) -> str:
-    return _NONE if value is None else units.count(value)
-
-
-def _time(value: float | None) -> str:
-    return _NONE if value is None else units.time(value)
+_or_none = partial(Column, missing=_NONE)
 
 
 def joined_kernels(joined: pl.DataFrame, tools: Sequence[str], top: int, remarks: Sequence[str] = ()) -> Section:
     """Section of the heaviest kernels by launch shape, with counters and operators where known."""
-    measured, traced = "ncu" in tools, joined.get_column("operator").null_count() < joined.height
-    timed = joined.filter(pl.col("count").is_not_null())
-    heads = [Head("time"), Head("window"), Head("count", spare=True)]
-    columns: list[tuple[str, Callable[[Any], str]]] = [
-        ("exclusive_ns", _time),
-        ("window_share", _share),
-        ("count", _count),
-    ]
-    if telling_apart(timed, ("name",), ("device",)):
-        heads += [Head("GPU")]
-        columns += [("device", number)]
-    if measured:
-        heads += [Head("compute", wide=True), Head("memory"), Head("occupancy", wide=True), Head("of roof", spare=True)]
-        columns += [
-            (name, _share) for name in ("compute_share", "memory_share", "achieved_occupancy_share", "roof_share")
-        ]
-        heads += [Head("match", left=True, spare=True)]
-        columns += [("ncu_match", _text)]
-    if traced:
-        heads += [Head("operator", left=True, wide=True)]
-        columns += [("operator", _text)]
-    axes = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
-    shaped = bool(telling_apart(timed.head(top), ("name",), axes))
-    cells = [
-        (*(say(row[name]) for name, say in columns), *_shape(row, shaped=shaped), row["name"] or "(no name)")
-        for row in timed.head(top).iter_rows(named=True)
-    ]
-    heads += [Head("grid × block", left=True)] * shaped
-    return Section(
-        _KERNELS,
-        of(len(cells), timed.height, "by launch shape; counters are ncu's" if measured else "by launch shape"),
-        Grid((*heads, Head("kernel", left=True)), cells, named=True),
-        "; ".join(text for text in remarks if text),
+    measured, traced = (
+        any(tool_of(name).counts for name in tools),
+        joined.get_column("operator").null_count() < joined.height,
     )
+    timed = joined.filter(pl.col("count").is_not_null())
+    axes = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
+    counters = (
+        _or_none("compute", "compute_share", wide=True),
+        _or_none("memory", "memory_share"),
+        _or_none("occupancy", "achieved_occupancy_share", wide=True),
+        _or_none("of roof", "roof_share", spare=True),
+        _or_none("match", "ncu_match", left=True, spare=True),
+    )
+    columns = (
+        _or_none("time", "exclusive_ns"),
+        _or_none("window", "window_share"),
+        _or_none("count", "count", spare=True),
+        *[Column("GPU", "device")] * bool(telling_apart(timed, ("name",), ("device",))),
+        *(counters if measured else ()),
+        *[_or_none("operator", "operator", left=True, wide=True)] * traced,
+        *[Column("grid × block", launch_shape, left=True)] * bool(telling_apart(timed.head(top), ("name",), axes)),
+        words("kernel", "name"),
+    )
+    remark = "by launch shape; counters are ncu's" if measured else "by launch shape"
+    return section(_KERNELS, timed, columns, top, remark, "; ".join(filter(None, remarks)), named=True)
 
 
 def _kernels(found: JointSummary, top: int) -> Section:
     """The section with what is left over, and what no advice gains."""
     return joined_kernels(found.joined, found.tools, top, (_left_over(found), _little(found)))
-
-
-def _shape(row: Row, *, shaped: bool) -> list[str]:
-    """The launch shape of a row, if rows share a name."""
-    if not shaped:
-        return []
-    grid, block = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
-    return [f"{_short(grid)} × {_short(block)}" if row["grid_x"] is not None else ""]
 
 
 def _little(found: JointSummary) -> str:
@@ -161,8 +134,8 @@ def _left_over(found: JointSummary) -> str:
     """Lists what only one tool recorded."""
     rows, texts = found.joined, []
     alone = rows.filter(pl.col("count").is_null())
-    for name, tool, did in (("ncu", "ncu", "measure"), ("torch.profiler", "torch", "see")):
-        if rows.get_column(f"{tool}_match").null_count() == rows.height:
+    for name, tool, did in ((one.name, one.short, "measure" if one.counts else "see") for one in reversed(TOOLS)):
+        if f"{tool}_match" not in rows.columns or rows.get_column(f"{tool}_match").null_count() == rows.height:
             continue
         without = rows.filter(pl.col("count").is_not_null() & (pl.col(f"{tool}_match") == "none"))
         outside = found.outside[name]
@@ -185,28 +158,26 @@ def _chapters(found: JointSummary, top: int) -> list[Chapter]:
 
 def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
     shown = _chosen(advice)
-    grid, block = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
-    shape = f"grid {_short(grid)} × block {_short(block)}" if row["grid_x"] is not None else ""
     took = (
-        f"{_time(row['exclusive_ns'])}, {_share(row['window_share'])} of the window"
+        f"{units.time(row['exclusive_ns'])}, {units.percent(row['window_share'])} of the window"
         if row["count"]
         else "no time known"
     )
     facts = [
-        ("launched by", _joined(row["module"] or "", row["path"] or row["operator"] or "")),
+        ("launched by", joined(row["module"] or "", row["path"] or row["operator"] or "")),
         ("counters", _counters(row)),
         ("match", _match(row)),
     ]
     more = len(advice) - len(shown)
     return Chapter(
         row["name"] or "(no name)",
-        _joined(took, shape),
+        joined(took, launch_shape(row, "grid {} × block {}")),
         "",
         [(label, text) for label, text in facts if text],
         [
             Advice(
                 _worth(one),
-                f"{key_sentence(one['sentence'])} ({one['source']}: {one['rule']}){_roof(one)}",
+                f"{key_sentence(one['sentence'])} ({one['source']}: {one['rule']}){capped(one)}",
                 one["remedy"] or "",
             )
             for one in shown
@@ -223,7 +194,7 @@ def _match(row: Row) -> str:
         return f"{row['ncu_match']}: {number} was measured, which is none of these"
     if row["ncu_match"] in _MEANINGS:
         return f"{row['ncu_match']}: {_MEANINGS[row['ncu_match']]}"
-    return f"exact: {number}, {_time(row['launch_ns'])} in the run" if number and row["count"] != 1 else ""
+    return f"exact: {number}, {units.time(row['launch_ns'])} in the run" if number and row["count"] != 1 else ""
 
 
 def _chosen(advice: Sequence[Row]) -> list[Row]:
@@ -234,28 +205,16 @@ def _chosen(advice: Sequence[Row]) -> list[Row]:
 
 def _counters(row: Row) -> str:
     parts = [
-        f"{_time(row['ncu_dur_ns'])} alone under ncu" if row["ncu_dur_ns"] is not None else "",
-        f"compute {_share(row['compute_share'])}" if row["compute_share"] is not None else "",
-        f"memory {_share(row['memory_share'])}" if row["memory_share"] is not None else "",
-        f"{_share(row['roof_share'])} of the {row['bound']} roof" if row["roof_share"] is not None else "",
+        f"{units.time(row['ncu_dur_ns'])} alone under ncu" if row["ncu_dur_ns"] is not None else "",
+        f"compute {units.percent(row['compute_share'])}" if row["compute_share"] is not None else "",
+        f"memory {units.percent(row['memory_share'])}" if row["memory_share"] is not None else "",
+        f"{units.percent(row['roof_share'])} of the {row['bound']} roof" if row["roof_share"] is not None else "",
         f"waits for {row['top_stall']}" if row["top_stall"] else "",
     ]
-    return _joined(*parts)
+    return joined(*parts)
 
 
 def _worth(row: Row) -> str:
     if row["gain_share"] is not None:
         return units.percent(row["gain_share"])
     return f"({units.percent(row['speedup_share'])})" if row["speedup_share"] is not None else ""
-
-
-def _roof(row: Row) -> str:
-    return capped(row["speedup_share"], row["possible_share"], row["possible_from"])
-
-
-def _joined(*parts: str) -> str:
-    return ", ".join(part for part in parts if part)
-
-
-def _short(size: str) -> str:
-    return size.removesuffix(",1").removesuffix(",1")

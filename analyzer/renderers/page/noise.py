@@ -30,7 +30,7 @@ def noise_page(found: Noise, top: int) -> Page:
         grid = Grid((*heads, Head(what, left=True)), cells, named=rows is found.kernels)
         sections += [Section(title, of(len(cells), len(rows), "between runs"), grid)] if rows else []
     more = "kanalyze compare --noise RUN… -o floor.json\nkanalyze compare BASE NEW --floor floor.json"
-    return Page([f"noise of {found.name}"], "", answer, [], sections, [], [], more)
+    return Page([f"noise of {found.name}"], answer, sections, more)
 
 
 def _runs(number: int | None) -> str:

@@ -22,7 +22,7 @@ from kanalyze.renderers.page.time import (
     health_line,
     told_waits,
 )
-from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.renderers.text.grid import Column, Section, section, words
 from kanalyze.window import PerIteration
 from kanalyze.wording import worded
 
@@ -66,6 +66,9 @@ _GRAPHS: Final = "CUDA graphs"
 _ITERATION: Final = "iteration"
 _LONGEST_NAME: Final = 24
 
+#: The longest name of a range in the detail of a bucket.
+_LONGEST_IN: Final = 28
+
 #: Buckets without a detail of their own are told by the ranges that they lie in.
 _KERNEL: Final = "kernel"
 _HOST: Final = "host"
@@ -93,12 +96,9 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
         first = [_finding(one, per, beside) for one, beside in findings]
         return Page(
             heading=heading,
-            health="",
             answer=found.answer,
             ledgers=[ledger(min(_BUCKETS, max(top, 0) + _MORE_BUCKETS)) for ledger in ledgers],
             sections=[table for table in tables if table is not None],
-            topics=[],
-            cannot_tell=[],  # the answer says what lacks
             more=more,
             first=first,
             first_remark=_first_remark(per, first),
@@ -120,7 +120,7 @@ def _per(window: Window | None) -> PerIteration:
 def _words(found: Overview, per: PerIteration) -> str:
     """Remark on times and counts: ``average of 60 steps``; empty where they are totals.
 
-    ``in a row`` where there are more such steps, of which the answer tells the median.
+    ``in a row`` where there are more such steps.
     """
     if not per.iterations:
         return ""
@@ -239,7 +239,10 @@ def _families(found: Overview) -> str:
 
 
 def _by_range(found: Overview, bucket: str, device: int) -> list[tuple[str, int]]:
-    """A bucket by the ranges inside the iterations, where there are some; of the main device."""
+    """A bucket by the ranges inside the iterations, where there are some; of the main device.
+
+    Of a range that holds more than half of its part inside another one, that one and the rest are told.
+    """
     parts = found.tables.get("parts")
     if parts is None or parts.is_empty() or found.steady is None or device != found.steady.device:
         return []
@@ -247,11 +250,19 @@ def _by_range(found: Overview, bucket: str, device: int) -> list[tuple[str, int]
     largest = sorted(rows, key=lambda row: -row[1])
     if largest[0][0].startswith("("):  # most of it lies in none of them
         return []
-    return [(_in(name), ns) for name, ns in largest if ns]
+    inner = {name: rest for name, *rest in found.tables["inner"].filter(bucket=bucket).drop("bucket").iter_rows()}
+    told = []
+    for name, whole_ns in largest:
+        within, ns = inner.get(name, (name, whole_ns))
+        told += [(_in(within), ns), (f"elsewhere {_in(name)}", whole_ns - ns)]
+    return sorted((part for part in told if part[1]), key=lambda part: -part[1])
 
 
 def _in(name: str) -> str:
-    return name.strip("()") if name.startswith("(") else f"in {name}"
+    """A part of an iteration in the detail of a bucket, with room for its time."""
+    if name.startswith("("):
+        return name.strip("()")
+    return f"in {name if len(name) <= _LONGEST_IN else f'{name[: _LONGEST_IN - 1]}…'}"
 
 
 def _by_culprit(
@@ -278,19 +289,15 @@ def _kernels(found: Overview, per: PerIteration, top: int) -> Section | None:
         from kanalyze.renderers.page.joint import joined_kernels  # noqa: PLC0415 - as above
 
         return joined_kernels(found.joined, found.tools, top)
-    heads = (Head("time"), Head("of GPU"), Head("count"), Head("average", spare=True), Head("kernel", left=True))
-    rows = [
-        (
-            per.mean_time(row["exclusive_ns"]),
-            units.percent(row["busy_share"]),
-            per.mean(row["count"]),
-            units.time(row["avg_ns"]),
-            row["name"] or "(no name)",
-        )
-        for row in table.head(top).iter_rows(named=True)
-    ]
+    columns = (
+        Column("time", "exclusive_ns", per.mean_time),
+        Column("of GPU", "busy_share"),
+        Column("count", "count", per.mean),
+        Column("average", "avg_ns", spare=True),
+        words("kernel", "name"),
+    )
     remark = f"per {per.each}; share of the GPU's busy time" if per.each else "share of the GPU's busy time"
-    return Section("KERNELS", of(len(rows), table.height, remark), Grid(heads, rows, named=True))
+    return section("KERNELS", table, columns, top, remark, named=True)
 
 
 def _ranges(found: Overview, per: PerIteration, top: int) -> Section | None:
@@ -298,53 +305,35 @@ def _ranges(found: Overview, per: PerIteration, top: int) -> Section | None:
     parts = found.tables.get("parts")
     if parts is None or parts.height < 2:  # noqa: PLR2004 - a single one tells nothing
         return None
-    heads = (
-        Head("time"),
-        Head("share"),
-        Head("GPU busy"),
-        Head("launch", spare=True),
-        Head("host", spare=True),
-        Head("sync", spare=True),
-        Head("range", left=True),
-    )
     whole = max(int(parts.get_column("ns").sum()), 1)
     inside = int(parts.filter(pl.col("range") != _BETWEEN).get_column("ns").sum())
     if inside < _LEAST_INSIDE * whole:
         return None
-    rows = [
-        (
-            per.mean_time(row["ns"]),
-            units.percent(row["ns"] / whole),
-            units.percent(row["busy_ns"] / max(row["ns"], 1)),
-            per.mean_time(row["launch_ns"]),
-            per.mean_time(row["host_ns"]),
-            per.mean_time(row["sync_ns"]),
-            row["range"],
-        )
-        for row in parts.head(top).iter_rows(named=True)
-    ]
-    return Section(
-        "RANGES", of(len(rows), parts.height, f"per {per.each}; what the host was in"), Grid(heads, rows, cut=True)
+    columns = (
+        Column("time", "ns", per.mean_time),
+        Column("share", lambda row: units.percent(row["ns"] / whole)),
+        Column("GPU busy", lambda row: units.percent(row["busy_ns"] / max(row["ns"], 1))),
+        Column("launch", "launch_ns", per.mean_time, spare=True),
+        Column("host", "host_ns", per.mean_time, spare=True),
+        Column("sync", "sync_ns", per.mean_time, spare=True),
+        Column("range", "range", left=True),
     )
+    return section("RANGES", parts, columns, top, f"per {per.each}; what the host was in", cut=True)
 
 
 def _operators(found: Overview, per: PerIteration, top: int) -> Section | None:
     table = found.tables.get("ops")
     if table is None or table.is_empty() or not table.get_column("exclusive_device_ns").sum():
         return None
-    heads = (Head("device"), Head("share"), Head("own host"), Head("count"), Head("operator", left=True))
-    rows = [
-        (
-            per.mean_time(row["exclusive_device_ns"]),
-            units.percent(row["exclusive_share"]),
-            per.mean_time(row["self_cpu_ns"]),
-            per.mean(row["count"]),
-            row["name"] or "(no operator)",
-        )
-        for row in table.head(top).iter_rows(named=True)
-    ]
+    columns = (
+        Column("device", "exclusive_device_ns", per.mean_time),
+        Column("share", "exclusive_share"),
+        Column("own host", "self_cpu_ns", per.mean_time),
+        Column("count", "count", per.mean),
+        words("operator", "name", missing="(no operator)"),
+    )
     remark = f"per {per.each}" if per.each else "share of busy time"
-    return Section("OPERATORS", of(len(rows), table.height, remark), Grid(heads, rows, cut=True))
+    return section("OPERATORS", table, columns, top, remark, cut=True)
 
 
 #: The finding on host time, which is none of the time that another one is about.

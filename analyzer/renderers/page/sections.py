@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import polars as pl
 
 from kanalyze import units
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, located, plain
-from kanalyze.renderers.text.grid import Grid, Head, Section, number, of, operation, telling_apart
+from kanalyze.renderers.text.grid import Column, Grid, Head, Section, of, operation, section, telling_apart, words
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+
+    from kanalyze.renderers.text.grid import Row
 
     Tables = Mapping[str, pl.DataFrame]
 
@@ -50,33 +52,16 @@ def exposure(tables: Tables, top: int) -> Section:
 def kernels(tables: Tables, top: int) -> Section:
     """Section of the heaviest kernels."""
     table = tables["hot_kernels"]
-    heads = (
-        Head("time", wide=True),
-        Head("window"),
-        Head("busy"),
-        Head("count"),
-        Head("average"),
-        Head("grid × block", left=True, spare=True),
-        Head("kernel", left=True),
+    columns = (
+        Column("time", "exclusive_ns", wide=True),
+        Column("window", "window_share"),
+        Column("busy", "busy_share"),
+        Column("count", "count"),
+        Column("average", "avg_ns"),
+        Column("grid × block", _shape, left=True, spare=True),
+        words("kernel", "name"),
     )
-    rows = [
-        (
-            units.time(row["exclusive_ns"]),
-            units.percent(row["window_share"]),
-            units.percent(row["busy_share"]),
-            units.count(row["count"]),
-            units.time(row["avg_ns"]),
-            _shape(row),
-            row["name"] or "(no name)",
-        )
-        for row in table.head(top).iter_rows(named=True)
-    ]
-    return Section(
-        "KERNELS",
-        of(len(rows), table.height, "share of window and of busy time"),
-        Grid(heads, rows, named=True),
-        _families(table),
-    )
+    return section("KERNELS", table, columns, top, "share of window and of busy time", _families(table), named=True)
 
 
 def _families(table: pl.DataFrame) -> str:
@@ -97,11 +82,17 @@ def _families(table: pl.DataFrame) -> str:
     return next(text for text in reversed(texts) if len(text) <= _FOOT)
 
 
-def _shape(row: dict[str, int]) -> str:
+def _shape(row: Row) -> str:
     if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 if the tool does not record it
         return ""
-    grid, block = (dimensions([row[f"{what}_{axis}"] for axis in "xyz"]) for what in ("grid", "block"))
-    return f"{grid} × {block}" + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
+    return launch_shape(row) + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
+
+
+def launch_shape(row: Row, told: str = "{} × {}") -> str:
+    """Grid and block of a row, as in `told`; empty where they are not known."""
+    if row["grid_x"] is None:
+        return ""
+    return told.format(*(dimensions([row[f"{what}_{axis}"] for axis in "xyz"]) for what in ("grid", "block")))
 
 
 def dimensions(sizes: list[int]) -> str:
@@ -113,28 +104,16 @@ def dimensions(sizes: list[int]) -> str:
 
 def copies(tables: Tables, top: int) -> Section:
     """Section of copies and memsets."""
-    table = tables["copies"]
-    heads = (
-        Head("time"),
-        Head("exposed"),
-        Head("count", spare=True),
-        Head("bytes"),
-        Head("average", wide=True),
-        Head("rate"),
-        Head("operation", left=True),
+    columns = (
+        Column("time", "total_ns"),
+        Column("exposed", "exclusive_ns"),
+        Column("count", "count", spare=True),
+        Column("bytes", "total_bytes"),
+        Column("average", "avg_bytes", wide=True),
+        Column("rate", "bandwidth_bytes_per_s"),
+        words("operation", "operation", operation),
     )
-    rows = [
-        (
-            units.time(row["total_ns"]),
-            units.time(row["exclusive_ns"]),
-            units.count(row["count"]),
-            *("" if row[name] is None else units.size(row[name]) for name in ("total_bytes", "avg_bytes")),
-            "" if row["bandwidth_bytes_per_s"] is None else units.rate(row["bandwidth_bytes_per_s"]),
-            operation(row["operation"] or "(no name)"),
-        )
-        for row in table.head(top).iter_rows(named=True)
-    ]
-    return Section("COPIES", of(len(rows), table.height), Grid(heads, rows, cut=True))
+    return section("COPIES", tables["copies"], columns, top, cut=True)
 
 
 _NAMES: Final = ("kernel", "api")
@@ -151,58 +130,32 @@ def launches(tables: Tables, top: int) -> Section:
     # the process may matter in any row, the thread only where rows would be equal
     whose = telling_apart(table, _NAMES, ("process_id",))
     whose += telling_apart(table.head(top), (*_NAMES, *whose), ("thread_id", "device"))
-    heads = (
-        Head("host time"),
-        Head("count", spare=bool(whose)),
-        Head("call"),
-        Head("queue", spare=True),
-        Head("kernel", spare=True),
-        Head("", left=True),
-        *(Head(_WHOSE_CALLS[column]) for column in whose),
-        Head("call", left=True, wide=True),
-        Head("kernel", left=True),
+    columns = (
+        Column("host time", "charged_api_ns"),
+        Column("count", "count", spare=bool(whose)),
+        Column("call", "api_median_ns"),
+        Column("queue", "queue_median_ns", spare=True),
+        Column("kernel", "kernel_median_ns", spare=True),
+        Column("", lambda row: "!" if row["kernel"] in bound else "", left=True),
+        *(Column(_WHOSE_CALLS[name], name) for name in whose),
+        Column("call", "api", left=True, wide=True, missing="(no name)"),
+        words("kernel", "kernel"),
     )
-    rows = [
-        (
-            units.time(row["charged_api_ns"]),
-            units.count(row["count"]),
-            units.time(row["api_median_ns"]),
-            "" if row["queue_median_ns"] is None else units.time(row["queue_median_ns"]),
-            units.time(row["kernel_median_ns"]),
-            "!" if row["kernel"] in bound else "",
-            *(number(row[column]) for column in whose),
-            row["api"] or "(no name)",
-            row["kernel"] or "(no name)",
-        )
-        for row in table.head(top).iter_rows(named=True)
-    ]
-    remark = "medians of call, queue and kernel" + ("; ! launch-bound" if any(row[5] for row in rows) else "")
-    return Section("LAUNCHES", of(len(rows), table.height, remark), Grid(heads, rows, named=True))
+    marked = "; ! launch-bound" if {*table.head(top).get_column("kernel")} & bound else ""
+    return section("LAUNCHES", table, columns, top, f"medians of call, queue and kernel{marked}", named=True)
 
 
 def calls(tables: Tables, top: int) -> Section:
     """Section of CUDA calls by host time."""
-    table = tables["api"]
-    heads = (
-        Head("host time"),
-        Head("count"),
-        Head("average"),
-        Head("median", wide=True),
-        Head("longest"),
-        Head("call", left=True),
+    columns = (
+        Column("host time", "total_ns"),
+        Column("count", "count"),
+        Column("average", "avg_ns"),
+        Column("median", "median_ns", wide=True),
+        Column("longest", "max_ns"),
+        words("call", "name"),
     )
-    rows = [
-        (
-            units.time(row["total_ns"]),
-            units.count(row["count"]),
-            units.time(row["avg_ns"]),
-            units.time(row["median_ns"]),
-            units.time(row["max_ns"]),
-            row["name"] or "(no name)",
-        )
-        for row in table.head(top).iter_rows(named=True)
-    ]
-    return Section("CUDA CALLS", of(len(rows), table.height), Grid(heads, rows, cut=True))
+    return section("CUDA CALLS", tables["api"], columns, top, cut=True)
 
 
 T = TypeVar("T")
@@ -225,11 +178,6 @@ _ANY_THREAD: Final = "any thread: GPU busy with what any thread of the process l
 _SHORT: Final = 40
 
 
-def known(say: Callable[[T], str], value: T | None) -> str:
-    """Formats a quantity with `say`; empty if unknown."""
-    return "" if value is None else say(value)
-
-
 def culprits(tables: Tables, top: int) -> Section:
     """Section of idle culprits: summed over GPUs, as a share of all windows."""
     keys = ("bucket", "culprit", "range")
@@ -245,29 +193,18 @@ def culprits(tables: Tables, top: int) -> Section:
     names = [name for name in shown.filter(bucket="launch").get_column("culprit") if name]
     short = dict(zip(names, shorten(names, _SHORT), strict=True))
     several = shown.filter(pl.struct("bucket", "culprit").is_duplicated()).select("bucket", "culprit").unique().rows()
-    heads = (
-        Head("time"),
-        Head("share"),
-        Head("times"),
-        Head("longest", wide=True),
-        Head("bucket", left=True),
-        Head("in range", left=True, wide=True),
-        Head("culprit", left=True),
+    columns = (
+        Column("time", "ns"),
+        Column("share", "share"),
+        Column("times", "gaps", units.count),
+        Column("longest", "longest_ns", wide=True),
+        Column("bucket", "bucket", left=True),
+        Column("in range", "range", left=True, wide=True),
+        Column(
+            "culprit", lambda row: _culprit(row, short, several=(row["bucket"], row["culprit"]) in several), left=True
+        ),
     )
-    rows = [
-        (
-            units.time(row["ns"]),
-            units.percent(row["share"]),
-            units.count(row["gaps"]),
-            units.time(row["longest_ns"]),
-            row["bucket"],
-            row["range"] or "",
-            _culprit(row, short, several=(row["bucket"], row["culprit"]) in several),
-        )
-        for row in shown.iter_rows(named=True)
-    ]
-    remark = of(len(rows), table.height, "idle time by what held it up")
-    return Section("WHY IT WAITED", remark, Grid(heads, rows, cut=True))
+    return section("WHY IT WAITED", table, columns, shown.height, "idle time by what held it up", cut=True)
 
 
 def without_folders(culprit: str) -> str:
@@ -308,30 +245,22 @@ def ranges(tables: Tables, top: int) -> Section:
         table = table.with_columns(projected_ns=None, busy_ns=None, gpu_ops=None)
     table = _steps_together(table)
     others = bool(table.select((pl.col("process_busy_ns") > pl.col("busy_ns").fill_null(0)).any()).item())
-    heads = (
-        Head("host time"),
-        Head("count", spare=others),
-        Head("median", spare=True),
-        Head("on GPU"),
-        Head("GPU busy"),
-        *([Head("any thread")] if others else []),
-        Head("GPU ops", wide=True),
-        Head("range", left=True),
+    columns = (
+        Column("host time", "total_ns"),
+        Column("count", "count", spare=others),
+        Column("median", "median_ns", spare=True),
+        Column("on GPU", "projected_ns", _or_nothing),
+        Column("GPU busy", "busy_ns", _or_nothing),
+        *([Column("any thread", "process_busy_ns", _or_nothing)] if others else []),
+        Column("GPU ops", "gpu_ops", units.count, wide=True),
+        Column("range", lambda row: plain(row["range"]) or "(no name)", left=True),
     )
-    times = ("projected_ns", "busy_ns", *(["process_busy_ns"] if others else []))
-    rows = [
-        (
-            units.time(row["total_ns"]),
-            units.count(row["count"]),
-            known(units.time, row["median_ns"]),
-            *(known(units.time, row[name] or None) for name in times),
-            known(units.count, row["gpu_ops"]),
-            plain(row["range"]) or "(no name)",
-        )
-        for row in table.head(top).iter_rows(named=True)
-    ]
-    remark = of(len(rows), table.height, "on GPU: first to last operation")
-    return Section("NVTX RANGES", remark, Grid(heads, rows, cut=True), _ANY_THREAD if others else "")
+    foot = _ANY_THREAD if others else ""
+    return section("NVTX RANGES", table, columns, top, "on GPU: first to last operation", foot, cut=True)
+
+
+def _or_nothing(ns: int) -> str:
+    return units.time(ns) if ns else ""
 
 
 def _steps_together(table: pl.DataFrame) -> pl.DataFrame:
@@ -358,52 +287,34 @@ def graphs(tables: Tables, top: int) -> Section:
     whole = table.get_column("kernels_per_launch").null_count() == table.height
     numbered = "graph_id" if whole and not table.get_column("graph_id").has_nulls() else "graph"
     whose = telling_apart(table, (numbered,), _WHOSE_GRAPH)
-    heads = (
-        Head("launches"),
-        Head("nodes", spare=bool(whose)),
-        Head("call"),
-        Head("span"),
-        Head("busy"),
-        Head("idle in it", wide=True),
-        *(Head(_WHOSE_GRAPH[column]) for column in whose),
-        Head("graph", left=True),
+    columns = (
+        Column("launches", "launches", units.count),
+        Column("nodes", "nodes", units.count, spare=bool(whose)),
+        Column("call", "api_median_ns"),
+        Column("span", "span_median_ns"),
+        Column("busy", "busy_ns"),
+        Column("idle in it", "idle_ns", wide=True),
+        *(Column(_WHOSE_GRAPH[name], name) for name in whose),
+        Column("graph", lambda row: f"graph {row[numbered]}", left=True),
     )
-    rows = [
-        (
-            units.count(row["launches"]),
-            known(units.count, row["nodes"]),
-            *(known(units.time, row[f"{name}_ns"]) for name in ("api_median", "span_median", "busy", "idle")),
-            *(number(row[column]) for column in whose),
-            f"graph {row[numbered]}",
-        )
-        for row in table.head(min(top, _FEWER)).iter_rows(named=True)
-    ]
-    remark = of(len(rows), table.height, "medians of call and span; busy and idle in all")
-    return Section("CUDA GRAPHS", remark, Grid(heads, rows))
+    remark = "medians of call and span; busy and idle in all"
+    return section("CUDA GRAPHS", table, columns, min(top, _FEWER), remark)
 
 
 def unified_memory(tables: Tables, top: int) -> Section:
     """Section of unified memory migrations."""
     del top
-    heads = (
-        Head("to GPU"),
-        Head("to host"),
-        Head("again", spare=True),
-        Head("copies", spare=True),
-        Head("time"),
-        Head("CPU faults"),
-        Head("GPU faults"),
+    columns = (
+        Column("to GPU", "h2d_bytes"),
+        Column("to host", "d2h_bytes"),
+        Column("again", "again_bytes", spare=True),
+        Column("copies", "moves", units.count, spare=True),
+        Column("time", "total_ns"),
+        Column("CPU faults", "cpu_faults", units.count),
+        Column("GPU faults", "gpu_faults", units.count),
     )
-    rows = [
-        (
-            *(known(units.size, row[name]) for name in ("h2d_bytes", "d2h_bytes", "again_bytes")),
-            known(units.count, row["moves"]),
-            known(units.time, row["total_ns"]),
-            *(known(units.count, row[name]) for name in ("cpu_faults", "gpu_faults")),
-        )
-        for row in tables["migration_totals"].iter_rows(named=True)
-    ]
-    return Section("UNIFIED MEMORY", "again: moved more than once in a direction", Grid(heads, rows))
+    remark = "again: moved more than once in a direction"
+    return section("UNIFIED MEMORY", tables["migration_totals"], columns, remark=remark)
 
 
 #: Columns that identify a kind of memory on a GPU.
@@ -414,30 +325,21 @@ def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
     """Section of memory by kind: peak, allocations and frees; times relative to `zero_ns`."""
     table = tables["memory"]
     whose = telling_apart(table, ("memory", "device"), _WHOSE_MEMORY)
-    heads = (
-        Head("peak"),
-        Head("at", spare=True),
-        Head("allocated", wide=True),
-        Head("calls"),
-        Head("in a loop"),
-        Head("held at the end", spare=True),
-        *(Head(_WHOSE_MEMORY[column]) for column in whose),
-        Head("memory", left=True),
+    columns = (
+        Column("peak", "peak_bytes"),
+        Column("at", "peak_at_ns", partial(units.instant, zero_ns=zero_ns), spare=True),
+        Column("allocated", "allocated_bytes", wide=True),
+        Column("calls", "allocations", units.count),
+        Column("in a loop", "loop_allocations", units.count),
+        Column("held at the end", "held_bytes", spare=True),
+        *(Column(_WHOSE_MEMORY[name], name) for name in whose),
+        Column("memory", _where_memory_is, left=True),
     )
-    rows = [
-        (
-            known(units.size, row["peak_bytes"]),
-            known(partial(units.instant, zero_ns=zero_ns), row["peak_at_ns"]),
-            known(units.size, row["allocated_bytes"]),
-            units.count(row["allocations"]),
-            known(units.count, row["loop_allocations"]),
-            known(units.size, row["held_bytes"]),
-            *(number(row[column]) for column in whose),
-            f"{row['memory']}, {'host' if row['device'] is None else 'GPU ' + str(row['device'])}",
-        )
-        for row in table.head(min(top, _FEWER)).iter_rows(named=True)
-    ]
-    return Section("MEMORY", of(len(rows), table.height), Grid(heads, rows))
+    return section("MEMORY", table, columns, min(top, _FEWER))
+
+
+def _where_memory_is(row: Row) -> str:
+    return f"{row['memory']}, {'host' if row['device'] is None else 'GPU ' + str(row['device'])}"
 
 
 #: Columns that distinguish streams of the same number, with labels.
@@ -448,28 +350,16 @@ def streams(tables: Tables, top: int) -> Section:
     """Section of CUDA streams: busy time, and time without overlap."""
     table = tables["concurrency"].sort("busy_ns", descending=True)
     whose = telling_apart(table, ("device", "stream"), _WHOSE_STREAM)
-    heads = (
-        Head("busy"),
-        Head("alone"),
-        Head("with kernels"),
-        Head("with copies", spare=True),
-        Head("operations", spare=True),
-        *(Head(_WHOSE_STREAM[column]) for column in whose),
-        Head("stream", left=True),
+    columns = (
+        Column("busy", "busy_ns"),
+        Column("alone", "alone_ns"),
+        Column("with kernels", "overlap_kernel_ns"),
+        Column("with copies", "overlap_memcpy_ns", spare=True),
+        Column("operations", "operations", units.count, spare=True),
+        *(Column(_WHOSE_STREAM[name], name) for name in whose),
+        Column("stream", _stream, left=True),
     )
-    rows = [
-        (
-            units.time(row["busy_ns"]),
-            units.time(row["alone_ns"]),
-            units.time(row["overlap_kernel_ns"]),
-            units.time(row["overlap_memcpy_ns"]),
-            units.count(row["operations"]),
-            *(number(row[column]) for column in whose),
-            _stream(row),
-        )
-        for row in table.head(min(top, _FEWER)).iter_rows(named=True)
-    ]
-    return Section("STREAMS", of(len(rows), table.height, "alone, or beside others' work"), Grid(heads, rows, cut=True))
+    return section("STREAMS", table, columns, min(top, _FEWER), "alone, or beside others' work", cut=True)
 
 
 def _stream(row: dict[str, object]) -> str:
@@ -481,28 +371,20 @@ def operators(tables: Tables, top: int) -> Section:
     """Section of operators by device time; by host time if there is none."""
     table = tables["ops"]
     on_device = bool(table.get_column("exclusive_device_ns").sum())
-    device = (Head("device"), Head("share"), Head("launched", spare=True)) if on_device else ()
-    heads = (*device, Head("own host"), Head("host", wide=True), Head("count"), Head("operator", left=True))
-    rows = [
-        (
-            *(
-                (
-                    units.time(row["exclusive_device_ns"]),
-                    units.percent(row["exclusive_share"]),
-                    units.count(row["operations"]),
-                )
-                if on_device
-                else ()
-            ),
-            units.time(row["self_cpu_ns"]),
-            units.time(row["cpu_ns"]),
-            units.count(row["count"]),
-            row["name"] or "(no operator)",
-        )
-        for row in table.head(top).iter_rows(named=True)
-    ]
+    device = (
+        Column("device", "exclusive_device_ns"),
+        Column("share", "exclusive_share"),
+        Column("launched", "operations", units.count, spare=True),
+    )
+    columns = (
+        *(device if on_device else ()),
+        Column("own host", "self_cpu_ns"),
+        Column("host", "cpu_ns", wide=True),
+        Column("count", "count"),
+        words("operator", "name", missing="(no operator)"),
+    )
     remark = "share of busy time; own: without what it called" if on_device else "own: without what it called"
-    return Section("OPERATORS", of(len(rows), table.height, remark), Grid(heads, rows, cut=True))
+    return section("OPERATORS", table, columns, top, remark, cut=True)
 
 
 # Section of profiler steps.
@@ -516,37 +398,33 @@ def steps(tables: Tables, top: int) -> Section:
     known = table.with_columns(ratio=pl.when(median > 0).then(length / median), away=(length - median).abs())
     marked = pl.col("warm_up") | pl.col("odd")
     chosen = known.sort(marked, "away", descending=True, maintain_order=True).head(top)
-    rows = chosen.sort("start_ns", "device", maintain_order=True).iter_rows(named=True)
+    shown = chosen.sort("start_ns", "device", maintain_order=True)
     several = table.get_column("device").n_unique() > 1
     ranks = bool(telling_apart(table, ("step", "device"), ("process_id",)))
-    heads = (
-        Head("process"),
-        Head("step"),
-        Head("time"),
-        Head("of median"),
-        Head("GPU busy"),
-        Head("launched", spare=True),
-        Head("runs on", spare=True),
-        Head("idle most in", left=True),
-        Head("", left=True),
+    columns = (
+        *([Column("process", "process_id")] if ranks else []),
+        Column("step", lambda row: f"{_gpu(row) if several else ''}{row['step']}"),
+        Column("time", "dur_ns"),
+        Column("of median", "ratio", units.times),
+        Column("GPU busy", "busy_share"),
+        Column("launched", "operations", units.count, spare=True),
+        Column("runs on", "late_ns", _or_nothing, spare=True),
+        Column("idle most in", _most_idle, left=True),
+        Column("", _mark, left=True),
     )
-    cells = [(number(row["process_id"]) if ranks else "", *_cells(row, several=several)) for row in rows]
-    kept = [place for place in range(len(heads)) if any(row[place] for row in cells)]
-    shown = [tuple(row[place] for place in kept) for row in cells]
-    remark = of(len(cells), table.height, "furthest from the median" if len(cells) < table.height else "")
-    return Section("STEPS", remark, Grid(tuple(heads[place] for place in kept), shown))
+    rows = shown.to_dicts()
+    kept = [one for one in columns if any(map(one.text, rows))]
+    remark = of(shown.height, table.height, "furthest from the median" if shown.height < table.height else "")
+    return section("STEPS", shown, kept, remark=remark)
 
 
-def _cells(row: dict[str, Any], *, several: bool) -> tuple[str, ...]:
-    where = f"GPU {row['device']} " if several and row["device"] is not None else ""
-    idle = f"{row['idle_in']} {units.time(row[row['idle_in'] + '_ns'])}" if row["idle_in"] else ""
-    return (
-        f"{where}{row['step']}",
-        units.time(row["dur_ns"]),
-        "" if row["ratio"] is None else units.times(row["ratio"]),
-        "" if row["busy_share"] is None else units.percent(row["busy_share"]),
-        units.count(row["operations"]),
-        units.time(row["late_ns"]) if row["late_ns"] else "",
-        idle,
-        "warm-up" if row["warm_up"] else f"odd ({row['cause']})" if row["cause"] else "odd" if row["odd"] else "",
-    )
+def _gpu(row: Row) -> str:
+    return "" if row["device"] is None else f"GPU {row['device']} "
+
+
+def _most_idle(row: Row) -> str:
+    return f"{row['idle_in']} {units.time(row[row['idle_in'] + '_ns'])}" if row["idle_in"] else ""
+
+
+def _mark(row: Row) -> str:
+    return "warm-up" if row["warm_up"] else f"odd ({row['cause']})" if row["cause"] else "odd" if row["odd"] else ""

@@ -67,8 +67,7 @@ _SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Se
 _LEDGER: Final = "ledger"
 _OF_GPU: Final = (_LEDGER, "exposure", "hot_kernels", "copies", "launch_summary")
 
-#: Titles of the section of ranges by tool; the default is NVTX ranges.
-_NVTX_TOOL: Final = "nsys"
+#: Titles of sections where ranges are none of NVTX.
 _OTHERWISE: Final = {"NVTX RANGES": "RANGES"}
 
 
@@ -158,13 +157,13 @@ class Page(NamedTuple):
     """A page: heading, answer, ledgers, tables, findings, closing line, chapters per kernel."""
 
     heading: list[str]
-    health: str
     answer: str
-    ledgers: list[Ledger]
-    sections: list[Section]
-    topics: list[Topic]
-    cannot_tell: list[str]
+    sections: Sequence[Section]
     more: str
+    health: str = ""
+    ledgers: Sequence[Ledger] = ()
+    topics: Sequence[Topic] = ()
+    cannot_tell: Sequence[str] = ()
     chapters: Sequence[Chapter] = ()
     first: Sequence[First] = ()
     first_remark: str = ""
@@ -229,7 +228,7 @@ def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
 
 def _adapted(name: str, section: Section, summary: Summary) -> Section:
     """Adapts a section to the report's tool, and adds the summary's remarks."""
-    title = section.title if summary.meta.tool == _NVTX_TOOL else _OTHERWISE.get(section.title, section.title)
+    title = section.title if summary.meta.recorder.nvtx else _OTHERWISE.get(section.title, section.title)
     return section._replace(title=worded(title, summary.interface), foot=summary.remarks.get(name, section.foot))
 
 
@@ -342,11 +341,8 @@ def told_waits(bucket: str, parts: list[_Part]) -> str:
     worth = [(detail, ns / whole) for detail, ns in named if ns >= _WORTH_NAMING * whole]
     worth = sorted(worth, key=lambda part: -part[1])[: _DETAILS + 1]
     # waiting first, where there is no room for all: the rest of it is what is transferred
-    return ", ".join(f"{detail} {share:.0%}".replace("%", " %") for detail, share in sorted(worth, key=_is_transfer))
-
-
-def _is_transfer(part: tuple[str, float]) -> bool:
-    return part[0] == _TRANSFER
+    by_wait = sorted(worth, key=lambda part: part[0] == _TRANSFER)
+    return ", ".join(f"{detail} {share:.0%}".replace("%", " %") for detail, share in by_wait)
 
 
 def _detail(parts: list[_Part]) -> str:

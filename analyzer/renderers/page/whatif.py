@@ -11,7 +11,7 @@ from kanalyze.renderers.text.grid import Grid, Head, Section, of
 from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.replay._whatif import Critical, WhatIf
+    from kanalyze.analyses.replay._whatif import WhatIf
 
 #: Of the gain, what Amdahl's differs by for the page to say so.
 _NOTABLE: Final = 0.1
@@ -23,16 +23,12 @@ def whatif_page(found: WhatIf, top: int) -> Page:
     sections += [_single(found, top)] if found.single else []
     more = command("kanalyze", "whatif", found.meta.path, *(["--faster", "NAME=2"] if found.single else ["--each"]))
     heading = ["kanalyze whatif", found.meta.path.name, found.meta.tool, *found.changes]
-    return Page(heading, "", answer(found), [], sections, [], [], more)
-
-
-def _per(found: WhatIf) -> PerIteration:
-    return PerIteration(found.iterations, found.each)
+    return Page(heading, answer(found), sections, more)
 
 
 def answer(found: WhatIf) -> str:
     """Time now and then, the bounds, and what Amdahl's law would have promised."""
-    per = _per(found)
+    per = PerIteration(found.iterations, found.each)
     measured = "" if found.measured_ns is None else f" {_profiler(found)}"
     if not found.changes:
         return f"The recording takes {per.time(found.now_ns)}.{measured}"
@@ -79,16 +75,12 @@ def _critical(found: WhatIf, top: int) -> Section:
             units.time(_each(found, one.now_ns)),
             units.time(_each(found, one.then_ns)),
             units.percent(one.then_ns / found.then_ns) if found.then_ns else "",
-            _name(one),
+            one.name or one.cause,
         )
         for one in found.critical[:top]
     ]
     remark = of(len(rows), len(found.critical), "what the end waits for, adding up to all of it")
     return Section("CRITICAL PATH", remark, Grid(heads, rows, named=True))
-
-
-def _name(one: Critical) -> str:
-    return one.name or one.cause
 
 
 def _single(found: WhatIf, top: int) -> Section:

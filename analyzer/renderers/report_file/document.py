@@ -19,7 +19,8 @@ from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.page.time import short_names
 from kanalyze.renderers.report_file import charts
 from kanalyze.renderers.report_file.timeline_data import drawn_name, fitted
-from kanalyze.renderers.tables.frame import is_text, last_of, text_of
+from kanalyze.renderers.tables.frame import is_text, last_of
+from kanalyze.renderers.text.grid import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -151,30 +152,30 @@ def cell(timeline: Timeline, title: str) -> str:
     The frame may run its script and nothing else: it is of another origin than the notebook.
     """
     told = outlets.short(title)
-    empty = dict.fromkeys(_parts_of_a_page(), ())
-    script, style = _script(), _resource("page.css")
-    parts = empty | {
-        "title": told,
-        "beside": "",
-        "answer": "",
-        "first_remark": "",
-        "script": Markup(script),  # noqa: S704 - ours
-        "style": Markup(style),  # noqa: S704 - ours
-        "script_hash": _hash(script),
-        "style_hash": _hash(style),
-    }
+    texts = {"title": told, "beside": "", "answer": "", "first_remark": ""}
+    parts = dict.fromkeys(_SECTIONS, ()) | texts | _own_parts()
     drawn, data = fitted(timeline, _CELL_BYTES)
     page = _rendered(parts | {"timeline": _timeline(drawn, data, 0)})
     frame = f'<iframe sandbox="allow-scripts" title="{outlets.html(told)}" width="100%" height="{_CELL_HIGH}" '
     return f'{frame}frameborder="0" srcdoc="{escape(page)}"></iframe>'
 
 
-def _parts_of_a_page() -> tuple[str, ...]:
-    """Sections for the template, each of which may be empty."""
-    return (
-        "contents", "ledgers", "first", "blocks", "cannot_tell", "iterations", "flames", "waiting", "roofline",
-        "measured", "copies", "sections", "tables", "chapters", "recorded",
-    )  # fmt: skip
+#: Sections for the template, each of which may be empty.
+_SECTIONS: Final = (
+    "contents", "ledgers", "first", "blocks", "cannot_tell", "iterations", "flames", "waiting", "roofline",
+    "measured", "copies", "sections", "tables", "chapters", "recorded",
+)  # fmt: skip
+
+
+def _own_parts() -> dict[str, str]:
+    """Script and style for the template, with their hashes."""
+    script, style = _script(), _resource("page.css")
+    return {
+        "script": Markup(script),  # noqa: S704 - ours, as the style: nothing of a report is in them
+        "style": Markup(style),  # noqa: S704 - as above
+        "script_hash": _hash(script),
+        "style_hash": _hash(style),
+    }
 
 
 def _rendered(parts: Mapping[str, Any]) -> str:
@@ -186,7 +187,6 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
     page = page_of_any(found.shown, None)
     names = short_names(page, _NAME)
     tables = [*_tables(found, rows)]
-    script, style = _script(), _resource("page.css")
     title, *parts = page.heading
     return {
         "title": title,
@@ -212,10 +212,7 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         "tables": tables,
         "chapters": page.chapters,
         "recorded": [*_recorded(found.metas)],
-        "script": Markup(script),  # noqa: S704 - ours, as the style: nothing of a report is in them
-        "style": Markup(style),  # noqa: S704 - as above
-        "script_hash": _hash(script),
-        "style_hash": _hash(style),
+        **_own_parts(),
     }
 
 
@@ -226,10 +223,16 @@ def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("kanalyze.renderers.report_file", "."),
         autoescape=True,
+        finalize=_printable,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def _printable(value: object) -> object:
+    """A text as one line without control characters; what is markup of ours, or no text, as it is."""
+    return outlets.line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _resource(name: str) -> str:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import outlets, units
+from kanalyze import outlets
 from kanalyze.errors import UnknownNameError
-from kanalyze.renderers.text.grid import Grid, Head
+from kanalyze.renderers.text.grid import Grid, Head, text_of
 from kanalyze.renderers.text.kernel_names import shorten
-from kanalyze.schema import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,17 +34,6 @@ _PHRASE: Final = re.compile(r"(after )?(.*?)( on (?:the same |another )?(?:strea
 _BETWEEN: Final = "between "
 
 _TEXT: Final = (pl.String, pl.Categorical, pl.Enum)
-
-_SAY: Final[dict[str, Callable[[float], str]]] = {
-    "ns": units.time,
-    "bytes": units.size,
-    "bytes/s": units.rate,
-    "Hz": lambda value: f"{value / 1_000_000:g} MHz",
-    "0..1": units.percent,
-    "FLOP": units.flop,
-    "FLOP/s": lambda value: f"{units.flop(value)}/s",
-    "FLOP/byte": lambda value: f"{value:.3g} FLOP/byte",
-}
 
 
 def joined(parts: Mapping[str | None, pl.DataFrame], column: str = "instance") -> pl.DataFrame:
@@ -75,7 +63,7 @@ def _plain(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _constant(column: str, text: str | None, frame: pl.DataFrame) -> pl.Series:
-    return pl.Series(column, [text], dtype=pl.String).new_from_index(0, frame.height)
+    return pl.Series(column, [text and outlets.name(text)], dtype=pl.String).new_from_index(0, frame.height)
 
 
 def arranged(frame: pl.DataFrame, sort: str | None, top: int | None, each: str | None = None) -> pl.DataFrame:
@@ -143,25 +131,6 @@ def on_phrases(texts: Sequence[str], width: int) -> list[str]:
     names = list(dict.fromkeys(name for _, name, _ in parts if not name.startswith(_BETWEEN)))
     short = dict(zip(names, shorten(names, width), strict=True))
     return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
-
-
-def text_of(name: str, value: object) -> str:
-    """Formats a value in the unit in its column's name."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return _quantity(name, value) if isinstance(value, int | float) else str(value)
-
-
-def _quantity(name: str, value: float) -> str:
-    if name.endswith(("start_ns", "end_ns")):
-        return f"{value / 1_000_000:.6f} ms"
-    if unit := unit_of(name):
-        return _SAY[unit](value)
-    if isinstance(value, int):
-        return units.count(value) if name == "count" else str(value)
-    return f"{value:g}"
 
 
 def csv(frame: pl.DataFrame) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -173,7 +174,11 @@ def picture(draw: Callable[[Any], None], form: str, high: float, wide: float = _
         raise OutputError.without_package("a picture", "matplotlib", "plot") from error
     dated = {"svg": "Date", "pdf": "CreationDate"}
     titles: dict[Any, Any] = {"axes.titlesize": 10, "axes.titlelocation": "left", "axes.titleweight": "bold"}
-    with mpl.rc_context({"svg.hashsalt": "kanalyze", "svg.fonttype": "none", "font.size": 9, **titles}):
+    with (
+        mpl.rc_context({"svg.hashsalt": "kanalyze", "svg.fonttype": "none", "font.size": 9, **titles}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Glyph")  # a box stands for what the font lacks
         figure = Figure(figsize=(wide, high), layout="constrained")
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)

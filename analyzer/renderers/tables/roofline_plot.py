@@ -26,6 +26,9 @@ _COLOURS: Final = {"memory": "#2a6fbb", "compute": "#c8553d"}
 _MARGIN: Final = 4.0
 _HEADROOM: Final = 2.5
 
+#: Content security policy of the page: the picture's own styles, no script, and nothing from elsewhere.
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
 
 def render(found: RoofPoints, form: str) -> bytes:
     """Renders the plot in one of :data:`FORMATS`.
@@ -124,4 +127,5 @@ def _page(found: RoofPoints, picture: bytes) -> bytes:
     """Embeds the SVG picture, without its XML prolog, in an HTML page."""
     svg = picture[picture.index(b"<svg") :].decode()
     title = outlets.html(f"Roofline of {found.title}")
-    return f'<!doctype html>\n<meta charset="utf-8">\n<title>{title}</title>\n{svg}\n'.encode()
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    return f'<!doctype html>\n<meta charset="utf-8">\n{policy}\n<title>{title}</title>\n{svg}\n'.encode()

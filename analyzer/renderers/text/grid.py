@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import outlets
+from kanalyze import outlets, units
 from kanalyze.renderers.text.distinct import distinct
+from kanalyze.schema import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    Row = dict[str, Any]
 
 # Display options: width and colour.
 
@@ -134,6 +137,91 @@ class Section(NamedTuple):
         """The title in sentence case: only abbreviations keep capitals."""
         first, *others = (word if word in _ABBREVIATIONS else word.lower() for word in self.title.split())
         return " ".join([first[:1].upper() + first[1:], *others])
+
+
+_SAY: Final[dict[str, Callable[[float], str]]] = {
+    "ns": units.time,
+    "bytes": units.size,
+    "bytes/s": units.rate,
+    "Hz": lambda value: f"{value / 1_000_000:g} MHz",
+    "0..1": units.percent,
+    "FLOP": units.flop,
+    "FLOP/s": lambda value: f"{units.flop(value)}/s",
+    "FLOP/byte": lambda value: f"{value:.3g} FLOP/byte",
+}
+
+
+class Column(NamedTuple):
+    """A column of a section as data: its heading, and the text of each row of a table.
+
+    `value` is a column of the table, or makes the text of a row. `say` formats what is in the column, by the unit in
+    its name unless told; what is null or empty is `missing`. The others are those of :class:`Head`.
+    """
+
+    title: str
+    value: str | Callable[[Row], str]
+    say: Callable[[Any], str] | None = None
+    left: bool = False
+    wide: bool = False
+    spare: bool = False
+    missing: str = ""
+
+    @property
+    def head(self) -> Head:
+        """The heading."""
+        return Head(self.title, left=self.left, wide=self.wide, spare=self.spare)
+
+    def text(self, row: Row) -> str:
+        """The text of a row."""
+        if not isinstance(self.value, str):
+            return self.value(row)
+        value = row[self.value]
+        if value is None or value == "":
+            return self.missing
+        return self.say(value) if self.say else text_of(self.value, value)
+
+
+def words(title: str, name: str, say: Callable[[str], str] = str, missing: str = "(no name)") -> Column:
+    """The last column of most sections: names, on the left."""
+    return Column(title, name, say, left=True, missing=missing)
+
+
+def section(  # noqa: PLR0913 - as many as a section has parts
+    title: str,
+    table: pl.DataFrame,
+    columns: Sequence[Column],
+    top: int | None = None,
+    remark: str = "",
+    foot: str = "",
+    *,
+    named: bool = False,
+    cut: bool = False,
+    broken: bool = False,
+) -> Section:
+    """The section of the first `top` rows of a table; the remark says how many where these are not all."""
+    shown = table if top is None else table.head(top)
+    rows = [tuple(one.text(row) for one in columns) for row in shown.iter_rows(named=True)]
+    grid = Grid(tuple(one.head for one in columns), rows, named=named, cut=cut, broken=broken)
+    return Section(title, of(len(rows), table.height, remark), grid, foot)
+
+
+def text_of(name: str, value: object) -> str:
+    """Formats a value in the unit in its column's name."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _quantity(name, value) if isinstance(value, int | float) else str(value)
+
+
+def _quantity(name: str, value: float) -> str:
+    if name.endswith(("start_ns", "end_ns")):
+        return f"{value / 1_000_000:.6f} ms"
+    if unit := unit_of(name):
+        return _SAY[unit](value)
+    if isinstance(value, int):
+        return units.count(value) if name == "count" else str(value)
+    return f"{value:g}"
 
 
 def of(shown: int, total: int, remark: str = "") -> str:

@@ -230,8 +230,8 @@ class _Parser:
 
 def _parse(name: str) -> _Node:
     """Parses a kernel name into a weighted tree; unprintable characters become question marks."""
-    text = "".join(sign if sign.isprintable() else "?" for sign in unmangled(name))
-    kernel = _Parser(text[:_LONGEST]).node()
+    text = "".join(sign if sign.isprintable() else "?" for sign in unmangled(name)[:_LONGEST])
+    kernel = _Parser(text).node()
     _weigh_kernel(kernel)
     if scope := [_Word(part, _SCOPE, "::", silent=True) for part in kernel.scope.split("::")[:-1]]:
         kernel.words[0].lead = "::"

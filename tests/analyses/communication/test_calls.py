@@ -94,3 +94,32 @@ def test_each_gpu_of_a_group_has_its_own_calls(groups):
             expected[event] = sum(sizes)
             at, event = at + 1, event + 1
     assert {number: row["in_bytes"] for number, row in told(calls, kernels).items()} == expected
+
+
+def exchanged(peers, size=4, own=1):
+    """The kind and bytes of a kernel of a send to and a receive from each of `peers`, of 90 bytes each."""
+    calls = [call(at, way, 90, own=own, peer=peer) for at, peer in enumerate(peers) for way in ("send", "recv")]
+    calls = [one | {"size": size} for one in calls]
+    row = told(calls, [launched(99, 7, kind="send_recv")])[7]
+    return row["kind"], row["in_bytes"], row["out_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("peers", "size", "kind", "bytes_"),
+    [
+        ([0, 1, 2, 3], 4, "all_to_all", 360),  # as PyTorch does it, with what stays
+        ([0, 2, 3], 4, "all_to_all", 360),
+        ([0, 1], 2, "all_to_all", 180),
+        ([0], 2, "send_recv", 90),  # as the stages of a pipeline do
+        ([0, 2], 4, "send_recv", 180),
+        ([0, 1, 2], 4, "send_recv", 270),
+        ([0, 2, 3], None, "send_recv", 270),
+    ],
+)
+def test_sends_to_and_receives_from_all_others_are_an_all_to_all(peers, size, kind, bytes_):
+    assert exchanged(peers, size) == (kind, bytes_, bytes_)
+
+
+def test_a_rank_that_sends_to_all_and_gets_from_one_scatters_or_so():
+    calls = [call(at, "send", own=0, peer=at) for at in (1, 2, 3)] + [call(5, "recv", own=0, peer=1)]
+    assert told(calls, [launched(9, 7, kind="send_recv")])[7]["kind"] == "send_recv"

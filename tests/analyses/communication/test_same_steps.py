@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kanalyze.analyses.communication._matching import _Sequence, _shift
+from kanalyze.analyses.communication._aligning import SIZE_BITS, Sequence, _shift
 
 EACH, STEPS = 3, 8
 
@@ -14,15 +14,16 @@ def alike(first_step, *, clock, numbered=True, lost=0):
     start = (np.arange(number) + lost) * 1_000_000 + first_step * EACH * 1_000_000
     steps = first_step + (np.arange(number) + lost) // EACH
     together = np.ones(number, dtype=np.bool_)
-    return _Sequence(
+    return Sequence(
         np.arange(number),
         np.full(number, 5),
         start,
         start + 500_000,
         together,
         together,
+        ~together,
+        ~together,
         clock,
-        pair=False,
         steps=(lambda: steps) if numbered else None,
     )
 
@@ -50,3 +51,16 @@ def test_steps_that_do_not_agree_tell_nothing():
 
 def test_a_rank_without_numbers_tells_nothing():
     assert _shift(alike(6, clock=0), alike(6, clock=1, numbered=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "found"),
+    [((2, 7), (2, 7), 0), ((2, 0), (2, 7), 0), ((2, 7), (2, 0), 0), ((2, 7), (2, 8), None), ((2, 0), (3, 7), None)],
+)
+def test_collectives_whose_size_one_rank_does_not_tell_are_the_same_by_their_kind(left, right, found):
+    """Each a kind and a size in bytes, counted from 1 on."""
+    sides = [
+        alike(6, clock=clock)._replace(what=np.full(EACH * STEPS, (kind << SIZE_BITS) + size))
+        for clock, (kind, size) in enumerate((left, right))
+    ]
+    assert _shift(*sides) == found

@@ -25,29 +25,54 @@ STEADY = [10, 10.01, 9.99, 10, 10.02, 9.98, 10, 10]
 VARYING = [9, 11, 10, 9.2, 10.8, 10, 9.5, 10.5]
 
 
-def test_steady_steps_tell_a_difference_beyond_what_runs_differ_by():
-    assert alone(STEADY, [1.2 * step for step in STEADY]).verdict.word == "slower"
-    assert alone(STEADY, [1.05 * step for step in STEADY]).verdict.word == "cannot tell"
+def beyond(verdict):
+    """Whether the interval lies beyond no change."""
+    return not verdict.low <= 1 <= verdict.high
+
+
+def test_single_runs_are_said_to_differ_and_get_no_verdict():
+    found = alone(STEADY, [1.2 * step for step in STEADY])
+    assert found.verdict.word == "cannot tell"
+    assert answer(found).startswith("These two runs differ, a step by +20.0 % (+")
+    assert not beyond(alone(STEADY, [1.05 * step for step in STEADY]).verdict)
+    assert alone(STEADY, [1.2 * step for step in STEADY], floor=0.05).verdict.word == "slower"
 
 
 def test_steps_that_vary_within_a_run_say_that_runs_vary():
     longer = [1.3 * step for step in VARYING]
-    assert alone(VARYING, longer).verdict.word == "cannot tell"
+    assert not beyond(alone(VARYING, longer).verdict)
     assert alone(VARYING, longer, floor=0.05).verdict.word == "slower"  # it is known by how much
-    assert alone(VARYING, [4 * step for step in VARYING]).verdict.word == "slower"
+    assert beyond(alone(VARYING, [4 * step for step in VARYING]).verdict)
+
+
+@pytest.mark.parametrize(
+    ("steps", "times", "word"),
+    [(STEADY, 1.2, "slower"), (VARYING, 1.2, "cannot tell"), (VARYING, 2, "slower"), (VARYING, 1, "same")],
+)
+def test_two_runs_a_side_count_for_as_much_as_their_iterations_vary(steps, times, word):
+    base, new = ([process(0, [by * step for step in steps])] * 2 for by in (1, times))
+    verdict = compared(base, new, ("base", "new")).verdict
+    assert verdict.word == word
+    assert (verdict.repeats == 3) == (word == "cannot tell")
+
+
+def test_runs_that_differ_among_themselves_by_more_than_the_sides_are_said():
+    base, new = ([process(0, [by * step for step in STEADY]) for by in runs] for runs in ((1, 1.5, 1), (1.1, 1.1, 1.1)))
+    assert "Runs of base differ among themselves by 50.0 %." in answer(compared(base, new, ("base", "new")))
 
 
 def test_few_steps_give_a_wide_interval():
     few, more = (alone([10, 10.1] * often, [20, 20.2] * often).verdict for often in (1, 4))
     assert few.basis == more.basis == "steps"
-    assert few.word == more.word == "slower"
+    assert beyond(few)
+    assert beyond(more)
     assert few.high / few.low > more.high / more.low > 1.05**2
 
 
 def test_of_few_steps_idle_time_may_come_once_more():
-    assert alone([10] * 3, [12] * 3).verdict.word == "slower"
-    assert alone([10] * 3, [12] * 3, idle=9).verdict.word == "cannot tell"
-    assert alone([10] * 5, [12] * 5, idle=9).verdict.word == "slower"  # of which steps show that they do not vary
+    assert beyond(alone([10] * 3, [12] * 3).verdict)
+    assert not beyond(alone([10] * 3, [12] * 3, idle=9).verdict)
+    assert beyond(alone([10] * 5, [12] * 5, idle=9).verdict)  # of which steps show that they do not vary
 
 
 @pytest.mark.parametrize(

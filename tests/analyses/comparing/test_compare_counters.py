@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kanalyze.analyses.comparing.compare_counters import _counters
 from kanalyze.sides import Asked, comparison
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
@@ -30,3 +31,15 @@ def test_durations_are_those_of_the_launches():
     longest = rows.sort("base", descending=True, nulls_last=True).row(0, named=True)
     assert longest["base"] > 0
     assert longest["difference"] == longest["new"] - longest["base"] if longest["new"] is not None else True
+
+
+def test_an_intensity_counts_by_the_bytes_that_a_kernel_moved():
+    """By those that were measured: one whose reads are not known counts by what it wrote."""
+    name = "intensity_flop_per_byte"
+    known = {
+        ("a", ""): {name: 1.0, "dram_read_bytes": 3.0, "dram_write_bytes": 1.0},
+        ("b", ""): {name: 2.0, "dram_write_bytes": 4.0},
+        ("c", ""): {name: 9.0, "dram_read_bytes": 4.0},
+    }
+    found = dict(_counters(known, dict.fromkeys(known, 2.0), together=True))
+    assert found[name] == 4.0

@@ -128,3 +128,17 @@ def test_a_short_page_is_whole(names):
     text = render([found], None)
     assert len(text.splitlines()) < 40
     assert "**Also**" not in text
+
+
+def test_of_a_page_that_is_too_long_the_last_sections_are_named_alone(monkeypatch):
+    names = ("loop_base", "loop_fuse")
+    found = comparison(*([ROOT / f"sample_reports/{name}.kz"] for name in names), Asked({}))
+    whole = page_of_any(found, None)
+    monkeypatch.setattr("kanalyze.renderers.formats.markdown._MOST_LINES", 16)
+    text = render([found], None)
+    (also,) = [line for line in text.splitlines() if line.startswith("**Also**")]
+    left = [one.plain_title for one in whole.sections if f"{one.plain_title.lower()} (" in also]
+    shown = [one.plain_title for one in whole.sections if one.plain_title not in left]
+    assert left
+    assert [title for title in shown if title.lower() not in text.replace(also, "").lower()] == []
+    assert len(text.splitlines()) <= 17 or not shown

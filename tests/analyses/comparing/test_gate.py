@@ -32,6 +32,7 @@ def test_one_run_a_side_is_refused_unless_allowed():
     refused = gate(side(BASE[:1]), side([11_000]))
     assert refused.state == "cannot judge"
     assert "too few runs" in refused.sentence
+    assert "to judge even so: --allow runs" in refused.sentence
     assert gate(side(BASE[:1]), side([12_000]), allowed=["runs"]).state == "failed"
 
 
@@ -39,6 +40,12 @@ def test_another_gpu_is_refused_unless_allowed():
     base, new = side(BASE, gpu="H200"), side(BASE, gpu="H100")
     assert "H100" in gate(base, new).reason
     assert gate(base, new, allowed=["gpu"]).state == "held"
+
+
+def test_the_runs_that_would_tell_are_those_of_the_means():
+    """A longest or shortest run in place of the mean is farther from the limit, and fewer runs would seem to tell."""
+    reason = gate(side([10_000, 10_200, 9_800]), side([10_300, 10_100, 10_900])).reason
+    assert reason == "the interval reaches beyond the limit; 142 runs of each side would tell"
 
 
 @pytest.mark.parametrize("metric", ["busy", "bucket:kernel", "kernel:a"])

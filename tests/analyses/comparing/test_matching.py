@@ -50,6 +50,17 @@ def test_several_in_the_place_of_one_are_fused():
     assert len(found) == 3
 
 
+def test_kernels_of_one_family_and_type_are_matched_whatever_their_names():
+    products = ("ampere_sgemm_128x64_nn", "sm90_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x16")
+    softmaxes = ("void at::native::softmax_warp_forward<float>(int)", "void cunn_SoftMaxForward<float>(int)")
+    base, new = (
+        slots([(name, None) for name in ("a", *names, "b")]) for names in zip(products, softmaxes, strict=True)
+    )
+    found = kernels(base, new)
+    assert {row[1:3] for row in found if row[0] == "other kernel"} == {products, softmaxes}
+    assert [row[0] for row in found].count("same") == 2
+
+
 def test_one_more_is_new_and_one_less_is_gone():
     assert ("new", None, "x", 0.0, 1.0, 1000) in kernels(slots(plain("a b")), slots(plain("a x b")))
     assert ("gone", "x", None, 1.0, 0.0, -1000) in kernels(slots(plain("a x b")), slots(plain("a b")))

@@ -1,8 +1,10 @@
 """Statistics of two sides of runs, against scipy's tests, limma's own output and definitions followed step by step."""
 
 import math
+from collections import Counter
 from itertools import pairwise
 from statistics import fmean, median, variance
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
+from kanalyze.analyses.comparing import _statistics
+from kanalyze.analyses.comparing._comparison import _judged
+from kanalyze.analyses.comparing._pair import Limits
 from kanalyze.analyses.comparing._statistics import (
     Estimate,
     benjamini_hochberg,
@@ -214,12 +219,12 @@ def test_too_few_steps_or_no_time_have_no_interval():
 CHANCES = (np.arange(400) + 0.5) / 400
 
 
-def slow_power(distance, sides, repeats):
+def slow_power(distance, sides, repeats, confidence=0.95):
     """Over all pairs of spreads that could be measured, how often the interval does not reach the bound."""
     first, second = (side * stats.chi2.ppf(CHANCES, repeats - 1) / (repeats - 1) for side in sides)
     total = first[:, None] + second
     degrees = (repeats - 1) * total**2 / (first[:, None] ** 2 + second**2)
-    half = special.stdtrit(degrees, 0.975) * np.sqrt(total / repeats)
+    half = special.stdtrit(degrees, (1 + confidence) / 2) * np.sqrt(total / repeats)
     return special.ndtr((distance - half) / math.sqrt(sum(sides) / repeats)).mean()
 
 
@@ -261,7 +266,8 @@ def test_repeats_to_a_verdict_are_the_fewest_that_are_likely_to_have_one(ratio):
 
     def likely(repeats):
         if change > bound:
-            return slow_power(change - bound, [spread**2] * 2, repeats)
+            beyond = slow_power(change - bound, [spread**2] * 2, repeats)
+            return min(beyond, slow_power(change, [spread**2] * 2, repeats, confidence=0.99))
         return sum(slow_power(bound + side * change, [spread**2] * 2, repeats) for side in (-1, 1)) - 1
 
     assert likely(repeats) >= 0.885
@@ -504,3 +510,16 @@ def test_kernels_that_do_not_vary_are_the_same():
     found = moderated(np.full((20, 3), 5000.0), np.full((20, 3), 5000.0))
     assert found.p_value == pytest.approx(np.ones(20))
     assert (found.high < 1.001).all()
+
+
+@pytest.mark.parametrize("runs", [4, 6])
+def test_runs_of_one_program_that_vary_are_called_different_once_in_a_hundred(runs, monkeypatch):
+    """Beyond the level of the interval, which one in twenty passes by chance where runs vary by far more than 2 %."""
+    monkeypatch.setattr(_statistics, "repeats_to_judge", lambda *_, **__: 100)
+    side = SimpleNamespace(digests=[None] * runs)
+    pair = SimpleNamespace(repeated=True, paired=False, limits=Limits(), base=side, new=side)
+    draws = np.exp(np.random.default_rng(5).normal(20, 0.1, (1000, 2, runs)))
+    words = Counter(_judged(pair, *draw.tolist()).word for draw in draws)
+    assert words["faster"] + words["slower"] <= 15
+    sure = _judged(pair, draws[0, 0].tolist(), (1.5 * draws[0, 0]).tolist())
+    assert sure.word == "slower"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.digest import TABLES, About, Digest
+from kanalyze.renderers.page.comparison import comparison_page
 
 LINEAR = "aten::linear"
 
@@ -69,11 +70,15 @@ TREES = st.dictionaries(PATHS, st.tuples(st.integers(1, 9), st.integers(0, 99), 
 
 @given(TREES, TREES, st.integers(1, 7))
 def test_operators_sum_to_what_both_sides_have(base, new, iterations):
-    sides = [run(iterations=iterations, ops=[(path, *row) for path, row in side.items()]) for side in (base, new)]
+    trees = [[(path, *row) for path, row in side.items()] for side in (base, new)]
+    sides = [run(5 * 10**7, iterations=iterations, ops=tree) for tree in trees]
     found = rows_of("compare_ops", *sides)
     for name, side in (("base_ns", base), ("new_ns", new)):
-        mean = sum(row[2] for row in side.values()) / iterations
-        assert abs(found.get_column(name).sum() - mean) <= 0.5001  # either whole number of a mean in the middle
+        busy = rows_of("compare", *sides).get_column(name).sum()
+        others = (5 * 10**7 - sum(row[2] for row in side.values())) / iterations
+        assert (
+            abs(busy - found.get_column(name).sum() - others) <= 0.5001
+        )  # either whole number of a mean in the middle
     named = [f"{name}_{what}" for name in ("base", "new") for what in ("ns", "count")]
     alone = found.filter(pl.col("change").is_in(["new", "gone"]))
     for row in alone.iter_rows(named=True):
@@ -81,6 +86,63 @@ def test_operators_sum_to_what_both_sides_have(base, new, iterations):
         assert not any(row[name] for name in empty)
     same = found.filter(pl.col("change") == "same").get_column("path").to_list()
     assert sorted(same) == sorted({*base} & {*new})
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 7))
+def test_operators_that_launch_all_sum_to_the_busy_time_of_compare(device_ns, iterations):
+    idle = [("kernel", None, sum(device_ns)), ("memcpy", None, 1), ("host", None, 5)]
+    ops = [(f"op{at}", 1, 1, ns) for at, ns in enumerate([*device_ns, 1])]
+    side = replace(run(sum(device_ns) + 6, iterations=iterations, ops=ops), buckets=run(buckets=idle).buckets)
+    ledger = rows_of("compare", side, side).filter(pl.col("bucket") != "host")
+    assert rows_of("compare_ops", side, side).get_column("base_ns").sum() == ledger.get_column("base_ns").sum()
+
+
+def test_calls_of_hip_and_cuda_match_by_what_they_do():
+    cuda = run(calls=[("cudaLaunchKernel_v7000", False, 4, 40), ("cudaStreamSynchronize", True, 1, 9)])
+    hip = run(
+        calls=[("hipLaunchKernel", False, 3, 60), ("hipStreamSynchronize", True, 1, 9), ("hipMalloc", False, 1, 1)]
+    )
+    columns = ("name", "base_count", "new_count", "base_ns", "new_ns")
+    assert rows_of("compare_calls", cuda, hip, *columns) == [
+        ("cudaLaunchKernel_v7000 / hipLaunchKernel", 4.0, 3.0, 40, 60),
+        ("hipMalloc", 0.0, 1.0, 0, 1),
+        ("cudaStreamSynchronize / hipStreamSynchronize", 1.0, 1.0, 9, 9),
+    ]
+    assert rows_of("compare_calls", cuda, cuda, "name") == [("cudaLaunchKernel_v7000",), ("cudaStreamSynchronize",)]
+
+
+def test_families_are_compared_where_another_gpu_has_other_kernels():
+    names = {"H100": "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n", "A100": "ampere_sgemm_128x64_tn"}
+    sides = [slots_run(gpu, [(name, 100), (None, 5)]) for gpu, name in names.items()]
+    columns = ("family", "base_count", "base_ns", "new_ns")
+    assert rows_of("compare_families", *sides, *columns) == [("gemm", 1.0, 100, 100), ("memcpy", 1.0, 5, 5)]
+    shown = compared([sides[0]], [sides[1]], ("base", "new"))
+    assert "FAMILIES OF KERNELS" not in titles(shown)  # nothing changed
+    slower = slots_run("A100", [(names["A100"], 300), (None, 5)])
+    assert "FAMILIES OF KERNELS" in titles(compared([sides[0]], [slower], ("base", "new")))
+    same = slots_run("H100", [(names["H100"], 300), (None, 5)])
+    assert "FAMILIES OF KERNELS" not in titles(compared([sides[0]], [same], ("base", "new")))
+
+
+def slots_run(gpu, operations):
+    """A run on a GPU of operations with their times: kernels by name, and copies without one."""
+    rows = [
+        {"lane": 0, "place": at, "name": name, "count": 1, "exclusive_ns": ns, "bytes": 0}
+        | ({"kind": "kernel", "bucket": "kernel"} if name else {"kind": "memcpy", "bucket": "memcpy"})
+        for at, (name, ns) in enumerate(operations)
+    ]
+    sums = {
+        bucket: sum(row["exclusive_ns"] for row in rows if row["bucket"] == bucket) for bucket in ("kernel", "memcpy")
+    }
+    one = run(sum(sums.values()), buckets=[(bucket, None, ns) for bucket, ns in sums.items()])
+    frame = pl.DataFrame(
+        [{name: row.get(name) for name in TABLES["slots"].schema} for row in rows], schema=TABLES["slots"].schema
+    )
+    return replace(one, about=replace(one.about, gpu=gpu), slots=frame)
+
+
+def titles(found):
+    return [section.title for section in comparison_page(found, 9).sections]
 
 
 def test_a_peak_is_no_sum_of_iterations_and_allocations_are():

@@ -11,6 +11,7 @@ import pytest
 
 import kanalyze
 from analyses.comparing.test_matching import digest, plain, slots
+from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.analyses.comparing._digesting import digests_of
 from kanalyze.analyses.comparing._sides import found_otherwise, same_launches
 from kanalyze.digest import LAUNCHES, dumped
@@ -108,10 +109,33 @@ def test_a_run_on_both_sides_differs_in_nothing():
         ([], "0 reports: which of them are base, and which new?"),
         (["--least", "2", "a", "b"], "--least '2': not a share between 0 and 100 %."),
         (["--fail-above", "0", SAMPLES / "loop_base.kz", SAMPLES / "loop_fuse.kz"], "--fail-above '0': not a share"),
+        (["--allow", "nosuch", SAMPLES / "loop_base.kz", SAMPLES / "loop_fuse.kz"], "no kind of doubt 'nosuch'"),
     ],
 )
 def test_what_is_wrong_is_called_by_its_name(words, told):
     assert refused(run("compare", *words))[0].startswith(told)
+
+
+@pytest.mark.parametrize(("share", "status"), [("0%", 0), ("102%", 0)])
+def test_a_gate_may_allow_nothing_or_more_than_twice_as_much(share, status):
+    ran = run("compare", SAMPLES / "loop_base.kz", SAMPLES / "loop_fuse.kz", "--fail-above", share)
+    assert ran.status == status
+    assert f"at most +{share.removesuffix('%')}" in ran.text
+
+
+def test_one_rank_is_compared_with_another_where_that_is_asked_for(tmp_path):
+    ranks = [tmp_path / f"rank{number}.kz" for number in (1, 3)]
+    for path, number in zip(ranks, (1, 3), strict=True):
+        one = digest(slots(plain("a b"), 100), name=path.name)
+        path.write_bytes(dumped([replace(one, about=replace(one.about, rank=number))]))
+    assert "--allow ranks" in refused(run("compare", *ranks))[1]
+    assert "Rank 1 of base is compared with rank 3 of new." in run("compare", *ranks, "--allow", "ranks").text
+
+
+@pytest.mark.parametrize(("names", "said"), [("c d", True), ("b c", False)])
+def test_programs_without_a_kernel_in_common_are_said_to_be_different(names, said):
+    sides = [[digest(slots(plain(some), 100))] for some in ("a b", names)]
+    assert ("these are different programs" in answer(compared(*sides, ("base", "new")))) is said
 
 
 @pytest.mark.parametrize(
@@ -138,3 +162,10 @@ def test_ways_differ_only_where_both_sides_have_some():
     assert not found_otherwise([runs_by("ranges forward to optimizer")], [runs_by("ranges")])
     assert not found_otherwise([runs_by("")], [runs_by("ranges")])
     assert "by ranges in base, by profiler" in found_otherwise([runs_by("ranges")], [runs_by("profiler steps")])
+
+
+def test_a_baseline_has_a_name_that_says_so(tmp_path):
+    message, _ = refused(run("compare", SAMPLES / "loop_base.kz", "--save", tmp_path / "base.json"))
+    assert "the name of a baseline ends in .kz" in message
+    assert run("compare", SAMPLES / "loop_base.kz", "--save", tmp_path / "base.kz").status == 0
+    assert (tmp_path / "base.kz").stat().st_size > 0

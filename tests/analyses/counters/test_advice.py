@@ -83,6 +83,9 @@ def test_every_sentence_can_be_said_of_every_real_kernel(path):
     [
         (30, 20, (1000, 1, 1), "latency-bound"),
         (70, 65, (1000, 1, 1), "compute-bound"),
+        (70, 20, (1000, 1, 1), "compute-bound"),
+        (20, 60, (1000, 1, 1), "memory-bound"),
+        (59, 59, (1000, 1, 1), "latency-bound"),
         (70, 75, (1000, 1, 1), "memory-bound"),
         (70, 75, (66, 1, 1), "too few blocks"),
         (70, 75, (67, 1, 1), "memory-bound"),

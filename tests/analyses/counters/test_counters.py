@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.counters.counters import TABLE
-from kanalyze.analyses.device._launch_shapes import RESOURCES, SHAPE
+from kanalyze.analyses.counters.counters import LIMITS, TABLE
+from kanalyze.analyses.device._operations import RESOURCES, SHAPE
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.ncu.labels import SECTIONS
@@ -212,3 +212,15 @@ def test_kernels_without_durations_are_not_told():
     for table in (kanalyze.kernels, kanalyze.occupancy):
         with pytest.raises(CannotTellError, match="of a window, because ncu measures kernels one by one"):
             table(some, window="0ns..1ns")
+
+
+@pytest.mark.parametrize(
+    ("waves", "blocks", "tail"),
+    [(1.01, 101, 0.495), (1.018, 101, 0.491), (1.02, 101, 0.49), (1.01, 201, 0.495), (1.0, 100, 0.0), (0.51, 51, 0.0)],
+)
+def test_the_tail_is_that_of_the_blocks_where_waves_are_those_to_two_decimals(waves, blocks, tail):
+    """Of clusters, say, waves are others than those of blocks."""
+    limits = dict.fromkeys(LIMITS.values(), 1)
+    metrics = {**limits, "launch__sm_count": 100, "launch__waves_per_multiprocessor": waves}
+    found = kanalyze.counters(measured(metrics, grid=(blocks, 1, 1))).item(0, "tail_share")
+    assert found == pytest.approx(tail, abs=1e-3)

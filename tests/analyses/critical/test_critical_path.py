@@ -56,6 +56,21 @@ def test_a_device_that_waits_for_the_host():
     ]
 
 
+@pytest.mark.parametrize(
+    ("begin", "causes"), [(89_000, ["host", "call"]), (20_000, ["launch latency", "kernel", "return of a wait"])]
+)
+def test_a_wait_for_a_stream_that_is_not_recorded_is_one_where_it_lasted(begin, causes):
+    """As in traces; one that waits for nothing returns within microseconds, in which a kernel may end by chance."""
+    found = _segments(
+        call("cudaLaunchKernel", 0, 1_000, correlation=1),
+        kernel(2_000, 90_000, name="a", correlation=1),
+        call("cudaStreamSynchronize", begin, 91_000),
+        call("cudaLaunchKernel", 96_000, 97_000, correlation=2),
+        kernel(98_000, 100_000, name="b", correlation=2),
+    )
+    assert [cause for _, _, cause, _ in found] == ["launch", *causes, "host", "launch", "launch latency", "kernel"]
+
+
 def test_a_blocking_copy_and_another_thread():
     assert _segments(
         call("cudaMalloc", 0, 3, thread=2),

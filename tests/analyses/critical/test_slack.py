@@ -40,6 +40,14 @@ def test_of_a_host_that_is_never_held_up():
     assert slack(made).to_list() == [16, 8, 0]
 
 
+def test_the_slack_of_a_kernel_is_the_least_of_its_launches_and_their_median():
+    launches = [call("cudaLaunchKernel", at, at + 2, correlation=at) for at in (1, 11, 21)]
+    made = report(
+        [*launches, *(kernel(at + 2, end, name="k", correlation=at) for at, end in ((1, 5), (11, 15), (21, 30)))]
+    )
+    assert critical_path(made, by="kernel").select("count", "slack_ns", "median_slack_ns").rows() == [(3, 0, 8)]
+
+
 def _delays(known, order, row, more):
     """How late each node ends when one takes longer: taken from the first to the last, by all its edges."""
     late = {}

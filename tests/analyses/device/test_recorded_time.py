@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.device._operations import recorded_until
+from kanalyze.errors import KanalyzeError
 from support.build import call, host, kernel, memcpy, nvtx, overhead, report
 from support.command import REPORTS, SAMPLES
 from support.exports import altered
@@ -260,6 +261,10 @@ SMALL = {
         f"UPDATE {KERNEL} SET streamId = NULL WHERE rowid = 1",
         f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 1",
     ],
+    "operations of a GPU that is not listed": [
+        f"UPDATE {KERNEL} SET deviceId = 99 WHERE rowid = 1",
+        f"UPDATE {MEMCPY} SET deviceId = -1 WHERE rowid = 1",
+    ],
     "sizes that are missing or cannot be": [
         f"UPDATE {MEMCPY} SET bytes = 0 WHERE rowid = 1",
         f"UPDATE {MEMCPY} SET bytes = -8 WHERE rowid = 1",
@@ -327,3 +332,46 @@ def test_limits_of_a_gpu_in_a_trace_that_cannot_be(tmp_path):
     of = kanalyze.read(path)
     assert doubts(of)["limits of GPUs that are missing or cannot be"][0] == 3
     assert of.devices.select("sm_count", "threads_per_warp", "memory_bytes").row(0) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("table", "device", "where"),
+    [(KERNEL, 99, ""), (KERNEL, -1, "WHERE rowid % 3 = 0"), pytest.param(MEMCPY, 99, "", marks=pytest.mark.slow)],
+    ids=["all", "some", "copies"],
+)
+def test_operations_of_a_gpu_that_no_table_describes_are_a_doubt_and_have_their_page(tmp_path, table, device, where):
+    of = kanalyze.read(altered(tmp_path, TWO_GPUS, f"UPDATE {table} SET deviceId = {device} {where}"))
+    changed = of.kind("kernel" if table == KERNEL else "memcpy").filter(pl.col("device") == device).height
+    page = kanalyze.overview(of)
+    found = dict(page.tables["health"].filter("doubt").select("check", "count").iter_rows())
+    assert found["operations of a GPU that is not listed"] == changed > 0
+    assert set(page.windows["device"]) > {device}
+    assert kanalyze.ledger(of, device=device).height
+    with pytest.raises(KanalyzeError, match="no device '98'"):
+        of.narrow(device=98)
+
+
+def on_another_gpu(tmp_path, kinds, **changes):
+    """Doubts of a page of a trace whose operations of these kinds are on GPU 99, and how many those are."""
+    trace = json.loads(gzip.decompress(TRACE.read_bytes())) | changes
+    moved = [event for event in trace["traceEvents"] if event.get("cat") in kinds]
+    for event in moved:
+        event["pid"] = event["args"]["device"] = 99
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    page = kanalyze.overview(kanalyze.read(path))
+    assert 99 in page.windows["device"]
+    return dict(page.tables["health"].filter("doubt").select("check", "count").iter_rows()), len(moved)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [("kernel",), ("kernel", "gpu_memcpy", "gpu_memset")], ids=["some", "all"])
+def test_operations_of_a_trace_on_a_gpu_that_it_does_not_describe_are_a_doubt(tmp_path, kinds):
+    found, moved = on_another_gpu(tmp_path, kinds)
+    assert found["operations of a GPU that is not listed"] == moved
+
+
+@pytest.mark.slow
+def test_a_trace_that_describes_no_gpu_lists_those_that_it_names(tmp_path):
+    found, _ = on_another_gpu(tmp_path, ("kernel",), deviceProperties=[])
+    assert "operations of a GPU that is not listed" not in found

@@ -3,11 +3,13 @@
 import inspect
 import pkgutil
 from importlib import import_module
+from types import SimpleNamespace
 
+import polars as pl
 import pytest
 
 from kanalyze.analyses.findings import rules
-from kanalyze.analyses.findings.findings import findings
+from kanalyze.analyses.findings.findings import _sampled_run, findings
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
@@ -127,3 +129,23 @@ def test_every_rule_of_a_module_is_asked():
         public = {one for one in own if list(inspect.signature(one).parameters) == ["report"]}
         finds = {one for one in public if one.__annotations__["return"] == "list[Finding]"}
         assert set(module.RULES) == finds, module.__name__
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "found"),
+    [
+        ("steady", "other steady", True),
+        (None, "other steady", False),
+        ("steady", None, False),
+        ("else", "steady", False),
+    ],
+)
+def test_counters_of_another_run_are_of_the_same_part(monkeypatch, own, theirs, found):
+    """Of the steady one; where either run has none, they say nothing of a window."""
+    other = SimpleNamespace(table=lambda _: pl.DataFrame({"value": [1]}), narrow=lambda **where: where)
+    whole = SimpleNamespace(sampled=lambda: other)
+    parts = {id(whole): own and SimpleNamespace(window=own), id(other): theirs and SimpleNamespace(window=theirs)}
+    monkeypatch.setattr("kanalyze.analyses.findings.findings.known_steady_part", lambda of: parts[id(of)])
+    scope = SimpleNamespace(process=None, device=0, window="steady")
+    of = SimpleNamespace(scope=scope, table=lambda _: pl.DataFrame(), whole=whole)
+    assert _sampled_run(of) == ({"window": theirs, "device": 0} if found else None)

@@ -1,13 +1,24 @@
 """What of a report cannot be trusted: each check on a report in which it finds something, and all of them on none."""
 
+import gzip
+import re
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import kanalyze
 from kanalyze.analyses.findings.health import health
+from kanalyze.analyses.page.joint_page import overviews_together
+from kanalyze.readers.capture.reports import every_report
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, memset, nvtx, overhead, report
+from support.command import REPORTS, run
 from support.counters import measured
+from support.exports import altered
 
 LAUNCH = "cudaLaunchKernel_v7000"
 LIMITS = {"compute_capability": "9.0", "sm_count": 4}
@@ -30,12 +41,19 @@ CHECKS = (
     "host events that end before they start",
     "host events outside the recording",
     "operations that start before their launch",
+    "operations that end after a wait for them",
     "operations without a device or stream",
+    "operations of a GPU that is not listed",
     "calls without a thread",
     "events recorded twice",
+    "steps missing",
     "sizes that are missing or cannot be",
+    "copies of unknown memory",
     "kernels of an impossible shape",
     "graph launches without nodes",
+    "launches outside their operator",
+    "kernels that share a launch of one kernel",
+    "operations called like calls",
     "events without a name",
     "idle time of unknown cause",
     "processes at work before the recording",
@@ -64,7 +82,7 @@ def wrong(*events, end=None, **tables):
 def test_every_check_is_told_where_all_is_in_order():
     found = health(report(SOUND, limits=LIMITS))
     assert found.get_column("check").to_list() == list(CHECKS)
-    assert found.select("count", "ns", "doubt").unique().rows() == [(0, 0, False)]
+    assert found.select("count", found["ns"].fill_null(0), "doubt").unique().rows() == [(0, 0, False)]
     assert "" not in found.get_column("effect")
 
 
@@ -209,7 +227,9 @@ def test_the_whole_report_is_looked_at_whatever_the_window_and_device():
 
 
 def test_without_devices_only_events_are_looked_at_and_of_counters_only_names():
-    assert health(report([nvtx("step", 0, 10)], kinds=("range",))).get_column("check").to_list() == list(CHECKS[:19])
+    place = CHECKS.index("launches outside their operator")
+    found = health(report([nvtx("step", 0, 10)], kinds=("range",))).get_column("check").to_list()
+    assert found == [*CHECKS[:place], "host events that cross on a thread", *CHECKS[place:-3]]
     found = health(measured({}))
     assert found.get_column("check").to_list() == [
         "events without a name",
@@ -246,3 +266,303 @@ def test_of_short_memsets_most_of_the_shortest_set_something():
     some = [call(MEMSET, 31, 41, correlation=2), memset(41, 44, correlation=2)]
     assert wrong(*some, call(MEMSET, 50, 57, correlation=3)) == []
     assert wrong(*some, call(MEMSET, 50, 58, correlation=3)) == [("launches without an operation", 1, 8, True)]
+
+
+@pytest.mark.parametrize(
+    ("wait", "record", "ended", "told"),
+    [
+        ("cudaDeviceSynchronize", {}, 90_000, 1),
+        ("cudaDeviceSynchronize", {}, 10_000, 0),
+        ("cudaStreamSynchronize", {"stream": 7}, 90_000, 1),
+        ("cudaStreamSynchronize", {"stream": 8}, 90_000, 0),
+        ("cudaStreamSynchronize", {"stream": 7}, 10_000, 0),
+        ("cudaStreamQuery", {"stream": 7}, 90_000, 0),
+    ],
+)
+def test_an_operation_ends_before_a_call_returns_that_waited_for_it(wait, record, ended, told):
+    """The launch returns at 41, the wait lasts from 50 to 60; clocks of GPU and host may differ by 10 microseconds."""
+    events = [call(LAUNCH, 31, 41, correlation=2), kernel(42, ended, correlation=2, side=SIDE)]
+    events += [
+        call(wait, 50, 60, correlation=3),
+        host("sync", "Stream sync", 50, 60, correlation=3, context=1, **record),
+    ]
+    assert [row[1] for row in wrong(*events) if row[0] == "operations that end after a wait for them"] == [1] * told
+
+
+@pytest.mark.parametrize(("ended", "told"), [(90_000, 1), (10_000, 0)])
+def test_an_operation_ends_before_a_copy_to_the_host_or_a_wait_for_its_event_returns(ended, told):
+    launch = [call(LAUNCH, 31, 41, correlation=2), kernel(42, ended, correlation=2, side=SIDE)]
+    copy = [
+        call("cudaMemcpy", 50, 60, correlation=3),
+        memcpy(51, 59, correlation=3, direction="Device-to-Host", size_bytes=8),
+    ]
+    wait = [
+        call("cudaEventRecord", 43, 44, correlation=3),
+        call("cudaEventSynchronize", 50, 60, correlation=4),
+        host("sync", "Event sync", 50, 60, correlation=4, context=1, side={"record_id": 5}),
+    ]
+    record = {"process_id": 1, "context_id": 1, "stream": 7, "correlation_id": 3, "record_id": 5}
+    for events, records in ((copy, []), (wait, [record])):
+        found = wrong(*launch, *events, event_records=records)
+        assert [row[1] for row in found if row[0] == "operations that end after a wait for them"] == [1] * told
+
+
+def test_what_is_launched_while_a_call_waits_need_not_end_before_it_returns():
+    late = [call(LAUNCH, 51, 55, correlation=2, thread=2), kernel(56, 90_000, correlation=2, side=SIDE)]
+    assert wrong(call("cudaDeviceSynchronize", 50, 60, correlation=3), *late) == []
+
+
+def test_ranges_of_nsys_that_are_the_same_in_all_are_recorded_twice():
+    made = report([nvtx("step", 40, 43), nvtx("step", 40, 43), nvtx("step", 41, 43)], kinds=("range",))
+    found = health(replace(made, meta=replace(made.meta, tool="nsys")))
+    told = found.filter(found["count"] > 0).select("check", "count", "ns", "doubt").rows()
+    assert told == [("ranges recorded twice", 1, 3, True)]
+
+
+def doubts_of(*events, tool="nsys", end=None, **tables):
+    """As :func:`wrong`, in a report of a tool, of the events alone: check and count."""
+    made = report(events, limits=LIMITS, **tables)
+    found = health(replace(made, meta=replace(made.meta, tool=tool, duration_ns=end)))
+    return found.filter(found["doubt"]).select("check", "count").rows()
+
+
+@pytest.mark.parametrize(("number", "told"), [(2, []), (3, [("ranges that start at one instant", 3)])])
+def test_three_ranges_of_a_thread_start_one_after_the_other(number, told):
+    ranges = [nvtx("step", 40, 43 + place) for place in range(number)]
+    assert doubts_of(*ranges) == told
+    assert doubts_of(*ranges, nvtx("step", 40, 48, thread=2)) == told
+    assert doubts_of(*ranges, tool="torch.profiler") == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (call("cudaFree", 0, 9_000), nvtx("step", 4_000, 20_000), 1),
+        (call("cudaFree", 0, 9_000), nvtx("step", 4_000, 20_000, thread=2), 0),
+        (call("cudaFree", 0, 9_000), nvtx("step", 4_000, 9_900), 0),
+        (call("cudaFree", 0, 9_000), nvtx("step", 8_500, 20_000), 0),
+        (call("cudaFree", 0, 9_000), nvtx("step", 4_000, 8_000), 0),
+        (call("cudaFree", 0, 9_000), nvtx("step", 4_000, None), 0),
+        (call("cudaFree", 0, 9_000), host("op", "aten::mm", 4_000, 20_000), 1),
+        (host("op", "aten::mm", 0, 9_000), call("cudaFree", 4_000, 20_000), 1),
+        (host("op", "aten::mm", 0, 9_000), host("op", "aten::mm", 4_000, 20_000), 1),
+        (host("op", "aten::mm", 0, 9_000), nvtx("step", 4_000, 20_000), 0),
+        (nvtx("step", 0, 9_000), call("cudaFree", 4_000, 20_000), 0),
+        (nvtx("step", 0, 9_000), nvtx("step", 4_000, 20_000), 0),
+    ],
+)
+def test_what_a_thread_begins_in_a_call_or_operator_ends_in_it(first, second, told):
+    """A microsecond may be due to rounding; a range may be one that another thread ends."""
+    found = [row for row in doubts_of(second, first) if row[0] != "ranges never closed"]
+    assert found == [("host events that cross on a thread", 1)] * told
+
+
+@pytest.mark.parametrize(
+    ("start", "told"), [(4_000, 0), (500, 0), (20_500, 0), (30_000, 1)], ids=["inside", "early", "late", "outside"]
+)
+def test_a_launch_lies_in_the_operator_that_made_it(start, told):
+    events = [host("op", "aten::mm", 1_000, 20_000), call(LAUNCH, start, start + 10, correlation=1, parent=0)]
+    events += [kernel(40_000, 50_000, correlation=1, side=SIDE), overhead("Lazy Function Loading", 0, 1)]
+    found = [row for row in doubts_of(*events, tool="torch.profiler") if "operator" in row[0]]
+    assert found == [("launches outside their operator", 1)] * told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [(LAUNCH, 1), ("cuLaunchKernelEx", 1), ("cudaGraphLaunch", 0), ("cudaLaunchCooperativeKernelMultiDevice", 0)],
+)
+def test_a_launch_of_one_kernel_launches_one(name, told):
+    events = [BEGUN, call(name, 2, 9, correlation=1)]
+    events += [kernel(start, start + 5, correlation=1, side=SIDE) for start in (10, 20)]
+    assert doubts_of(*events) == [("kernels that share a launch of one kernel", 1)] * told
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [([(7, "blocking")], 0), ([(8, "blocking")], 2), ([(8, "null")], 0), ([], 0)],
+)
+def test_operations_run_on_streams_that_were_made(known, told):
+    """A table of the null streams alone does not say what streams there were."""
+    rows = [{"process_id": 1, "context_id": 1, "stream": stream, "type": kind} for stream, kind in known]
+    found = doubts_of(BEGUN, *launch(1, 2), *launch(2, 40), streams=rows)
+    assert found == [("operations on unknown streams", 2)] * bool(told)
+
+
+@pytest.mark.parametrize(("names", "told"), [(("0", "1", "2"), 0), (("0", "3"), 2), (("9",), 0), (("x", "1"), 0)])
+def test_steps_are_numbered_one_by_one(names, told):
+    steps = [nvtx(f"ProfilerStep#{name}", 10 * place, 10 * place + 9) for place, name in enumerate(names)]
+    assert doubts_of(*steps, tool="torch.profiler") == [("steps missing", told)] * bool(told)
+
+
+def test_ranges_start_before_the_recording_ends():
+    ranges = [nvtx("step", 10, 20), nvtx("step", 30, 35), nvtx("other", 5, 45)]
+    assert doubts_of(*ranges, end=25) == [("host events outside the recording", 1)]
+    assert doubts_of(*ranges, end=45) == []
+
+
+MLP = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "nsys.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("statement", "check", "count"),
+    [
+        ("UPDATE NVTX_EVENTS SET start = start + 1000000000, end = end + 1000000000", "host events outside", 236),
+        ("UPDATE NVTX_EVENTS SET start = start + 10000000, end = end + 10000000", "host events that cross", None),
+        ("UPDATE NVTX_EVENTS SET start = (SELECT min(start) FROM NVTX_EVENTS)", "ranges that start at one", 238),
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET contextId = 55", "operations on unknown streams", 1303),
+        ("UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 99", "copies of unknown memory", 140),
+        ("UPDATE StringIds SET value = 'x' WHERE id % 2", "operations called like calls", None),
+        ("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 700", "operations whose launch failed", 1485),
+        ("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 600", None, 0),
+    ],
+    ids=["late", "shifted", "together", "context", "memory", "names", "failed", "not-ready"],
+)
+def test_damages_of_a_real_report_are_doubts(tmp_path, statement, check, count):
+    with kanalyze.read(altered(tmp_path, MLP, statement)) as damaged:
+        found = health(damaged).filter("doubt").select("check", "count").rows()
+    if check is None:
+        assert found == []
+    else:
+        (told,) = [number for name, number in found if name.startswith(check)]
+        assert told == count if count is not None else told > 0
+
+
+SAMPLED = Path(__file__).parents[3] / "sample_reports" / "sampled" / "loader.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("table", "unread"),
+    [("SCHED_EVENTS", "scheduling"), ("SAMPLING_CALLCHAINS", "stack_frames")],
+)
+def test_samples_that_are_damaged_are_a_doubt_on_the_page_that_leaves_them_out(tmp_path, table, unread):
+    path = tmp_path / "nsys.sqlite"
+    shutil.copy(SAMPLED, path)
+    with closing(sqlite3.connect(path)) as file, file:
+        column = "stackDepth" if table == "SAMPLING_CALLCHAINS" else "start"
+        file.execute(f"UPDATE {table} SET {column} = x'00' WHERE rowid = 5")
+    with kanalyze.read(path) as damaged:
+        page = kanalyze.overview(damaged)
+    found = page.tables["health"].filter("doubt").select("check", "count").rows()
+    assert "By samples" not in page.answer
+    assert (f"table {unread} not read", 1) in found
+
+
+UNITS = SAMPLED.parent / "units"
+TRAINED = SAMPLED.parents[1] / "mlp_train"
+
+
+def not_told(folder):
+    """The doubts on the page of a capture, after those of its table `health` by itself."""
+    reports = every_report(folder, left_out=lambda _: None)
+    (page,) = overviews_together(*reports) if len(reports) > 1 else [kanalyze.overview(reports[0])]
+    alone = kanalyze.health(kanalyze.read(folder)).filter("doubt").get_column("check").to_list()
+    return alone, page.tables["health"].filter("doubt").get_column("check").to_list()
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda data: bytes(len(data)), "report samples.sqlite not read"),
+        (lambda data: data[: len(data) // 2], "report samples.sqlite not read"),
+        (
+            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = x'00' WHERE rowid = 2",
+            "table kernel events of samples.sqlite",
+        ),
+        ("UPDATE GPU_METRICS SET value = x'00' WHERE rowid = 2", "table gpu_metrics of samples.sqlite not read"),
+        ("UPDATE SCHED_EVENTS SET start = x'00' WHERE rowid = 2", "table scheduling of samples.sqlite not read"),
+    ],
+    ids=["zeros", "cut", "kernels", "counters", "scheduling"],
+)
+def test_damage_of_the_samples_of_a_capture_is_a_doubt_on_its_page(tmp_path, damage, told):
+    folder = shutil.copytree(UNITS, tmp_path / "units")
+    samples = folder / "samples.sqlite"
+    if callable(damage):
+        samples.write_bytes(damage(samples.read_bytes()))
+    else:
+        with closing(sqlite3.connect(samples)) as file, file:
+            assert file.execute(damage).rowcount == 1
+    alone, page = not_told(folder)
+    assert [check for check in alone if check.startswith(told)]
+    assert [check for check in page if check.startswith(told)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "cut", "told", "by_itself"),
+    [
+        ("torch.json.gz", lambda _: gzip.compress(b'{"a": 1}'), "report torch.json.gz not read", True),
+        (
+            "torch.json.gz",
+            lambda data: data[: len(data) // 2],
+            "early end of the compressed data (torch.json.gz)",
+            False,
+        ),
+        ("ncu.raw.csv", lambda data: data[: len(data) // 2] + b'"\0', "report of ncu not read", False),
+    ],
+    ids=["no trace", "trace", "ncu"],
+)
+def test_damage_of_a_further_report_of_a_capture_is_a_doubt_on_its_page(tmp_path, name, cut, told, by_itself):
+    folder = shutil.copytree(TRAINED, tmp_path / "run")
+    (folder / name).write_bytes(cut((folder / name).read_bytes()))
+    alone, page = not_told(folder)
+    assert told in page
+    assert (told in alone) == by_itself
+
+
+def capture_of(tmp_path, *files):
+    """A capture of nsys with some further files (name, content)."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"schema": 1}')
+    shutil.copyfile(REPORTS / "add.sqlite", folder / "nsys.sqlite")
+    for name, content in files:
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["ncu.raw.csv"], ["report of ncu not read"]),
+        (["torch.json.gz"], ["report torch.json.gz not read"]),
+        (
+            ["torch-0.json.gz", "torch-1.json.gz"],
+            ["report torch-0.json.gz not read", "report torch-1.json.gz not read"],
+        ),
+        (["samples.sqlite"], ["report samples.sqlite not read"]),
+    ],
+    ids=["ncu", "trace", "traces", "samples"],
+)
+def test_every_report_of_a_capture_that_does_not_open_is_in_its_health(tmp_path, names, told):
+    folder = capture_of(tmp_path, *((name, b"garbage") for name in names))
+    ran = run("show", "health", folder, "--format", "csv", "--columns", "check,doubt")
+    assert ran.status == 0
+    assert [line.split(",")[0] for line in ran.text.splitlines() if "not read" in line] == told
+    page = tmp_path / "page.html"
+    assert run("html", folder, "-o", page).status == 0
+    (beside,) = re.findall(r"health: [^<]*", page.read_text())[:1]
+    assert [check for check in told if check not in beside] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("communicators", "payloads of ranges that cannot be decoded"),
+        ("sampled_python", "stacks of Python that cannot be decoded"),
+    ],
+)
+@pytest.mark.parametrize("cut", ["substr(binaryData, 1, 40)", "zeroblob(64)", "x'00'"])
+def test_payloads_that_cannot_be_decoded_are_counted(tmp_path, name, check, cut):
+    rows = "WHERE rowid IN (SELECT rowid FROM NVTX_EVENTS WHERE length(binaryData) >= 56 LIMIT 3)"
+    path = altered(tmp_path, REPORTS / f"{name}.sqlite", f"UPDATE NVTX_EVENTS SET binaryData = {cut} {rows}")
+    found = health(kanalyze.read(path)).filter("doubt")
+    assert dict(found.select("check", "count").iter_rows())[check] == 3
+    sound = health(kanalyze.read(REPORTS / f"{name}.sqlite"))
+    assert check not in sound.get_column("check")
+
+
+def test_a_damaged_table_of_processes_is_a_doubt_on_the_page_that_needs_none(tmp_path):
+    path = altered(tmp_path, SAMPLED, "UPDATE PROCESSES SET pid = 'none'")
+    with kanalyze.read(path, cache=False) as damaged:
+        found = kanalyze.overview(damaged).tables["health"].filter("doubt").select("check", "count").rows()
+    assert ("table processes not read", 1) in found

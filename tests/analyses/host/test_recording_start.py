@@ -12,7 +12,7 @@ import kanalyze
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.host import _context_creation
-from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.gaps import gaps
 from kanalyze.analyses.idle.ledger import ledger

@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze import catalog
-from kanalyze.analyses.host._launching_call import launch_pairs
+from kanalyze.analyses.host.launches import launch_pairs
 from kanalyze.columns import lookup
 from kanalyze.errors import CannotTellError
 from support.build import call, kernel, report
@@ -21,7 +21,7 @@ def test_a_kernel_stands_once_for_each_call_of_its_id(calls):
 
 def test_an_id_of_more_calls_tells_none_apart():
     """Each kernel stands once, with the call that started first."""
-    pairs = launch_pairs(same_id(65, 3)).sort("event_id")
+    pairs = launch_pairs(same_id(65, 3)).sort("row")
     assert pairs.get_column("call_row").to_list() == [0, 0, 0]
 
 

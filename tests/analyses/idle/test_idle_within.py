@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.idle._idle_within import PIECES, idle_within
+from kanalyze.analyses.idle._attribution import WITHIN, idle_within
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.window import Window
@@ -24,7 +24,7 @@ def spans(*rows):
 def within(of, *rows):
     """Start, end, bucket and detail of the pieces of GPU 0."""
     pieces = idle_within(of, spans(*rows))[0]
-    assert dict(pieces.schema) == PIECES
+    assert dict(pieces.schema) == WITHIN
     return pieces.sort("start").drop("process_id", "thread_id").rows()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _context_creation
-from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits
+from kanalyze.analyses.idle._attribution import host_time, launch_waits
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import CannotTellError
@@ -740,11 +740,12 @@ def test_the_parts_add_up_to_the_ledger(events, window, batch):
         launch_ns = waits.filter(on == device).get_column("launch_ns").sum()
         assert launch_ns == ns_of(found, device, "launch")
         idle = {instant for instant, bucket, _ in model.instants(device) if bucket == "host"}
-        longest, making = idle_sums(narrowed)[device].longest_host, idle_sums(narrowed)[device].unrecorded
-        for span in pl.concat(making).select("start", "end").iter_rows() if making else ():
+        longest, short, making = host_time(narrowed)[device]
+        for span in making.select("start", "end").iter_rows():
             idle -= set(range(*span))
         assert longest[1] == max((end - start for start, end in runs(idle)), default=0)
         assert not longest[1] or (longest[0], sum(longest)) in runs(idle)
+        assert short == (len(idle), len(runs(idle)))  # all are shorter than 300 µs
 
 
 def runs(instants):

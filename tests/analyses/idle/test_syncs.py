@@ -98,10 +98,16 @@ def test_an_asynchronous_copy_into_pageable_memory_blocks():
 
 
 def test_freeing_memory_waits_for_the_device():
-    of = two_streams(call("cudaFree_v3020", 60, 85), call("cudaFreeAsync_v11020", 85, 86), call("cudaFreeHost", 90, 95))
+    of = two_streams(
+        call("cudaFree_v3020", 60, 85),
+        call("cudaFreeAsync_v11020", 85, 86),
+        call("cudaFreeHost", 90, 95),
+        call("cudaHostUnregister", 96, 97),
+    )
     assert waited(of) == [
         ("cudaFree", "free", 5, 20, "second", 8, 5),
         ("cudaFreeHost", "free", 5, 0, None, None, None),
+        ("cudaHostUnregister", "free", 1, 0, None, None, None),
     ]
 
 

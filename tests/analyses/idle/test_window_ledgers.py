@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.health import _told_by_ledger
-from kanalyze.analyses.idle import _window_ledgers
-from kanalyze.analyses.idle._idle_sums import want_names
-from kanalyze.analyses.idle._window_ledgers import attributed, keep_attributed, unknown_times, window_ledgers
+from kanalyze.analyses.idle import _attribution
+from kanalyze.analyses.idle._attribution import unknown_times, window_ledgers
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import report
@@ -42,39 +40,27 @@ def one_by_one(of, spans):
 def test_parts_attributed_one_after_the_other_give_the_ledger_of_each_window(events, asked, few):
     of = report(events)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_window_ledgers, "_FEW", few)
+        patch.setattr(_attribution, "_FEW", few)
         for spans in asked:
             sides = [(start, start + length) for start, length in spans]
             assert together(of, sides) == one_by_one(of, sides)
 
 
-@pytest.mark.slow
-@FEWER
-@given(EVENTS, st.tuples(st.integers(-5, 30), st.integers(5, 40)), SPANS)
-def test_what_the_ledger_of_a_part_keeps_is_what_its_windows_are_made_of(events, part, spans):
-    of, (low, length) = report(events), part
-    view = of.narrow(window=Window(low, low + length))
-    want_names(view)
-    keep_attributed(view)
-    kanalyze.culprits(view)
-    assert len(attributed(of)) <= 1
-    sides = [(max(start, low), min(start + long, low + length)) for start, long in spans]
-    sides = [(start, end) for start, end in sides if start < end]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_window_ledgers, "_attribute", None)  # nothing else is attributed
-        found = together(of, sides) if sides and attributed(of) else None
-    assert found is None or found == one_by_one(of, sides)
+def unknown_by_ledger(of):
+    """Idle time of unknown cause by device, and the waits for work from before the recording."""
+    rows = ledger(of).filter(pl.col("bucket") == "unknown").with_columns(begins=pl.col("detail").is_not_null())
+    sums = {(device, begins): ns for device, begins, ns in rows.select("device", "begins", "ns").iter_rows()}
+    return [tuple(sums.get((device, begins), 0) for begins in (False, True)) for device in windows(of)["device"]]
 
 
 @pytest.mark.slow
 @FEWER
-@given(EVENTS)
-def test_idle_time_of_unknown_cause_is_that_of_the_ledger(events):
+@given(EVENTS, st.booleans())
+def test_idle_time_of_unknown_cause_is_that_of_the_ledger(events, known):
     of = report(events)
-    told = unknown_times(of)
-    if told is not None:
-        by_ledger = [times for times in _told_by_ledger(of) if times != (0, 0)]
-        assert sorted(times for times in told if times != (0, 0)) == sorted(by_ledger)
+    if known:
+        ledger(of)
+    assert unknown_times(of) == unknown_by_ledger(report(events))
 
 
 @pytest.mark.parametrize(
@@ -84,11 +70,7 @@ def test_idle_time_of_unknown_cause_of_real_reports(path):
     of = real_report(path)
     if {*kanalyze.model.DEVICE_KINDS}.isdisjoint(of.kinds):
         return
-    spans = windows(of)
-    patched = pytest.MonkeyPatch()
-    with patched.context() as patch:
-        patch.setattr(_window_ledgers, "_known", lambda *_: None)  # nothing was attributed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_attribution, "known_pieces", lambda *_, **__: None)  # nothing was attributed
         told = unknown_times(of)
-    if told is not None:
-        assert len(told) == spans.height
-        assert sum(ns for ns, _ in told) == sum(ns for ns, _ in _told_by_ledger(of))
+    assert told == unknown_by_ledger(of)

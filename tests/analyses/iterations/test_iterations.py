@@ -1,16 +1,21 @@
 """The table `iterations`, the steady part, windows by iterations, and the phases of a recording."""
 
+from dataclasses import replace
+from statistics import median
+
 import polars as pl
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.iterations._parts_of_step import BETWEEN, parts_of_step
-from kanalyze.analyses.iterations._steady import spread_of, steady_part
+from kanalyze.analyses.iterations._parts_of_step import BETWEEN, inner_parts, parts_of_step
+from kanalyze.analyses.iterations._steady import lengths_ns, spread_of, steady_part
+from kanalyze.analyses.iterations.phases import recorded_of
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import BadWindowError, UnknownNameError
-from support.build import call, kernel, nvtx, report
+from kanalyze.renderers.page.overview import overview_page
+from support.build import call, kernel, memcpy, nvtx, report
 from support.command import SAMPLES, run
 from support.real_reports import real_report
 from support.strategies import FEWER
@@ -115,19 +120,125 @@ def test_what_recurs_is_not_odd():
     assert rows.filter(pl.col("kind") == "odd").is_empty()
 
 
+@pytest.mark.parametrize(
+    ("lengths", "odd"),
+    [
+        ([120] * 3 + [2_718] + [120] * 2 + [420] + [120] * 3, [4, 7]),  # stalls, as of a checkpoint
+        ([120, 2_718, 120, 420, 120], [2, 4]),
+        ([120] * 10 + [420] * 2 + [120] * 2, [11, 12]),
+        (([120] * 3 + [420]) * 5, []),  # every fourth one updates
+        ([120, 121, 420, 420, 119, 420, 120, 420, 121, 120, 120] * 2, []),  # a kind of its own
+        ([120] * 3 + [190, 120, 200] + [120] * 4, []),  # jitter
+    ],
+)
+def test_of_many_that_take_another_time_those_are_odd_that_differ_in_more(lengths, odd):
+    rows = kinds(lengths)
+    assert odd_ones(rows) == odd
+    assert rows.filter(pl.col("kind") == "steady").height == len(lengths) - len(odd)
+
+
+@pytest.mark.parametrize("name", ["step", "ProfilerStep#{}"])
+def test_the_first_ones_of_a_schedule_warm_up_though_the_process_began_before(name):
+    """Two steps pay for the profiler's start; the context was made long before the recording."""
+    events, at = [], 1_000
+    for number, length in enumerate([2_718, 420, *[120] * 8]):
+        events += [
+            nvtx(name.format(number), at, at + length),
+            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
+            kernel(at + 4, at + 100, correlation=number),
+        ]
+        at += length
+    rows = kanalyze.iterations(report(events))
+    assert rows.get_column("kind").to_list()[2:] == ["steady"] * 8
+    assert set(rows.get_column("kind").to_list()[:2]) <= {"warm-up", "odd"}
+
+
+def test_many_that_launch_more_are_odd():
+    """Of ten steps two evaluate: each takes half more time, with twenty launches more."""
+    events, at, number = [], 1_000, 0
+    for step in range(10):
+        launches = 30 if step in (3, 7) else 10
+        for part in range(launches):
+            number += 1
+            events += [
+                call("cudaLaunchKernel", at + 20 * part + 1, at + 20 * part + 3, correlation=number),
+                kernel(at + 20 * part + 4, at + 20 * part + 20, correlation=number),
+            ]
+        length = max(400, 20 * launches)
+        events.append(nvtx("step", at, at + length))
+        at += length
+    assert odd_ones(kanalyze.iterations(report(events))) == [4, 8]
+
+
 def test_a_range_that_occurs_twice_is_no_iteration():
-    assert kinds([100, 100]).is_empty()
+    assert kinds([100, 100], name="work").is_empty()
 
 
-def test_what_xla_compiles_is_no_iteration_and_what_it_runs_is_called_as_the_function():
-    xla = {"domain": "TSL"}
-    compiled = loop([300] * 4, name="XlaCompileBackend:#module=gemm_fusion_dot.1#", **xla)
-    modules = loop(
-        [100] * 8, name="XlaModule:#prefix=a,hlo_module=jit_step,program_id=7#", start=90_000, number=9, **xla
-    )
-    rows = kanalyze.iterations(report([*compiled, *modules]))
-    assert rows.get_column("name").unique().to_list() == ["jit_step"]
-    assert rows.get_column("window").to_list() == [f"jit_step#{number}" for number in range(1, 9)]
+@pytest.mark.parametrize(
+    ("name", "domain"),
+    [
+        ("XlaCompileBackend:#module=gemm_fusion_dot.1#", "TSL"),
+        ("XlaModule:#prefix=a,hlo_module=jit_step,program_id=7#", "TSL"),
+        ("## Call CompiledFxGraph fhbtb5c2nxpxkzbcv2znbgqmoysj7qlvrfqcfnjeikd7mzdxl3qm ##", None),
+        ("Torch-Compiled Region: 0/0", None),
+        ("CompiledFunctionBackward", None),
+        ("gemm", "cuBLAS"),
+    ],
+)
+def test_ranges_of_libraries_are_no_iterations(name, domain):
+    side = {"domain": domain} if domain else {}
+    assert kinds([100] * 8, name=name, **side).is_empty()
+    within = [nvtx("forward", at, at + 105) for at in range(999, 1_800, 110)]
+    rows = kanalyze.iterations(report([*loop([100] * 8, name=name, **side), *within]))
+    assert rows.get_column("name").unique().to_list() == ["forward"]
+
+
+def test_steps_that_a_jax_program_numbers_are_its_own():
+    events = [
+        event
+        for number in range(6)
+        for event in loop(
+            [100], name=f"train#step_num={number}#", domain="TSL", start=1_000 + 110 * number, number=number + 1
+        )
+    ]
+    rows = kanalyze.iterations(report(events))
+    assert rows.get_column("name").to_list() == ["train"] * 6
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("training_step", "training_step"),
+        ("step 7", "step 7"),
+        ("step[DECODE bs=32]", "step[DECODE bs=32]"),
+        ("epoch", "layer"),
+        ("warm up", "layer"),
+        ("optimizer_step", "layer"),
+    ],
+)
+@pytest.mark.parametrize("many", [1, 2, 3, 4])
+def test_what_repeats_in_a_named_step_is_a_layer(name, found, many):
+    events = []
+    for step in range(many):
+        start = 1_000 + 2_000 * step
+        events += [
+            nvtx(name, start - 1, start + 1_400),
+            *loop([100] * 12, name="layer", start=start, number=1 + 12 * step),
+        ]
+    rows = kanalyze.iterations(report(events))
+    assert (rows.item(0, "name"), rows.height) == (found, many if found != "layer" else 12 * many)
+
+
+def test_a_named_step_that_is_little_of_the_program_is_not_its_iteration():
+    loops = loop([100] * 30, name="decode")
+    rows = kanalyze.iterations(report([*loops, *loop([200], name="test_step", start=90_000, number=99)]))
+    assert rows.get_column("name").unique().to_list() == ["decode"]
+
+
+@pytest.mark.parametrize("power", [1, 2, 3])
+def test_work_that_shrinks_step_by_step_is_no_start_up(power):
+    lengths = [20 + 10 * (40 - step) ** power for step in range(40)]
+    assert kinds(lengths).get_column("kind").to_list() == ["steady"] * 40
 
 
 def programs(*steps):
@@ -261,9 +372,9 @@ def test_iterations_are_disjoint_and_phases_close(lengths, gap, start, tail):
     assert (rows.get_column("dur_ns") > 0).all()
     ends = rows.get_column("start_ns") + rows.get_column("dur_ns")
     assert (ends.shift(1).drop_nulls() <= rows.get_column("start_ns").slice(1)).all()
-    low, high = found.recorded
-    assert kanalyze.phases(found).get_column("ns").sum() == high - low
     steady = steady_part(found)
+    low, high = recorded_of(found, steady.process_id)
+    assert kanalyze.phases(found).get_column("ns").sum() == high - low
     assert kanalyze.ledger(found, window="steady").get_column("ns").sum() == steady.ns
     assert set(rows.get_column("kind")) <= {"steady", "warm-up", "odd", "cut"}
 
@@ -355,6 +466,44 @@ def test_ranges_that_hold_iterations_are_no_parts_of_one():
     assert set(parts_of_step(found, steady).get_column("range")) <= {"load", BETWEEN}
 
 
+def idle_within(*inside):
+    """Steps of a range outer with some ranges (name, begin, end) in it, idle from 100 to 900; then a kernel."""
+    events = []
+    for number, at in enumerate(range(1_000, 9_000, 1_000), 1):
+        events += [nvtx("step", at, at + 1_000), nvtx("outer", at + 10, at + 990)]
+        events += [nvtx(name, at + begin, at + end) for name, begin, end in inside]
+        events.append(call("cudaLaunchKernel", at + 900, at + 905, correlation=number))
+        events.append(kernel(at + 905, at + 1_100, correlation=number))
+    return report(events)
+
+
+@pytest.mark.parametrize(
+    ("inside", "told"),
+    [
+        ([("inner", 90, 910)], "in inner"),
+        ([("middle", 80, 920), ("inner", 90, 910)], "in inner"),
+        ([("middle", 90, 910), ("inner", 200, 500)], "in middle"),
+        ([("same", 90, 910), ("same", 100, 905)], "in same"),
+        ([("inner", 90, 110)], "in outer"),
+        ([(f"layer {name}", 100 + 200 * at, 300 + 200 * at) for at, name in enumerate("abcd")], "in outer"),
+    ],
+    ids=["one", "nested", "little-deeper", "in-itself", "none", "many"],
+)
+def test_host_time_is_told_by_the_innermost_range_that_holds_most_of_it(inside, told):
+    found = idle_within(*inside)
+    steady = steady_part(found)
+    parts, inner = parts_of_step(found, steady), inner_parts(found, steady)
+    assert "outer" in parts.get_column("range")
+    page = overview_page(overview(found))(6)
+    (host,) = (share for ledger in page.ledgers for share in ledger.shares if share.bucket == "host")
+    assert host.detail.startswith(f"{told} ")
+    (row,) = inner.filter(range="outer", bucket="host").iter_rows(named=True)
+    whole = parts.filter(range="outer").item(0, "host_ns")
+    assert f"in {row['inner']}" == told
+    assert whole >= row["ns"] > whole / 2
+    assert ("elsewhere in outer" in host.detail) == (whole - row["ns"] >= 0.02 * whole)
+
+
 def test_a_range_without_a_name_tells_nothing():
     events, number = [], 1
     for at in range(1_000, 9_000, 1_000):
@@ -371,9 +520,13 @@ def test_a_range_without_a_name_tells_nothing():
 
 
 def test_a_run_with_time_between_is_steady_where_none_adjoins():
-    events = loop([100, 100], start=1_000) + loop([100, 100], start=9_000) + loop([100, 100], start=30_000)
-    found = report(events)
-    assert steady_part(found).number == 6
+    starts = (1_000, 9_000, 30_000)
+    events = [
+        event for place, start in enumerate(starts) for event in loop([100, 100], start=start, number=1 + 2 * place)
+    ]
+    steady = steady_part(report(events))
+    assert steady.number == 6
+    assert steady.lengths.to_list() == [110, 100] * 3
 
 
 @pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
@@ -407,13 +560,15 @@ def test_a_step_that_only_submits_its_work_is_not_odd():
     assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 8
     steady = steady_part(found)
     assert steady.number == 8
-    assert steady.lengths.to_list() == [300] * 7  # what the device takes for each but the first
+    assert steady.lengths.to_list() == [310] + [300] * 7  # of the first one from its start on
 
 
 def test_a_last_step_that_ends_late_is_no_host_that_runs_ahead():
     late = [call("cudaLaunchKernel", 1_771, 1_773, correlation=99), kernel(8_990, 9_000, correlation=99)]
-    steady = steady_part(report([*loop([100] * 8), *late]))
-    assert steady.lengths.to_list() == [110] * (steady.number - 1) + [100]
+    found = report([*loop([100] * 8), *late])
+    assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 7 + ["odd"]
+    assert kanalyze.iterations(found).item(-1, "dur_ns") == 9_000 - 1_770
+    assert steady_part(found).lengths.to_list() == [110] * 7
 
 
 def short_launch(at, number):
@@ -441,7 +596,8 @@ def test_a_mark_that_is_a_part_of_a_step_is_no_step_where_the_next_one_begins_la
     assert set(rows.filter(pl.col("kind") == "odd").get_column("dur_ns")) == {20}
     assert "ends with its mark" in rows.item(3, "reason")
     steady = steady_part(marked([300 if number in late else 80 for number in range(14)]))
-    assert steady.lengths.to_list() == [100] * 10
+    assert steady.lengths.to_list() == [100] * 4
+    assert lengths_ns(steady.usual).to_list() == [100] * 10
 
 
 @pytest.mark.parametrize("rare", [1, 6])
@@ -483,6 +639,48 @@ def test_an_iteration_whose_work_had_ended_with_that_of_the_one_before_takes_not
     spread = {bucket: (least, most) for bucket, least, most in spread_of(found, steady).iter_rows()}
     for bucket, ns in ledger.filter(pl.col("ns") > 0).iter_rows():
         assert spread[bucket][0] <= ns / steady.number <= spread[bucket][1]
+
+
+def ends_by_hand(marks, ended):
+    """End of each iteration, from marks (start, end) and when the device has done what each launched."""
+    following = [start for start, _ in marks[1:]]
+    apart = [max(after - end, 0) for (_, end), after in zip(marks, following, strict=False)]
+    periods = [after - start for (start, _), after in zip(marks, following, strict=False)]
+    ends = []
+    for (_, end), after, away, done in zip(marks, [*following, None], [*apart, None], ended, strict=True):
+        work_ends = max(end, done)
+        pauses = after is None or (away > median(apart) + 0.5 * median(periods) and work_ends < after)
+        ends.append(work_ends if pauses else after)
+    return ends
+
+
+@FEWER
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(10, 200), st.integers(1, 400), st.sampled_from([0, 7, 7, 7, 40, 3_000])),
+        min_size=3,
+        max_size=12,
+    )
+)
+@pytest.mark.slow
+def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause(steps):
+    """Each step launches one kernel, which runs as soon as those before have, and is followed by a pause."""
+    events, marks, ended, at, busy = [], [], [], 1_000, 0
+    for number, (length, work, pause) in enumerate(steps, 1):
+        busy = max(busy, at + 3)
+        events += [
+            nvtx("step", at, at + length),
+            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
+            kernel(busy, busy + work, correlation=number),
+        ]
+        busy += work
+        marks.append((at, at + length))
+        ended.append(busy)
+        at += length + pause
+    rows = kanalyze.iterations(report(events))
+    assert rows.get_column("start_ns").to_list() == [start for start, _ in marks]
+    assert rows.select(pl.col("start_ns") + pl.col("dur_ns")).to_series().to_list() == ends_by_hand(marks, ended)
+    assert rows.get_column("operations").to_list() == [1] * len(steps)
 
 
 @FEWER
@@ -539,3 +737,54 @@ def test_another_loop_before_the_steady_part_is_no_start_up(number, told):
     assert page.steady.each == "decode"
     assert told in page.answer
     assert page.starts is (number == 1)
+
+
+def test_what_is_launched_after_the_last_step_is_no_part_of_it():
+    """The host has launched an evaluation before the device does its work of the steps."""
+    events = []
+    for number in range(72):
+        at, busy = 1_000 + 10 * number, 1_004 + 100 * number
+        events += [call("cudaLaunchKernel", at + 1, at + 3, correlation=number + 1)]
+        events += [kernel(busy, busy + 100, correlation=number + 1)]
+        events += [nvtx("step", at, at + 10)] if number < 12 else []
+    found = report(events)
+    assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 12
+    steady = steady_part(found)
+    assert steady.lengths.to_list() == [104, *[100] * 11]
+    assert steady.ns == steady.lengths.sum()
+
+
+def test_what_an_odd_step_differs_in_is_told_of_the_time_that_it_took_the_device():
+    """A step copies for long, of which nothing is seen while the host is in it."""
+    events, at, busy, number = [], 1_000, 1_000, 0
+    for step in range(20):
+        events.append(nvtx("step", at, at + 10))
+        for ns in [100, 900] if step == 10 else [100]:
+            number, busy = number + 1, max(busy, at + 4)
+            made = kernel if ns == 100 else memcpy
+            events += [call("cudaLaunchKernel", at + 1, at + 3, correlation=number)]
+            events += [made(busy, busy + ns, correlation=number)]
+            at, busy = at + 4, busy + ns
+        at += 6
+    odd = kanalyze.iterations(report(events)).filter(pl.col("kind") == "odd")
+    assert odd.get_column("index").to_list() == [11]
+    assert odd.item(0, "reason") == "10.0 × the median, most in memcpy"
+
+
+@pytest.mark.parametrize(("every", "lasts"), [(8, 780), (3, 290)])
+def test_steps_beside_a_long_copy_take_as_long_as_on_the_host(every, lasts):
+    """A copy on another stream lasts for some steps, so that nothing is done earlier: no step takes no time."""
+    events = loop([100] * 40, gap=0)
+    for number in range(0, 40, every):
+        at = 1_000 + 100 * number + 10
+        events += [call("cudaMemcpyAsync", at, at + 2, correlation=1_000 + number)]
+        events += [memcpy(at + 3, at + lasts, stream=8, correlation=1_000 + number)]
+    found = report(events)
+    assert kanalyze.iterations(found).get_column("dur_ns").to_list()[:39] == [100] * 39
+    assert steady_part(found).lengths.to_list()[:39] == [100] * 39
+
+
+def test_a_page_is_told_of_operations_without_a_device():
+    page = overview(report([replace(event, device=None) for event in loop([100] * 8)]))
+    assert page.steady.lengths.to_list() == [110] * 7 + [100]
+    assert page.tables["ledger"].get_column("device").unique().to_list() == [0]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import kanalyze
 from kanalyze import read
 from kanalyze.analyses.host._rounds import rounds
 from kanalyze.analyses.iterations._launch_periods import launch_periods
@@ -51,17 +52,14 @@ def test_a_token_of_identical_layers_and_little_else():
     assert found(program) == program.begun
 
 
-def test_repetitions_adjoin_and_the_last_one_is_as_long_as_the_others():
-    program = Program().then(BOOT).iterations(*[training_step()] * 10).then([Launch("export", pause=5_000_000)])
-    rows = frame(program)
-    assert rows.get_column("end").to_list()[:-1] == rows.get_column("start").to_list()[1:]
-    assert (rows.get_column("end") - rows.get_column("start")).n_unique() == 1
-
-
-def test_the_last_one_ends_where_another_launch_follows_at_once():
-    program = Program().then(BOOT).iterations(*[training_step()] * 10).then([Launch("export", pause=10)])
-    rows, calls = frame(program), report_of(program).kind("api").get_column("start_ns")
-    assert rows.item(-1, "end") == calls.max()
+@pytest.mark.parametrize("pause", [10, 5_000_000])
+def test_repetitions_adjoin_and_the_last_one_ends_with_its_work(pause):
+    found = report_of(Program().then(BOOT).iterations(*[training_step()] * 10).then([Launch("export", pause=pause)]))
+    rows = kanalyze.iterations(found)
+    ends = rows.select(pl.col("start_ns") + pl.col("dur_ns")).to_series().to_list()
+    assert ends[:-1] == rows.get_column("start_ns").to_list()[1:]
+    work = found.kind("kernel").sort("start_ns")
+    assert ends[-1] == work.item(-2, "start_ns") + work.item(-2, "dur_ns")
 
 
 @pytest.mark.parametrize("number", [4, 5, 60])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.device._launch_shapes import SHAPE
+from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.joining._match_kernels import matched, same_kernels
 from kanalyze.decoder.same_name import normalised, shortened
 from support.build import call, graph, kernel, report

@@ -174,6 +174,7 @@ def test_first_touch_is_a_block_that_no_kernel_had_on_the_device_before():
         BEGUN,
         *launch("k", 0, 5, 1, ran=95),
         *(migration(10, 20, 0), migration(30, 40, 4096), migration(50, 60, BLOCK)),
+        migration(100, 105, 20 * BLOCK),  # the kernel has ended
         *launch("k", 110, 115, 2, ran=10),
         *launch("k", 130, 135, 3, ran=30),
         migration(140, 150, 8192),  # a block that was there before

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from random import Random
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.launches import _periods
-from kanalyze.analyses.launches._periods import periodic
+from kanalyze.analyses.launches._periods import _common_distances, periodic
 
 
 def line(*stretches, series=0):
@@ -116,3 +117,32 @@ def test_a_long_series_is_looked_at_in_slices(monkeypatch):
     noise = [1_000 + place for place in range(500)]
     found = periodic(line([*noise, *[1, 2, 3, 4, 5] * 200, *noise]), fewest=5, nodes=4)
     assert found.height == 1_000
+
+
+@given(
+    st.lists(st.lists(st.lists(CODES, max_size=40), min_size=1, max_size=3), min_size=2, max_size=4),
+    st.sampled_from([8, 1 << 16]),
+)
+@example([[[0, 1] * 15], [[0, 1] * 20, [1, 0] * 20]], 8)
+def test_each_of_several_series_has_what_it_has_alone(each, size):
+    frames, first = [], 0
+    for number, stretches in enumerate(each):
+        own = line(*stretches, series=7 * number)
+        frames.append(own.with_columns(pl.col("stretch") + first))
+        first += len(stretches)
+    every = pl.concat(frames).drop("place").with_row_index("place")
+    with patch.object(_periods, "_SLICE", size):
+        together = periodic(every, fewest=3, nodes=4)
+        alone = [
+            periodic(every.filter(pl.col("series") == 7 * number), fewest=3, nodes=4) for number in range(len(each))
+        ]
+    assert together.select("place", "unit").sort("place").equals(pl.concat(alone).select("place", "unit").sort("place"))
+
+
+def test_candidates_of_all_series_are_looked_for_at_once(monkeypatch):
+    """A query for each series costs more than its codes, where every GPU has its own."""
+    calls = []
+    monkeypatch.setattr(_periods, "_common_distances", lambda line: calls.append(line) or _common_distances(line))
+    series = [line([1, 2, 3, 4] * 10, series=number).with_columns(stretch=pl.lit(number)) for number in range(20)]
+    found = periodic(pl.concat(series).drop("place").with_row_index("place"), fewest=5, nodes=4)
+    assert (found.height, len(calls)) == (800, 3)  # of 1, 4 and 16 codes

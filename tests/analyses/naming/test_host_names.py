@@ -14,7 +14,7 @@ from kanalyze.analyses.findings.rules._sites import sites_of_launches
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.naming._events_between import events_between
 from kanalyze.analyses.naming._host_names import host_names, launches_beside, told, told_briefly
-from kanalyze.analyses.naming._same_launches import align
+from kanalyze.analyses.naming._same_launches import align, recurring
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import ClosedReportError
 from support.build import call, host, kernel, memcpy, nvtx, report
@@ -256,6 +256,15 @@ def test_a_trace_of_two_steps_names_the_other_steps():
     assert host_rows(made)["aten::to"] == 29 * 89_000
     assert told(made, culprits(made)).endswith("95.8 % of the launches are made as in its few steps.")
     assert told_briefly(made, culprits(made)) == "host time named by the trace (95.8 % as in its steps)"
+
+
+@pytest.mark.parametrize(("steps", "least"), [(STEP * 2, 10), ("abcd" * 3, 8)])
+def test_a_stretch_that_recurs_is_half_of_the_trace_or_all_around_a_launch(steps, least):
+    """A launch recurs with the three before it and the four after it."""
+    for length in (least - 1, least):
+        own = report(launches("xyz" + (steps * 2)[: length + 7] + "zyx"))
+        (pair,) = align(own, report(launches(steps))).threads
+        assert recurring(pair).arg_true().to_list() == [*range(6, 6 + length)] * (length == least)
 
 
 def test_what_shares_launches_with_a_step_is_none():

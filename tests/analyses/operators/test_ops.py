@@ -302,3 +302,11 @@ def test_operators_that_did_nothing():
     empty = report([], kinds=("op", "kernel", "api"))
     assert ops(empty).equals(TABLE.empty())
     assert ops(empty, as_torch=True).equals(AS_TORCH.empty())
+
+
+def test_rows_of_torchs_table_with_equal_times_are_in_the_order_of_names():
+    events = [
+        host("op", name, at, at + 5) for at, name in enumerate(("aten::b", "aten::c", "aten::a")) for at in (10 * at,)
+    ]
+    rows = ops(trace_report(events, {}), as_torch=True)
+    assert rows.get_column("name").to_list() == ["aten::a", "aten::b", "aten::c"]

@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
+from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.overview_page import _rank, overview
 from kanalyze.readers import read
 from kanalyze.renderers.page.overview import overview_page
@@ -37,7 +40,7 @@ def test_processes_that_take_turns_are_said_first_of_the_steady_part():
     """Products in full float32 take more time; but all times hold the other process's work."""
     found = overview(report([*turns(1, 0), *turns(2, SLICE)], limits=HOPPER))
     assert found.steady is not None
-    assert (found.steady.number, found.steady.each) == (29, "repetition")  # the first one is shorter
+    assert (found.steady.number, found.steady.each) == (28, "repetition")  # the first one and the last are shorter
     first, second = found.findings[:2]
     assert (first.rule, second.rule) == ("shared-gpu", "no-tf32")
     assert first.at_stake_ns < second.at_stake_ns
@@ -67,8 +70,8 @@ def loop(lengths, kernels, *, between=10, many=1, kind=kernel):
     return events
 
 
-def test_shares_are_of_the_typical_step_or_it_is_said_of_which():
-    """Of variants with other times the ledger is of one, which is not the typical step."""
+def test_time_and_shares_are_of_the_steps_of_the_ledger():
+    """Of variants with other times the ledger is of one, and so is the first sentence."""
     same = overview(report(loop([10_000] * 8, [9_000] * 8)))
     assert "The GPU computes for 89.9 % of it and waits" in same.answer
     events = loop([90_000] * 4, [80_000] * 4)
@@ -77,8 +80,8 @@ def test_shares_are_of_the_typical_step_or_it_is_said_of_which():
             replace(one, start=one.start + later, end=one.end + later) for one in loop([10_000] * 3, [9_000] * 3)
         ]
     found = overview(report(_numbered(events)))
-    assert "takes 10.01 µs (median of 10" in found.answer
-    assert "of 4 of them in a row (90.01 µs on average)" in found.answer
+    assert "A step takes 90.01 µs (mean of 4 in a row; median 90.01 µs, " in found.answer
+    assert "The GPU computes for 88.9 % of it" in found.answer
 
 
 def _numbered(events):
@@ -138,10 +141,17 @@ def test_the_page_of_a_report_with_samples_names_the_function_that_the_gpu_waits
     assert told in overview(read(SAMPLES / "sampled" / f"{name}.sqlite", cache=False)).answer
 
 
+def test_a_page_without_rows_has_two_things_to_do():
+    found = overview(report([call("cudaLaunchKernel", 0, 1, correlation=1), kernel(2, 5, correlation=1)]))
+    findings = [Finding(f"rule {number}", 0, 100, "text", f"remedy {number}", "hot_kernels") for number in range(7)]
+    page = overview_page(replace(found, findings=findings))
+    assert [len(page(top).first) for top in (0, 1, 6, 7)] == [2, 3, 3, 7]
+
+
 def test_without_cuda_the_page_says_so_once():
     found = overview(report([nvtx("load", 0, 5)], kinds=()))
     assert found.answer == "The report records no CUDA activity, so there is no GPU time to account for."
-    assert overview_page(found)(5).cannot_tell == []
+    assert not overview_page(found)(5).cannot_tell
 
 
 @pytest.mark.parametrize(("others", "told"), [(2, "all"), (8, "")])
@@ -175,3 +185,39 @@ def test_host_time_in_numbered_steps_is_in_the_step():
     assert found.steady.each == "step"
     assert overview_page(found)(5).ledgers[0].shares[0].detail.startswith("in step 1")
     assert next(one for one in found.findings if one.rule == "host-computes").brief.where == "step"
+
+
+def gpus(number, *, apart=3):
+    """A loop on each of some GPUs, each launched by a thread of its own; the first is busy longest."""
+    events = []
+    for device in range(number):
+        for one in range(120):
+            at, key = 1_000 + 100_000 * one + apart * device, 1_000 * device + one
+            events.append(call("cudaLaunchKernel", at, at + 5_000, thread=device + 1, correlation=key))
+            length = 40_000 + one % 5 - device
+            side = {"device": device, "name": f"k{one % 5}", "correlation": key}
+            events.append(kernel(at + 10_000, at + 10_000 + length, **side))
+    return report(events)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_of_other_gpus_is_told_only_how_busy_they_were(number):
+    """The page of what repeats is about one GPU: the findings and the waits of others are not looked for."""
+    found, alone = overview(gpus(number)), gpus(number)
+    assert found.steady is not None
+    assert found.windows.get_column("device").to_list() == [*range(number)]
+    narrow = ledger(alone.narrow(window=found.steady.window))
+    busy = narrow.filter(pl.col("bucket") == "kernel").get_column("ns").to_list()
+    assert found.windows.get_column("busy_ns").to_list() == busy
+    for name in ("ledger", "culprits"):
+        assert found.tables[name].get_column("device").unique().to_list() == [found.device]
+    every = [one for one in ranked(alone.narrow(window=found.steady.window)) if one.device == found.device]
+    assert {(one.rule, one.at_stake_ns) for one in found.findings} <= {(one.rule, one.at_stake_ns) for one in every}
+    assert found.findings
+
+
+def test_where_nothing_repeats_every_gpu_is_told_of():
+    found = overview(gpus(2), whole=True)
+    assert "GPU 0 was busy" in found.answer
+    assert "GPU 1 was busy" in found.answer
+    assert found.tables["ledger"].get_column("device").unique().sort().to_list() == [0, 1]

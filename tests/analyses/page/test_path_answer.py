@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from kanalyze.analyses.page._path_answer import path_answer
+from kanalyze.analyses.page.overview_page import path_answer
 
 
 def _tables(path, ledger):

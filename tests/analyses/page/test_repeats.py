@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from kanalyze.analyses.page.repeats import repeated
+from kanalyze.analyses.page.overview_page import repeated
 from kanalyze.analyses.page.time_page import summarize
 from support.build import call, kernel, report
 
@@ -32,3 +32,4 @@ def test_a_run_without_gpu_work_is_told():
     assert repeated([runs()[0], nothing]).answer.endswith(
         "first of 2 runs; in 1 of them nothing that a GPU did was recorded."
     )
+    assert ", in 2 of them nothing" in repeated([runs()[0], nothing, nothing]).answer.replace(";", ",")

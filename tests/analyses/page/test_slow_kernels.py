@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.page._slow_kernels import slow_kernels
+from kanalyze.analyses.page.joint_page import slow_kernels
 from kanalyze.analyses.page.overview_page import PageKernels
 from support.command import SAMPLES, run
 

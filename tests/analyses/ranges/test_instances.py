@@ -112,3 +112,9 @@ def test_an_instance_equals_the_ledger_of_its_window(events):
             here = found.instances.filter((pl.col("instance") == number) & (pl.col("device") == device))
             if here.height:
                 assert here.get_column(f"{bucket}_ns").to_list() == [ns]
+
+
+def test_one_instance_is_compared_with_none():
+    found = compared(steps(20))
+    assert found.instances.select("instance", "odd", "dur_ns").rows() == [(1, False, 20)]
+    assert found.name == "step"

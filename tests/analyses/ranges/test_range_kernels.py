@@ -123,3 +123,13 @@ def test_against_the_model(events):
     assert found.keys() == expected.keys()
     for key, row in expected.items():
         assert found[key] == pytest.approx(row)
+
+
+def test_many_kernels_are_joined_name_by_name_and_those_without_a_name_as_well(monkeypatch):
+    names = ["a", None, "b", None, "a", "c"]
+    launches = [one for at, name in enumerate(names) for one in launch(10 * at + 1, 5 + at, correlation=at, name=name)]
+    events = [nvtx("outer", 0, 90), nvtx("inner", 0, 25), *launches]
+    whole = range_kernels(report(events))
+    assert whole.get_column("kernel").null_count() == 2
+    monkeypatch.setattr("kanalyze.analyses.ranges.range_kernels._MOST_PAIRS", 3)
+    assert range_kernels(report(events)).equals(whole)

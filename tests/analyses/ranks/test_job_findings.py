@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._job_findings import RULES, job_findings
 from kanalyze.explanations import names
+from kanalyze.renderers.page.job import answer
 from support.synthetic_job import Op, Plan, Straggler, play
 
 #: All that ranks exchange runs beside kernels, and they compute alike.
@@ -32,7 +34,7 @@ def test_straggler():
     late = Straggler(2, 1, 4, 500_000, "kernel")
     (one,) = found(changed(stragglers=(late,)), "straggler")
     assert one.at_stake_ns == pytest.approx(500_000 * 4 / 6, rel=0.02)
-    assert one.text.startswith("Rank 2 is 499.9 µs late in 4 steps, most for its kernel: another one waits 499.9 µs")
+    assert one.text.startswith("Rank 2 is 500.0 µs late in 4 steps, most for its kernel: another one waits 500.0 µs")
     assert one.action.startswith("Give ranks equal work")
     (one,) = found(changed(stragglers=(late._replace(bucket="host"),)), "straggler")
     assert "most for its host" in one.text
@@ -93,3 +95,38 @@ def test_each_finding_is_explained():
     told = {"straggler", "exposed-transfer", "small-collectives", "slow-group", "uneven-all-to-all", "other-work"}
     assert len(RULES) == len(told)
     assert told <= {*names()}
+
+
+def with_kinds(kinds):
+    """The page's answer and the ranks that are named in what to do, of steps of these kinds; rank 2 sleeps in one."""
+    plan = changed(steps=40, stragglers=(Straggler(2, 20, 20, 400_000, "host"),))
+    made = [
+        replace(one, steps=one.steps.with_columns(kind=pl.Series([kinds.get(at, "steady") for at in range(40)])))
+        for one in play(plan).reductions()
+    ]
+    job = job_of(made)
+    told = [one.text for one in job_findings(job) if one.finding == "straggler"]
+    return answer(job), told
+
+
+@pytest.mark.parametrize("kind", ["steady", "odd"])
+def test_the_step_in_which_a_rank_sleeps_counts_whatever_it_is_called(kind):
+    """A sleep of 400 µs in one step of 40: much of that step, and little of a mean one."""
+    said, told = with_kinds({20: kind})
+    assert "40 steps" in said
+    assert "left out" not in said
+    assert "Rank 2 is 399.9 µs late in step 21: host" in said
+    assert [text[:8] for text in told] == ["Rank 2 i"]
+
+
+def test_of_an_odd_step_at_the_end_both_say_the_same_too():
+    said, told = with_kinds({20: "odd", 39: "odd"})
+    assert "40 steps" in said
+    assert len(told) == 1
+
+
+def test_what_another_rank_hardly_waits_for_is_named_in_neither():
+    plan = changed(steps=40, stragglers=(Straggler(2, 20, 20, 5_000, "host"),))
+    job = job_of([*play(plan).reductions()])
+    assert answer(job).endswith("none is late for long.")
+    assert [one for one in job_findings(job) if one.finding == "straggler"] == []

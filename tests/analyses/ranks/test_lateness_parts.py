@@ -1,13 +1,15 @@
 """Parts of what is told of late ranks: which steps count, and what of a cause was told of an earlier collective."""
 
+from types import SimpleNamespace
+
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.ranks._job import job_of
-from kanalyze.analyses.ranks._lateness import EARLIER, _without_carried
+from kanalyze.analyses.ranks._lateness import EARLIER, _without_carried, details
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.analyses.ranks.ranks import common_steps, whole_steps
+from kanalyze.analyses.ranks.ranks import common_steps
 from support.build import kernel, report
 
 BUCKETS = ("kernel", "host", "communication", EARLIER)
@@ -39,6 +41,27 @@ def test_causes_keep_their_sum_and_no_part_changes_its_sign(told):
     assert before.height == after.height
 
 
+def test_details_are_less_those_of_the_rank_before_it_in_the_same_step():
+    rows = [(member, number, "host", detail, ns) for member, number, detail, ns in BEFORE]
+    schema = ("member", "number", "bucket", "detail", "ns")
+    before = pl.DataFrame(rows, schema=schema, orient="row")
+    late = pl.DataFrame({"match": [0, 1, 2], "rank": [1] * 3, "step": [3, 4, 4], "member": [1] * 3, "number": [5, 6, 7],
+        "second": [0] * 3, "second_number": [7, 9, 8], "new_ns": [18, 3, 0]})  # fmt: skip
+    found = details(SimpleNamespace(before=before), late)
+    assert found.rows() == [(0, 1, 3, "host", "loader", 20 - 2), (1, 1, 4, "host", "loader", 3)]
+
+
+#: Time in the loader before collectives of two ranks: member, number, detail, ns.
+BEFORE = [
+    (1, 5, "loader", 20),
+    (1, 6, "loader", 3),
+    (1, 7, "loader", 9),
+    (1, 5, None, 1),
+    (0, 7, "loader", 2),
+    (0, 8, "loader", 2),
+]
+
+
 def steps(*told):
     """Two ranks with the same steps, each its kind and time."""
     rows = [(rank, step, kind, ns) for rank in (0, 1) for step, (kind, ns) in enumerate(told)]
@@ -46,7 +69,7 @@ def steps(*told):
 
 
 def kept(*told):
-    return whole_steps(steps(*told)).get_column("step").unique().sort().to_list()
+    return common_steps(steps(*told)).get_column("step").unique().sort().to_list()
 
 
 def test_short_steps_and_warm_up_at_both_ends_are_left_out_as_in_means():

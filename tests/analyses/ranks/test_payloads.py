@@ -71,7 +71,7 @@ def payload(schema, data, size=None):
 
 
 def test_a_payload_is_read_by_its_schema():
-    found = communicator_calls(Table(payload(7, bytes([5]) + bytes(7) + bytes([0, 1]) + bytes(6))), 40)
+    found = communicator_calls(Table(payload(7, bytes([5]) + bytes(7) + bytes([0, 1]) + bytes(6))), 40, {})
     assert found.row(0, named=True) == {
         "event_id": 40, "communicator": f"{5:016x}", "message_bytes": 256, "peer_rank": None, "root_rank": None,
         "size": None, "rank": None,
@@ -79,7 +79,19 @@ def test_a_payload_is_read_by_its_schema():
 
 
 @pytest.mark.parametrize(
-    "blob", [None, b"", b"short", payload(8, bytes(16)), payload(7, bytes(12)), payload(7, bytes(16), 400), 3]
+    ("blob", "undecoded"),
+    [
+        (None, 0),
+        (payload(8, bytes(16)), 0),
+        (b"", 1),
+        (b"short", 1),
+        (payload(7, bytes(12)), 1),
+        (payload(7, bytes(16), 400), 1),
+        (3, 1),
+    ],
+    ids=["none", "another schema", "empty", "short", "shorter than its schema", "cut", "a number"],
 )
-def test_what_is_no_payload_of_nccl_is_no_call(blob):
-    assert communicator_calls(Table(blob), 0).is_empty()
+def test_what_is_no_payload_of_nccl_is_no_call(blob, undecoded):
+    counts = {}
+    assert communicator_calls(Table(blob), 0, counts).is_empty()
+    assert counts == {"payloads of ranges that cannot be decoded": undecoded}

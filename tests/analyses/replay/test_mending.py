@@ -12,7 +12,7 @@ from kanalyze.analyses.replay._mended import mended
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.replay._network import network
 from kanalyze.analyses.replay._replay import planned, replayed
-from kanalyze.analyses.replay._whatif import whatif_of
+from kanalyze.analyses.replay._whatif import prepared, whatif_of
 from support.build import call, kernel, memcpy, report
 from support.slow_replay import TURNS, simulated
 from support.strategies import FEWER
@@ -34,9 +34,9 @@ def less(**saved_ns):
     return pl.DataFrame({"row": rows(*(int(row[1:]) for row in saved_ns)), "saved_ns": list(saved_ns.values())})
 
 
-def ends(found, mending, window=(None, None)):
+def ends(found, mending, window=None):
     """When the last thing of the window ends."""
-    net = network(found, *window)
+    net = prepared(found).network if window is None else network(found, *window)
     state = mended(found, net, mending)
     return replayed(net, planned(net), state.values, state.lags).end
 
@@ -149,7 +149,7 @@ def test_shorter_kernels_of_simulated_programs(turns, factor):
     work = operations(made).filter(pl.col("kind") == "kernel")
     saved = work.select("row", saved_ns=pl.col("dur_ns") - pl.col("dur_ns") // factor)
     expected = simulated(turns, kernel_ns=lambda one: one.ns // factor).end
-    assert ends(made, Mending(shorter=saved)) - network(made, None, None).start == expected
+    assert ends(made, Mending(shorter=saved)) - prepared(made).network.start == expected
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_calls_that_only_wait_are_gone_as_without_sync(turns):
     made = simulated(turns).report
     waits = blocking_calls(made).filter(pl.col("scope").is_in(WAITING)).get_column("call_row")
     expected = whatif_of(made, Changes(without=("sync",)), [], each=False, measured_ns=None).then_ns
-    assert ends(made, Mending(calls=waits)) - network(made, None, None).start == expected
+    assert ends(made, Mending(calls=waits)) - prepared(made).network.start == expected
 
 
 @pytest.mark.slow

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.timeline import _tracks
-from kanalyze.analyses.timeline._lanes import MOST, lanes_of_events
-from kanalyze.analyses.timeline._ranks import on_one_clock
 from kanalyze.analyses.timeline._reduced import fewer, reduced
-from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.analyses.timeline._tracks import MOST_LANES, lanes_of_events, on_one_clock, timeline
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
@@ -45,8 +43,8 @@ def test_nothing_overlaps_in_a_lane_and_what_is_inside_is_below(spans):
 
 
 def test_what_is_nested_too_deeply_has_no_lane():
-    found = lanes([(at, 1000 - at) for at in range(MOST + 3)])
-    assert [lane for _, lane in found] == [*range(MOST), None, None, None]
+    found = lanes([(at, 1000 - at) for at in range(MOST_LANES + 3)])
+    assert [lane for _, lane in found] == [*range(MOST_LANES), None, None, None]
 
 
 @given(SPANS, st.integers(1, 60))

@@ -156,3 +156,24 @@ def test_a_program_that_is_not_there_is_an_error_of_the_system(tmp_path):
 def test_the_end_of_a_log_is_what_a_terminal_would_show(tmp_path, text, lines):
     (tmp_path / "log").write_bytes(text.encode())
     assert process.tail(tmp_path / "log", 2) == lines
+
+
+def test_very_much_output_is_kept_as_its_beginning_and_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "KEPT_BYTES", 1000)
+    code = (
+        "import sys, time\nfor n in range(30):\n print(f'{n} ' * 500, flush=True); time.sleep(0.02)\nprint('the end')"
+    )
+    ended = run(python(code), tmp_path)
+    log = (tmp_path / "log").read_text()
+    begin, between, end = log.partition("\n[kanalyze: output left out here]\n")
+    assert (begin, end[-8:], len(end)) == (("0 " * 500)[:1000], "the end\n", 1000)
+    assert between
+    assert ended.shortened
+
+
+@pytest.mark.parametrize("printed", [1, 2000, 2033])
+def test_less_output_is_kept_whole(tmp_path, monkeypatch, printed):
+    monkeypatch.setattr(process, "KEPT_BYTES", 1000)
+    ended = run(python(f"print('x' * {printed}, end='')"), tmp_path)
+    assert len((tmp_path / "log").read_text()) == printed
+    assert not ended.shortened

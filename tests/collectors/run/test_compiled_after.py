@@ -46,6 +46,17 @@ def test_what_is_new_is_kept_and_what_came_from_the_cache_is_said(cache, tmp_pat
     assert (tmp_path / "triton/new_kernel-cccccccc.ptx").read_text() == "// new_kernel"
 
 
+@pytest.mark.parametrize(
+    ("number", "told"), [(3, "3 kernels (a, b, c) came"), (4, "4 kernels (a, b, c, …) came"), (0, None)]
+)
+def test_of_several_from_the_cache_the_first_are_named(cache, tmp_path, number, told):
+    names = "abcd"[:number]
+    for name in names:
+        put(cache, name * 2, name)
+    notes = compiled_after.keep(tmp_path, compiled_after.cached(), {*names})
+    assert [note.startswith(told) and "does not have them" in note for note in notes] == [True] * bool(told)
+
+
 def test_without_anything_new_there_is_no_file_and_no_note(cache, tmp_path):
     put(cache, "aa", "old_kernel")
     assert compiled_after.keep(tmp_path, compiled_after.cached(), {"_Z3addiPfS_"}) == []

@@ -109,7 +109,7 @@ def test_a_manifest_is_read_once_for_what_ncu_measured(monkeypatch):
     report = counters_at(SAMPLES / "streams")
     assert report.table("launch_numbers").height
     assert report.meta.selective
-    assert parsed == [(SAMPLES / "streams" / "manifest.json").read_text()]
+    assert parsed == [(SAMPLES / "streams" / "manifest.json").read_bytes()]
 
 
 def test_of_ncu_alone_each_way_of_reading_tells_the_same(tmp_path):

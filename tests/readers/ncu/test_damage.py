@@ -267,3 +267,10 @@ def test_modules_of_the_current_folder_do_not_stand_in_for_ours(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     assert read(SAMPLE).table("instructions").height
+
+
+@pytest.mark.parametrize("name", ["instructions", "files"])
+def test_what_may_end_the_module_is_read_in_a_process_of_its_own(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(ncu_apart, "_CHILD", ("-c", "raise SystemExit(3)"))
+    with pytest.raises(DamagedReportError, match="what reads them fails"):
+        ncu_apart.read_apart(name, tmp_path / "x.ncu-rep", ())

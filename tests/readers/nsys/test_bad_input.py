@@ -11,6 +11,7 @@ import pytest
 
 import kanalyze
 from kanalyze.model import KINDS
+from kanalyze.readers.nsys import events
 from kanalyze.readers.storage import sqlite_pages
 from kanalyze.readers.storage.sqlite_pages import blocks as sqlite_blocks
 from support.command import ADD, ADD_UM, REPORTS, refused, run
@@ -409,6 +410,17 @@ def test_text_that_is_no_utf8_is_shown_as_far_as_it_is(tmp_path):
     path = altered(tmp_path, ADD, broken)
     assert column(path, "name") == ["ab\N{REPLACEMENT CHARACTER}c"]
     assert "ab\N{REPLACEMENT CHARACTER}c" in page(path)
+
+
+@pytest.mark.parametrize("where", ["value LIKE 'add(%'", "value LIKE 'cudaLaunch%'"], ids=["kernel", "call"])
+def test_a_text_of_megabytes_is_cut_and_that_is_said(tmp_path, monkeypatch, where):
+    monkeypatch.setattr(events, "_LONGEST", 100)
+    path = altered(tmp_path, ADD, f"UPDATE StringIds SET value = value || '{'b' * 200}' WHERE {where}")
+    opened = kanalyze.read(path)
+    names = [*kanalyze.kernels(opened)["name"], *kanalyze.api(opened)["name"]]
+    assert max(map(len, names)) == 100
+    assert doubts(path)["ends of texts, after 1,048,576 characters"] >= 1
+    assert not any("ends of texts" in check for check in doubts(ADD))
 
 
 EVIL = "'a' || char(10) || 'b' || char(27) || '[31m'"

@@ -62,6 +62,15 @@ def test_equal_stacks_are_one_and_a_function_without_a_symbol_has_no_name(made):
     ]
 
 
+@pytest.mark.parametrize("odd", [-1, 1 << 33])
+def test_a_stack_by_an_id_that_no_sample_can_have_belongs_to_none(made, odd):
+    report = made(f"{SAMPLED} INSERT INTO SAMPLING_CALLCHAINS VALUES ({odd}, 900001, 900004, NULL, 0);")
+    assert report.table("cpu_samples").get_column("time_ns").to_list() == [100, 200, 300]
+    stacks = report.table("cpu_samples").select("time_ns", "stack_id")
+    named = stacks.join(report.table("stack_frames"), on="stack_id").sort("time_ns", "depth")
+    assert named.get_column("function").to_list() == [None, "work", "main", "work", "main"]
+
+
 def payload(state, *frames):
     body = struct.pack("<QiI", 0, state, len(frames)) + b"".join(struct.pack("<QQI4x", *one) for one in frames)
     return struct.pack("<4Q", 1, 2, len(body), 32) + body
@@ -148,6 +157,8 @@ def test_counters_of_generic_events_are_read_alike(made):
         (0, "SMs Active", "Throughput %", 0, 10, 1, 5.0),
         (0, "SMs Active", "Throughput %", 10, 10, 1, 7.0),
     ]
+    notes = report.table("notes").select("check", "count").rows()
+    assert ("samples of counters that cannot be decoded", 1) in notes
 
 
 def test_network_counters_have_adapter_name_and_unit():

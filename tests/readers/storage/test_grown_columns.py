@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.readers.storage.sqlite_pages.grown_columns import GrownFrame
+from kanalyze.readers.storage.sqlite_pages.blocks import GrownFrame
 
 NUMBERS = st.none() | st.integers(0, 1) | st.integers(-(1 << 62), 1 << 62)
 NAMES = st.none() | st.sampled_from("abc")

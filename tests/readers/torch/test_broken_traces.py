@@ -312,3 +312,19 @@ def test_an_event_larger_than_a_piece_is_read(folder, monkeypatch, compressed):
     assert len(shapes.get_column("input_shapes").item().split(",")) == 2000
     assert counted(report)["events in the trace"] == len(events)
     assert not {LOST, CUT}.intersection(counted(report))
+
+
+@pytest.mark.parametrize(
+    ("ids", "shared"),
+    [((1, 2, 3), 0), ((5, 5, 5), 2), ((5, 5, 6), 1), ((0, 0, 1), 0), ((None, None, 1), 0)],
+    ids=["each its own", "all one", "two one", "none recorded", "without ids"],
+)
+def test_operators_that_share_an_id_are_doubted(folder, ids, shared):
+    """By that id calls tell the operator that made them."""
+    events = [
+        x("cpu_op", "aten::mm", 10 * place, 5, {} if one is None else {"External id": one})
+        for place, one in enumerate(ids)
+    ]
+    notes = report_of(folder, trace(events)).table("notes")
+    found = [row[:2] for row in notes.iter_rows() if row[0] == "operators with the id of another one"]
+    assert found == [("operators with the id of another one", shared)] * (shared > 0)

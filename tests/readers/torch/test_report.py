@@ -5,6 +5,7 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
+import kanalyze
 from kanalyze.model import READER_TABLES
 from support.made_traces import counted, report_of, trace, x
 
@@ -70,6 +71,51 @@ def test_a_kernel_its_call_and_its_operator(tables):
     assert table("processes") == [{"process_id": 4000, "cuda_ordinal": 0, "device": 0}]
     assert table.report.kinds == ("kernel", "memcpy", "memset", "api", "range", "op")
     assert counted(table.report) == {"events in the trace": 3}
+
+
+def arrow(phase, number, at, pid, tid):
+    return {"ph": phase, "id": number, "pid": pid, "tid": tid, "ts": at, "cat": "ac2g", "name": "ac2g", "bp": "e"}
+
+
+@pytest.mark.parametrize("none", [{}, {"correlation": 0}])
+@pytest.mark.parametrize("apart", [False, True])
+def test_calls_and_device_events_of_rocm_are_linked_by_arrows(tables, none, apart):
+    """As PyTorch on ROCm writes some traces: without a correlation id that is one."""
+    at = {"device": 0, "stream": 7, **none}
+    events = [
+        x("cuda_runtime", "hipLaunchKernel", 10, 4, none),
+        x("cuda_runtime", "hipMemcpyWithStream", 20, 30, none),
+        x("cuda_runtime", "hipMemsetAsync", 60.125, 3, none),
+        x("cuda_runtime", "hipLaunchKernel", 70, 4, none),
+        x("kernel", "Cijk_Alik", 15, 8, at, 0, 7),
+        x("gpu_memcpy", "CopyHostToDevice", 30, 8, at, 0, 7),
+        x("gpu_memset", "Memset (Device)", 64.5, 2, at, 0, 7),
+        x("kernel", "unlinked", 90, 8, at, 0, 7),
+    ]
+    arrows = [
+        *(arrow("s", number, ts, 4000, 4001) for number, ts in ((5, 10), (6, 20), (7, 60.125), (8, 70))),
+        *(arrow("f", number, ts, 0, 7) for number, ts in ((5, 15), (6, 30), (7, 64.5))),
+        {**arrow("f", 9, 90, 0, 7), "ts": "never"},
+        arrow("f", 0, 90, 0, 7),
+    ]
+    filler = [x("cpu_op", "aten::mm", 100 + one, 1) for one in range(2_000)] if apart else []
+    table = tables(*events, *filler, *arrows)
+    assert [row.get("correlation_id") for row in table("api")] == [5, 6, 7, 8]
+    assert [row.get("correlation_id") for row in table("kernel")] == [5, None]
+    assert [row.get("correlation_id") for kind in ("memcpy", "memset") for row in table(kind)] == [6, 7]
+
+
+def test_correlation_ids_count_before_arrows(tables):
+    table = tables(
+        call("hipLaunchKernel", 10, 4, 3),
+        call("hipLaunchKernel", 20, 4, 0),
+        kernel("gemm", 15, 2, 3),
+        kernel("axpy", 25, 2, 0),
+        *(arrow("s", number, ts, 4000, 4001) for number, ts in ((5, 10), (6, 20))),
+        *(arrow("f", number, ts, 0, 7) for number, ts in ((5, 15), (6, 25))),
+    )
+    assert [row["correlation_id"] for row in table("api")] == [3, 6]
+    assert [row["correlation_id"] for row in table("kernel")] == [3, 6]
 
 
 def test_copies_and_memsets(tables):
@@ -333,7 +379,13 @@ PROPERTIES = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor":
 )
 def test_properties_of_devices_may_be_odd(tables, told, sms):
     table = tables(kernel("gemm", 0, 1, 2), deviceProperties=told)
-    assert [(row["device"], row.get("sm_count")) for row in table("devices")] == [(0, sms)]
+    assert [row.get("sm_count") for row in table("devices") if row["device"] == 0] == [sms]
+
+
+@pytest.mark.parametrize("described", [0, 1])
+def test_gpus_that_are_described_are_listed_where_none_of_those_used_is(tables, described):
+    table = tables(kernel("gemm", 0, 1, 2), deviceProperties=[{**PROPERTIES, "id": described}])
+    assert [row["device"] for row in table("devices")] == [0, *[described] * described]
 
 
 @pytest.mark.parametrize(
@@ -472,3 +524,8 @@ def test_a_time_below_a_microsecond_beside_times_of_an_epoch_is_exact(tables):
     table = tables(x("cpu_op", "later", epoch, Decimal("2.500")), x("cpu_op", "first", first, Decimal("1.000")))
     times = [(row["start_ns"], row["dur_ns"]) for row in table("op")]
     assert times == [(125, 1000), (1_700_000_000_000_000_125, 2500)]
+
+
+def test_a_trace_without_arrows_has_none(tmp_path):
+    found = report_of(tmp_path, trace([x("cpu_op", "aten::add", 0, 5, pid=1, tid=1)]))
+    assert "arrows between events" not in kanalyze.health(found).get_column("check").to_list()

@@ -180,3 +180,11 @@ def test_chunks_are_put_together(monkeypatch):
     monkeypatch.setattr(perfetto, "_CHUNK", 7)
     monkeypatch.setattr(perfetto, "_NAMES", 2)
     assert Count(Played(decoded(trace)).slices) == Count(Played(whole).slices)
+
+
+def test_a_process_without_a_number_is_that_of_its_rank():
+    names = {(0, -1): "first", (1, -1): "second", (1, 7): "other"}
+    tracks = [Track(None, 1, None, None, "thread", 0, rank) for rank in (0, 1)]
+    line = pl.DataFrame(schema=SCHEMA)
+    descriptors = [one.track_descriptor.name for one in decoded(Slices(names, tracks, line, []))]
+    assert [name for name in descriptors if name.endswith("?")] == ["rank 0, first ?", "rank 1, second ?"]

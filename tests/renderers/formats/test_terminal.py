@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.renderers.formats.terminal import ASCII, render
+from kanalyze.renderers.formats.terminal import ASCII, _title, render
 from kanalyze.renderers.text.grid import Look
 from support.build import call, kernel, report
 from support.command import TORCH, run, spawn
@@ -116,3 +116,12 @@ def test_remarks_are_shortened_before_they_are_too_long():
     assert title == "LAUNCHES".ljust(60 - len(remark := "8 of 34; medians of call, queue and kernel")) + remark
     wide, _ = after("LAUNCHES", run("summarize", "--full", TORCH).lines)
     assert wide.endswith("; ! launch-bound")
+
+
+def test_a_title_and_its_remark_are_apart_where_the_line_is_too_narrow():
+    """And what stands behind a semicolon is left out first."""
+    assert _title("KERNELS", "of 12", Look(16)) == "KERNELS    of 12"
+    assert _title("KERNELS", "of 12", Look(8)) == "KERNELS  of 12"
+    assert _title("KERNELS", "of 12; by time", Look(22)) == "KERNELS          of 12"
+    assert _title("KERNELS", "of 12; by time", Look(23)) == "KERNELS  of 12; by time"
+    assert _title("KERNELS", "", Look(8)) == "KERNELS"

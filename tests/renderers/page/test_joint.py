@@ -2,9 +2,11 @@
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 
+import polars as pl
 import pytest
 
 import kanalyze
@@ -90,6 +92,16 @@ def test_figures_on_the_page_are_those_of_the_json(name, page):
         ]
     if "operator" in cells[0]:
         assert [cell["operator"] for cell in cells] == [row["operator"] or "-" for row in timed]
+
+
+def test_a_kernel_has_a_chapter_for_its_best_advice():
+    found = joint("cdist")
+    assert found.gains is not None
+    first = found.gains.item(0, "event_id")
+    own = found.gains.filter(event_id=first).head(1)
+    for best, told in ((0.01, 1), (0.0099, 0)):
+        gains = pl.concat([own.with_columns(gain_share=pl.lit(share)) for share in (best, 0.001)])
+        assert len(page_of_any(replace(found, gains=gains), TOP).chapters) == told
 
 
 @pytest.mark.slow

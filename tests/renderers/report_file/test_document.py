@@ -1,9 +1,22 @@
 """Parts of the HTML report that are limited say what they leave out."""
 
+from types import SimpleNamespace
+
 import polars as pl
+import pytest
+from markupsafe import Markup
 
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.renderers.report_file.document import _iterations, _waiting
+from kanalyze.renderers.report_file.document import (
+    _bars,
+    _contents,
+    _environment,
+    _flames,
+    _iterations,
+    _timeline,
+    _waiting,
+)
+from support.hostile import ALL, obeyed_by_terminal
 
 
 def waits(ranks, steps):
@@ -49,3 +62,61 @@ def test_the_heading_of_iterations_says_what_is_cut():
     assert [piece["odd"] for piece in found["pieces"]] == [True, False, False]
     assert found["pieces"][0]["height"] == "120.00"
     assert found["pieces"][1]["height"] == "96.00"
+
+
+def test_a_tree_of_waiting_is_chosen_by_the_time_of_all_its_roots():
+    columns = {"parent": [None, None, 1], "name": ["main", "load", "read"], "kind": "function", "count": [1, 2, 1]}
+    tree = pl.DataFrame({**columns, "ns": [10_000, 20_000, 15_000], "nodes": 1})
+    (picture,) = _flames(SimpleNamespace(trees={}, waiting_trees={"GPU 0": tree}))
+    assert picture["id"] == "waiting-flame"
+    ((chosen, nodes),) = picture["trees"].items()
+    assert chosen == "GPU 0: 30.00 µs"
+    assert nodes[2] == (1, "read", "function", 1, 15_000)
+
+
+@pytest.mark.parametrize("text", [text for text in ALL if len(text) < 1000])
+def test_every_text_that_the_template_takes_is_printable(text):
+    template = _environment().from_string('<a title="{{ text }}">{{ text }}</a>{{ ours }}')
+    made = template.render(text=text, ours=Markup("<b>\n</b>"))
+    assert obeyed_by_terminal(made) == ""
+    assert made.endswith("<b>\n</b>")
+    assert made.count("<") == 4
+
+
+def test_bars_of_durations_stand_on_one_line():
+    cell = _bars({"least_ns": 10, "most_ns": 2_000, "counts": [1, 0, 4]})
+    assert cell.text == "10 ns to 2.000 µs"
+    assert [(bar["x"], bar["y"], bar["height"]) for bar in cell.bars] == [
+        ("0.0", "16.0", "6.0"),
+        ("80.0", "1.0", "21.0"),
+    ]
+    assert {float(bar["y"]) + float(bar["height"]) for bar in cell.bars} == {22.0}
+
+
+def test_contents_link_to_the_parts_that_there_are():
+    nothing = {
+        "iterations": pl.DataFrame(),
+        "rank_steps": pl.DataFrame(),
+        "trees": {},
+        "waiting_trees": {},
+        "measured": None,
+        "copies": None,
+    }
+    page = SimpleNamespace(first=[], topics=[], chapters=[])
+    without = _contents(SimpleNamespace(timeline=None, **nothing), page, [])
+    found = _contents(SimpleNamespace(timeline="drawn", **nothing), page, [])
+    assert [one for one in found if one not in without] == [("timeline", "Timeline")]
+
+
+def test_the_heading_of_the_timeline_counts_what_is_drawn_one_by_one():
+    rows = [(0, "kernel", 1, False), (0, "kernel", 1, False), (0, "host", 40, True), (1, "kernel", 7, True)]
+    events = pl.DataFrame(rows, schema=["track", "tone", "count", "several"], orient="row")
+    tracks = [SimpleNamespace(kind="stream"), SimpleNamespace(kind="ledger")]
+    found = _timeline(SimpleNamespace(events=events, tracks=tracks, left_out=0, tracks_left_out=0), "", 0)
+    assert found["remark"] == "42 events, 2 of them one by one, the shorter ones in 1 sums"
+    assert [name for name, _ in found["legend"]] == ["kernel", "host"]
+
+
+def test_lines_of_the_template_alone_leave_nothing_in_the_file():
+    made = _environment().from_string("  {% if true %}\n  <b>\n  {% endif %}\n").render()
+    assert made == "  <b>\n"

@@ -1,8 +1,10 @@
 """Text tables: aligned, fitted to a width, the last column cut or its names shortened."""
 
+import polars as pl
 import pytest
 
-from kanalyze.renderers.text.grid import Grid, Head, Section, of, operation
+from kanalyze.renderers.page.sections import launch_shape
+from kanalyze.renderers.text.grid import Column, Grid, Head, Section, of, operation, section, words
 
 HEADS = (Head("time"), Head("median", wide=True), Head("count", spare=True), Head("name", left=True))
 ROWS = [("1 ms", "5 µs", "1", "short"), ("22 ms", "66 µs", "10", "a name of thirty-six characters here")]
@@ -121,3 +123,34 @@ def test_texts_that_are_cut_do_not_look_alike():
     assert lines == ["autograd::e…ddBackward", "autograd::e…ulBackward", "forward"]
     _, lines = Grid((Head("range", left=True),), [(texts[0],), (texts[2],)], cut=True).lines(24)
     assert lines[0] == "autograd::evaluate_fu…"
+
+
+TABLE = pl.DataFrame({"name": ["gemm", None, ""], "total_ns": [1_500, 2_000_000, None], "share": [0.25, None, 0.5]})
+
+
+def test_a_section_is_made_of_columns():
+    columns = (
+        Column("time", "total_ns", spare=True),
+        Column("part", "share", missing="-"),
+        Column("sum", lambda row: str(row["total_ns"])),
+        words("kernel", "name", str.upper),
+    )
+    made = section("KERNELS", TABLE, columns, 2, "of all", "a foot", named=True)
+    assert made.grid.rows == [("1.500 µs", "25.0 %", "1500", "GEMM"), ("2.000 ms", "-", "2000000", "(no name)")]
+    assert made.grid.heads == (Head("time", spare=True), Head("part"), Head("sum"), Head("kernel", left=True))
+    assert (made.title, made.remark, made.foot, made.grid.named) == ("KERNELS", "2 of 3; of all", "a foot", True)
+
+
+def test_a_section_of_all_rows_does_not_say_how_many():
+    made = section("KERNELS", TABLE, [words("kernel", "name", missing="?")])
+    assert made.remark == ""
+    assert made.grid.rows == [("gemm",), ("?",), ("?",)]
+
+
+@pytest.mark.parametrize(
+    ("block", "told"), [((8, 1, 1), "grid 4096 × block 8"), ((32, 1, 8), "grid 4096 × block 32,1,8"), (None, "")]
+)
+def test_a_launch_shape_is_without_trailing_ones(block, told):
+    sides = dict(zip(("block_x", "block_y", "block_z"), block or (None,) * 3, strict=True))
+    row = {"grid_x": 4096 if block else None, "grid_y": 1, "grid_z": 1, **sides}
+    assert launch_shape(row, "grid {} × block {}") == told

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.host._launching_call import calls_of, launching_rows
-from kanalyze.analyses.idle._idle_within import idle_within
+from kanalyze.analyses.device._operations import exclusive_operations, launch_calls, with_facts
+from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import beside, rows_at
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -30,13 +28,11 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
     copies = exclusive_operations(report).filter(
         (pl.col("device") == device) & (pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == _TO_DEVICE)
     )
-    sizes = beside(copies.select("event_id"), report.copy_detail, "size_bytes").get_column("size_bytes")
-    copies = copies.filter((sizes >= _DATA_BYTES).fill_null(value=False))
-    calls = calls_of(report, copies.get_column("row"), "thread_id", "call_start")
-    copying = copies.select("process_id").with_columns(calls.get_columns()).drop_nulls().sort("call_start")
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    launches = report.kind("api").select(*THREAD, at="start_ns", start=end)
-    launches = rows_at(launches, launching_rows(report)).drop_nulls().sort("at", "start")
+    copies = with_facts(report, copies, "size_bytes", "thread_id", "call_start")
+    copying = copies.filter(pl.col("size_bytes") >= _DATA_BYTES).select(*THREAD, "call_start")
+    copying = copying.drop_nulls().sort("call_start")
+    launches = launch_calls(report, "thread_id", "call_start", "call_end").drop_nulls()
+    launches = launches.rename({"call_start": "at", "call_end": "start"}).sort("at", "start")
     spans = copying.join_asof(
         launches,
         left_on="call_start",

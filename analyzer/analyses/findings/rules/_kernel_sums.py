@@ -9,9 +9,8 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.streams._waited_for import streams
 from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import sure, taken
+from kanalyze.columns.lookup import sure
 from kanalyze.columns.ordering import in_order
 from kanalyze.decoder.decode import decode
 
@@ -124,11 +123,8 @@ def decoded_as(work: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.S
 
 def stream_lines(report: Report, devices: list[int]) -> pl.DataFrame:
     """The operations in scope of some devices, stream by stream, in order of their start."""
-    columns = ("event_id", "row", "kind", "name", "start", "exclusive_ns", "device", "process_id")
-    work = exclusive_operations(report).select(columns)
-    placed = work.with_columns(taken(streams(report), "stream", work.get_column("row"))).filter(
-        pl.col("device").is_in(devices)
-    )
+    columns = ("event_id", "row", "kind", "name", "start", "exclusive_ns", "device", "process_id", "stream")
+    placed = exclusive_operations(report, "stream").select(columns).filter(pl.col("device").is_in(devices))
     for key in ("start", "stream", "process_id", "device"):  # most are in order, and all at once takes longer
         placed = in_order(placed, key)
     return placed

@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE
-from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.host._launching_call import launch_rows
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import beside
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -45,10 +42,10 @@ def by_shape(report: Report, device: int, shapes: pl.DataFrame, stake: str) -> M
 
     None gets shorter than a kernel that does nothing.
     """
-    sums = shapes.group_by("name", *SHAPE).agg(pl.col(stake).sum())
+    sums = shapes.group_by("name", *SHAPE).agg(pl.col(stake).sum()).with_columns(pl.col("name").cast(pl.Categorical))
     kernels = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
-    work = beside(kernels.select("row", "event_id", "name", "dur_ns"), report.kernel_config, *SHAPE)
-    work = work.with_columns(pl.col("name").cast(pl.String)).join(sums, on=["name", *SHAPE], nulls_equal=True)
+    work = with_facts(report, kernels.select("row", "name", "dur_ns"), *SHAPE)
+    work = work.join(sums, on=["name", *SHAPE], nulls_equal=True)
     share = (pl.col(stake) / pl.col("dur_ns").sum().over("name", *SHAPE)).clip(upper_bound=1.0)
     most = (pl.col("dur_ns") - _LEAST_NS).clip(lower_bound=0)
     saved = pl.min_horizontal((pl.col("dur_ns") * share).floor().cast(pl.Int64), most)

@@ -8,9 +8,8 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import busy_spans
-from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, positions, rows_at
+from kanalyze.columns.lookup import gathered, positions
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -18,13 +17,11 @@ if TYPE_CHECKING:
 
 def followed(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     """`waiting` with the `row` of what its thread launched next on the device; calls without one are dropped."""
-    work = operations(report).select("row", "device", call=launch_rows(report)).drop_nulls("call")
-    calls = rows_at(report.kind("api").select(*THREAD, at="start_ns"), work.get_column("call"))
-    launches = pl.concat([work.select("row", "device"), calls], how="horizontal")
+    work = operations(report, "call_start", "thread_id").drop_nulls("call_start")
+    launches = work.select("row", "device", "start", *THREAD, at="call_start").sort("at", "start", maintain_order=True)
     found = [waiting.with_columns(row=pl.lit(None, dtype=pl.UInt32)).clear()]
     for key, part in waiting.partition_by([*THREAD, "device"], as_dict=True).items():
         own = launches.filter(pl.col(name) == value for name, value in zip([*THREAD, "device"], key, strict=True))
-        own = own if own.get_column("at").is_sorted() else own.sort("at", maintain_order=True)
         place = own.get_column("at").search_sorted(part.get_column("end"), side="left")
         row = gathered(own.get_column("row"), place.set(place == own.height, None))
         found.append(part.with_columns(row.alias("row")).drop_nulls("row"))

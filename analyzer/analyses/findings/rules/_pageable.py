@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import device_operations, exclusive_operations
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations, launch_calls, with_facts
 from kanalyze.analyses.findings.rules._all_along import PARTS, all_along
+from kanalyze.analyses.findings.rules._set_up import without_set_up
 from kanalyze.analyses.findings.rules._telling import per_iteration
-from kanalyze.analyses.host._launching_call import calls_of, launching_rows
 from kanalyze.analyses.host._rounds import rounds, rounds_at
 from kanalyze.analyses.idle._blocking_calls import blocking_calls, scope_of
+from kanalyze.analyses.iterations.iterations import judged_iterations
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._streams import stream_numbers
-from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.columns.lookup import beside, rows_at
+from kanalyze.analyses.streams._streams import streamed_operations
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -51,21 +49,22 @@ WHEN: Final = ("recurs", "once", "unknown", "often", "few")
 
 @once_per_report
 def copies_by_calls(report: Report) -> pl.DataFrame:
-    """The copies in scope that a copying call launched, with the host memory that they read or write (`memory`).
+    """The program's copies in scope by copying calls, with the host memory that they read or write (`memory`).
 
     Columns: those of `exclusive_operations`, call_name, call_start, call_end, thread_id, size_bytes, memory, and
     synchronous (whether the call is, as `cudaMemcpy`); by device.
     """
     work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
-    calls = calls_of(report, work.get_column("row"), "call_name", "call_start", "call_end", "thread_id")
-    names = calls.get_column("call_name").unique().drop_nulls()
+    told = ("call_name", "call_start", "call_end", "thread_id", "size_bytes", "source_memory", "target_memory")
+    work = with_facts(report, work, *told)
+    names = work.get_column("call_name").unique().drop_nulls()
     blocks = pl.Series("synchronous", [scope_of(name) == "copy" for name in names.cast(pl.String)], dtype=pl.Boolean)
     copying = blocks | names.cast(pl.String).str.contains("Async", literal=True)
     wanted = pl.DataFrame([names, blocks]).filter(copying)
-    work = pl.concat([work, calls], how="horizontal").join(wanted, on="call_name", maintain_order="left")
     host = pl.when(pl.col("source_memory").is_in([PAGEABLE, PINNED])).then("source_memory").otherwise("target_memory")
-    known = beside(work, report.copy_detail.with_columns(memory=host), "size_bytes", "memory")
-    return known.drop_nulls("size_bytes").sort("device")
+    known = work.join(wanted, on="call_name", maintain_order="left").with_columns(memory=host)
+    known = known.drop("source_memory", "target_memory").drop_nulls("size_bytes")
+    return without_set_up(report, known).sort("device")
 
 
 @once_per_report
@@ -90,10 +89,13 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     synchronous copy to the host waits for all earlier work, since the host goes on with what was copied.
     """
     by = ["process_id", "thread_id"]
-    on = rows_at(streams(report), copies.get_column("row")).select("stream").to_series()
-    known = copies.join(_work_before(report), on="row", how="left", maintain_order="left")
+    known = (
+        with_facts(report, copies, "stream")
+        .rename({"stream": "on"})
+        .join(_work_before(report), on="row", how="left", maintain_order="left")
+    )
     known = known.with_columns(before=pl.when(NEEDED).then(_ended_before(report, copies)).otherwise("before"))
-    line = known.with_columns(on.alias("on")).with_row_index("place").sort("call_end")
+    line = known.with_row_index("place").sort("call_end")
     waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
     waits = waits.select(*by, wait="start", waited="end", behind="stream").drop_nulls([*by, "wait"]).sort("wait")
     for times, name in ((waits, "wait"), (_launches(report), "launch")):
@@ -114,8 +116,7 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
 def _work_before(report: Report) -> pl.DataFrame:
     """End of the previous work in each operation's stream: columns row, before (null for the first one)."""
-    work = device_operations(report).select("row", "start", "end")
-    line = work.with_columns(stream_numbers(report).select("number").get_columns()).sort("number", "start", "row")
+    line = streamed_operations(report).select("row", "start", "end", "number").sort("number", "start", "row")
     return line.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
 
 
@@ -130,8 +131,8 @@ def _ended_before(report: Report, copies: pl.DataFrame) -> pl.Series:
 
 def _launches(report: Report) -> pl.DataFrame:
     """Launching calls by time: process_id, thread_id, launch (the call's start)."""
-    calls = report.kind("api").select(*THREAD, launch="start_ns")
-    return rows_at(calls, launching_rows(report)).drop_nulls().sort("launch")
+    calls = launch_calls(report, "thread_id", "call_start").drop_nulls()
+    return calls.rename({"call_start": "launch"}).sort("launch")
 
 
 def pageable_copies(report: Report) -> pl.DataFrame:
@@ -152,7 +153,7 @@ def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     then told with them.
     """
     number = per_iteration(report).iterations or PARTS
-    once = pl.col("when") == WHEN[1]
+    once = pl.col("when").is_in([WHEN[1], WHEN[3]])
     if number < _RECURS or not copies.select(once.any()).item():
         return copies
     work = exclusive_operations(report).group_by("device").agg(low=pl.col("start").min(), high=pl.col("end").max())
@@ -160,7 +161,7 @@ def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     of = ["device", "detail"]
     usual = once & (took() <= _ODD * pl.when(once).then(took()).median().over(of))
     along = all_along(pl.when(usual).then("start"), pl.col("low"), pl.col("high"), number).over(of)
-    known = known.with_columns(often=usual & along)
+    known = known.with_columns(often=(usual & along) | (pl.col("when") == WHEN[3]))
     told = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == WHEN[0]))
     return known.with_columns(when=pl.when(told).then(pl.lit(WHEN[3])).otherwise("when")).drop("low", "high", "often")
 
@@ -193,7 +194,30 @@ def _by_round(report: Report) -> pl.DataFrame:
     known = rounds(report).get_column("process_id").unique()
     without = pl.when("few").then(pl.lit(WHEN[4])).otherwise(pl.lit(WHEN[2]))
     told = pl.when(pl.col("process_id").is_in(known.implode(), nulls_equal=True)).then(when).otherwise(without)
-    return line.select("row", "round", "round_name", "instances", when=told)
+    line = line.select("row", "round", "round_name", "instances", when=told)
+    return _without_repeated(report, found.join(line, on="row")).select(line.columns)
+
+
+def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """`copies` with as once only what the report shows to be.
+
+    They recur where others of their direction are in another iteration, however that was found. Outside of iterations
+    they do so if :data:`_ALIKE` of one size have kernels between them; without rounds none tells it of two of them.
+    """
+    of, alike = ["process_id", "device", "detail"], pl.col("size_bytes")
+    steps = judged_iterations(report).select(
+        "process_id", since="start_ns", ended=pl.col("start_ns") + pl.col("dur_ns")
+    )
+    runs = device_operations(report).filter(pl.col("kind") != "memcpy").select("process_id", "device", at="start")
+    line = copies.filter(pl.col("when").is_in([WHEN[1], WHEN[4]])).sort("call_start")
+    for own, left, right, by in ((steps, "call_start", "since", of[:1]), (runs, "start", "at", of[:2])):
+        line = line.sort(left).join_asof(own.sort(right), left_on=left, right_on=right, by=by, check_sortedness=False)
+    step = pl.when(pl.col("call_start") < pl.col("ended")).then("since")
+    line = line.with_columns(step=step, steps=step.drop_nulls().n_unique().over(of))
+    bursts = pl.when(pl.col("step").is_null()).then(pl.col("at").n_unique().over(*of, alike, "step"))
+    several = pl.col("step").is_not_null() & (pl.col("steps") >= _RECURS) | (bursts >= _ALIKE)
+    told = pl.when(several).then(pl.lit(WHEN[3])).when((pl.col("when") == WHEN[4]) & (bursts >= _RECURS))
+    return copies.update(line.select("row", when=told.then(pl.lit(WHEN[2])).otherwise("when")), on="row")
 
 
 def _is_few() -> pl.Expr:

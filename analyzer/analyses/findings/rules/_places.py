@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.device._operations import exclusive_operations, facts_of, launch_calls
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.findings.rules._sites import sites
-from kanalyze.analyses.host._launching_call import calls_of, launching_rows
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.columns.lookup import gathered, rows_at
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import gathered
 from kanalyze.intervals import BEFORE_ALL
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def place_of(report: Report, chosen: pl.Expr) -> str:
     work = exclusive_operations(report)
     every = work.select("row", "exclusive_ns").filter(work.select(chosen).to_series())
     work = every.gather_every(every.height // _ENOUGH + 1)
-    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start").rename({"call_start": "at"})
-    processes = gathered(operations(report).get_column("process_id"), work.get_column("row"))
-    points = calls.with_columns(processes.alias("process_id"))
+    points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
     times = work.with_columns(sites(report, points).select(place=pl.coalesce("function", "range")))
     sums = times.group_by("place").agg(pl.col("exclusive_ns").sum())
     most = _MOST * total(sums, "exclusive_ns")
@@ -53,17 +51,16 @@ def place_of(report: Report, chosen: pl.Expr) -> str:
 
 def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
     """The end of the last launch that a process began before each point (process_id, at); null for none."""
-    returned = (pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).alias("returned")
-    calls, rows = report.kind("api").select("process_id", "start_ns", "dur_ns"), launching_rows(report)
     first, last = points.select(pl.col("at").min(), last=pl.col("at").max()).row(0)
     if last is None:
         return pl.Series("returned", [None], dtype=pl.Int64).new_from_index(0, points.height)
-    launches = rows_at(calls, rows).filter(pl.col("start_ns") < last)
+    launches = launch_calls(report, "call_start", "call_ns").filter(pl.col("call_start") < last)
     # of those before all points only the last of each process, and what began with it, may be one that is asked for
-    latest = launches.filter(pl.col("start_ns") < first).group_by("process_id").agg(least=pl.col("start_ns").max())
+    latest = launches.filter(pl.col("call_start") < first).group_by("process_id").agg(least=pl.col("call_start").max())
     launches = launches.join(latest, on="process_id", how="left", nulls_equal=True, maintain_order="left")
-    launches = launches.filter(pl.col("start_ns") >= pl.col("least").fill_null(BEFORE_ALL))
-    every = launches.select("process_id", returned, before="start_ns").sort("before")
+    launches = launches.filter(pl.col("call_start") >= pl.col("least").fill_null(BEFORE_ALL))
+    returned = pl.col("call_start") + pl.col("call_ns").fill_null(0)
+    every = launches.select("process_id", before="call_start", returned=returned).sort("before")
     asked = points.select("process_id", before=pl.col("at") - 1).with_row_index("point").sort("before")
     found = asked.join_asof(every, on="before", by="process_id", check_sortedness=False).sort("point")
     return found.get_column("returned")

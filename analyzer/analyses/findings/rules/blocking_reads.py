@@ -9,26 +9,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import launch_calls, operations, with_facts
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._mendings import calls_within
 from kanalyze.analyses.findings.rules._next_launches import idle_since
 from kanalyze.analyses.findings.rules._sites import site_text, sites_of_launches
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import shown
-from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
 from kanalyze.analyses.host._rounds import rounds, rounds_at
+from kanalyze.analyses.idle._attribution import WITHIN, idle_within
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls, in_scope
-from kanalyze.analyses.idle._idle_within import PIECES, idle_within
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import beside, gathered, rows_at
+from kanalyze.columns.lookup import gathered, rows_at
 from kanalyze.columns.ordering import in_order
-from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.units import size
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def blocking_read(report: Report) -> list[Finding]:
 
 def idle_after_reads(report: Report, device: int) -> pl.DataFrame:
     """The idle time of a device that :func:`blocking_read` tells of: columns of `idle_within`."""
-    return _idle(report).get(device, pl.DataFrame(schema=PIECES))
+    return _idle(report).get(device, pl.DataFrame(schema=WITHIN))
 
 
 @once_per_report
@@ -84,10 +82,7 @@ def _of_loops(report: Report, known: pl.DataFrame) -> pl.DataFrame:
         return known
     inside = rounds_at(report, known.select("process_id", at="start"))
     line = known.with_columns(inside.select("round", "round_name"))
-    window = report.scope.window
-    low, high = (None, None) if window is None else (window.start_ns, window.end_ns)
-    every = rounds(report).filter(pl.col("end") > (BEFORE_ALL if low is None else low))
-    every = every.filter(pl.col("start") < (AFTER_ALL if high is None else high))
+    every = intervals.overlapping(rounds(report), report.scope.sides)
     counted = every.group_by(round_name="name").agg(many=pl.len())
     line = line.join(counted, on="round_name", how="left", maintain_order="left")
     often = pl.col("round").n_unique().over("round_name") >= _OFTEN * pl.col("many")
@@ -138,8 +133,8 @@ def _grouped(report: Report) -> pl.DataFrame:
     found = [waiting.select(*THREAD, "device", "call_row", "start", "end", size_bytes=0, next=0).clear()]
     if waiting.is_empty() or copies.is_empty():
         return found[0].with_columns(row=pl.lit(None, dtype=pl.UInt32))
-    rows = launching_rows(report)
-    calls = rows_at(report.kind("api").select(*THREAD, launch="start_ns"), rows).with_columns(call=rows)
+    calls = launch_calls(report, "thread_id", "call_row", "call_start")
+    calls = calls.rename({"call_row": "call", "call_start": "launch"})
     launches = parts_by(in_order(calls, "launch"), THREAD)
     for key, own in parts_by(waiting, THREAD).items():
         if key in launches:
@@ -165,21 +160,20 @@ def _of_thread(waiting: pl.DataFrame, launches: pl.DataFrame, copies: pl.DataFra
 
 def _copies_to_host(report: Report) -> pl.DataFrame:
     """Calls that launched a copy to the host: call (its row), size_bytes."""
-    work = operations(report).select("event_id", "kind", "detail").with_columns(call=launch_rows(report))
-    copies = work.filter(pl.col("kind") == "memcpy").drop_nulls("call")
-    own = copies.filter((pl.col("detail").cast(pl.String) == _TO_HOST).fill_null(value=False))
-    return beside(own.unique("call", keep="first"), report.copy_detail, "size_bytes").select("call", "size_bytes")
+    work = operations(report, "call_row").filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
+    own = work.filter((pl.col("detail").cast(pl.String) == _TO_HOST).fill_null(value=False))
+    own = with_facts(report, own.unique("call_row", keep="first"), "size_bytes")
+    return own.select("size_bytes", call="call_row")
 
 
 def _first_operations(report: Report, calls: pl.Series) -> pl.Series:
     """The row of the first operation that each of `calls` launched; null for null."""
-    launched = launch_rows(report)
-    rows = launched.is_in(calls.drop_nulls().unique().implode()).arg_true()
-    work = pl.DataFrame({"call": launched.gather(rows), "row": rows})
-    begun = operations(report).get_column("start").gather(rows)
-    first = work.with_columns(begun.alias("begun")).sort("begun", "row").unique("call", keep="first")
-    known = pl.DataFrame({"call": calls}).join(first, on="call", how="left", maintain_order="left")
-    return known.get_column("row").cast(pl.UInt32).alias("row")
+    work = operations(report, "call_row").select("row", "start", call="call_row")
+    first = work.filter(pl.col("call").is_in(calls.drop_nulls().unique().implode())).sort("start", "row")
+    known = pl.DataFrame({"call": calls}).join(
+        first.unique("call", keep="first"), on="call", how="left", maintain_order="left"
+    )
+    return known.get_column("row")
 
 
 def _finding(report: Report, device: int, stake: int) -> Finding:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
@@ -13,7 +14,7 @@ from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.findings.rules.recurring_loading import idle_while_planning
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
-from kanalyze.analyses.idle._idle_sums import idle_sums
+from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.statistics import longest, median_of, total
@@ -64,7 +65,7 @@ def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
 
 def _unrecorded_context(report: Report, device: int) -> list[Finding]:
     """The time of context creation outside of all recorded calls, which the ledger attributes to the host."""
-    stake = idle_sums(report)[device].unrecorded_ns
+    stake = intervals.length(host_time(report)[device].unrecorded)
     if not stake:
         return []
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)

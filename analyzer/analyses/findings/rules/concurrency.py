@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations, of_device
+from kanalyze.analyses.device._operations import (
+    BUSY_BUCKETS,
+    device_operations,
+    exclusive_operations,
+    facts_of,
+    of_device,
+    with_facts,
+)
 from kanalyze.analyses.device._sharing import overlapping, shared_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams._pairs import in_window, stream_pairs
 from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered, stream_waits
-from kanalyze.analyses.streams._streams import placed_operations, stream_numbers, used_streams
-from kanalyze.columns.lookup import beside, gathered, of_rows
+from kanalyze.analyses.streams._streams import placed_operations, streamed_operations, used_streams
+from kanalyze.columns.lookup import gathered
 from kanalyze.columns.ordering import in_order
 from kanalyze.units import plural, size, time
 
@@ -134,29 +141,16 @@ def _pinned_copies(report: Report) -> pl.DataFrame:
     Columns: row, device, detail, number, size_bytes, exclusive_ns, alone, call_start, call_end.
     """
     alone = pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
-    work = exclusive_operations(report).select(
-        "row", "event_id", "device", "kind", "detail", "exclusive_ns", alone=alone
+    work = placed_operations(report).filter((pl.col("kind") == "memcpy") & (pl.col("exclusive_ns") > 0))
+    work = work.with_columns(pl.col("detail").cast(pl.String), alone=alone)
+    work = work.filter(pl.col("detail").is_in([_TO_DEVICE, _TO_HOST]))
+    work = with_facts(
+        report, work, "call_name", "call_start", "call_end", "size_bytes", "source_memory", "target_memory"
     )
-    work = work.filter((pl.col("kind") == "memcpy") & (pl.col("exclusive_ns") > 0))
-    work = work.filter(pl.col("detail").cast(pl.String).is_in([_TO_DEVICE, _TO_HOST]))
-    calls = calls_of(report, work.get_column("row"), "call_name", "call_start", "call_end")
-    names = calls.get_column("call_name").unique().cast(pl.String).drop_nulls()
-    asynchronous = names.filter(names.str.contains("Async", literal=True)).to_list()
-    work = pl.concat([work, calls], how="horizontal").filter(pl.col("call_name").is_in(asynchronous))
-    known = beside(work, report.copy_detail, "size_bytes", "source_memory", "target_memory")
-    pinned = known.filter((pl.col("source_memory") == _PINNED) | (pl.col("target_memory") == _PINNED))
-    numbers = stream_numbers(report).select("row", "number")
-    return pinned.join(numbers, on="row", maintain_order="left").select(
-        "row",
-        "device",
-        pl.col("detail").cast(pl.String),
-        "number",
-        "size_bytes",
-        "exclusive_ns",
-        "alone",
-        "call_start",
-        "call_end",
-    )
+    asynchronous = pl.col("call_name").is_in(names_that(report, lambda name: "Async" in name))
+    pinned = work.filter(asynchronous & ((pl.col("source_memory") == _PINNED) | (pl.col("target_memory") == _PINNED)))
+    told = ("row", "device", "detail", "number", "size_bytes", "exclusive_ns", "alone", "call_start", "call_end")
+    return pinned.select(told)
 
 
 #: What is told of the nearest kernels of a copy, and of the nearest with a call.
@@ -174,12 +168,9 @@ def _neighbours(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     Columns: row, start, end (of the copy), before_start, before_end and before_call (the previous kernel and its call),
     after_ready, after_end and after_call (the next one; ready: when it was certainly submitted).
     """
-    columns = ("row", "rank", "start", "end")
-    work = pl.concat(
-        [device_operations(report).select(columns), stream_numbers(report).select("number")], how="horizontal"
-    ).filter(pl.col("number").is_in(copies.get_column("number").unique().implode()) & (pl.col("end") > pl.col("start")))
-    calls = calls_of(report, work.get_column("row"), "call_start", "call_end")
-    line = pl.concat([work, calls], how="horizontal")
+    work = streamed_operations(report).select("row", "rank", "start", "end", "number")
+    here = pl.col("number").is_in(copies.get_column("number").unique().implode())
+    line = with_facts(report, work.filter(here & (pl.col("end") > pl.col("start"))), "call_start", "call_end")
     line = (
         line if report.scope.window is None else _around(line, pl.col("row").is_in(copies.get_column("row").implode()))
     )
@@ -277,14 +268,13 @@ def _serialised(report: Report) -> pl.DataFrame:
         first=pl.min_horizontal(both), second=pl.max_horizontal(both), held_ns=pl.col("end") - pl.col("start")
     ).join(pairs, on=["first", "second"], maintain_order="left")
     call, behind_call = (
-        calls_of(report, waits.get_column(row), "call_start").to_series() for row in ("row", "behind_row")
+        facts_of(report, waits.get_column(row), "call_start").to_series() for row in ("row", "behind_row")
     )
     waits = waits.filter((behind_call < call).fill_null(value=False))
-    work = exclusive_operations(report).select("row", "exclusive_ns").sort("row")
-    return waits.with_columns(
-        of_rows(work, "exclusive_ns", waits.get_column(row)).alias(ns)
-        for row, ns in (("row", "ns"), ("behind_row", "behind_ns"))
-    )
+    work = exclusive_operations(report).select("row", "exclusive_ns")
+    for row, ns in (("row", "ns"), ("behind_row", "behind_ns")):
+        waits = waits.join(work.rename({"row": row, "exclusive_ns": ns}), on=row, how="left", maintain_order="left")
+    return waits
 
 
 def _at_stake_ns(waits: pl.DataFrame) -> int:
@@ -333,9 +323,8 @@ def _kernels(report: Report, device: int) -> pl.DataFrame:
 def _waits_for_others(report: Report, device: int) -> pl.DataFrame:
     """The span set in which work of a process was submitted, none of it ran, and kernels of another one did."""
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
-    work = of_device(device_operations(report), device)
-    called = calls_of(report, work.get_column("row"), "call_end")
-    line = pl.concat([work.select("process_id", "start", "end"), called], how="horizontal").drop_nulls()
+    work = of_device(device_operations(report, "call_end"), device)
+    line = work.select("process_id", "start", "end", "call_end").drop_nulls()
     kernels, found = _kernels(report, device), [pl.DataFrame(schema=intervals.SPANS)]
     for (process,), own in line.partition_by("process_id", as_dict=True).items():
         others = intervals.union(kernels.filter(pl.col("process_id") != process))

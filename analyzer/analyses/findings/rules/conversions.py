@@ -13,7 +13,6 @@ from kanalyze.analyses.findings.rules._kernel_sums import is_compiled, kernel_su
 from kanalyze.analyses.findings.rules._places import launch_before, operator_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.findings.rules.attention import attention_chains
-from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.decoder.decode import decode
 from kanalyze.units import percent
 
@@ -124,9 +123,9 @@ def _waited(report: Report, device: DeviceKernels, chosen: Chosen) -> int:
     """
     if "api" not in report.kinds:
         return 0
-    work = exclusive_operations(report).filter(chosen.operations(device.device)).select("row", "process_id", "start")
-    at = calls_of(report, work.get_column("row"), "call_start").to_series()
-    before = launch_before(report, work.with_columns(at=at))
+    work = exclusive_operations(report, "call_start").filter(chosen.operations(device.device))
+    work = work.select("process_id", "start", at="call_start")
+    before = launch_before(report, work)
     gaps = idle_spans(report)[device.device].select(since="start", start="end")
     known = work.with_columns(before=before).drop_nulls("before").join(gaps, on="start")
     idle = known.select(ns=pl.col("start") - pl.max_horizontal("since", "before")).filter(pl.col("ns") > 0).to_series()

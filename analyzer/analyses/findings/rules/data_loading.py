@@ -9,8 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import per_iteration
-from kanalyze.analyses.host._range_lines import overlapping
-from kanalyze.analyses.idle._idle_within import PIECES, idle_within
+from kanalyze.analyses.idle._attribution import WITHIN, idle_within
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.naming._host_names import host_names, placed
@@ -57,7 +56,7 @@ def data_loading(report: Report) -> list[Finding]:
 def idle_in_loaders(report: Report, device: int) -> pl.DataFrame:
     """The idle time of a device that :func:`data_loading` tells of: columns of `idle_within`."""
     return pl.concat(
-        [pl.DataFrame(schema=PIECES), *(waits[device] for waits in _waits(report).values() if device in waits)]
+        [pl.DataFrame(schema=WITHIN), *(waits[device] for waits in _waits(report).values() if device in waits)]
     )
 
 
@@ -86,7 +85,7 @@ def getting_batches(report: Report) -> pl.DataFrame:
     """
     found = _recorded(report)
     if found.is_empty() and (other := report.beside()) is not None and host_names(report).lines:
-        return overlapping(placed(report, _recorded(other)), report.scope.window)
+        return intervals.overlapping(placed(report, _recorded(other)), report.scope.sides)
     return found
 
 
@@ -170,7 +169,9 @@ def _most(report: Report, device: int) -> str:
     inner = rows.filter(~pl.col("culprit").str.contains(_NEXT)).group_by("culprit").agg(pl.col("ns").sum())
     notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
     top = notable.sort("ns", "culprit", descending=[True, False]).head(_NAMED)
-    named = ", ".join(f"{literal(name)} {time(ns)}" for name, ns in top.select("culprit", "ns").iter_rows())
+    named = ", ".join(
+        f"{literal(name)} {per_iteration(report).mean_time(ns)}" for name, ns in top.select("culprit", "ns").iter_rows()
+    )
     return f"; in it most takes {named}" if named else ""
 
 

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import exclusive_operations, launching_calls, with_facts
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._mendings import nothing_within
 from kanalyze.analyses.findings.rules._sites import events_around, site_text, sites
 from kanalyze.analyses.findings.rules._telling import per_iteration
-from kanalyze.analyses.host._launching_call import calls_of, launching_calls
-from kanalyze.analyses.idle._idle_within import PIECES, idle_within
+from kanalyze.analyses.idle._attribution import WITHIN, idle_within
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
@@ -71,7 +70,7 @@ def extra_copy(report: Report) -> list[Finding]:
 
 def idle_for_extra_copies(report: Report, device: int) -> pl.DataFrame:
     """The idle time of a device that :func:`extra_copy` tells of: columns of `idle_within`."""
-    return _idle(report).get(device, pl.DataFrame(schema=PIECES))
+    return _idle(report).get(device, pl.DataFrame(schema=WITHIN))
 
 
 @once_per_report
@@ -131,9 +130,9 @@ def _moved(report: Report) -> pl.DataFrame:
     """
     work = exclusive_operations(report).filter((pl.col("kind") == "memcpy") & ("op" in report.kinds))
     copies = work.filter(pl.col("detail").cast(pl.String) == _TO_DEVICE)
-    calls = calls_of(report, copies.get_column("row"), "thread_id", "call_start")
-    told = beside(copies.select("event_id", "device", "process_id", "exclusive_ns"), report.copy_detail, "size_bytes")
-    told = pl.concat([told, calls], how="horizontal").drop_nulls("call_start").with_row_index("point")
+    told = with_facts(report, copies, "size_bytes", "thread_id", "call_start").drop_nulls("call_start")
+    told = told.select("device", "process_id", "exclusive_ns", "size_bytes", "thread_id", "call_start")
+    told = told.with_row_index("point")
     moves = events_around(report, "op", _known(report, _MOVES), told.select("point", *THREAD, at="call_start"))
     outermost = moves.sort("start", "end", descending=[False, True]).unique("point", keep="first")
     found = told.join(outermost.select("point", moved="start", until="end"), on="point").sort("point")

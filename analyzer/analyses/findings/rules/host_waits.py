@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import operations, used_devices
+from kanalyze.analyses.device._operations import operations, used_devices, with_facts
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._all_along import all_along
 from kanalyze.analyses.findings.rules._before_data import idle_before_data
 from kanalyze.analyses.findings.rules._launch_less import launch_less
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
+from kanalyze.analyses.findings.rules._set_up import outside_library
 from kanalyze.analyses.findings.rules._sites import main_site
 from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, in_pytorch, per_iteration, phase
 from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
@@ -23,13 +24,12 @@ from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
 from kanalyze.analyses.findings.rules.extra_copies import idle_for_extra_copies
 from kanalyze.analyses.findings.rules.loop_indexing import idle_in_loops
 from kanalyze.analyses.findings.rules.recurring_loading import idle_while_planning
-from kanalyze.analyses.host._call_kinds import names_that, shown
+from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import begun_before, loading_seen
-from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.host._range_lines import ranges_at
+from kanalyze.analyses.idle._attribution import host_time, launch_waits, waited_ns
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits
 from kanalyze.analyses.idle.culprits import context_culprits, culprits, host_by_culprit
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import least_worth_saying, worth_saying
@@ -40,7 +40,7 @@ from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import beside, gathered, of_rows
+from kanalyze.columns.lookup import gathered
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.named_ranges import located, of_iteration
 from kanalyze.units import moment, percent, plural, time
@@ -127,7 +127,7 @@ def host_computes(report: Report) -> list[Finding]:
     found = []
     for device, ns, share in bucket_sums(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
         told = _told(report, device)
-        stake = ns - idle_sums(report)[device].unrecorded_ns - sum(map(intervals.length, told.values()))
+        stake = ns - intervals.length(host_time(report)[device].unrecorded) - sum(map(intervals.length, told.values()))
         if stake <= 0 or stake < least_worth_saying(report)[device]:
             continue
         data = {} if _mostly_short(report, device, stake) else _before_data(report, device, told)
@@ -160,7 +160,7 @@ def _told(report: Report, device: int) -> dict[ThreadKey, pl.DataFrame]:
 
 def _contexts_made(report: Report, device: int) -> list[tuple[ThreadKey, pl.DataFrame]]:
     """Idle time around the making of contexts that no recorded call tells, with its thread."""
-    return [part for made in idle_sums(report)[device].unrecorded for part in parts_by(made, THREAD).items()]
+    return [*parts_by(host_time(report)[device].unrecorded, THREAD).items()]
 
 
 def _outside(pieces: pl.DataFrame, held: Iterable[tuple[ThreadKey, pl.DataFrame]]) -> dict[ThreadKey, pl.DataFrame]:
@@ -216,7 +216,7 @@ def _computes(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame], 
 
 def _besides(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame], stake: int) -> str:
     """The clause on host time of which other findings tell."""
-    per, making = per_iteration(report), idle_sums(report)[device].unrecorded_ns
+    per, making = per_iteration(report), intervals.length(host_time(report)[device].unrecorded)
     others_ns = sum(map(intervals.length, told.values()))
     others = [
         *([f"{per.mean_time(making)} around the making of contexts"] if making else []),
@@ -227,7 +227,7 @@ def _besides(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame], s
 
 def _mostly_short(report: Report, device: int, stake: int) -> bool:
     """Whether most of the time at stake is in short stretches, many of them."""
-    short_ns, short = idle_sums(report)[device].short_host
+    short_ns, short = host_time(report)[device].short
     return 2 * short_ns > stake and short >= max(_SEVERAL, per_iteration(report).iterations or 0)
 
 
@@ -238,7 +238,7 @@ def _advice(report: Report, device: int, phases: pl.DataFrame, stake: int) -> tu
     """
     per = per_iteration(report)
     if _mostly_short(report, device, stake):
-        many = per.plural(idle_sums(report)[device].short_host[1], "short stretch")
+        many = per.plural(host_time(report)[device].short[1], "short stretch")
         headline = f"The GPU waits for the program in {many}"
         less = launch_less(report, device)
         return headline, less.ahead_action or less.action, less.ahead, True
@@ -316,7 +316,7 @@ def _told_phases(phases: pl.DataFrame, each: str) -> pl.DataFrame:
 
 def _longest(report: Report, device: int, told: dict[ThreadKey, pl.DataFrame]) -> str:
     """The sentence on the longest stretch; empty where other findings tell of a part of it."""
-    start, length = idle_sums(report)[device].longest_host
+    start, length = host_time(report)[device].longest
     span = pl.DataFrame([(start, start + length)], intervals.SPANS, orient="row")
     if any(touched(span, part).any() for part in told.values()):
         return ""
@@ -455,8 +455,8 @@ def avoidable(report: Report) -> pl.DataFrame:
     """The blocking calls in scope that nothing in the report requires, with the device's wait for each.
 
     A call qualifies if its thread launched more work on the device after it, if no copy whose completion the host must
-    know of (into host memory, or out of pinned memory) was launched since the previous such wait, and if the process
-    has no memory that host and device share.
+    know of (into host memory, or out of pinned memory) was launched since the previous such wait, if the process has no
+    memory that host and device share, and if NCCL or RCCL does not make it itself.
 
     Returns:
         Columns call_row, name, process_id, thread_id, start, end, device, row (the operation launched next; calls
@@ -470,7 +470,7 @@ def avoidable(report: Report) -> pl.DataFrame:
     needed = _needed(report, waiting)
     following = followed(report, waiting.with_columns(needed.alias("needed")))
     free = following.filter(~pl.col("needed").any().over("row"))
-    return _with_gains(report, free)
+    return _with_gains(report, outside_library(report, free))
 
 
 def _needed(report: Report, waiting: pl.DataFrame) -> pl.Series:
@@ -508,25 +508,21 @@ def _host_copies(report: Report) -> pl.DataFrame:
 
     A copy by a call that is not asynchronous is complete when that returns.
     """
-    work = operations(report).select("event_id", "kind", "process_id", call=launch_rows(report)).drop_nulls("call")
+    work = operations(report, "call_row", "call_start").drop_nulls("call_row")
     blocking = blocking_calls(report).filter(pl.col("scope") == "copy")
     names = blocking.get_column("name").unique().cast(pl.String)
     at_once = names.filter(~names.str.contains("Async", literal=True)).to_list()
     done = blocking.filter(pl.col("name").is_in(at_once)).get_column("call_row")
-    copies = work.filter((pl.col("kind") == "memcpy") & ~pl.col("call").is_in(done.implode()))
-    known = beside(copies, report.copy_detail, "source_memory", "target_memory")
+    copies = work.filter((pl.col("kind") == "memcpy") & ~pl.col("call_row").is_in(done.implode()))
+    known = with_facts(report, copies, "source_memory", "target_memory")
     harmless = pl.col("source_memory").is_in(_READ_AT_ONCE) & pl.col("target_memory").is_in(_OUT_OF_SIGHT)
-    graphs = work.filter(pl.col("kind") == "graph").select("process_id", "call")
-    told = pl.concat([known.filter(~harmless.fill_null(value=False)).select("process_id", "call"), graphs])
-    at = gathered(report.kind("api").get_column("start_ns"), told.get_column("call"))
-    return told.select("process_id").with_columns(at.alias("at"))
+    told = (known.filter(~harmless.fill_null(value=False)), work.filter(pl.col("kind") == "graph"))
+    return pl.concat(part.select("process_id", at="call_start") for part in told)
 
 
 def _sharing(report: Report) -> pl.Series:
     """The processes that have memory shared by host and device."""
-    calls = report.kind("api")
-    wanted = names_that(report, _SHARED_MEMORY.match)
-    made = calls.lazy().filter(pl.col("name").is_in(wanted)).select("process_id").unique().collect(engine="in-memory")
+    made = calls_that(report, _SHARED_MEMORY.match, "process_id")
     moved = report.kind("memcpy").select("process_id", "name").unique()
     moved = moved.filter(pl.col("name").cast(pl.String).str.contains("Unified", literal=True)).select("process_id")
     return pl.concat([made, moved]).get_column("process_id").unique()
@@ -538,7 +534,7 @@ def _with_gains(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     found = [calls.with_columns(pl.lit(0, dtype=dtype).alias(name) for name, dtype in times.items()).clear()]
     waits = launch_waits(report)
     for device, low, high in windows(report).iter_rows():
-        own = calls.filter(pl.col("device") == device)
+        own = calls.filter(pl.col("device") == device).sort("start")
         if own.is_empty():
             continue
         begun = idle_since(report, device, own.get_column("row"))
@@ -550,10 +546,8 @@ def _with_gains(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
         inside = gap.select(
             pl.when(pl.col("idle").is_not_null()).then(pl.col("end") - pl.col("start")).clip(lower_bound=0)
         )
-        launch = of_rows(waits, "launch_ns", own.get_column("row"))
-        together = own.with_columns(
-            inside.to_series().fill_null(0).alias("sync_ns"), launch.fill_null(0).alias("launch")
-        )
+        launch = waited_ns(waits, own.get_column("row")).alias("launch")
+        together = own.with_columns(inside.to_series().fill_null(0).alias("sync_ns"), launch)
         one = pl.col("launch") * pl.col("row").is_last_distinct()
         gain = pl.min_horizontal(pl.col("sync_ns") + one, pl.col("end") - pl.col("start"))
         found.append(together.with_columns(gain_ns=gain).drop("launch"))

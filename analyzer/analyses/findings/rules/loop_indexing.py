@@ -13,7 +13,7 @@ from kanalyze.analyses.findings.rules._mendings import nothing_within
 from kanalyze.analyses.findings.rules._sites import sites
 from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.findings.rules.data_loading import getting_batches
-from kanalyze.analyses.idle._idle_within import PIECES, idle_within
+from kanalyze.analyses.idle._attribution import WITHIN, idle_within
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
@@ -40,7 +40,7 @@ def loop_indexing(report: Report) -> list[Finding]:
 
 def idle_in_loops(report: Report, device: int) -> pl.DataFrame:
     """The idle time of a device that :func:`loop_indexing` tells of: columns of `idle_within`."""
-    return _idle(report).get(device, pl.DataFrame(schema=PIECES))
+    return _idle(report).get(device, pl.DataFrame(schema=WITHIN))
 
 
 @once_per_report

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import exact, intervals
-from kanalyze.analyses.device._operations import exclusive_operations, of_device, used_devices
+from kanalyze.analyses.device._operations import exclusive_operations, launching_calls, of_device, used_devices
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import shown
-from kanalyze.analyses.host._launching_call import launching_calls
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.memory._allocations import allocating_calls
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faults_seen, moves, pages
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, total
-from kanalyze.units import plural, rate, size, time
+from kanalyze.units import plural, rate, size
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -63,12 +62,7 @@ def _recurring(calls: pl.DataFrame, often: float) -> pl.Series:
 
 def in_window(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """Those of `calls` (start, end) that overlap the window."""
-    window = report.scope.window
-    if window is not None and window.start_ns is not None:
-        calls = calls.filter(pl.col("end") > window.start_ns)
-    if window is not None and window.end_ns is not None:
-        calls = calls.filter(pl.col("start") < window.end_ns)
-    return calls
+    return intervals.overlapping(calls, report.scope.sides)
 
 
 def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.DataFrame) -> Finding | None:
@@ -197,7 +191,8 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
     text = (
         f"Page faults moved {size(total(unasked, 'size_bytes'))} of managed memory, {size(again)} of it to where it "
-        f"had been before; the busiest page went there and back {plural(trips, 'time')}.{_while_stalled(stalled)}"
+        f"had been before; the busiest page went there and back {plural(trips, 'time')}."
+        + _while_stalled(report, stalled)
         + (f" The device had no room for {size(evicted)}." if evicted else "")
         + _FAULTS
     )
@@ -219,21 +214,23 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
     stalled = _stalled(report, device, _groups(report, device))
     asked = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= _COMPARABLE_BYTES))
     against = f", prefetched memory at {rate(_bandwidth(asked))}" if asked.height else ""
-    count, bytes_moved = faulted.height, total(faulted, "size_bytes")
+    per, bytes_moved = per_iteration(report), total(faulted, "size_bytes")
+    many, in_all = per.plural(faulted.height, "copy"), " in all," if per.iterations else ""
     text = (
-        f"Page faults moved {size(bytes_moved)} of managed memory in {plural(count, 'copy')} of "
-        f"{size(bytes_moved / count)} on average, at {rate(_bandwidth(faulted))}{against}."
-        f"{_while_stalled(stalled)}{_FAULTS}"
+        f"Page faults moved {size(bytes_moved)} of managed memory{in_all} in {many} of "
+        f"{size(bytes_moved / faulted.height)} on average, at {rate(_bandwidth(faulted))}{against}."
+        f"{_while_stalled(report, stalled)}{_FAULTS}"
     )
     remedy = "Move it before it is used with one cudaMemPrefetchAsync on the stream that needs it."
     stake = total(faulted, "exclusive_ns") + stalled
     one = Finding("unified-memory-prefetch", device, stake, text, remedy, "migrations --by cause")
-    headline = f"Managed memory moves in {plural(count, 'copy')} by page faults"
+    headline = f"Managed memory moves in {many} by page faults"
     return one._replace(headline=headline, action="cudaMemPrefetchAsync before it is used")
 
 
-def _while_stalled(ns: int) -> str:
-    return f" For {time(ns)} kernels ran while page faults of the GPU were handled." if ns else ""
+def _while_stalled(report: Report, ns: int) -> str:
+    told = per_iteration(report).time(ns)
+    return f" For {told} kernels ran while page faults of the GPU were handled." if ns else ""
 
 
 def _bandwidth(moved: pl.DataFrame) -> float:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE, other_shapes
+from kanalyze.analyses.device._launch_shapes import other_shapes
+from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._mendings import by_shape
 from kanalyze.analyses.findings.rules._places import place_of_kernel

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernel_sums import decoded_as, kernel_sums, stream_lines
@@ -16,10 +16,8 @@ from kanalyze.analyses.findings.rules._mendings import merged, without
 from kanalyze.analyses.findings.rules._places import launch_before, place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.fusion._chains import is_elementwise
-from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import beside
 from kanalyze.decoder.decode import decode
 from kanalyze.units import plural
 
@@ -172,9 +170,9 @@ def _in_ranges(report: Report, method: str) -> list[_Steps]:
     ranges = _ranges(report, method)
     if ranges.is_empty() or "api" not in report.kinds:
         return []
-    work = exclusive_operations(report).select("row", "kind", "name", "exclusive_ns", "device", "process_id")
-    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start").rename({"call_start": "at"})
-    placed = work.with_columns(calls.get_columns()).drop_nulls("at").sort("at", maintain_order=True)
+    work = exclusive_operations(report, "thread_id", "call_start")
+    work = work.select("row", "kind", "name", "exclusive_ns", "device", *THREAD, at="call_start")
+    placed = work.drop_nulls("at").sort("at", maintain_order=True)
     joined = placed.join_asof(ranges, left_on="at", right_on="start", by=THREAD, check_sortedness=False)
     inside = joined.filter(pl.col("at") < pl.col("end"))
     found = []
@@ -260,8 +258,7 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
 
 def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
     """The runs as steps by device, each from the end of the launch before its first one to that of its last."""
-    calls = calls_of(report, rows.get_column("row"), "call_start", "call_end")
-    known = rows.select("device", "process_id", "step").hstack(calls.get_columns()).drop_nulls("call_start")
+    known = with_facts(report, rows, "call_start", "call_end").drop_nulls("call_start")
     spans = known.group_by("device", "process_id", "step").agg(
         at=pl.col("call_start").min(), end=pl.col("call_end").max()
     )
@@ -325,7 +322,7 @@ def _by_fills(report: Report) -> list[_Steps]:
     known = known.filter(pl.col("lists") | (pl.col("many") >= _FEWEST_FILLS))
     if known.is_empty():
         return []
-    known = beside(beside(known, report.kernel_config, "grid_x"), report.copy_detail, "size_bytes")
+    known = with_facts(report, known, "grid_x", "size_bytes")
     sizes = pl.coalesce("grid_x", "size_bytes").n_unique().over("step")
     alike = pl.col("step").n_unique().over("device", "many")
     row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (sizes >= _FEWEST_SIZES)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._pageable import (
@@ -22,13 +22,11 @@ from kanalyze.analyses.findings.rules._pageable import (
 )
 from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.host._rounds import STEP
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream
-from kanalyze.columns.lookup import gathered
 from kanalyze.exact import rate_of
 from kanalyze.units import count, plural, rate, size, time
 
@@ -92,7 +90,7 @@ def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
 
     The host still waits for what a synchronous call copies to it.
     """
-    calls = gathered(launch_rows(report), copies.filter(~NEEDED).get_column("row")).drop_nulls().unique()
+    calls = with_facts(report, copies.filter(~NEEDED), "call_row").get_column("call_row").drop_nulls().unique()
     against = _comparable(report, copies)
     if not (bytes_per_s := _bandwidth(against) if against.height else 0.0):
         large = longest(copies, "size_bytes") >= _COMPARABLE_BYTES
@@ -143,10 +141,12 @@ def _recurring(report: Report, copies: pl.DataFrame, stake: int) -> str:
     # rounds are counted in the whole report, copies in the window
     of = f"{every}{others}" if report.scope.window is None else f"the report's {every}{others}"
     here = "" if report.scope.window is None else "here "
+    per = per_iteration(report)
+    most = f"{per.time(stake)}" if per.iterations else f"{time(gained)} in each"
     return (
         f"they recur, {here}in {count(each.height)} of {of}; in the median {median_of(each, 'copies'):.3g} in each, "
         f"whose calls block the host for {time(median_of(each, 'blocked'))}: at most "
-        f"{time(gained)} in each can be gained by pinning it"
+        f"{most} can be gained by pinning it"
     )
 
 
@@ -173,7 +173,7 @@ def _often(report: Report, copies: pl.DataFrame, stake: int) -> str:
     if per_iteration(report).iterations:
         return _unknown(report, copies, stake)
     blocked = time(_call_ns(copies))
-    return f"they recur all along, outside of the program's rounds. Their calls blocked the host for {blocked}"
+    return f"they recur. Their calls blocked the host for {blocked}"
 
 
 _WHEN: Final = {"recurs": _recurring, "once": _once, "unknown": _unknown, "often": _often, "few": _few}

@@ -12,7 +12,7 @@ from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch
 from kanalyze.analyses.findings.rules.memory import in_window
 from kanalyze.analyses.host._call_kinds import names_that, shown
-from kanalyze.analyses.idle._idle_within import idle_within
+from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.memory._allocations import allocating_calls

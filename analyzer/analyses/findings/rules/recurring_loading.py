@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import used_devices
+from kanalyze.analyses.device._operations import launch_calls, used_devices
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
 from kanalyze.analyses.findings.rules._mendings import nothing_within
 from kanalyze.analyses.findings.rules._sites import main_site
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import names_that
-from kanalyze.analyses.host._launching_call import launching_rows
-from kanalyze.analyses.idle._idle_within import PIECES, idle_within
+from kanalyze.analyses.idle._attribution import WITHIN, idle_within
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import rows_at
 from kanalyze.units import count
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def recurring_loading(report: Report) -> list[Finding]:
 
 def idle_while_planning(report: Report, device: int) -> pl.DataFrame:
     """The idle time of a device that :func:`recurring_loading` tells of: columns of `idle_within`."""
-    return _idle(report).get(device, pl.DataFrame(schema=PIECES))
+    return _idle(report).get(device, pl.DataFrame(schema=WITHIN))
 
 
 @once_per_report
@@ -103,11 +101,10 @@ def _loads(report: Report) -> pl.DataFrame:
 
 def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
     """From the end of the thread's launch before each of `loads` to the start of its next one: columns of `loads`."""
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    calls = report.kind("api").select(*THREAD, launch="start_ns", returned=end)
-    launches = rows_at(calls, launching_rows(report)).drop_nulls()
-    before = launches.select(*THREAD, since="returned").sort("since")
-    after = launches.select(*THREAD, until="launch").sort("until")
+    calls = launch_calls(report, "thread_id", "call_start", "call_ns").with_columns(pl.col("call_ns").fill_null(0))
+    launches = calls.drop_nulls()
+    before = launches.select(*THREAD, since=pl.col("call_start") + pl.col("call_ns")).sort("since")
+    after = launches.select(*THREAD, until="call_start").sort("until")
     line = loads.sort("start").join_asof(
         before, left_on="start", right_on="since", by=list(THREAD), coalesce=False, check_sortedness=False
     )

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import exact, intervals
-from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.device._operations import exclusive_operations, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._mendings import merged
+from kanalyze.analyses.findings.rules._set_up import without_set_up
 from kanalyze.analyses.findings.rules._sites import main_site
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.host._call_kinds import names_that, shown
+from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import context_calls
-from kanalyze.analyses.host._launching_call import calls_of, launch_rows
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle._blocking_calls import WAITING, scope_of
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -23,8 +23,6 @@ from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams._serialised import ordering_calls
-from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.columns.lookup import beside, rows_at
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 from kanalyze.units import plural, rate, size
 
@@ -200,12 +198,11 @@ def most_small_copies_take(report: Report) -> int:
 
 @once_per_report
 def _called(report: Report) -> pl.DataFrame:
-    """The small copies in scope, each with a call of its own."""
+    """The program's small copies in scope, each with a call of its own."""
     small = _copies(report).filter((pl.col("size_bytes") <= SMALL_BYTES) & pl.col("graph_node_id").is_null())
-    calls = calls_of(report, small.get_column("row"), "call_row", "thread_id", "call_start", "call_end", "call_name")
-    on = rows_at(streams(report), small.get_column("row"))
-    small = pl.concat([small, on, calls], how="horizontal").filter(pl.col("call_row").is_not_null())
-    return small.filter(~pl.col("call_row").is_duplicated())
+    told = ("context_id", "stream", "call_row", "thread_id", "call_start", "call_end", "call_name")
+    small = with_facts(report, small, *told).drop_nulls("call_row")
+    return without_set_up(report, small.filter(~pl.col("call_row").is_duplicated()))
 
 
 @once_per_report
@@ -219,9 +216,7 @@ def large_copies(report: Report) -> pl.DataFrame:
 def _copies(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
     keys = ("row", "event_id", "began", "device", "process_id", "detail", "dur_ns", "exclusive_ns")
-    return beside(
-        work.select(keys), report.copy_detail, "size_bytes", "source_memory", "target_memory", "graph_node_id"
-    )
+    return with_facts(report, work.select(keys), "size_bytes", "source_memory", "target_memory", "graph_node_id")
 
 
 def _begins(copies: pl.DataFrame, others: pl.DataFrame, cuts: pl.Series) -> pl.Series:
@@ -240,26 +235,21 @@ def _without_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
     They have no call, or are other copies, such as large ones of the same direction, or several by one call.
     """
-    work = operations(report).select("row", "event_id", "kind", "process_id", "device", "start")
-    untold = launch_rows(report).is_null() | work.select(pl.col("kind") == "memcpy").to_series()
-    rest = work.filter(untold & ~work.get_column("row").is_in(copies.get_column("row").implode()))
-    on = rows_at(streams(report), rest.get_column("row"))
-    return rest.with_columns(on.get_columns())
+    untold = pl.col("call_row").is_null() | (pl.col("kind") == "memcpy")
+    rest = operations(report, "call_row").filter(untold & ~pl.col("row").is_in(copies.get_column("row").implode()))
+    return with_facts(report, rest, "context_id", "stream")
 
 
 def _cutting_calls(report: Report, process: object, device: int, direction: str) -> pl.Series:
     """The sorted times at which a process called something that ends runs of one direction on a device."""
-    work = operations(report).select("device", "process_id", "detail", call=launch_rows(report)).drop_nulls("call")
+    work = operations(report, "call_start").drop_nulls("call_start")
     own = work.filter((pl.col("device") == device) & pl.col("process_id").eq_missing(process))
-    other = own.filter(pl.col("detail").ne_missing(pl.lit(direction))).get_column("call")
-    calls = report.kind("api").select("process_id", "name", "start_ns")
-    launched = calls.get_column("start_ns").gather(other)
+    launched = own.filter(pl.col("detail").ne_missing(pl.lit(direction))).get_column("call_start")
     asked = ordering_calls(report).filter(pl.col("process_id").eq_missing(process)).get_column("at")
     found = [launched, asked]
     if direction == _TO_HOST:
-        waiting = names_that(report, lambda name: scope_of(name) in WAITING)
-        waits = calls.filter(pl.col("name").is_in(waiting) & pl.col("process_id").eq_missing(process))
-        found.append(waits.get_column("start_ns"))
+        waits = calls_that(report, lambda name: scope_of(name) in WAITING, "process_id", "start_ns")
+        found.append(waits.filter(pl.col("process_id").eq_missing(process)).get_column("start_ns"))
     return pl.concat([times.rename("at") for times in found]).sort()
 
 

@@ -9,7 +9,6 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import COMPILED, per_iteration, written_with
-from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.iterations._timed_launches import timed_runs
 from kanalyze.analyses.shared.statistics import total
 
@@ -52,9 +51,8 @@ def timed_kernels(report: Report) -> list[Finding]:
 
 def _within(report: Report, runs: pl.DataFrame) -> pl.DataFrame:
     """The operations in scope that were launched in `runs`: device, name, exclusive_ns, run (its start), fill."""
-    work = exclusive_operations(report).select("row", "process_id", "device", "name", "exclusive_ns")
-    called = calls_of(report, work.get_column("row"), "call_start").to_series()
-    line = work.with_columns(called.alias("at")).drop_nulls("at").sort("at")
+    work = exclusive_operations(report, "call_start")
+    line = work.select("process_id", "device", "name", "exclusive_ns", at="call_start").drop_nulls("at").sort("at")
     begun = runs.select("process_id", "end", "start", at="start").sort("at")
     line = line.join_asof(begun, on="at", by="process_id", check_sortedness=False)
     inside = line.filter(pl.col("at") < pl.col("end"))

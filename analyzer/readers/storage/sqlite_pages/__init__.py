@@ -1,7 +1,4 @@
-"""Large SQLite tables, read page by page: a sealed room, which only :class:`.SqliteFile` opens (:mod:`.blocks`).
-
-Another process may decode them (:mod:`.shared_tables`), for :mod:`kanalyze.readers.storage.decoded_ahead`.
-"""
+"""Large SQLite tables, read page by page: a sealed room, which only :class:`.SqliteFile` opens (:mod:`.blocks`)."""
 
 from __future__ import annotations
 
@@ -10,6 +7,5 @@ from typing import Final
 #: Larger tables are decoded by pages; below, importing numpy costs more than it saves (see docs).
 PAGES_FROM_ROWS: Final = 40_000
 
-#: The same where numpy is imported anyway, for a larger table or in another process: decoding by pages begins to save
-#: time here.
+#: The same where numpy is imported anyway, for a larger table: decoding by pages begins to save time here.
 PAGES_ANYWAY_FROM_ROWS: Final = 2_000

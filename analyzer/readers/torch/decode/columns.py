@@ -20,10 +20,12 @@ import msgspec
 
 from kanalyze.readers.torch.decode import events as of
 from kanalyze.readers.torch.decode.kinds import ARGS, EMPTY_ARGS, MEANT, OLD_OP, modern
-from kanalyze.readers.torch.decode.old_forms import as_event, in_ns, number, repaired, whole_objects
+from kanalyze.readers.torch.decode.old_forms import arrow, as_event, in_ns, number, repaired, whole_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kanalyze.readers.torch.decode.old_forms import Arrow
 
 #: Float times up to this many microseconds are exact to a nanosecond: their spacing is then 2⁻¹⁰ µs, and less than
 #: half a step from three decimals.
@@ -57,6 +59,7 @@ class Columns:
             (:data:`~.events.MISSING` where absent), times as µs in float64 or as ns in int64, texts as codes.
         counts: Counters by name: events that no table holds, repairs; ``entries`` is the length of the list.
         collectives: For each collective the kind of event, its index in that block, and its fields as a JSON object.
+        arrows: Ends of arrows, of a piece whose calls or device events have no correlation ids.
         meta: Events that tell names of processes and threads, as dicts.
         widest_us: The largest absolute time among those stored as floats.
     """
@@ -64,6 +67,7 @@ class Columns:
     blocks: dict[str, Block] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     collectives: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    arrows: list[Arrow] = field(default_factory=list)
     meta: list[dict[str, Any]] = field(default_factory=list)
     widest_us: float = 0.0
 
@@ -186,6 +190,9 @@ class Decoder:
         flows = merged.pop(of.Flow, ())
         if flows:
             found.counts["flow"] += len(flows)
+            if not _correlated(merged):
+                raws = zip(objects or self._raw.decode(text), events, strict=True)
+                found.arrows += filter(None, (arrow(raw) for raw, event in raws if isinstance(event, of.Flow)))
         collective = False
         for kind, some in merged.items():
             columns = self._values(kind, some)
@@ -220,6 +227,8 @@ class Decoder:
     def _column(self, name: str, values: Sequence[Any]) -> array[Any]:
         if name in {"ts", "dur"}:  # int nanoseconds, if events were decoded one by one
             return array("q" if isinstance(values[0], int) else "d", values)
+        if name == "value":
+            return array("d", values)
         if isinstance(values[0], msgspec.Raw):
             return array("I", map(self.texts.__getitem__, map(bytes, values)))
         if name in {"name", "ph"}:
@@ -234,6 +243,16 @@ def _events(times: type) -> Any:  # noqa: ANN401 - a type that is made at run ti
     """The union type of all events, with start times as float microseconds or int nanoseconds."""
     kinds: list[Any] = list(MEANT)
     return Union[tuple(kind if issubclass(kind, of.Flow) else kind[times] for kind in kinds)]  # noqa: UP007 - see above
+
+
+#: Correlation ids that are none.
+_NO_IDS: Final = (of.MISSING, None, 0, -1)
+
+
+def _correlated(kinds: Mapping[type, list[Any]]) -> bool:
+    """Whether there are calls or device events, all with correlation ids."""
+    some = [event.args for kind in (of.Call, of.Kernel, of.Copy, of.Memset) for event in kinds.get(kind, ())]
+    return bool(some) and all(args is not None and args.correlation not in _NO_IDS for args in some)
 
 
 def _listed(piece: bytes) -> bytes:

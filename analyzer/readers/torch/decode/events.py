@@ -94,13 +94,23 @@ class CopyArgs(
     DeviceArgs,
     frozen=True,
     gc=False,
-    rename={"size_bytes": "bytes", "source_device": "fromDevice", "target_device": "toDevice"},
+    rename={
+        "size_bytes": "bytes",
+        "source_device": "fromDevice",
+        "target_device": "toDevice",
+        "copy_kind": "copy kind",
+        "source_kind": "src kind",
+        "target_kind": "dst kind",
+    },
 ):
-    """Arguments of a copy or memset."""
+    """Arguments of a copy or memset; PyTorch 2.15 has here what its name says in earlier versions."""
 
     size_bytes: Number = MISSING
     source_device: Number = MISSING
     target_device: Number = MISSING
+    copy_kind: Raw = NOTHING
+    source_kind: Raw = NOTHING
+    target_kind: Raw = NOTHING
 
 
 class SyncArgs(
@@ -276,6 +286,27 @@ class Span(Timed[T], gc=False, tag="Trace"):
 
 class Flow(Struct, gc=False, tag_field="cat", tag="ac2g"):
     """One end of a call-to-device flow; ignored, as correlation ids say the same."""
+
+
+class GraphNode(Timed[T], gc=False, tag="graph_host_node"):
+    """A node of a CUDA graph that calls the host or records an event (torch/profiler/_cupti/monitor_trace.py)."""
+
+
+class CounterArgs(Struct, frozen=True, gc=False):
+    """The device and the value of a counter."""
+
+    device: Number = MISSING
+    value: float = 0.0
+
+
+class Counter(Timed[T], gc=False, tag="counter of a GPU"):
+    """A sample of a counter of a GPU.
+
+    PyTorch 2.15 writes phase "C" without a category, as process "GPU N Counters", the one value below an empty name
+    (torch/profiler/_cupti/monitor_trace.py).
+    """
+
+    args: CounterArgs | None = None
 
 
 class Unread(Timed[T], gc=False, tag="another category"):

@@ -46,6 +46,7 @@ _SPELLINGS: Final = {
     "privateuse1_driver": of.Call,
     "gpu_user_Annotation": of.Projection,
     "forward_backward": of.Link,
+    "graph_event_node": of.GraphNode,
     **dict.fromkeys(("async", "async_gpu", "async_cpu_to_gpu"), of.Flow),
     **dict.fromkeys(_UNREAD, of.Unread),
 }
@@ -67,6 +68,8 @@ _MAIN: Final = (
     of.Projection,
     of.Span,
     of.Flow,
+    of.GraphNode,
+    of.Counter,
     of.Unread,
 )
 
@@ -82,6 +85,7 @@ ARGS: Final[dict[type, type[msgspec.Struct]]] = {
     of.Record: of.RecordArgs,
     of.Python: of.PythonArgs,
     of.Memory: of.MemoryArgs,
+    of.Counter: of.CounterArgs,
 }
 
 #: Argument type of kinds without arguments.

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 #: Category by process name, in traces of the first profilers, which write no categories.
 _WITHOUT_CATEGORY: Final = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
 
+#: The process of a GPU's counters, and the phases of arrows.
+_COUNTERS: Final = re.compile(r"GPU (\d{1,9}) Counters")
+_FLOWS: Final = ("s", "t", "f")
+
+#: Phase, id, process, thread and time in ns of one end of an arrow.
+Arrow = tuple[str, int, int, int, int]
+
 #: Name of allocations in torch 1.9 and 1.10, which write no category for them.
 _MEMORY: Final = "[memory]"
 
@@ -117,11 +124,30 @@ def as_event(raw: msgspec.Raw, meta: list[dict[str, Any]]) -> Any:  # noqa: ANN4
         return "name"
     category = event.get("cat", _category_of(event))
     if not isinstance(category, str):
-        return _uncategorised(event)
+        return _counter(event) or _uncategorised(event)
     kind = KIND_OF.get(category)
     if kind is None:
-        return f"category {category}" if "ts" in event else "no time"
+        unknown = f"category {category}" if "ts" in event else "no time"
+        return "flow" if event.get("ph") in _FLOWS else unknown  # arrows between nodes of CUDA graphs
     return _of_kind(kind, event, raw)
+
+
+def arrow(raw: msgspec.Raw) -> Arrow | None:
+    """One end of an arrow from a flow event; None for any other, and without a time."""
+    event = _DECODER.decode(raw)
+    ts, phase = _ns(event.get("ts")), event.get("ph")
+    number_of, pid, tid = (number(_whole(event.get(key))) for key in ("id", "pid", "tid"))
+    return (phase, number_of, pid, tid, ts) if ts is not None and phase in ("s", "f") else None
+
+
+def _counter(event: Mapping[str, Any]) -> of.Counter[int] | None:
+    """A sample of a counter of a GPU; None for a counter of anything else."""
+    device, ts, args = _COUNTERS.fullmatch(str(event.get("pid"))), _ns(event.get("ts")), event.get("args")
+    values = [*args.values()] if isinstance(args, dict) and event.get("ph") == "C" else []
+    if device is None or ts is None or len(values) != 1 or not isinstance(values[0], int | Decimal):
+        return None
+    told = of.CounterArgs(number(device[1]), float(values[0]))
+    return of.Counter(ts=ts, dur=of.MISSING, name=str(event.get("name")), args=told)
 
 
 def _category_of(event: Mapping[str, Any]) -> str | None:

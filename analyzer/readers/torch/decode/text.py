@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.torch.decode.old_forms import repaired
+from kanalyze.regular_files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -259,7 +260,7 @@ def open_text(path: Path) -> PlainText | GzipText:
     Raises:
         UnknownFormatError: It is not a trace.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         compressed = file.read(len(_GZIP)) == _GZIP
     return GzipText(path) if compressed else PlainText(path)
 

@@ -41,3 +41,12 @@ def test_what_is_told_depends_on_the_share_of_graphs(graph_ns, name, action, ahe
 def test_each_gpu_has_a_share_of_its_own():
     of = report(program(120, 100, whole=False, device=1))
     assert [launch_less(of, device).ahead_action for device in (0, 1)] == [MORE, ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [("add", "fuse them, or use cudaStreamBeginCapture"), (OF_TORCH, 'torch.compile(…, mode="reduce-overhead")')],
+)
+def test_without_graphs_the_first_one_is_what_to_do(name, action):
+    less = launch_less(report([kernel(0, 5, name=name)]), 0)
+    assert (less.action, less.ahead_action) == (action, "")

@@ -305,7 +305,7 @@ def test_all_along_the_whole_recording_is_often_too():
     of = report(looped(*(begin + at for begin in range(0, 4_000, 1_000) for at in (10, 350, 850))))
     assert when(of) == ["often"] * 12
     (one,) = pageable_copy(of)
-    assert "they recur all along, outside of the program's rounds" in one.text
+    assert "they recur. Their calls" in one.text
     assert when(report([*looped(10, 110, 210, 310), kernel(3_990, 4_000)])) == ["once"] * 4
 
 
@@ -317,3 +317,58 @@ def test_copies_of_rounds_are_told_with_those_all_along():
 
 def in_iterations(of):
     return of.narrow(window=ITERATIONS)
+
+
+def test_copies_in_each_of_the_first_iterations_are_not_made_once():
+    """Not all along: seven of thirty, and none within a range."""
+    ranges = [
+        nvtx(name, begin + at, begin + at + 100)
+        for begin in range(0, 30_000, 1_000)
+        for name, at in (("a", 100), ("b", 700))
+    ]
+    copies = [event for one in range(7) for event in a_copy(1_000 * one + 300, 50, one + 1)]
+    (seen,) = found([*ranges, *copies, kernel(29_990, 30_000)]).values()
+    assert (seen.rule, seen.at_stake_ns) == ("pageable-copy", 7 * 52)
+    assert seen.text.endswith("they recur. Their calls blocked the host for 364 ns.")
+
+
+def stepwise(*sizes, ranges=False):
+    """A synchronous copy before each of a few kernels."""
+    events = [nvtx(name, at, at + 5) for at in range(0, 9_000, 3_000) for name in "ab"] if ranges else []
+    for number, size in enumerate(sizes, 1):
+        at = 10_000 * number
+        launch = call("cudaLaunchKernel", at + 1_000, at + 1_005, correlation=100 + number)
+        events += [
+            *synchronous(at, 900, number, size=size),
+            launch,
+            kernel(at + 1_010, at + 5_000, correlation=100 + number),
+        ]
+    return events
+
+
+def test_copies_of_one_size_with_kernels_between_are_not_made_once():
+    (seen,) = found(stepwise(1 << 20, 1 << 20, 1 << 20)).values()
+    assert seen.rule == "pageable-copy"
+    assert "which would tell whether they recur" in seen.text
+    (seen,) = found(stepwise(1 << 20, 1 << 21, 1 << 22)).values()
+    assert seen.rule == "pageable-copy-once"
+
+
+def test_copies_beside_all_rounds_recur_if_many_of_one_size_have_kernels_between():
+    (seen,) = found(stepwise(*[1 << 20] * 5, ranges=True)).values()
+    assert (seen.rule, "they recur. Their calls" in seen.text) == ("pageable-copy", True)
+    (seen,) = found(stepwise(*[1 << 20] * 4, ranges=True)).values()
+    assert seen.rule == "pageable-copy-once"
+
+
+def test_copies_in_iterations_that_launches_tell_are_not_made_once():
+    """Of seven sizes, so that nothing else tells that they recur."""
+    events = []
+    for step in range(7):
+        events += synchronous(100_000 * step, 900, 100 * step + 1, size=(1 << 20) + step)
+        for number in range(10):
+            at, key = 100_000 * step + 2_000 + 100 * number, 100 * step + 10 + number
+            launch = call("cudaLaunchKernel", at, at + 5, correlation=key)
+            events += [launch, kernel(at + 10, at + 90, name=f"k{number % 6}", correlation=key)]
+    (seen,) = found(events).values()
+    assert (seen.rule, "they recur. Their calls" in seen.text) == ("pageable-copy", True)

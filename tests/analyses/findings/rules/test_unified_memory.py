@@ -82,6 +82,19 @@ def test_many_copies_by_page_faults_want_a_prefetch():
     )
 
 
+def test_in_iterations_counts_and_times_are_told_as_the_time_at_stake_is():
+    events = [kernel(at, at + 20) for at in range(0, 3_000, 100)]
+    events += [fault(at + 2, at + 10, 4096 * at) for at in range(0, 3_000, 100)]
+    events += [move((at + 4, at + 9), 4096 * at, 64) for at in range(0, 3_000, 100)]
+    finding = found(report(events).narrow(window=Window(0, 3_000, count=3, each="step")))["unified-memory-prefetch"]
+    assert finding.at_stake_ns == 240
+    assert finding.headline == "Managed memory moves in 10 copies a step by page faults"
+    assert finding.text.startswith(
+        "Page faults moved 1.920 kB of managed memory in all, in 10 copies a step of 64 B on"
+    )
+    assert "For 80 ns a step kernels ran while page faults" in finding.text
+
+
 def test_a_few_copies_want_none():
     assert found(report([move((10 * at, 10 * at + 5), at << 12, 64) for at in range(7)])) == {}
 

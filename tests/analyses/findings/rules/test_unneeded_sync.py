@@ -61,6 +61,14 @@ def test_a_wait_after_every_kernel_raises_it():
     )
 
 
+@pytest.mark.parametrize("name", ["ncclCommInitRankConfig", "ncclGroupEnd"])
+def test_waits_that_nccl_makes_itself_are_not_the_programs(name):
+    assert found([nvtx(name, 0, 1_000, domain="NCCL"), *steps()]) == []
+    assert found([nvtx(name, 0, 1_000, domain="NCCL", thread=2), *steps()])[0].at_stake_ns == 80
+    (one,) = found([nvtx(name, 110, 200, domain="NCCL"), *steps()])
+    assert one.text.startswith("3 blocking calls")
+
+
 def test_in_mid_run_the_first_wait_may_be_for_a_copy_from_before_the_recording():
     (one,) = found(steps()[1:])
     assert one.at_stake_ns == 3 * (10 + 10)

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
 from kanalyze.analyses.findings.rules.cold_start import cold_start
 from kanalyze.analyses.findings.rules.host_waits import host_computes
-from kanalyze.analyses.idle._idle_sums import idle_sums
+from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
@@ -61,7 +62,7 @@ def test_the_context_is_said_with_the_calls_around_it():
 def test_nothing_is_left_of_the_programs_own_code():
     of = report([call("cudaGetDevice", 0, 1), overhead("CUDA context created", 689, 691), *launched(1, 701, 800)])
     assert told(of, "host-computes") == []
-    assert idle_sums(of)[0].unrecorded_ns == 688
+    assert intervals.length(host_time(of)[0].unrecorded) == 688
 
 
 MS = 1_000_000
@@ -88,7 +89,7 @@ def test_a_context_is_made_up_to_the_profilers_word_and_not_to_the_next_call(see
     events = [call("cudaGetDevice", 0, 10), mark, *launched(1, 1_500 * MS, 1_600 * MS), *seen]
     inside = sum(min(one.end, made) - one.start for one in seen if one.kind == "overhead" and since == 10)
     of = report(events)
-    assert idle_sums(of)[0].unrecorded_ns == made - since - inside
+    assert intervals.length(host_time(of)[0].unrecorded) == made - since - inside
     (one,) = told(of, "host-computes")
     assert one.at_stake_ns > 1_380 * MS
 
@@ -102,8 +103,8 @@ def test_a_window_without_the_context_does_not_speak_of_it():
 
 def test_the_headline_names_what_took_most():
     assert summarize(report(EVENTS)).answer == (
-        "The GPU was busy 20.0 % of 1.000 µs; the largest part of the rest went to making contexts outside recorded "
-        "calls (at most 59.0 %)."
+        "The GPU was busy 20.0 % of 1.000 µs; the largest part of the rest went to the program's own code outside "
+        "CUDA (76.1 %). At most 59.0 % went to making contexts outside recorded calls."
     )
 
 
@@ -120,7 +121,7 @@ def test_two_contexts_of_a_real_program():
         others = mine["unrecorded-context"].at_stake_ns + (read.get_column("end") - read.get_column("start")).sum()
         assert mine["host-computes"].at_stake_ns == host - others
         assert mine["host-computes"].at_stake_ns < 10_000_000
-    assert summarize(of).answer.count("making contexts outside recorded calls (at most 84.6 %)") == 2
+    assert summarize(of).answer.count("At most 84.6 % went to making contexts outside recorded calls") == 2
 
 
 def test_the_process_of_each_gpu_made_its_own():

@@ -246,6 +246,14 @@ def test_what_was_read_in_vain_is_not_read_again_for_ever(monkeypatch):
     assert whole in list(whole_objects(deep))
 
 
+@pytest.mark.parametrize(("left", "found"), [(-1, False), (0, False), (1, True)])
+def test_what_is_left_to_read_again_ends_at_none(monkeypatch, left, found):
+    text = b'{"a": {"ph": 1}, x}'
+    monkeypatch.setattr(trace_loose, "_AGAIN", 0)
+    monkeypatch.setattr(trace_loose, "_AGAIN_AT_LEAST", text.index(b"x") + left)
+    assert (b'{"ph": 1}' in list(whole_objects(text))) is found
+
+
 def test_times_are_floats_only_where_those_are_exact():
     assert DECODER.columns(b'{"cat": "cpu_op", "ts": 1.5}').blocks["Op"]["ts"].typecode == "d"
     assert DECODER.columns(b'{"cat": "cpu_op", "ts": 1700000000000000.5}').blocks["Op"]["ts"].typecode == "q"

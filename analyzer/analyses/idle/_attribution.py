@@ -1,0 +1,421 @@
+"""Attribution: where each instant of a device went, as one table of pieces, computed once and kept with the report.
+
+What a device did is told by its operations, and why it was idle by what its host thread did. Every table about the time
+of a device is a filter or a group-by of these pieces; the ledger of a window is a difference of prefix sums, since the
+reason of an instant does not depend on the window. Definitions: definitions.md, section 5.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from threading import RLock
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, of_device, operations
+from kanalyze.analyses.device._windows import activity, windows
+from kanalyze.analyses.host._context_creation import unrecorded_contexts, unseen_starts, unseen_syncs
+from kanalyze.analyses.host._range_lines import range_lines
+from kanalyze.analyses.idle._idle_intervals import idle_devices
+from kanalyze.analyses.idle._idle_parts import IDLE, NAMED, PIECE, range_names, reasons, split_idle, thread_keys
+from kanalyze.analyses.naming._host_names import host_names
+from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.cut import touched
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.streams._waited_for import ended_last, event_waits, shared_streams
+from kanalyze.columns.grouping import LARGEST, grouped, numbered, parts_by
+from kanalyze.columns.lookup import gathered, positions, rows_at, sure
+from kanalyze.window import Window
+
+if TYPE_CHECKING:
+    from polars.datatypes import DataType, DataTypeClass
+
+    from kanalyze.analyses.idle._idle_intervals import IdleDevice
+    from kanalyze.report import Report
+
+_BUCKET: Final = pl.Enum(BUCKETS)
+
+#: Schema of the pieces of busy and idle time: of idle time with culprit and innermost range.
+PIECES: Final[dict[str, DataType | DataTypeClass]] = {
+    **dict.fromkeys(("device", "start", "end"), pl.Int64),
+    "bucket": _BUCKET,
+    **dict.fromkeys(("culprit", "range"), pl.Categorical),
+}
+
+#: Schema of a piece of idle time inside intervals of its host thread, with bucket and detail as in the ledger.
+WITHIN: Final[dict[str, DataType | DataTypeClass]] = {
+    **dict.fromkeys((*THREAD, "start", "end"), pl.Int64),
+    "bucket": pl.Enum(IDLE),
+    "detail": pl.String,
+}
+
+#: For ledgers of windows the whole recording is attributed where it has no more operations than these, or where so
+#: large a part of them lies in what the windows span.
+_FEW: Final = 1 << 15
+_MUCH: Final = 0.5
+
+#: So many attributions of a report are kept besides the last one, where none holds another.
+_KEPT: Final = 7
+
+#: Longer intervals in no CUDA call are more than the host's work for the next launches.
+SHORT_NS: Final = 300_000
+
+_EVER: Final = (intervals.BEFORE_ALL, intervals.AFTER_ALL)
+
+_NS: Final = (pl.col("end") - pl.col("start")).alias("ns")
+
+_LOCK: Final = RLock()
+
+
+class _Attributed(NamedTuple):
+    """The pieces of idle time by device, with names or without, and the window of each device that they are of."""
+
+    sides: dict[int, tuple[int, int]]
+    named: bool
+    pieces: dict[int, pl.DataFrame]
+
+
+@once_per_report
+def attributed(report: Report) -> list[_Attributed]:
+    """What was attributed of a report so far, by its whole."""
+    del report
+    return []
+
+
+def idle_pieces(
+    report: Report, *, names: bool = False, touching: pl.DataFrame | None = None
+) -> dict[int, pl.DataFrame]:
+    """The idle time of each device in scope inside its window, by device: disjoint pieces, sorted by start.
+
+    Args:
+        report: The report. An idle interval is attributed in the whole of it, and clipped to the window after that.
+        names: Whether culprits and ranges are asked for, which split the pieces further.
+        touching: A span set: of what was not attributed before, only the idle intervals that overlap it are.
+
+    Returns:
+        Columns :data:`~kanalyze.analyses.idle._idle_parts.PIECE`, with names
+        :data:`~kanalyze.analyses.idle._idle_parts.NAMED`; more columns where they are known already.
+    """
+    with _LOCK:
+        if (found := known_pieces(report, names=names)) is not None:
+            return found
+        made = _attribute(report, names=names, touching=touching)
+        if touching is None:
+            asked, kept = _sides(report), attributed(report.whole)
+            kept[:] = [one for one in kept if one.named > names or not _inside(one.sides, asked)]
+            kept[:] = [*kept[-_KEPT:], _Attributed(asked, names, made)]
+        return made
+
+
+def known_pieces(report: Report, *, names: bool = False) -> dict[int, pl.DataFrame] | None:
+    """The :func:`idle_pieces` of a report where they are known already."""
+    asked = _sides(report)
+    for one in attributed(report.whole):
+        if one.named >= names and _inside(asked, one.sides):
+            return {device: _between(one.pieces[device], *sides) for device, sides in asked.items()}
+    return None
+
+
+def _sides(report: Report) -> dict[int, tuple[int, int]]:
+    return {device: (low, high) for device, low, high in windows(report).iter_rows()}
+
+
+def _inside(inner: dict[int, tuple[int, int]], outer: dict[int, tuple[int, int]]) -> bool:
+    """Whether each of some windows of devices lies in that of the other ones."""
+    return all(key in outer and outer[key][0] <= low and high <= outer[key][1] for key, (low, high) in inner.items())
+
+
+def _attribute(report: Report, *, names: bool, touching: pl.DataFrame | None) -> dict[int, pl.DataFrame]:
+    needed = (ended_last, event_waits, shared_streams) if names else ()
+    beside = (range_lines, range_names, host_names) if names else ()
+    found = {}
+    for device in idle_devices(report, reasons, thread_keys, *needed, beside=beside):
+        idle = device.idle
+        if touching is not None:
+            idle = idle.filter(touched(idle, intervals.clip(touching, device.begun, device.ended)))
+        split = device.of_batches(lambda batch: split_idle(batch, names=names), idle)
+        begun, ended = (_unrecorded(device, *at) for at in ((device.low, device.begun), (device.ended, device.high)))
+        parts = [pl.DataFrame(schema=NAMED if names else PIECE), begun, *split, ended]
+        found[device.device] = pl.concat(parts, how="diagonal", rechunk=True)
+    return found
+
+
+def _unrecorded(device: IdleDevice, low: int, high: int) -> pl.DataFrame:
+    """The part of a window from `low` to `high` that was not recorded, as a piece."""
+    spans = pl.DataFrame([(low, high)] if low < high else [], schema=intervals.SPANS, orient="row")
+    reason = pl.lit(reasons(device.report).unrecorded, dtype=pl.UInt32)
+    return spans.with_columns(
+        reason.alias("reason"), *(pl.lit(None, dtype=pl.UInt32).alias(name) for name in ("row", "thread"))
+    )
+
+
+def _between(pieces: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
+    """Sorted, disjoint pieces clipped to ``[low, high)``."""
+    first = bisect_right(pieces.get_column("end"), low)
+    stop = max(bisect_left(pieces.get_column("start"), high), first)
+    return intervals.clip(pieces.slice(first, stop - first), low, high)
+
+
+def bucket_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
+    """The bucket of each of some pieces of idle time, of :data:`~kanalyze.analyses.idle._idle_parts.IDLE`."""
+    return gathered(reasons(report).table.get_column("bucket"), pieces.get_column("reason"))
+
+
+def idle_rows(report: Report, device: int) -> pl.DataFrame:
+    """Idle time of a device by bucket and detail: bucket, detail, ns."""
+    pieces, known = idle_pieces(report)[device], reasons(report)
+    sums = pieces.group_by("reason").agg(_NS.sum())
+    launched = pieces.filter(pl.col("reason") == known.launch)
+    until = facts_of(report, launched.get_column("row"), "call_end").to_series()
+    calling = launched.select((pl.min_horizontal("end", until) - pl.col("start")).clip(lower_bound=0).sum()).item()
+    rows = rows_at(known.table, sums.get_column("reason")).with_columns(sums)
+    launch = pl.col("reason") == known.launch
+    parts = [
+        rows.filter(launch).with_columns(detail=pl.lit(detail), ns=ns)
+        for detail, ns in (("call", pl.lit(calling, dtype=pl.Int64)), ("latency", pl.col("ns") - calling))
+    ]
+    return pl.concat([rows.filter(~launch), *parts]).group_by("bucket", "detail").agg(pl.col("ns").sum())
+
+
+@once_per_report
+def launch_waits(report: Report) -> pl.DataFrame:
+    """Idle time spent waiting for the launch of each operation: row (of `operations`), launch_ns.
+
+    The launch call and its latency, without the time that goes to loading, allocation and the profiler. Sorted by row;
+    sums to the ledger's `launch` bucket.
+    """
+    return _waits(report, reasons(report).launch, "launch_ns")
+
+
+@once_per_report
+def queued_waits(report: Report) -> pl.DataFrame:
+    """Idle time spent waiting for each operation that was already submitted: row (of `operations`), queued_ns.
+
+    Sorted by row; sums to the ledger's `queued` bucket.
+    """
+    return _waits(report, reasons(report).queued, "queued_ns")
+
+
+def waited_ns(waits: pl.DataFrame, rows: pl.Series) -> pl.Series:
+    """The time in :func:`launch_waits` or :func:`queued_waits` of each of some operations; 0 for none."""
+    found = gathered(waits.to_series(1), positions(waits.get_column("row"), rows)).fill_null(0)
+    return found.alias(waits.columns[1])
+
+
+def _waits(report: Report, reason: int, name: str) -> pl.DataFrame:
+    parts = [pieces.filter(pl.col("reason") == reason).select("row", _NS) for pieces in idle_pieces(report).values()]
+    every = pl.concat([pl.DataFrame(schema={"row": pl.UInt32, "ns": pl.Int64}), *parts]).rename({"ns": name})
+    every = every if every.get_column("row").is_sorted() else every.sort("row")
+    if (every.get_column("row") == every.get_column("row").shift(1)).any():
+        return every.group_by("row", maintain_order=True).agg(pl.col(name).sum())
+    return every
+
+
+def named_sums(report: Report) -> dict[int, pl.DataFrame]:
+    """Idle time of each device in scope by name: bucket, culprit, range, ns, gaps and longest_ns (the most in one)."""
+    return {device: _by_name(report, pieces) for device, pieces in idle_pieces(report, names=True).items()}
+
+
+def _by_name(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
+    keys, ns = ("bucket", "culprit", "range"), pl.col("ns")
+    sums = ns.sum(), pl.len().cast(pl.Int64).alias("gaps"), ns.max().alias("longest_ns")
+    told = pieces.select("culprit", "range", gaps_of(report, pieces), bucket_of(report, pieces), _NS)
+    number, size = numbered(told, keys)
+    if size * told.height >= LARGEST:
+        return grouped(grouped(told, ("gap", *keys), [ns.sum()]), keys, sums)
+    # sorting one number of gap and name takes half of the time of grouping by it
+    line = (
+        told.select((pl.col("gap").cast(pl.Int64) * size + number).alias("both"), "ns")
+        .with_row_index("at")
+        .sort("both")
+    )
+    last = (line.get_column("both") != line.get_column("both").shift(-1)).fill_null(value=True)
+    each = line.with_columns(ns.cum_sum()).filter(last).with_columns(ns.diff().fill_null(ns))
+    found = each.group_by(pl.col("both") % size).agg(pl.col("at").first(), *sums)
+    return rows_at(told.select(keys), found.get_column("at")).hstack(found.drop("both", "at"))
+
+
+def gaps_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
+    """The number of the gap of each of some pieces of a device, from 1 on; 0 for what was not recorded."""
+    lost = pl.col("reason") == reasons(report).unrecorded
+    return pieces.select(gap=pl.when(lost).then(0).otherwise(pl.col("row").rle_id() + 1)).to_series()
+
+
+def unknown_times(report: Report) -> list[tuple[int, int]]:
+    """For each device in scope, its idle time of unknown cause, and its waits for work from before the recording (ns).
+
+    Where nothing was attributed yet, and no such work is known, only what no thread is known for is looked at.
+    """
+    known = reasons(report)
+    found = known_pieces(report)
+    if found is None and not len(unseen_starts(report)) and not len(unseen_syncs(report)):
+        return [(_of_no_thread(device), 0) for device in idle_devices(report)]
+    unseen = pl.col("reason") == known.unseen
+    unknown = pl.col("reason").is_in([known.unknown, known.unrecorded])
+    each = [
+        pieces.select(_NS.filter(unknown).sum(), begins=_NS.filter(unseen).sum())
+        for pieces in (found or idle_pieces(report)).values()
+    ]
+    return [sums.row(0) for sums in each]
+
+
+def _of_no_thread(device: IdleDevice) -> int:
+    """Idle time of a device that was not recorded, or that no host thread is known for: nothing else is unknown.
+
+    That is so where no work from before the recording was waited for. Every thread that launched something is known.
+    """
+    rows = device.idle.get_column("row")
+    thread, called = facts_of(device.report, rows, "thread_id", "call_start").get_columns()
+    nearby = called.is_null() & sure(device.idle.get_column("process_id").is_in([*device.launching]))
+    lost = intervals.clip(device.idle.filter(thread.is_null() & ~nearby), device.begun, device.ended)
+    return device.unrecorded_ns + int(lost.select(_NS.sum()).item())
+
+
+class HostTime(NamedTuple):
+    """Idle time of a device in which its host thread was in no CUDA call, and made no context in an unrecorded one.
+
+    Attributes:
+        longest: Start and length (ns) of the longest such interval.
+        short: Summed length (ns) and number of those that are shorter than :data:`SHORT_NS`.
+        unrecorded: The time in which contexts were made outside any recorded call: process_id, thread_id, start, end.
+    """
+
+    longest: tuple[int, int]
+    short: tuple[int, int]
+    unrecorded: pl.DataFrame
+
+
+@once_per_report
+def host_time(report: Report) -> dict[int, HostTime]:
+    """The time in which each device in scope waited for the host's own code, by device."""
+    return {device: _host_time(report, pieces) for device, pieces in host_pieces(report).items()}
+
+
+def host_pieces(report: Report) -> dict[int, pl.DataFrame]:
+    """The pieces of the bucket `host` of each device in scope, those that adjoin as one: start, end and thread."""
+    found = {}
+    for device, pieces in idle_pieces(report).items():
+        own = pieces.filter(pl.col("reason") == reasons(report).host).select("start", "end", "thread")
+        begins = own.select((pl.col("start") != pl.col("end").shift(1)).fill_null(value=True)).to_series()
+        ends = own.get_column("end").filter(begins.shift(-1, fill_value=True))
+        found[device] = own.filter(begins).with_columns(ends)
+    return found
+
+
+def _host_time(report: Report, spans: pl.DataFrame) -> HostTime:
+    codes = {key: code for code, key in enumerate(thread_keys(report))}
+    made = unrecorded_contexts(report).select(*THREAD, "start", "end").filter(pl.col("end") > pl.col("start"))
+    making = [made.clear()]
+    for key, contexts in parts_by(made, THREAD).items():
+        held = spans.select(pl.col("thread").eq_missing(codes.get(key, len(codes)))).to_series()
+        own, rest = spans.filter(held), spans.filter(~held)
+        inside = intervals.cut(own, intervals.union(contexts))
+        keys = {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, key, strict=True)}
+        making.append(inside.select(**keys, start="start", end="end"))
+        spans = pl.concat([rest, intervals.cut(own, intervals.gaps(inside, *_EVER))]).sort("start")
+    lengths = spans.get_column("end") - spans.get_column("start")
+    short, at = lengths.filter(lengths < SHORT_NS), lengths.arg_max()
+    longest = (0, 0) if at is None else (int(spans.item(at, "start")), int(lengths.item(at)))
+    return HostTime(longest, (int(short.sum()), len(short)), pl.concat(making))
+
+
+def idle_within(report: Report, within: pl.DataFrame) -> dict[int, pl.DataFrame]:
+    """Idle time of each device in scope while the thread that it is attributed to is in any of its intervals `within`.
+
+    `within` has the columns process_id, thread_id, start and end. Gives the columns of :data:`WITHIN` by device; pieces
+    of one device do not overlap, and are parts of the ledger's buckets; of launches the detail is null. Idle time
+    without a known thread is left out.
+    """
+    spans = {key: intervals.union(part) for key, part in parts_by(within, THREAD).items()}
+    every, found = intervals.union(within), {}
+    for device, pieces in idle_pieces(report, touching=every).items():
+        own = pieces.filter(touched(pieces, every)).select("start", "end", "reason", "thread")
+        parts = [pl.DataFrame(schema=WITHIN)]
+        for (code,), part in parts_by(own.drop_nulls("thread"), ["thread"]).items():
+            key = thread_keys(report)[code]
+            if (held := spans.get(key)) is not None:
+                cut = intervals.cut(part, held)
+                keys = {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, key, strict=True)}
+                table = rows_at(reasons(report).table, cut.get_column("reason"))
+                parts.append(cut.select(**keys, start="start", end="end").hstack(table))
+        found[device] = pl.concat(parts)
+    return found
+
+
+@once_per_process
+def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
+    """By device, for each of :data:`BUSY_BUCKETS` the span set of its operations and those of the buckets before."""
+    work, found = operations(report).select("device", "start", "end", "rank"), {}
+    for device in activity(report.whole).get_column("device"):
+        own, layers = of_device(work, device), [pl.DataFrame(schema=intervals.SPANS)]
+        for rank in range(len(BUSY_BUCKETS)):
+            part = own.filter(pl.col("rank") == rank).select("start", "end")
+            layers.append(intervals.union(pl.concat([layers[-1], part])) if part.height else layers[-1])
+        found[device] = layers[1:]
+    return found
+
+
+def ledger_pieces(report: Report) -> pl.DataFrame:
+    """The pieces of the window of each device in scope, busy and idle, by device and time: :data:`PIECES`.
+
+    They partition the window, so their sums are the ledger.
+    """
+    found, sides = [pl.DataFrame(schema=PIECES)], _sides(report)
+    for device, idle in idle_pieces(report, names=True).items():
+        parts, before = [idle.with_columns(bucket=bucket_of(report, idle).cast(pl.String).cast(_BUCKET))], found[0]
+        for bucket, layer in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
+            own = intervals.subtract(intervals.clip(layer, *sides[device]), before.select("start", "end"))
+            parts.append(own.with_columns(bucket=pl.lit(bucket, dtype=_BUCKET)))
+            before = layer
+        every = pl.concat(parts, how="diagonal").sort("start")
+        found.append(every.select(pl.lit(device, dtype=pl.Int64).alias("device"), *[*PIECES][1:]))
+    return pl.concat(found)
+
+
+def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """The ledger of each window in `spans` (start, end; longer than 0) on each device that has a ledger.
+
+    Columns: window (row in `spans`), device, and ``<bucket>_ns`` per bucket of the ledger.
+
+    Raises:
+        AssertionError: The buckets of a window do not sum to its length.
+    """
+    columns = {"window": pl.UInt32, "device": pl.Int64, **{f"{bucket}_ns": pl.Int64 for bucket in BUCKETS}}
+    parts = [pl.DataFrame(schema=columns)]
+    idle = _spanned(report, *spans.select(pl.col("start").min(), pl.col("end").max()).row(0)) if spans.height else {}
+    for device, pieces in idle.items():
+        sums = pl.DataFrame(_in_windows(report, device, pieces, spans)).with_row_index("window")
+        told = sums.with_columns(ns=pl.sum_horizontal(f"{bucket}_ns" for bucket in BUCKETS), device=device)
+        wrong = told.filter(told.get_column("ns") != spans.get_column("end") - spans.get_column("start"))
+        if wrong.height:
+            raise AssertionError(f"the ledger of device {device} in a window sums to another time: {wrong.row(0)}")
+        parts.append(told.select(pl.col(name).cast(dtype) for name, dtype in columns.items()))
+    return pl.concat(parts)
+
+
+def _spanned(report: Report, low: int, high: int) -> dict[int, pl.DataFrame]:
+    """The pieces of idle time from `low` to `high`, which all are kept where these are many, or there are few."""
+    part, begun = report.narrow(window=Window(low, high)), operations(report).get_column("start")
+    many = len(begun) <= _FEW or begun.is_between(low, high).sum() >= _MUCH * len(begun)
+    if many and activity(report).height and known_pieces(part) is None:
+        first, last = activity(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
+        idle_pieces(report.narrow(window=Window(min(low, first), max(high, last))))
+    return idle_pieces(part)
+
+
+def _in_windows(report: Report, device: int, pieces: pl.DataFrame, spans: pl.DataFrame) -> dict[str, pl.Series]:
+    """The time of a device in each of `spans` by bucket of the ledger."""
+    start, end = spans.get_column("start"), spans.get_column("end")
+    before = until = pl.zeros(spans.height, dtype=pl.Int64, eager=True)
+    sums, known = {}, None
+    for bucket, layer in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
+        until = until if layer is known else intervals.overlap(start, end, layer)
+        sums[f"{bucket}_ns"], before, known = until - before, until, layer
+    buckets = bucket_of(report, pieces)
+    for bucket in IDLE:
+        own = pieces.select("start", "end").filter(buckets == bucket)
+        sums[f"{bucket}_ns"] = intervals.overlap(start, end, own)
+    return sums

@@ -1,0 +1,101 @@
+"""Attribution piece by piece: instant by instant as the model, and as the ledger of real reports."""
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze import intervals
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.idle import _attribution
+from kanalyze.analyses.idle._attribution import idle_pieces, known_pieces, ledger_pieces, named_sums
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.window import Window
+from support.build import call, kernel, report
+from support.command import REPORTS, SAMPLES
+from support.real_reports import real_report
+from support.slow_model import SlowModel
+from support.strategies import EVENTS, FEWER, WINDOWS
+
+KEYS = ("device", "bucket")
+
+
+def sums(frame, ns):
+    told = frame.with_columns(pl.col("bucket").cast(pl.String)).group_by(KEYS).agg(ns=ns.sum())
+    return told.filter(pl.col("ns") > 0).sort(KEYS).rows()
+
+
+def assert_partition(found, of):
+    """The pieces of a device follow each other, from the first moment of its window to the last."""
+    for device, low, high in windows(of).select("device", "start", "end").iter_rows():
+        own = found.filter(pl.col("device") == device)
+        assert [low, *own.get_column("end")] == [*own.get_column("start"), high]
+
+
+def test_a_wait_has_the_call_and_a_busy_moment_no_culprit():
+    events = [call("cudaLaunchKernel", 0, 4, correlation=1), kernel(6, 10, correlation=1), kernel(14, 20, name="b")]
+    found = ledger_pieces(report(events))
+    assert found.select("start", "end", "bucket", "culprit").rows() == [
+        (0, 6, "launch", "k"),
+        (6, 10, "kernel", None),
+        (10, 14, "host", "after cudaLaunchKernel"),
+        (14, 20, "kernel", None),
+    ]
+
+
+@FEWER
+@given(EVENTS, WINDOWS)
+def test_each_instant_is_that_of_the_model(events, window):
+    model, of = SlowModel(events, window), report(events).narrow(window=Window(*window))
+    found = ledger_pieces(of)
+    assert_partition(found, of)
+    for device in windows(of).get_column("device"):
+        own = found.filter(pl.col("device") == device).select("start", "end", "bucket")
+        told = {at: bucket for start, end, bucket in own.iter_rows() for at in range(start, end)}
+        assert told == {at: bucket for at, bucket, _ in model.instants(device)}
+
+
+@FEWER
+@given(EVENTS, WINDOWS, WINDOWS, st.booleans())
+def test_pieces_are_the_same_whatever_was_attributed_before(events, window, before, names):
+    of = report(events)
+    idle_pieces(of.narrow(window=Window(*before)), names=names)
+    idle_pieces(of, names=True)
+    view, alone = of.narrow(window=Window(*window)), report(events).narrow(window=Window(*window))
+    known, fresh = known_pieces(view, names=True) or idle_pieces(view, names=True), idle_pieces(alone, names=True)
+    assert ledger_pieces(view).equals(ledger_pieces(alone))
+    assert {device: ours.equals(fresh[device]) for device, ours in known.items()} == dict.fromkeys(fresh, True)
+
+
+@FEWER
+@given(EVENTS, st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=3))
+def test_gaps_that_touch_spans_are_attributed_as_in_the_whole(events, sides):
+    asked = [(start, start + length) for start, length in sides]
+    spans = intervals.union(pl.DataFrame(asked, schema=intervals.SPANS, orient="row"))
+    whole = idle_pieces(report(events))
+    for device, part in idle_pieces(report(events), touching=spans).items():
+        assert part.join(whole[device], on=part.columns, how="anti", nulls_equal=True).is_empty()
+        inside, every = (intervals.cut(pieces, spans) for pieces in (part, whole[device]))
+        assert inside.equals(every)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted(REPORTS.glob("*.sqlite")), *SAMPLES.glob("*/torch.json.gz")],
+    ids=lambda path: path.parent.name + path.stem,
+)
+def test_the_sums_of_real_reports_are_the_ledger(path):
+    of = real_report(path)
+    if not {"kernel", "memcpy"} & {*of.kinds}:
+        pytest.skip("nothing ran on a device")
+    found = ledger_pieces(of)
+    assert_partition(found, of)
+    assert sums(found, pl.col("end") - pl.col("start")) == sums(ledger(of), pl.col("ns"))
+
+
+def test_sums_by_name_do_not_depend_on_how_names_are_numbered(monkeypatch):
+    of = real_report(REPORTS / "torch.sqlite")
+    keys = ("bucket", "culprit", "range")
+    found = named_sums(of)[0].sort(keys)
+    monkeypatch.setattr(_attribution, "LARGEST", 0)
+    assert named_sums(of)[0].select(found.columns).sort(keys).equals(found)

@@ -1,0 +1,104 @@
+"""Sentences of the first page that hold only of some reports."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kanalyze.analyses.host._context_creation import context_calls
+from kanalyze.analyses.iterations._marks import marked_iterations
+from kanalyze.analyses.iterations.phases import phases
+from kanalyze.analyses.page.overview_page import overview
+from kanalyze.report import Meta, Report
+from support.build import CUDA_KINDS, Listed, call, kernel, nvtx, report
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "domain"),
+    [
+        ("ncclGroupEnd", None),
+        ("ncclGroupEnd", "NCCL"),
+        ("cub::DeviceReduce::Sum", None),
+        ("cub::DeviceReduce::Sum", "CCCL"),
+        ("cublasGemmEx", None),
+        ("gemm", "libcublas"),
+        ("cudnnConvolutionForward", None),
+        ("cusparseSpMM", None),
+    ],
+)
+def test_ranges_of_libraries_are_no_iterations(name, domain):
+    events = [
+        one
+        for at in range(0, 60, 10)
+        for one in (
+            nvtx(name, at, at + 5, domain=domain),
+            call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1),
+            kernel(at + 3, at + 8, correlation=at + 1),
+        )
+    ]
+    assert marked_iterations(report(events)).is_empty()
+    own = [replace(one, name="train") if one.kind == "range" else one for one in events]
+    assert domain is not None or marked_iterations(report(own)).height == 6
+
+
+def launched(number, start, took=10_000):
+    return [
+        call("cudaLaunchKernel", start, start + took, correlation=number),
+        kernel(start + took + 5_000, start + took + 100_000, correlation=number),
+    ]
+
+
+@pytest.mark.parametrize(("first", "made"), [(150 * MS, 1), (400_000, 0)])
+def test_a_context_may_be_made_in_the_first_launch(first, made):
+    events = launched(1, 0, first) + [one for at in range(2, 9) for one in launched(at, (200 + at) * MS)]
+    assert context_calls(report(events)).height == made
+
+
+def test_where_every_launch_is_long_none_makes_a_context():
+    events = [one for at in range(1, 9) for one in launched(at, at * 100 * MS, 50 * MS)]
+    assert context_calls(report(events)).is_empty()
+
+
+def of_tool(events, **meta):
+    return Report(Meta(Path("made by hand"), **meta), Listed(events, CUDA_KINDS, {}, {}))
+
+
+def looped(end, *before):
+    events = [
+        *before,
+        *(
+            one
+            for at in range(1, 40)
+            for one in [nvtx("step", (15_540 + at) * MS, (15_541 + at) * MS - 9), *launched(at, (15_540 + at) * MS + 9)]
+        ),
+    ]
+    return of_tool(events, tool="nsys", end_ns=end)
+
+
+def test_a_slice_of_a_session_has_no_start_up():
+    of = looped(33_090 * MS)
+    assert 0 < phases(of).get_column("ns").sum() < 100 * MS
+    assert "Start-up" not in overview(of).answer
+    assert overview(of).answer.endswith("The report shows 39.00 ms of the 33.09 s of the session.")
+
+
+def test_a_program_that_begins_in_the_recording_has_a_start_up():
+    of = looped(16_000 * MS, call("cuInit", 15_000 * MS, 15_001 * MS))
+    assert "Start-up took" in overview(of).answer
+    assert "of the session" not in overview(of).answer
+
+
+@pytest.mark.parametrize(
+    ("tool", "wsl", "said"),
+    [
+        ("nsys", False, "The CUDA trace was on"),
+        ("nsys", True, "In WSL2, nsys records the GPU's work only if"),
+        ("torch.profiler", False, "Record it again with them on"),
+    ],
+)
+def test_launches_without_device_rows(tool, wsl, said):
+    of = of_tool([call("cudaLaunchKernel", 0, 10, correlation=1)], tool=tool, wsl=wsl)
+    assert said in overview(of).answer
+    assert "that trace on" not in overview(of).answer

@@ -1,0 +1,135 @@
+"""Kernels of sends and receives among collectives of a stream: matches, counts, and what is said of them."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.communication._aligning import Sequence, _shift
+from kanalyze.analyses.communication._rows import narrow
+from kanalyze.analyses.ranks._job import job_of
+from kanalyze.reduction import BEFORE, PIECES
+from support.strategies import FEWER
+from support.synthetic_job import Op, Plan, play
+
+RING = ("all_reduce", "all_gather", "reduce_scatter")
+OPS = st.lists(st.sampled_from([*RING, "all_to_all"]), min_size=2, max_size=5).filter(lambda ops: {*ops} & {*RING})
+
+
+def lossy(one, drop, *, kind="send_recv", sized=True):
+    """A reduction whose all_to_all are of `kind`, without some of them: no kernel where a rank sends nothing."""
+    rows = one.collectives
+    is_exchange = pl.col("kind") == "all_to_all"
+    nth = is_exchange.cum_sum() - 1
+    rows = rows.with_columns(true="number").filter(~(is_exchange & nth.is_in(drop)))
+    rows = rows.with_columns(
+        kind=pl.when(is_exchange).then(pl.lit(kind)).otherwise("kind").cast(rows.schema["kind"]),
+        number=pl.row_index().cast(pl.Int64),
+    )
+    if not sized:
+        rows = rows.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in ("in_bytes", "out_bytes"))
+    made = replace(one, collectives=rows.drop("true"), pieces=PIECES.empty(), before=BEFORE.empty())
+    return made, rows.get_column("true").to_list()
+
+
+def matches(plan, drops, **keys):
+    """The kind, true collective and match of each row of a job."""
+    made = play(plan)
+    told = [lossy(one, drops.get(rank, []), **keys) for rank, one in enumerate(made.reductions())]
+    job = job_of([one for one, _ in told])
+    true = {(rank, at): op for rank, (_, ops) in enumerate(told) for at, op in enumerate(ops)}
+    rows = job.rows.select("kind", "rank", "number", "match")
+    return job, rows.with_columns(true=pl.Series([true[rank, at] for rank, at in rows.select("rank", "number").rows()]))
+
+
+@pytest.mark.slow
+@FEWER
+@given(
+    OPS,
+    st.dictionaries(st.integers(0, 3), st.lists(st.integers(0, 20), max_size=4), max_size=3),
+    st.tuples(st.booleans(), st.booleans()),
+    st.sampled_from(["send_recv", "all_to_all"]),
+    st.integers(0, 1_000),
+)
+def test_what_ranks_send_each_other_costs_no_collective_its_match(kinds, drops, recorded, kind, seed):
+    sized, grouped = recorded
+    ops = tuple(Op(one) for one in kinds)
+    plan = Plan(ranks=4, hosts=1, steps=8, ops=ops, recorded="order", grouped=grouped, numbered=False, seed=seed)
+    _, rows = matches(plan, drops, kind=kind, sized=sized)
+    ring = rows.filter(pl.col("kind").is_in(RING))
+    assert ring.get_column("match").null_count() == 0
+    known = rows.drop_nulls("match")
+    assert known.select((pl.col("true").n_unique().over("match") == 1).all()).item()
+    assert ring.select((pl.col("match").n_unique().over("true") == 1).all()).item()
+
+
+STREAM = Plan(ranks=4, hosts=1, steps=20, ops=(Op(), Op("all_to_all"), Op()), recorded="order", grouped=False)
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_a_rank_with_fewer_kernels_of_sends_loses_no_other_match(sized):
+    job, rows = matches(STREAM, {1: [7], 2: [3, 11]}, sized=sized)
+    assert rows.filter(pl.col("kind") == "all_reduce").get_column("match").null_count() == 0
+    table = job.table("collective_summary").group_by("kind").agg(pl.col("count").sum())
+    assert dict(table.rows())["all_reduce"] == 40
+
+
+def test_collectives_of_no_match_count_once_and_not_once_per_rank():
+    """Clocks of several hosts and equal steps: no shift is surer than another."""
+    job, rows = matches(replace(STREAM, hosts=4, numbered=False), {})
+    assert rows.get_column("match").drop_nulls().is_empty()
+    table = job.table("collective_summary")
+    assert sorted(table.select("kind", "count").rows()) == [("all_reduce", 40), ("send_recv", 20)]
+    parts = pl.sum_horizontal("skew_bound", "transfer_bound", "mixed", "cannot_tell")
+    assert table.select((parts == pl.col("count")).all()).item()
+
+
+def test_kinds_tell_shifts_apart_where_sizes_are_not_recorded():
+    """Small collectives in a row: each is within the error of clocks of the next one."""
+    small = (Op(bytes=1_000, compute_ns=3_000),) * 5 + (Op("all_to_all", bytes=1_000, compute_ns=3_000),)
+    _, rows = matches(replace(STREAM, ops=small, numbered=False), {}, sized=False)
+    assert rows.get_column("match").null_count() == 0
+
+
+def test_sends_and_receives_of_unknown_purpose_are_not_said_to_be_of_a_pipeline():
+    job, _ = matches(STREAM, {})
+    (effect,) = [effect for check, _, effect in job.doubts if check == "sends and receives"]
+    assert effect == "nobody is called late for their waits, which are by design where they are stages of a pipeline"
+    job, _ = matches(replace(STREAM, grouped=True), {}, kind="all_to_all")
+    assert not [check for check, _, _ in job.doubts if check == "sends and receives"]
+
+
+def of(starts, durations, clock=0):
+    """The all_reduce of a rank in its order, all that a stream has."""
+    start, yes = pl.Series(starts).to_numpy(), pl.Series([True] * len(starts)).to_numpy()
+    return Sequence(start * 0, start * 0 + (5 << 48), start, start + durations, yes, yes, ~yes, ~yes, clock, None)
+
+
+def test_a_rank_that_began_later_is_matched_by_when_its_collectives_ran():
+    every = of([0, 900_000, 2_100_000, 3_000_000], 100_000)
+    later = of([2_110_000, 3_010_000], 90_000)
+    assert (_shift(every, later), _shift(later, every)) == (2, -2)
+
+
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_names_match_where_order_does_not(hosts):
+    """Only the all_to_all have names, which tell no more than themselves."""
+    made = [*play(replace(STREAM, hosts=hosts, numbered=False, recorded="id")).reductions()]
+    job = job_of(made)
+    assert job.rows.select("match", "how").null_count().row(0) == (0, 0)
+    assert {*job.rows.get_column("how")} == {"id"}
+    named = pl.when(pl.col("kind") == "all_to_all").then("id")
+    some = [replace(one, collectives=one.collectives.with_columns(id=named)) for one in made]
+    rows = job_of(some).rows
+    assert {*rows.filter(pl.col("kind") == "all_to_all").get_column("how")} == {"id"}
+    assert {*rows.filter(pl.col("kind") != "all_to_all").get_column("how")} == ({"ordinal"} if hosts == 1 else {None})
+
+
+def test_a_name_is_a_number_of_its_own_and_none_is_0():
+    (one, *_) = play(replace(STREAM, recorded="id")).reductions()
+    rows = one.collectives.head(4).with_columns(id=pl.Series(["a", None, "b", "a"]))
+    first, second, third, fourth = narrow(rows, 0)[0]["id"].tolist()
+    assert (second, fourth) == (0, first)
+    assert len({0, first, third}) == 3

@@ -1,0 +1,72 @@
+"""Files of other programs are refused with the program's name and a way round, whatever their own name is."""
+
+import gzip
+import json
+import pickle
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+import kanalyze
+from kanalyze.errors import UnknownFormatError
+
+
+def database(*statements: str) -> bytes:
+    with closing(sqlite3.connect(":memory:")) as made:
+        for statement in statements:
+            made.execute(statement)
+        return made.serialize()
+
+
+KERNEL = {"cat": "kernel", "name": "k", "ph": "X", "ts": 1.0, "dur": 2.0, "pid": 0, "tid": 7}
+PROTON = {"displayTimeUnit": "us", "traceEvents": [{"args": {"call_stack": ["ROOT", "k"]}, **KERNEL}]}
+HATCHET = [{"children": [], "frame": {"name": "ROOT", "type": "function"}, "metrics": {"count": 0}}, {"CUDA": {}}]
+INSPECTOR = {"header": {"id": "0x7f", "rank": 2}, "metadata": {"inspector_output_format_version": "v4.0"}}
+RECORDER = {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []}
+AGENTS = b'"Kind","Agent_Id","Queue_Id","Kernel_Name"\n"KERNEL_DISPATCH","Agent 4",1,"k"\n'
+
+FILES = {
+    "rocpd": (database("CREATE TABLE `rocpd_string_0a` (id INTEGER)"), "rocprofv3"),
+    "rocpd views": (database("CREATE TABLE a (b)", 'CREATE TABLE "rocpd_metadata" (id)'), "rocprofv3"),
+    "results": (json.dumps({"rocprofiler-sdk-tool": [{"metadata": {}}]}).encode(), "rocprofv3"),
+    "kernel_trace": (AGENTS, "rocprofv3"),
+    "hip_api_trace": (b'"Domain","Function","Process_Id"\n"HIP","hipMalloc",1\n', "rocprofv3"),
+    "snapshot": (pickle.dumps({"segments": [], "device_traces": [[]], "allocator_settings": {}}), "memory snapshot"),
+    "recorder": (pickle.dumps(RECORDER), "flight recorder"),
+    "recorder as JSON": (json.dumps(RECORDER).encode(), "flight recorder"),
+    "inspector": (json.dumps(INSPECTOR).encode() + b"\n" + json.dumps(INSPECTOR).encode(), "NCCL inspector"),
+    "hatchet": (json.dumps(HATCHET).encode(), "Proton"),
+    "hatchet indented": (json.dumps(HATCHET, indent=2).encode(), "Proton"),
+    "chrome trace": (json.dumps(PROTON, separators=(",", ":")).encode(), "Proton"),
+    "xplane": (b"\n\x40\x12\x09/host:CPU\x1a\x02ab", "JAX or XLA"),
+    "xplane of a GPU": (b"\n\x8a\x08\x08\x01\x12\x0d/device:GPU:0\x1a\x02ab", "JAX or XLA"),
+    "pftrace": (b"\n\x0e\x50\x01\xe2\x03\x06\x08\x01\x12\x02ab", "Perfetto"),
+    "pftrace with a clock": (b"\n\x10\x40\x80\x01\x50\x01\x58\x01", "Perfetto"),
+    "chakra": (b"\x07\n\x050.0.4\x20\x08\x01\x12\x04name", "Chakra"),
+    "chakra as JSON": (b'{"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": []}', "Chakra"),
+    "stats": (b"Time (%),Total Time (ns),Instances,Avg (ns)\n99.9,1,1,1\n", "nsys stats"),
+    "stats trace": (b"Start (ns),Duration (ns),CorrId\n1,2,3\n", "nsys stats"),
+}
+
+
+@pytest.mark.parametrize("name", ["file", "file.json", "file.sqlite", "file.csv", "file.pb"])
+@pytest.mark.parametrize(("data", "program"), FILES.values(), ids=FILES)
+def test_the_program_and_a_way_round_are_named(tmp_path, data, program, name):
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(UnknownFormatError, match=program) as told:
+        kanalyze.read(path)
+    assert told.value.remedy.endswith(".")
+
+
+def test_a_compressed_one_is_told_too(tmp_path):
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(json.dumps(PROTON).encode()))
+    with pytest.raises(UnknownFormatError, match="Proton"):
+        kanalyze.read(tmp_path / "a.json.gz")
+
+
+def test_a_name_alone_tells_nothing(tmp_path):
+    (tmp_path / "a.pftrace").write_bytes(b"nothing of Perfetto")
+    with pytest.raises(UnknownFormatError, match="unknown format"):
+        kanalyze.read(tmp_path / "a.pftrace")

@@ -1,0 +1,84 @@
+"""What tools record, and what to do for a report that lacks what is asked for; no other module compares their names."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from kanalyze.tools import TOOLS, again, recorders, tool_of
+from support.shares import some
+
+BOTH = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "tool", "remedy"),
+    [
+        (["kernel"], "nsys", "Record it again with that trace on: `nsys profile --trace=cuda,nvtx …`."),
+        (["memory"], "nsys", "Record it again with that trace on: `nsys profile --cuda-memory-usage=true …`."),
+        (["range", "op"], "nsys", "Record it again with that trace on: `nsys profile --trace=cuda,nvtx …`."),
+        (["op"], "nsys", f"Record it with torch.profiler, and give its trace: `torch.profiler.profile({BOTH})`."),
+        (
+            ["python"],
+            "nsys",
+            f"Record it with torch.profiler, and give its trace: `torch.profiler.profile({BOTH}, with_stack=True)`.",
+        ),
+        (["kernel", "memcpy"], "torch.profiler", f"Record it again with them on: `torch.profiler.profile({BOTH})`."),
+        (["op"], "torch.profiler", f"Record it again with them on: `torch.profiler.profile({BOTH})`."),
+        (
+            ["memory"],
+            "torch.profiler",
+            f"Record it again with them on: `torch.profiler.profile({BOTH}, profile_memory=True)`.",
+        ),
+        (
+            ["python"],
+            "torch.profiler",
+            f"Record it again with them on: `torch.profiler.profile({BOTH}, with_stack=True)`.",
+        ),
+        (
+            ["osrt"],
+            "torch.profiler",
+            "torch.profiler does not record that; nsys does: `nsys profile --trace=cuda,nvtx,osrt …`.",
+        ),
+    ],
+)
+def test_the_remedy(kinds, tool, remedy):
+    assert again(kinds, tool) == remedy
+
+
+@pytest.mark.parametrize(
+    ("what", "tools"),
+    [("", ("nsys", "torch")), ("kernel", ("nsys", "torch")), ("op", ("torch",)), ("osrt", ("nsys",))],
+)
+def test_who_records_it(what, tools):
+    assert recorders(what) == tools
+
+
+def test_a_name_in_no_list_has_no_property():
+    assert tool_of("torch") is tool_of("torch.profiler") is TOOLS[1]
+    assert not any(tool_of("another")[2:])
+
+
+def compared(node: ast.AST) -> list[ast.expr]:
+    """What a node compares: both sides, the beginning or end of a text, cases."""
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.args if node.func.attr in {"startswith", "starts_with", "endswith", "index", "is_in"} else []
+    return [node.value] if isinstance(node, ast.MatchValue) else []
+
+
+def test_the_name_of_a_tool_is_compared_in_its_reader_and_in_the_list_alone():
+    names = {name for one in TOOLS for name in (one.name, one.short)}
+    root = Path(__file__).parents[1]
+    files = [file for folder in ("analyzer", "collectors") for file in some((root / folder).rglob("*.py"))]
+    others = [file for file in files if root / "analyzer/readers" not in file.parents]
+    found = {
+        f"{file.relative_to(root)}:{node.lineno}"
+        for file in others
+        for node in ast.walk(ast.parse(file.read_text()))
+        for side in compared(node)
+        for part in getattr(side, "elts", [side])
+        if isinstance(part, ast.Constant) and part.value in names
+    }
+    assert found == set()
