@@ -11,10 +11,9 @@ import polars as pl
 from kanalyze.analyses.communication._partners import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.findings._doubts import with_late
-from kanalyze.analyses.findings._replays import MOST_REPLAYED, with_replays
-from kanalyze.analyses.findings.findings import ranked_with_samples
+from kanalyze.analyses.findings.findings import MOST_REPLAYED, ranked_with_samples, with_replays
 from kanalyze.analyses.findings.health import health
-from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
+from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger

@@ -11,8 +11,7 @@ import polars as pl
 from kanalyze.analyses.device import copies
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings import health
-from kanalyze.analyses.findings._replays import MOST_REPLAYED, with_replays
-from kanalyze.analyses.findings.findings import ranked_with_samples
+from kanalyze.analyses.findings.findings import MOST_REPLAYED, ranked_with_samples, with_replays
 from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation

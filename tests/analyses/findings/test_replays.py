@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.analyses.findings._replays import with_replays
-from kanalyze.analyses.findings.findings import findings, ranked
+from kanalyze.analyses.findings.findings import findings, ranked, with_replays
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read

@@ -1,4 +1,4 @@
-"""Wording that findings share: figures per iteration, PyTorch or CUDA, and calls in the user's words.
+"""Wording that findings share: figures per iteration, PyTorch or CUDA, calls in the user's words, and what recurs.
 
 A finding on a window of iterations (:class:`kanalyze.window.Window`) tells its times and counts as an average per
 iteration, as a user counts them: "1,184 kernels a step". In any other window it tells totals.
@@ -126,3 +126,14 @@ def _kind(call: str | None) -> str:
     if (bucket := bucket_of(name)) != "api":
         return bucket
     return "launch" if is_launch_name(name) else bucket
+
+
+#: Equal parts of a stretch that is not of iterations, and the share of parts that is most.
+PARTS: Final = 8
+_MOST: Final = 0.75
+
+
+def all_along(at: pl.Expr, low: pl.Expr | int, high: pl.Expr | int, number: int = PARTS) -> pl.Expr:
+    """Whether the times `at` (nulls aside) lie in most of `number` equal parts of the time from `low` to `high`."""
+    part = ((at - low) * number // pl.max_horizontal(high - low, 1)).clip(0, number - 1)
+    return part.drop_nulls().n_unique() >= _MOST * number

@@ -11,9 +11,9 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import launch_calls, operations, with_facts
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._mendings import calls_within
+from kanalyze.analyses.findings.rules._kernels import calls_within
 from kanalyze.analyses.findings.rules._next_launches import idle_since
-from kanalyze.analyses.findings.rules._sites import site_text, sites_of_launches
+from kanalyze.analyses.findings.rules._places import site_text, sites_of_launches
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._rounds import rounds, rounds_at

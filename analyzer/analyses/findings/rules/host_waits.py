@@ -12,18 +12,16 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations, used_devices, with_facts
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._all_along import all_along
 from kanalyze.analyses.findings.rules._before_data import idle_before_data
-from kanalyze.analyses.findings.rules._launch_less import launch_less
+from kanalyze.analyses.findings.rules._copies import outside_library
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
-from kanalyze.analyses.findings.rules._set_up import outside_library
-from kanalyze.analyses.findings.rules._sites import main_site
-from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, in_pytorch, per_iteration, phase
+from kanalyze.analyses.findings.rules._places import main_site
+from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, all_along, in_pytorch, per_iteration, phase
 from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
-from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
-from kanalyze.analyses.findings.rules.extra_copies import idle_for_extra_copies
-from kanalyze.analyses.findings.rules.loop_indexing import idle_in_loops
-from kanalyze.analyses.findings.rules.recurring_loading import idle_while_planning
+from kanalyze.analyses.findings.rules.loading import idle_while_planning
+from kanalyze.analyses.findings.rules.python_loops import idle_in_loaders, idle_in_loops
+from kanalyze.analyses.findings.rules.small_copies import idle_for_extra_copies
+from kanalyze.analyses.findings.rules.small_kernels import launch_less
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import begun_before, loading_seen
 from kanalyze.analyses.host._range_lines import ranges_at

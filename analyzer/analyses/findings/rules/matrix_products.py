@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.findings.rules import literal
-from kanalyze.analyses.findings.rules._kernel_findings import Told, kernels_that, on_kernels
+from kanalyze.analyses.findings.rules._kernels import Told, kernels_that, on_kernels
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
@@ -21,7 +21,7 @@ from kanalyze.units import percent
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.findings.rules._kernel_sums import Chosen, DeviceKernels
+    from kanalyze.analyses.findings.rules._kernels import Chosen, DeviceKernels
     from kanalyze.decoder.fields import KernelName
     from kanalyze.report import Report
 

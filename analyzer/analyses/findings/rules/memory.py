@@ -1,7 +1,8 @@
-"""Time that managing memory takes: allocations in loops, moves of unified memory."""
+"""Time that managing memory takes: allocations in loops, pinning, moves of unified memory."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -11,13 +12,16 @@ from kanalyze.analyses.device._operations import exclusive_operations, launching
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.host._call_kinds import shown
+from kanalyze.analyses.host._call_kinds import names_that, shown
+from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.memory._allocations import allocating_calls
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faults_seen, moves, pages
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, total
-from kanalyze.units import plural, rate, size
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.units import plural, rate, size, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -259,4 +263,42 @@ def _stalled(report: Report, device: int, groups: pl.DataFrame) -> int:
     return intervals.length(intervals.intersect(intervals.union(running), intervals.union(groups)))
 
 
-RULES: Final = (allocation_in_loop, unified_memory)
+#: Calls that pin memory of the host.
+_PINNING: Final = re.compile(
+    r"cudaHostAlloc|cudaMallocHost|cudaHostRegister|cuMemHostAlloc|cuMemAllocHost|cuMemHostRegister"
+)
+
+
+def pinned_allocation(report: Report) -> list[Finding]:
+    """One finding per device that waited in calls that pin memory, other than in loops."""
+    names = names_that(report, _PINNING.match)
+    calls = allocating_calls(report).filter(pl.col("name").is_in(names) & pl.col("round").is_null())
+    calls = in_window(report, calls)
+    held = bucket_sums(report).filter((pl.col("bucket") == "allocation") & pl.col("detail").is_in(_shown(names)))
+    if calls.is_empty() or not any(worth_saying(report, ns) for ns in held.get_column("ns")):
+        return []
+    found = []
+    for device, pieces in idle_within(report, calls.select(*THREAD, "start", "end")).items():
+        own = pieces.filter((pl.col("bucket") == "allocation") & pl.col("detail").is_in(_shown(names)))
+        if stake := intervals.length(own):
+            found.append(_pinning(report, device, stake, calls))
+    return found
+
+
+def _shown(names: list[str]) -> list[str]:
+    return pl.DataFrame({"name": names}).select(shown(pl.col("name"))).to_series().to_list()
+
+
+def _pinning(report: Report, device: int, stake: int, calls: pl.DataFrame) -> Finding:
+    names = calls.select(name=shown(pl.col("name"))).to_series().unique().sort()
+    text = (
+        f"GPU {device} waits {time(stake)} for {plural(calls.height, 'call')} to pin memory of the host, not in a loop "
+        f"({literal(', '.join(names))}). It takes time for each page."
+    )
+    remedy = "A cost of starting up: pin less, pin once, or pin while the GPU has work."
+    one = Finding("pinned-allocation", device, stake, text, remedy, "memory --by call")
+    action = "pin less, and keep it" if in_pytorch(report) else "one cudaHostAlloc for all buffers, reused"
+    return one._replace(headline=f"Pinning memory of the host takes {time(stake)}", action=action)
+
+
+RULES: Final = (allocation_in_loop, unified_memory, pinned_allocation)

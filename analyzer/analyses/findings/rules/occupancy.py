@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze.analyses.device._launch_shapes import other_shapes
 from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._mendings import by_shape
+from kanalyze.analyses.findings.rules._kernels import by_shape
 from kanalyze.analyses.findings.rules._places import place_of_kernel
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,

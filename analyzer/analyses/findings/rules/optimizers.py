@@ -11,8 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._kernel_sums import decoded_as, kernel_sums, stream_lines
-from kanalyze.analyses.findings.rules._mendings import merged, without
+from kanalyze.analyses.findings.rules._kernels import decoded_as, kernel_sums, merged, stream_lines, without
 from kanalyze.analyses.findings.rules._places import launch_before, place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.fusion._chains import is_elementwise

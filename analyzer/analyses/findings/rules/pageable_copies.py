@@ -11,7 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._pageable import (
+from kanalyze.analyses.findings.rules._copies import (
     NEEDED,
     PINNED,
     TO_HOST,

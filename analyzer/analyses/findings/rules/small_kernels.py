@@ -1,30 +1,122 @@
-"""Kernels too short for their launches: launch-bound ones, sequences for a CUDA graph, chains to fuse."""
+"""Kernels too short for their launches, with remedies by how the program launches; and kernels that are timed."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._kernel_sums import is_compiled, kernel_sums
-from kanalyze.analyses.findings.rules._launch_less import launch_less
-from kanalyze.analyses.findings.rules._mendings import merged
+from kanalyze.analyses.findings.rules._kernels import is_compiled, kernel_sums, merged
 from kanalyze.analyses.findings.rules._places import place_of_kernels
-from kanalyze.analyses.findings.rules._telling import per_iteration
+from kanalyze.analyses.findings.rules._telling import COMPILED, in_pytorch, per_iteration, written_with
 from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.iterations._timed_launches import timed_runs
 from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, repetitions
+from kanalyze.analyses.launches._graph_launches import graph_operations, has_graphs
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.model import STREAMS
 from kanalyze.units import count, plural, size, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
+
+class LaunchLess(NamedTuple):
+    """The remedy of one kind of program.
+
+    Attributes:
+        action: What to do, as a phrase.
+        remedy: What to do about short kernels, as a sentence.
+        capture: How to replay a sequence that repeats, as a sentence; None where that depends on its stream.
+        ahead: What to do about many short stretches of host time, as a sentence.
+        ahead_action: The same as a phrase; empty where it is `action`.
+    """
+
+    action: str
+    remedy: str
+    capture: str | None
+    ahead: str
+    ahead_action: str = ""
+
+
+_OF_TORCH: Final = LaunchLess(
+    action='torch.compile(…, mode="reduce-overhead")',
+    remedy=(
+        'Launch less often: torch.compile(mode="reduce-overhead") fuses kernels and replays CUDA graphs; larger '
+        "batches."
+    ),
+    capture=(
+        'Let torch.compile(mode="reduce-overhead") capture and replay it as a CUDA graph, or do so with '
+        "torch.cuda.graph; shapes stay, and inputs are copied into the same tensors."
+    ),
+    ahead=(
+        "Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with "
+        'mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.'
+    ),
+)
+_OF_CUDA: Final = LaunchLess(
+    action="fuse them, or use cudaStreamBeginCapture",
+    remedy="Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.",
+    capture=None,
+    ahead="Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.",
+)
+_BESIDE_GRAPHS_IN_TORCH: Final = _OF_TORCH._replace(
+    action="torch.compile what is in no CUDA graph yet",
+    remedy=(
+        "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
+        "optimizer."
+    ),
+    capture=(
+        "Some kernels are replayed as CUDA graphs already: compile or capture this sequence, too, such as the step of "
+        "the optimizer; shapes stay, and inputs are copied into the same tensors."
+    ),
+    ahead=(
+        "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
+        "optimizer, so that the host keeps ahead of the GPU."
+    ),
+)
+_BESIDE_GRAPHS: Final = _OF_CUDA._replace(
+    action="capture what is in no CUDA graph yet",
+    remedy="Some kernels are replayed as CUDA graphs already: capture the rest, too, or fuse kernels.",
+    ahead="Some kernels are replayed as CUDA graphs already: capture the rest, too, so that the host keeps ahead.",
+)
+
+#: What to do where graphs run most of the time, and the host launches them too late.
+_MOSTLY_GRAPHS: Final = {
+    "ahead": "The kernels are replayed as CUDA graphs: put more into each, and launch the next before you wait.",
+    "ahead_action": "more work in each CUDA graph; launch the next one before you wait",
+}
+
+#: Shares of a device's kernel time from which graphs are some of it, and most of it.
+_SOME: Final = 0.05
+_MOST: Final = 0.5
+
+
+def launch_less(report: Report, device: int) -> LaunchLess:
+    """The remedy for many short launches on a device in a report's window."""
+    share = _share_of_graphs(report).get(device, 0.0)
+    if share < _SOME:
+        return _OF_TORCH if in_pytorch(report) else _OF_CUDA
+    beside = _BESIDE_GRAPHS_IN_TORCH if in_pytorch(report) else _BESIDE_GRAPHS
+    return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
+
+
+@once_per_report
+def _share_of_graphs(report: Report) -> dict[int, float]:
+    """The share of the window's kernel time that is of CUDA graphs, traced whole or node by node, by device."""
+    if not has_graphs(report):
+        return {}
+    ran = exclusive_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"]))
+    replayed, ns = pl.col("row").is_in(graph_operations(report).get_column("row").implode()), pl.col("exclusive_ns")
+    shares = ran.group_by("device").agg(share=ns.filter(replayed).sum() / ns.sum().clip(lower_bound=1))
+    return dict(shares.iter_rows())
 
 
 def launch_bound(report: Report) -> list[Finding]:
@@ -216,4 +308,49 @@ def _how_to_fuse(rows: pl.DataFrame, *, compiled: bool) -> str:
     return remedy
 
 
-RULES: Final = (launch_bound, graph_candidate, fusible)
+_REMEDY: Final = (
+    "Where the program is a benchmark, read the times of its kernels alone. What an autotuner chose can be kept "
+    "(@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1; torch.compile does), or be chosen before "
+    "what is recorded; fewer configurations take less time."
+)
+_KEEP: Final = "if an autotuner's: @triton.autotune(…, cache_results=True)"
+_KEEP_COMPILED: Final = "record a second run: torch.compile keeps on disk what it chose"
+
+
+def timed_kernels(report: Report) -> list[Finding]:
+    """One finding per device with such fills, on all of them together."""
+    runs = timed_runs(report)
+    if runs.is_empty():
+        return []
+    found, per = [], per_iteration(report)
+    for (device,), own in _within(report, runs).partition_by("device", as_dict=True, maintain_order=True).items():
+        fills, timed = own.filter("fill"), own.filter(~pl.col("fill"))
+        if fills.is_empty() or timed.is_empty():
+            continue
+        sums = timed.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
+        name = str(sums.sort("exclusive_ns", "name", descending=[True, False]).item(0, "name"))
+        stake, many = total(own, "exclusive_ns"), per.plural(own.get_column("run").n_unique(), "run")
+        fill, took = total(fills, "exclusive_ns"), total(timed, "exclusive_ns")
+        text = (
+            f"{many} of kernels, most of {{0}}, are timed: a fill clears the cache before each ({per.time(fill)}), "
+            f"and events are around what follows ({per.time(took)}), as triton.testing.do_bench and autotuners do."
+        )
+        one = Finding("timed-kernels", int(str(device)), stake, text, _REMEDY, "kernels", (name,))
+        headline = "Kernels are timed, each run after a fill of the cache: {0}"
+        action = _KEEP_COMPILED if written_with(report, name) == COMPILED else _KEEP
+        found.append(one._replace(headline=headline, action=action))
+    return found
+
+
+def _within(report: Report, runs: pl.DataFrame) -> pl.DataFrame:
+    """The operations in scope that were launched in `runs`: device, name, exclusive_ns, run (its start), fill."""
+    work = exclusive_operations(report, "call_start")
+    line = work.select("process_id", "device", "name", "exclusive_ns", at="call_start").drop_nulls("at").sort("at")
+    begun = runs.select("process_id", "end", "start", at="start").sort("at")
+    line = line.join_asof(begun, on="at", by="process_id", check_sortedness=False)
+    inside = line.filter(pl.col("at") < pl.col("end"))
+    fill = pl.col("at") == pl.col("start")
+    return inside.select("device", "name", "exclusive_ns", run="start", fill=fill).sort("device")
+
+
+RULES: Final = (launch_bound, graph_candidate, fusible, timed_kernels)

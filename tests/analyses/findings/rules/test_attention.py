@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.findings.rules.attention import unfused_attention
+from kanalyze.analyses.findings.rules.needless_kernels import unfused_attention
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, report
 from support.real_reports import real_report

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.analyses.findings.rules.batch_norm import bias_before_batchnorm
+from kanalyze.analyses.findings.rules.needless_kernels import bias_before_batchnorm
 from support.build import call, host, kernel, report
 from support.real_reports import real_report
 

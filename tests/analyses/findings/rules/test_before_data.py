@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kanalyze import intervals
 from kanalyze.analyses.findings.rules._before_data import idle_before_data
-from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
 from kanalyze.analyses.findings.rules.host_waits import host_computes
+from kanalyze.analyses.findings.rules.python_loops import idle_in_loaders
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.analyses.findings.rules.attention import unfused_attention
-from kanalyze.analyses.findings.rules.conversions import layout_conversions, recurring_casts
+from kanalyze.analyses.findings.rules.needless_kernels import layout_conversions, recurring_casts, unfused_attention
 from kanalyze.window import Window
 from support.build import call, host, kernel, report
 from support.real_reports import real_report

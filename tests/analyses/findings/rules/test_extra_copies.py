@@ -2,8 +2,8 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.extra_copies import extra_copy, idle_for_extra_copies
 from kanalyze.analyses.findings.rules.host_waits import host_computes
+from kanalyze.analyses.findings.rules.small_copies import extra_copy, idle_for_extra_copies
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.cold_start import cold_start
+from kanalyze.analyses.findings.rules.loading import cold_start
 from support.build import call, kernel, overhead, report
 
 FIRST = [call("cudaLaunchKernel", -3, 0, correlation=9), kernel(0, 5, correlation=9)]

@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze.analyses.findings.findings import findings
-from kanalyze.analyses.findings.rules.pinned_allocations import pinned_allocation
+from kanalyze.analyses.findings.rules.memory import pinned_allocation
 from kanalyze.analyses.idle.ledger import ledger
 from support.build import call, kernel, report
 from support.command import REPORTS

@@ -2,9 +2,8 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.cold_start import cold_start
 from kanalyze.analyses.findings.rules.host_waits import host_computes
-from kanalyze.analyses.findings.rules.recurring_loading import recurring_loading
+from kanalyze.analyses.findings.rules.loading import cold_start, recurring_loading
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
 

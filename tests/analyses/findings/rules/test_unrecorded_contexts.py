@@ -7,8 +7,8 @@ import pytest
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
-from kanalyze.analyses.findings.rules.cold_start import cold_start
 from kanalyze.analyses.findings.rules.host_waits import host_computes
+from kanalyze.analyses.findings.rules.loading import cold_start
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
