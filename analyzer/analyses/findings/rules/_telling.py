@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
+from kanalyze.analyses.idle._attribution import idle_within
+from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.decoder.decode import decode
-from kanalyze.units import shortened
+from kanalyze.units import percent, shortened
 from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
@@ -64,6 +67,35 @@ def per_iteration(report: Report) -> PerIteration:
         return PerIteration(None, "")
     each = window.each or "iteration"
     return PerIteration(window.count, literal(shortened(each, _LONGEST)))
+
+
+#: Why mending what the host does may gain more than the idle time that is seen.
+AHEAD: Final = "More may follow: the host could run ahead."
+
+#: A few events between phases are normal; from so many on, or in this part of a window's iterations, they are a loop's.
+_FEWEST: Final = 3
+_OFTEN: Final = 0.5
+
+
+def of_window(per: PerIteration, ns: int, share: float) -> str:
+    """A part of the window, with its time per iteration."""
+    return f"{per.time(ns)}, {percent(share)} of it" if per.iterations else f"{percent(share)} of the window"
+
+
+def fewest_in(report: Report) -> float:
+    """How often something has to occur in the report's window to be a loop's."""
+    window = report.scope.window
+    return max(_OFTEN * window.count, 1) if window is not None and window.count else _FEWEST
+
+
+def idle_worth_saying(report: Report, within: pl.DataFrame, counts: pl.Expr | None = None) -> dict[int, pl.DataFrame]:
+    """The :func:`idle_within` of each device, where what `counts` of it is enough for a finding."""
+    least, found = least_worth_saying(report), {}
+    for device, idle in idle_within(report, within).items():
+        pieces = idle if counts is None else idle.filter(counts)
+        if intervals.length(pieces) >= max(least[device], 1):
+            found[device] = pieces
+    return found
 
 
 @once_per_process

@@ -13,13 +13,12 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import kernel_sums, nothing_within
 from kanalyze.analyses.findings.rules._places import main_site
-from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import idle_worth_saying, in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
-from kanalyze.analyses.idle._attribution import WITHIN, host_time, idle_within
+from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import launch_costs
-from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -53,28 +52,25 @@ _CUDNN: Final = (
 
 def recurring_loading(report: Report) -> list[Finding]:
     """At most one finding per device, in a window of iterations most of which load kernels."""
-    return [_finding(report, device, intervals.length(pieces)) for device, pieces in _idle(report).items()]
-
-
-def idle_while_planning(report: Report, device: int) -> pl.DataFrame:
-    """The idle time of a device that :func:`recurring_loading` tells of: columns of `idle_within`."""
-    return _idle(report).get(device, pl.DataFrame(schema=WITHIN))
+    return [
+        _finding(report, device, intervals.length(pieces)) for device, pieces in idle_while_planning(report).items()
+    ]
 
 
 @once_per_report
-def _idle(report: Report) -> dict[int, pl.DataFrame]:
-    """The idle time from the launch before each loading to the next one of its thread, where worth a finding."""
-    loads, least = _loads(report), least_worth_saying(report)
-    found: dict[int, pl.DataFrame] = {}
+def idle_while_planning(report: Report) -> dict[int, pl.DataFrame]:
+    """The idle time from the launch before each loading to the next one of its thread, where worth a finding.
+
+    Columns of `idle_within`, by device.
+    """
+    loads = _loads(report)
     if not _recurs(report, loads):
-        return found
-    every = idle_within(report, _around(report, loads)).items()
-    planning = {device: pieces.filter(~pl.col("bucket").cast(pl.String).is_in(_LAUNCHES)) for device, pieces in every}
-    for device, processes in used_devices(report).group_by("device").agg("process_id").iter_rows():
-        own = loads.filter(pl.col("process_id").is_in(processes))
-        if device in least and _recurs(report, own) and intervals.length(planning[device]) >= max(least[device], 1):
-            found[device] = planning[device]
-    return found
+        return {}
+    of_launches = pl.col("bucket").cast(pl.String).is_in(_LAUNCHES)
+    every = idle_worth_saying(report, _around(report, loads), ~of_launches)
+    users = dict(used_devices(report).group_by("device").agg("process_id").iter_rows())
+    of_device = {device: loads.filter(pl.col("process_id").is_in(users[device])) for device in every if device in users}
+    return {device: every[device] for device, own in of_device.items() if _recurs(report, own)}
 
 
 def _recurs(report: Report, loads: pl.DataFrame) -> bool:
@@ -223,7 +219,7 @@ def _sides(made: dict[str, Any], zero_ns: int) -> str:
 
 def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     stake = total(rows, "ns")
-    if not stake or idle_while_planning(report, device).height:  # which another finding tells
+    if not stake or device in idle_while_planning(report):  # which another finding tells
         return []
     loading = names_that(report, lambda name: bucket_of(name) == "loading")
     loads = report.seen("api").filter(pl.col("name").is_in(loading))

@@ -11,10 +11,8 @@ from kanalyze import intervals
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import nothing_within
 from kanalyze.analyses.findings.rules._places import sites
-from kanalyze.analyses.findings.rules._telling import per_iteration
-from kanalyze.analyses.idle._attribution import WITHIN, idle_within
+from kanalyze.analyses.findings.rules._telling import idle_worth_saying, per_iteration
 from kanalyze.analyses.idle.culprits import culprits
-from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.naming._host_names import host_names, placed
 from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.replay._mending import Mending
@@ -57,22 +55,19 @@ def data_loading(report: Report) -> list[Finding]:
     ]
 
 
-def idle_in_loaders(report: Report, device: int) -> pl.DataFrame:
-    """The idle time of a device that :func:`data_loading` tells of: columns of `idle_within`."""
-    return pl.concat(
-        [pl.DataFrame(schema=WITHIN), *(waits[device] for waits in _waits(report).values() if device in waits)]
-    )
+@once_per_report
+def idle_in_loaders(report: Report) -> dict[int, pl.DataFrame]:
+    """The idle time that :func:`data_loading` tells of by device: columns of `idle_within`."""
+    every = list(_waits(report).values())
+    devices = dict.fromkeys(device for waits in every for device in waits)
+    return {device: pl.concat([waits[device] for waits in every if device in waits]) for device in devices}
 
 
 @once_per_report
 def _waits(report: Report) -> dict[bool, dict[int, pl.DataFrame]]:
     """Idle time while its thread gets a batch, where worth a finding: by whether there are workers, and device."""
-    found = {}
-    for (workers,), batches in _slow_batches(report).partition_by("workers", as_dict=True, maintain_order=True).items():
-        idle = idle_within(report, batches).items()
-        least = least_worth_saying(report)
-        found[bool(workers)] = {device: pieces for device, pieces in idle if intervals.length(pieces) >= least[device]}
-    return found
+    parts = _slow_batches(report).partition_by("workers", as_dict=True, maintain_order=True)
+    return {bool(workers): idle_worth_saying(report, batches) for (workers,), batches in parts.items()}
 
 
 @once_per_report
@@ -191,23 +186,14 @@ _KINDS: Final = 4
 
 def loop_indexing(report: Report) -> list[Finding]:
     """At most one finding per device, on all such loops together."""
-    return [_indexing_finding(report, device, intervals.length(pieces)) for device, pieces in _idle(report).items()]
-
-
-def idle_in_loops(report: Report, device: int) -> pl.DataFrame:
-    """The idle time of a device that :func:`loop_indexing` tells of: columns of `idle_within`."""
-    return _idle(report).get(device, pl.DataFrame(schema=WITHIN))
+    return [_indexing_finding(report, device, pieces) for device, pieces in idle_in_loops(report).items()]
 
 
 @once_per_report
-def _idle(report: Report) -> dict[int, pl.DataFrame]:
-    """The idle time in such loops, by device, where it is worth a finding."""
+def idle_in_loops(report: Report) -> dict[int, pl.DataFrame]:
+    """The idle time in such loops, by device, where it is worth a finding: columns of `idle_within`."""
     loops = _loops(report)
-    if loops.is_empty():
-        return {}
-    least = least_worth_saying(report)
-    idle = idle_within(report, loops).items()
-    return {device: pieces for device, pieces in idle if intervals.length(pieces) >= max(least[device], 1)}
+    return idle_worth_saying(report, loops) if loops.height else {}
 
 
 @once_per_process
@@ -255,8 +241,8 @@ def _in_loaders(report: Report, loops: pl.DataFrame) -> pl.DataFrame:
     return inside.filter((pl.col("start") < pl.col("until")).fill_null(value=False))
 
 
-def _indexing_finding(report: Report, device: int, stake: int) -> Finding:
-    per, pieces = per_iteration(report), _idle(report)[device]
+def _indexing_finding(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
+    per, stake = per_iteration(report), intervals.length(pieces)
     low, high = pieces.select(pl.col("start").min(), pl.col("end").max().alias("end")).row(0)
     loops = _loops(report).filter((pl.col("end") > low) & (pl.col("start") < high))
     top = loops.sort("passes", "start", descending=[True, False]).head(1)

@@ -14,11 +14,11 @@ from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._copies import without_set_up
 from kanalyze.analyses.findings.rules._kernels import merged, nothing_within
 from kanalyze.analyses.findings.rules._places import events_around, main_site, site_text, sites
-from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import fewest_in, in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import context_calls
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
-from kanalyze.analyses.idle._attribution import WITHIN, idle_within
+from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._blocking_calls import WAITING, scope_of
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import least_worth_saying, worth_saying
@@ -287,36 +287,25 @@ _FIRST_SHAPE: Final = r"^\[(\[[^\]]*\])"
 #: Most operators, with those inside of them, between the filling of a tensor and its copy: it may be changed meanwhile.
 _BETWEEN: Final = 8
 
-#: A few such copies are a start-up; from so many on, or in half of a window's iterations, there is a finding.
-_FEWEST: Final = 3
-_OFTEN: Final = 0.5
-
 
 def extra_copy(report: Report) -> list[Finding]:
     """At most one finding per device, on all such copies together."""
     found = []
-    for device, pieces in _idle(report).items():
+    for device, pieces in idle_for_extra_copies(report).items():
         copies = _moved(report).filter(pl.col("device") == device)
         found.append(_finding(report, device, intervals.length(pieces) + total(copies, "exclusive_ns"), copies))
     return found
 
 
-def idle_for_extra_copies(report: Report, device: int) -> pl.DataFrame:
-    """The idle time of a device that :func:`extra_copy` tells of: columns of `idle_within`."""
-    return _idle(report).get(device, pl.DataFrame(schema=WITHIN))
-
-
 @once_per_report
-def _idle(report: Report) -> dict[int, pl.DataFrame]:
+def idle_for_extra_copies(report: Report) -> dict[int, pl.DataFrame]:
     """The idle time while such tensors are made and sent, by device, where the copies are worth a finding."""
-    window = report.scope.window
-    fewest = max(_OFTEN * window.count, 1) if window is not None and window.count else _FEWEST
-    found: dict[int, pl.DataFrame] = {}
+    found, least = {}, least_worth_saying(report)
     for (device,), copies in _moved(report).partition_by("device", as_dict=True, maintain_order=True).items():
         number = int(str(device))
-        if copies.height >= fewest and number in least_worth_saying(report):
+        if copies.height >= fewest_in(report) and number in least:
             pieces = idle_within(report, copies.select(*THREAD, start="made", end="until"))[number]
-            if intervals.length(pieces) + total(copies, "exclusive_ns") >= max(least_worth_saying(report)[number], 1):
+            if intervals.length(pieces) + total(copies, "exclusive_ns") >= max(least[number], 1):
                 found[number] = pieces
     return found
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze import intervals
-from kanalyze.analyses.findings.rules._before_data import idle_before_data
-from kanalyze.analyses.findings.rules.host_waits import host_computes
+from kanalyze.analyses.findings.rules.host_computes import host_computes, idle_before_data
 from kanalyze.analyses.findings.rules.python_loops import idle_in_loaders
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.page.overview_page import overview
@@ -76,7 +75,7 @@ def test_time_of_which_another_finding_tells_is_no_reason(marked, told):
     of = report(events).narrow(window=STEPS)
     found = host_computes(of)
     assert [one.headline for one in found] == [headline for headline, _ in told]
-    loading = intervals.length(idle_in_loaders(of, 0))
+    loading = sum(map(intervals.length, idle_in_loaders(of).values()))
     host = bucket_sums(of).filter(bucket="host").get_column("ns").sum()
     assert sum(one.at_stake_ns for one in found) == host - loading
 

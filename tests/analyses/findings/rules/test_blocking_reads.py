@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules.blocking_reads import blocking_read, idle_after_reads, reads
-from kanalyze.analyses.findings.rules.host_waits import host_blocks, host_computes
+from kanalyze.analyses.findings.rules.host_computes import host_computes
+from kanalyze.analyses.findings.rules.waits import blocking_read, host_blocks, idle_after_reads, reads
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report
@@ -213,7 +213,7 @@ def test_places_come_by_what_they_cost():
 
 def test_nothing_is_said_twice():
     of = report(steps())
-    pieces = idle_after_reads(of, 0)
+    pieces = idle_after_reads(of)[0]
     sums = dict(pieces.group_by("bucket").agg((pl.col("end") - pl.col("start")).sum()).iter_rows())
     assert sums == {"sync": 15, "host": 60, "launch": 30}
     (blocks,) = host_blocks(of)

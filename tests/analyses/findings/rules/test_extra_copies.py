@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.host_waits import host_computes
+from kanalyze.analyses.findings.rules.host_computes import host_computes
 from kanalyze.analyses.findings.rules.small_copies import extra_copy, idle_for_extra_copies
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
@@ -118,7 +118,7 @@ def test_it_is_said_where_and_not_twice():
     of = report([*steps(), *ranges])
     (one,) = extra_copy(of)
     assert (one.where, ", most in mask, up to" in one.text) == ("mask", True)
-    told = idle_for_extra_copies(of, 0).filter(bucket="host")
+    told = idle_for_extra_copies(of)[0].filter(bucket="host")
     (rest,) = host_computes(of)
     held = ledger(of).filter(bucket="host").get_column("ns").item()
     assert rest.at_stake_ns == held - (told.get_column("end") - told.get_column("start")).sum() == 15

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kanalyze.analyses.findings.findings import findings
-from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
-from kanalyze.analyses.findings.rules.host_waits import host_computes
+from kanalyze.analyses.findings.rules.host_computes import host_computes
+from kanalyze.analyses.findings.rules.waits import idle_after_reads
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
@@ -66,7 +66,7 @@ def test_host_time_is_said_once():
 def test_the_real_program_that_computes_on_the_host_raises_it():
     of = real_report(REPORTS / "findings.sqlite")
     (one,) = host_computes(of)
-    told = idle_after_reads(of, 0).filter(bucket="host")
+    told = idle_after_reads(of)[0].filter(bucket="host")
     told_ns = (told.get_column("end") - told.get_column("start")).sum()
     assert one.at_stake_ns == ledger(of).filter(bucket="host").get_column("ns").item() - told_ns
     assert 0 < told_ns < 1_000_000

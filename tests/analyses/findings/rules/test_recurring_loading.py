@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.host_waits import host_computes
+from kanalyze.analyses.findings.rules.host_computes import host_computes
 from kanalyze.analyses.findings.rules.loading import cold_start, recurring_loading
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.findings.rules.host_waits import avoidable, host_blocks, unneeded_sync
+from kanalyze.analyses.findings.rules.waits import avoidable, host_blocks, unneeded_sync
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, nvtx, overhead, report

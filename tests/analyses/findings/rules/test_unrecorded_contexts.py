@@ -6,9 +6,9 @@ import pytest
 
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
-from kanalyze.analyses.findings.rules.host_waits import host_computes
+from kanalyze.analyses.findings.rules.host_computes import host_computes
 from kanalyze.analyses.findings.rules.loading import cold_start
+from kanalyze.analyses.findings.rules.waits import idle_after_reads
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
@@ -117,7 +117,7 @@ def test_two_contexts_of_a_real_program():
         assert "at 477.1 ms" in mine["unrecorded-context"].text
         assert "at 638.1 ms" in mine["unrecorded-context"].text
         host = ledger(of).filter(device=device, bucket="host").get_column("ns").item()
-        read = idle_after_reads(of, device).filter(bucket="host")
+        read = idle_after_reads(of)[device].filter(bucket="host")
         others = mine["unrecorded-context"].at_stake_ns + (read.get_column("end") - read.get_column("start")).sum()
         assert mine["host-computes"].at_stake_ns == host - others
         assert mine["host-computes"].at_stake_ns < 10_000_000
