@@ -53,7 +53,7 @@ def test_modules_of_our_own_are_imported_inside_functions_only_by_the_command_li
     }
     deferring_numpy = (
         "analyzer/readers/storage/sqlite_file.py",
-        "analyzer/analyses/naming/_same_launches.py",
+        "analyzer/analyses/naming/_host_names.py",
         "analyzer/analyses/communication/_partners.py",
         "analyzer/analyses/page/overview_page.py",  # and operators, which only traces have
     )

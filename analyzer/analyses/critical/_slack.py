@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.critical._path import first_node
-from kanalyze.analyses.critical._walk import NOWHERE
+from kanalyze.analyses.critical._path import NOWHERE, first_node
 from kanalyze.analyses.dependencies._graph import BEFORE, dependencies, release
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.shared.cached import once_per_report

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.critical._names import ON_HOST, by_operator, by_range, named_pieces, with_names
-from kanalyze.analyses.critical._path import path
+from kanalyze.analyses.critical._path import CAUSES, ON_HOST, by_operator, by_range, named_pieces, path, with_names
 from kanalyze.analyses.critical._slack import slack
-from kanalyze.analyses.critical._walk import CAUSES
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.columns.grouping import grouped, slices

@@ -44,18 +44,283 @@ order of (end, -start, -row): no cycle within either. Through both, a cycle need
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.dependencies._host_order import host_calls
-from kanalyze.analyses.dependencies._stream_order import order_in_streams
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import in_time, launching_rows, operations
+from kanalyze.analyses.host._call_kinds import names_that
+from kanalyze.analyses.idle._blocking_calls import blocking_calls, staged_copies, waited_for
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.columns.lookup import gathered
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered
+from kanalyze.analyses.streams._streams import streamed_operations, used_streams
+from kanalyze.analyses.streams._waited_for import event_waits
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import count_up_to, gathered
+from kanalyze.columns.ordering import in_order_of
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
+_GRAPH_LAUNCH: Final = re.compile(r"(?:cuda|cu)GraphLaunch")
+
+_EDGE: Final = {"row": pl.UInt32, "before": pl.UInt32}
+
+
+def order_in_streams(report: Report, work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Adds the streams of `work` (start, end, process_id, call) and its edges to earlier operations."""
+    line = work.with_row_index("row").with_columns(_stream(report))
+    own = _placed(line, _before_in_stream(line), "stream_before")
+    line = line.with_columns(own)
+    line = line.with_columns(_later_of(line, own, _placed(line, _across_null_stream(report, line), "stream_before")))
+    told = _kept(line, event_waits(report).rename({"behind": "before"}))
+    guessed = _kept(line, _other_stream(report, line, calls)).join(told, on="row", how="anti")
+    line = line.with_columns(
+        _placed(line, pl.concat([told, guessed]), "event_before"),
+        pl.col("row").is_in(told.get_column("row").implode()).alias("event_told"),
+        _placed(line, _kept(line, _same_graph(report, line)), "graph_before"),
+    )
+    return line.drop("row")
+
+
+def _stream(report: Report) -> pl.Series:
+    """The number of the stream of each operation, as in `used_streams` of the whole report; null for migrations."""
+    numbers = streamed_operations(report).get_column("number").alias("stream")
+    return numbers.set(migrated(report), None)
+
+
+@once_per_process
+def migrated(report: Report) -> pl.Series:
+    """Whether each operation is a migration of unified memory, which nothing submitted."""
+    return operations(report, "migration_cause").get_column("migration_cause").is_not_null()
+
+
+def _before_in_stream(line: pl.DataFrame) -> pl.DataFrame:
+    """The operation of its stream that ended last before each; if one still ran, the one that started last."""
+    order = in_order_of(
+        line.drop_nulls("stream").select("row", "stream", "start", "end"), ("stream", "start"), ("end",)
+    )
+    reached = pl.col("end").cum_max().over("stream")
+    latest = pl.when(pl.col("end") == reached).then("row").forward_fill()
+    order = order.with_columns(reached.alias("reached"), latest.alias("latest"))
+    over = pl.col("reached").shift(1) <= pl.col("start")
+    chosen = pl.when(over).then(pl.col("latest").shift(1)).otherwise(pl.col("row").shift(1))
+    same = pl.col("stream") == pl.col("stream").shift(1)
+    return order.select("row", before=pl.when(same).then(chosen)).drop_nulls()
+
+
+@once_per_process
+def _null_streams(report: Report) -> pl.DataFrame:
+    """Blocking and legacy null streams of contexts that use both: number, group, legacy (whether it is a null one)."""
+    known = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"]))
+    known = known.select("number", "group", legacy=pl.col("type") == "null")
+    return known.filter(pl.col("legacy").any().over("group") & ~pl.col("legacy").all().over("group"))
+
+
+def _across_null_stream(report: Report, line: pl.DataFrame) -> pl.DataFrame:
+    """The operation of a null stream that ended last before each of a blocking one, and the other way round."""
+    found, streams = [pl.DataFrame(schema=_EDGE)], _null_streams(report)
+    if streams.is_empty():
+        return found[0]
+    work = line.select("row", "stream", "start", "end").join(streams, left_on="stream", right_on="number")
+    for legacy in (True, False):
+        asking, asked = work.filter(pl.col("legacy") == legacy), work.filter(pl.col("legacy") != legacy)
+        found.append(_last_ended(asking, asked, ["group"]))
+    return _kept(line, pl.concat(found))
+
+
+def _same_graph(report: Report, line: pl.DataFrame) -> pl.DataFrame:
+    """The node of the same launch of a CUDA graph that ended last before each node: row and before."""
+    launches = names_that(report, _GRAPH_LAUNCH.match)
+    if not launches:
+        return pl.DataFrame(schema=_EDGE)
+    of_graph = report.kind("api").get_column("name").is_in(launches)
+    nodes = line.select("row", "call", "start", "end").filter(gathered(of_graph, line.get_column("call")))
+    nodes = nodes.filter(pl.col("call").is_duplicated())
+    return _last_ended(nodes, nodes, ["call"])
+
+
+def _other_stream(report: Report, line: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """For operations that an event may have held back: the last one of another stream to end before, if given earlier.
+
+    See :func:`kanalyze.analyses.streams._serialised.ordered`: a call since the previous launch of the stream asked for
+    an order, and which work it meant is not recorded.
+    """
+    launched = gathered(calls.get_column("start"), line.get_column("call")).alias("call_start")
+    asking = line.select("row", "stream", "process_id", "start", "end", "stream_before").with_columns(launched)
+    earlier = gathered(launched, asking.get_column("stream_before")).alias("earlier")
+    asking = asking.with_columns(earlier, pl.col("stream").alias("number")).drop_nulls(["call_start", "stream"])
+    if asking.get_column("stream").n_unique() < 2:  # noqa: PLR2004 - another stream is needed
+        return pl.DataFrame(schema=_EDGE)
+    held = asking.filter(ordered(report, asking))
+    found = [pl.DataFrame(schema=_EDGE)]
+    ended = asking.select("row", "stream", "process_id", "start", "end", "call_start")
+    for (stream,), part in held.partition_by("stream", as_dict=True).items():
+        others = ended.filter(pl.col("stream") != stream)
+        edges = _last_ended(part, others, ["process_id"])
+        given = (gathered(launched, edges.get_column(side)) for side in ("before", "row"))
+        found.append(edges.filter(next(given) < next(given)))
+    return pl.concat(found)
+
+
+def _last_ended(asking: pl.DataFrame, asked: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """As-of join by `by`: the last of `asked` to end before each of `asking` starts, of several the lowest row.
+
+    Both have row, start and end. Operations without length are not waited for: one that starts at that very moment
+    could be the asking one itself. Columns: row and before.
+    """
+    lasting = asked.filter(pl.col("end") > pl.col("start"))
+    ended = lasting.sort("end", "row", descending=[False, True]).select(*by, "end", before="row")
+    waiting = asking.sort("start").select("row", *by, "start")
+    found = waiting.join_asof(ended, left_on="start", right_on="end", by=by, check_sortedness=False)
+    return found.select("row", "before").drop_nulls()
+
+
+def _kept(line: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
+    """The `edges` (row, before) from an end to a start that is no earlier, down in the order of (start, end, row)."""
+    starts, ends = line.get_column("start"), line.get_column("end")
+    rows, before = edges.get_column("row"), edges.get_column("before")
+    told = pl.DataFrame(
+        {
+            "row": rows,
+            "before": before,
+            "since": gathered(ends, before),
+            "at": gathered(starts, rows),
+            "before_start": gathered(starts, before),
+            "end": gathered(ends, rows),
+        }
+    )
+    down = (
+        (pl.col("before_start") < pl.col("at")) | (pl.col("since") < pl.col("end")) | (pl.col("before") < pl.col("row"))
+    )
+    return told.filter((pl.col("since") <= pl.col("at")) & down).select(pl.col("row", "before").cast(pl.UInt32))
+
+
+def _later_of(line: pl.DataFrame, own: pl.Series, other: pl.Series) -> pl.Series:
+    """Of two rows per operation the one that ended later, at most at its start; of equals `own`."""
+    ends, start = line.get_column("end"), line.get_column("start")
+    times = pl.DataFrame([own.alias("own"), other.alias("other"), start])
+    times = times.with_columns(a=gathered(ends, own), b=gathered(ends, other))
+    better = pl.col("other").is_not_null() & (pl.col("own").is_null() | (pl.col("b") > pl.min_horizontal("a", "start")))
+    return times.select(stream_before=pl.when(better).then("other").otherwise("own")).to_series()
+
+
+def _placed(line: pl.DataFrame, found: pl.DataFrame, name: str) -> pl.Series:
+    """`before` of the rows of `found` at their places among all operations; null elsewhere."""
+    nothing = pl.Series(name, [None], dtype=pl.UInt32).new_from_index(0, line.height)
+    return nothing.scatter(found.get_column("row"), found.get_column("before")) if found.height else nothing
+
+
+#: What a call does: it blocks until a device is done, it launches, or neither.
+CALL_KINDS: Final = ("wait", "launch", "other")
+
+_WAIT, _LAUNCH, _OTHER = range(len(CALL_KINDS))
+
+
+def host_calls(report: Report) -> pl.DataFrame:
+    """All CUDA calls of the processes in scope, in the order of the api events: the columns of `calls`."""
+    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+    calls = in_time(report, report.kind("api").select(*THREAD, start="start_ns", end=end))
+    calls = calls.with_columns(pl.max_horizontal("start", "end").alias("end")).with_row_index("row")
+    calls = calls.hstack([_outermost(calls)])
+    calls = calls.hstack([_kinds(report, calls), _waited_for(report, calls), _before_in_process(calls)])
+    return calls.drop("row")
+
+
+def _outermost(calls: pl.DataFrame) -> pl.Series:
+    """Row of the outermost call of its thread around each call: `outer`."""
+    line = in_order_of(calls, (*THREAD, "start"), (-pl.col("end"),))
+    first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in THREAD)
+    line = line.with_columns(thread=first.cum_sum())
+    reached = pl.col("end").cum_max().shift(1).over("thread")
+    inside = (reached >= pl.col("end")) & (pl.col("start") < pl.col("end"))
+    found = line.select("row", before=pl.when(~inside.fill_null(value=False)).then("row").forward_fill())
+    return _placed(calls, found, "outer")
+
+
+def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
+    """Kind of each call, or of a call that is nested in it."""
+    outer, rank = calls.get_column("outer"), pl.Series("kind", [_OTHER], dtype=pl.UInt8)
+    rank = rank.new_from_index(0, calls.height)
+    for kind, rows in (
+        (_LAUNCH, launching_rows(report)),
+        (_WAIT, blocking_calls(report).get_column("call_row")),
+        (_WAIT, staged_copies(report).get_column("call_row")),
+    ):
+        rank = rank.scatter(gathered(outer, rows), kind) if len(rows) else rank
+    names = pl.Series(CALL_KINDS, dtype=pl.Enum(CALL_KINDS))
+    return names[rank.cast(pl.UInt32)].alias("kind")
+
+
+def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:
+    """Row of the operation that each call blocked on: it ended inside the call, the last of those; null for none.
+
+    Of a call that puts a pageable copy aside it is that copy, which ends soon after.
+    """
+    ends, staged = operations(report).get_column("end"), staged_copies(report)
+    waits = _untold(report, _submitted(report, waited_for(report, blocking_calls(report))))
+    found = waits.select("call_row", "behind").drop_nulls().join(staged, on="call_row", how="anti")
+    found = pl.concat([found, staged.select(found.columns)])
+    rows, behind = found.get_column("call_row"), found.get_column("behind")
+    outer = gathered(calls.get_column("outer"), rows)
+    known = pl.DataFrame([outer.alias("row"), behind, gathered(ends, behind).alias("ended")])
+    inside = (gathered(calls.get_column("start"), outer) < known.get_column("ended")) & (
+        (known.get_column("ended") <= gathered(calls.get_column("end"), outer))
+        | behind.is_in(staged["behind"].implode())
+    )
+    last = known.filter(inside).sort("row", "ended", "behind", descending=[False, False, True])
+    last = last.unique("row", keep="last")
+    nothing = pl.Series("waited_for", [None], dtype=pl.UInt32).new_from_index(0, calls.height)
+    return nothing.scatter(last.get_column("row"), last.get_column("behind")) if last.height else nothing
+
+
+def _submitted(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
+    """Replaces migrations of unified memory in `behind` by the last operation of the process to end by then."""
+    wrong = gathered(migrated(report), waits.get_column("behind")).fill_null(value=False)
+    return _with_last_ended(report, waits, wrong) if wrong.any() else waits
+
+
+def _untold(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
+    """Sets `behind` of waits for a stream or event that is not recorded: the last operation to end by then.
+
+    That is so in traces of torch.profiler without synchronisation events. A call that waits for nothing returns within
+    microseconds, in which an operation may end by chance, so that only longer ones count.
+    """
+    stream = pl.col("scope").is_in(["stream", "copy"]) & pl.col("stream").is_null()
+    event = (pl.col("scope") == "event") & pl.col("record_id").is_null()
+    lasted = pl.col("end") - pl.col("start") > LATENCY_NS
+    untold = waits.select(pl.col("behind").is_null() & (stream | event) & lasted).to_series()
+    return _with_last_ended(report, waits, untold) if untold.any() else waits
+
+
+def _with_last_ended(report: Report, waits: pl.DataFrame, these: pl.Series) -> pl.DataFrame:
+    """Replaces `behind` of some of the waits by the last operation of their process to end by then."""
+    work = operations(report).filter(~migrated(report)).sort("end", "row").select("process_id", "end", behind="row")
+    others = waits.filter(these).drop("behind").sort("end")
+    found = others.join_asof(work, on="end", by="process_id", check_sortedness=False)
+    return pl.concat([waits.filter(~these), found.select(waits.columns)])
+
+
+def _before_in_process(calls: pl.DataFrame) -> pl.Series:
+    """Row of the outermost call of its process that ended last before each outermost call began.
+
+    Of several that ended at once the longest, then the one with the lower row.
+    """
+    found = [pl.DataFrame(schema={"row": pl.UInt32, "before": pl.UInt32})]
+    outermost = calls.filter(pl.col("outer") == pl.col("row"))
+    outermost = outermost.select("row", "process_id", "start", "end")
+    ties = (-pl.col("start"), -pl.col("row").cast(pl.Int64))
+    for part in parts_by(outermost, ["process_id"]).values():
+        line = in_order_of(part, ("end",), ties).with_row_index("place")
+        begun = count_up_to(line.get_column("end"), line.get_column("start"), equal=True)
+        place, rows = line.get_column("place"), line.get_column("row")
+        after = pl.concat([rows.clear(1), rows])  # of a number of calls the last one
+        before = gathered(after, begun.zip_with(begun < place, place))
+        found.append(pl.DataFrame([rows, before.alias("before")]))
+    return _placed(calls, pl.concat(found), "process_before")
+
 
 #: Columns of `operations` that point to an earlier operation, in the order in which equal releases are told apart.
 BEFORE: Final = ("stream_before", "graph_before", "event_before")

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.naming._events_between import events_between
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import SHAPE, operations
+from kanalyze.analyses.host._thread_names import named_events, neighbours, program_functions
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, rows_at
+from kanalyze.decoder.same_name import normalised
 from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.schema import Column
 from kanalyze.units import percent
@@ -18,9 +20,267 @@ from kanalyze.units import percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.analyses.naming._same_launches import Alignment, ThreadPair
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
+
+#: Launches of a CUDA graph are all alike: one tool records its nodes, the other one a whole.
+_GRAPH: Final = "GraphLaunch"
+
+#: Least part of the launches of the smaller of two threads that the other one makes, too, for them to be one thread.
+_ALIKE: Final = 0.5
+
+
+#: Launches before and after a time between two launches that are its surroundings, on each side.
+_AROUND: Final = 4
+
+#: Multiplier of the number of surroundings, a large odd one: the product of another modulo 2 ** 64.
+_MULTIPLIER: Final = 0x9E3779B97F4A7C15
+
+#: Least length of a stretch of recurring launches, as a part of the trace's: a forward pass alone is no training step.
+_STRETCH: Final = 0.5
+
+
+class ThreadPair(NamedTuple):
+    """A thread of one recording and the same one of another.
+
+    Attributes:
+        left: Process id and thread id in the first recording.
+        right: Those in the other.
+        calls: Launch calls of the first, by start: start, end, token (of what was launched).
+        others: Those of the other.
+        pairs: Rows of both that are aligned: left and right, both increasing.
+    """
+
+    left: ThreadKey
+    right: ThreadKey
+    calls: pl.DataFrame
+    others: pl.DataFrame
+    pairs: pl.DataFrame
+
+    @property
+    def complete(self) -> bool:
+        """Whether every launch of both has a partner, so that the n-th launch of one is the n-th of the other."""
+        return self.pairs.height == self.calls.height == self.others.height
+
+
+class Alignment(NamedTuple):
+    """How the launch calls of two recordings are aligned.
+
+    Attributes:
+        threads: The threads that both have.
+        calls: Number of launch calls of the first recording.
+        others: Number of those of the other.
+        pairs: Number of pairs.
+    """
+
+    threads: list[ThreadPair]
+    calls: int
+    others: int
+    pairs: int
+
+    @property
+    def share(self) -> float:
+        """Part of the launches of the first recording that are aligned."""
+        return self.pairs / max(self.calls, 1)
+
+
+def align(report: Report, other: Report) -> Alignment | None:
+    """Aligns the launch calls of two recordings; None unless one process of each makes launches.
+
+    Which process of several is which nothing would tell, since ranks launch the same.
+    """
+    sides = _launch_calls(report), _launch_calls(other)
+    if any(side.get_column("process_id").n_unique() != 1 for side in sides):
+        return None
+    own, others = (side.partition_by(THREAD, as_dict=True, include_key=False, maintain_order=True) for side in sides)
+    threads = [_aligned(left, right, own[left], others[right]) for left, right in _same_threads(*sides)]
+    return Alignment(threads, sides[0].height, sides[1].height, sum(pair.pairs.height for pair in threads))
+
+
+def surroundings(calls: pl.DataFrame) -> pl.Series:
+    """A number for what was launched right before and after the time that follows each launch; null near both ends."""
+    token = calls.get_column("token").rename("around")
+    found = token.new_from_index(0, len(token)) * 0 if len(token) else token
+    for shift in range(-_AROUND, _AROUND):
+        found = found * _MULTIPLIER + token.shift(shift)
+    return found
+
+
+def recurring(pair: ThreadPair) -> pl.Series:
+    """Launches of the first recording in a stretch that the other makes, too, in the same surroundings.
+
+    The stretch is as long as half of the other's launches, or longer. A trace of a few steps has such a one in each
+    stretch of steps; what happens once, and what other loops share with these steps, has none.
+    """
+    around = surroundings(pair.calls)
+    found = around.is_in(surroundings(pair.others).drop_nulls().implode()).fill_null(value=False)
+    runs = found.rle_id()
+    long = pl.DataFrame([found.alias("found"), runs.alias("run")]).select(
+        pl.col("found") & (pl.len().over("run") >= max(pair.others.height * _STRETCH, 2 * _AROUND))
+    )
+    return long.to_series()
+
+
+def _aligned(
+    left: tuple[object, ...], right: tuple[object, ...], calls: pl.DataFrame, others: pl.DataFrame
+) -> ThreadPair:
+    from kanalyze.alignment import aligned  # noqa: PLC0415 - imports numpy, for a report with a trace beside it
+
+    tokens = (side.get_column("token").reinterpret(signed=True).to_numpy() for side in (calls, others))
+    at, partner = aligned(*tokens)
+    pairs = pl.DataFrame({"left": at, "right": partner}, schema={"left": pl.Int64, "right": pl.Int64})
+    return ThreadPair(_key(left), _key(right), calls, others, pairs)
+
+
+def _key(values: tuple[object, ...]) -> ThreadKey:
+    process, thread = (value if isinstance(value, int) else None for value in values)
+    return process, thread
+
+
+def _same_threads(calls: pl.DataFrame, others: pl.DataFrame) -> list[tuple[tuple[object, ...], tuple[object, ...]]]:
+    """Pairs of threads that launched the same, the ones with most in common first; each thread is in at most one."""
+    left, right = (side.group_by(*THREAD, "token").len() for side in (calls, others))
+    both = left.join(right, on="token", suffix="_other").group_by(*THREAD, *(f"{name}_other" for name in THREAD))
+    common = both.agg(pl.min_horizontal("len", "len_other").sum().alias("common"))
+    sizes = (side.group_by(THREAD).len() for side in (calls, others))
+    keys = (THREAD, [f"{name}_other" for name in THREAD])
+    for key, size, name in zip(keys, sizes, ("size", "size_other"), strict=True):
+        common = common.join(size.rename({"len": name} | dict(zip(THREAD, key, strict=True))), on=key)
+    enough = common.filter(pl.col("common") >= pl.min_horizontal("size", "size_other") * _ALIKE)
+    order = enough.sort("common", *keys[0], *keys[1], descending=[True, False, False, False, False])
+    found: dict[tuple[object, ...], tuple[object, ...]] = {}
+    for process, thread, other_process, other_thread in order.select(*keys[0], *keys[1]).iter_rows():
+        if (process, thread) not in found and (other_process, other_thread) not in found.values():
+            found[process, thread] = (other_process, other_thread)
+    return [*found.items()]
+
+
+def _launch_calls(report: Report) -> pl.DataFrame:
+    """Launch calls sorted by start: process_id, thread_id, start, end and token, a number for what they launched.
+
+    Calls that launch nothing are left out, and those that the report does not give a thread.
+    """
+    work = operations(report, "call_row").select(_tokens(report), call="call_row")
+    sums = work.drop_nulls("call").group_by("call").agg(pl.col("token").sum()).sort("call")
+    made = rows_at(report.kind("api").select(*THREAD, "name", "start_ns", "dur_ns"), sums.get_column("call"))
+    graph = pl.col("name").cast(pl.String).str.contains(_GRAPH, literal=True).fill_null(value=False)
+    token = pl.when(graph).then(pl.lit(0, dtype=pl.UInt64)).otherwise(sums.get_column("token"))
+    calls = made.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"), token=token)
+    return calls.drop_nulls().sort("start", "end", *THREAD)
+
+
+def _tokens(report: Report) -> pl.Series:
+    """A number for each of the :func:`operations`: of a kernel by name and launch shape, of a copy by way and size."""
+    work = operations(report, *SHAPE, "size_bytes")
+    names = work.get_column("name").unique().drop_nulls()
+    texts = pl.Series("text", [normalised(name) for name in names.cast(pl.String)], dtype=pl.String)
+    work = work.join(pl.DataFrame([names, texts]), on="name", how="left", maintain_order="left")
+    moved = pl.when(pl.col("kind").is_in(["memcpy", "memset"])).then(_number("kind", "detail", "size_bytes"))
+    token = pl.when(pl.col("kind") == "kernel").then(_number("text", *SHAPE)).otherwise(moved)
+    return work.select(token=token.fill_null(0)).to_series()
+
+
+def _number(*columns: str) -> pl.Expr:
+    return pl.struct(pl.col(name).cast(pl.String) for name in columns).hash()
+
+
+#: An event names the time between two launches from this part of it on that the thread is in it.
+_MOST: Final = 0.5
+
+#: What torch calls the range in which a loader gets a batch.
+_LOADER: Final = r"enumerate\(DataLoader\)#\w*\.__next__"
+
+#: What neither tool would name otherwise: between two calls of CUDA.
+_CALLS: Final = r"^(?:between|after|before) (?:cu|hip)\w+(?: and (?:cu|hip)\w+)?$"
+
+
+def events_between(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.DataFrame:
+    """Names intervals of a thread by what it did in them outside of CUDA calls.
+
+    Args:
+        report: The trace.
+        key: Process id and thread id.
+        gaps: start and end of the intervals, sorted and disjoint.
+
+    Returns:
+        A row per interval: free_ns (outside of CUDA calls) and name, as in :mod:`kanalyze.analyses.host._thread_names`:
+        of the innermost event that at least half of that was in, in the program's innermost function of which that
+        holds; ``between A and B`` where half of it was in no event; else null.
+    """
+    gaps = gaps.select("start", "end").with_row_index("gap")
+    free = _outside_calls(report, key, gaps)
+    told = gaps.with_columns(free_ns=intervals.overlap(gaps.get_column("start"), gaps.get_column("end"), free))
+    what = _innermost(named_events(report), key, told, free)
+    where = _innermost(program_functions(report), key, told, free)
+    both = told.join(what, on="gap", how="left").join(where, on="gap", how="left", suffix="_around").sort("gap")
+    both = both.with_columns(_alone(report, key, gaps, free, told).alias("between"))
+    return both.select("free_ns", name=_text())
+
+
+def _text() -> pl.Expr:
+    """The name, of columns name, ns (of the event), name_around, ns_around (of the function) and between."""
+    inside = (pl.col("ns") < pl.col("ns_around")).fill_null(value=False)
+    within = pl.format("{} in {}", "name", "name_around")
+    told = pl.when(inside).then(within).otherwise(pl.coalesce("name_around", "name", "between"))
+    return told.str.replace_all(_LOADER, "DataLoader.__next__")
+
+
+def _outside_calls(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.DataFrame:
+    """The span set of a thread in no CUDA call, as far as the `gaps` go."""
+    calls = report.kind("api").filter(_of(key))
+    spans = calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
+    low, high = gaps.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    return intervals.gaps(intervals.union(spans.filter(pl.col("end") > pl.col("start"))), low or 0, high or 0)
+
+
+def _of(key: ThreadKey) -> pl.Expr:
+    process, thread = (pl.lit(value, dtype=pl.Int64) for value in key)
+    return pl.col("process_id").eq_missing(process) & pl.col("thread_id").eq_missing(thread)
+
+
+def _innermost(events: pl.DataFrame, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFrame) -> pl.DataFrame:
+    """The innermost event that at least half of the free time of a gap is in: gap, name, ns (its whole duration)."""
+    own = events.filter(_of(key)).select("start", "end", "name").with_row_index("event")
+    inside = _in_gaps(own, gaps)
+    sides = inside.select(start=pl.max_horizontal("start", "from"), end=pl.min_horizontal("end", "until"))
+    time = intervals.overlap(sides.get_column("start"), sides.get_column("end"), free)
+    enough = inside.with_columns(time.alias("time")).filter(
+        (pl.col("time") >= pl.col("free_ns") * _MOST) & (pl.col("time") > 0)
+    )
+    # events of a thread nest: of those that half of the time is in, the shortest is the innermost
+    last = enough.sort("gap", pl.col("end") - pl.col("start"), "event", descending=[False, False, True])
+    found = last.group_by("gap", maintain_order=True).first()
+    return found.select("gap", pl.col("name").cast(pl.String), ns=pl.col("end") - pl.col("start"))
+
+
+def _in_gaps(events: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
+    """A row for each event and gap that overlap: the columns of the event, gap, from, until, free_ns."""
+    first = gaps.get_column("end").search_sorted(events.get_column("start"), side="right")
+    stop = gaps.get_column("start").search_sorted(events.get_column("end"), side="left")
+    numbers = pl.DataFrame([first.alias("first"), stop.alias("stop")])
+    numbers = numbers.select(gap=pl.int_ranges("first", pl.max_horizontal("first", "stop"), dtype=pl.UInt32))
+    every = events.with_columns(numbers).explode("gap").drop_nulls("gap")
+    told = gaps.select("gap", "free_ns", until="end", **{"from": pl.col("start")})
+    return every.join(told, on="gap", how="inner")
+
+
+def _alone(report: Report, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFrame, told: pl.DataFrame) -> pl.Series:
+    """For each gap of which at least half is in no event, what its longest such piece is between; null for others."""
+    events = [
+        table.filter(_of(key)).select("start", "end") for table in (named_events(report), program_functions(report))
+    ]
+    covered = intervals.union(pl.concat(events).filter(pl.col("end") > pl.col("start")))
+    pieces = intervals.cut(gaps, intervals.subtract(free, covered))
+    length = pl.col("end") - pl.col("start")
+    sums = pieces.group_by("gap").agg(length.sum().alias("ns")).join(told.select("gap", "free_ns"), on="gap")
+    most = sums.filter(pl.col("ns") >= pl.col("free_ns") * _MOST).select("gap")
+    longest = pieces.join(most, on="gap", how="semi").sort("gap", length, "start", descending=[False, True, False])
+    longest = longest.group_by("gap", maintain_order=True).first().sort("start")
+    names = neighbours(report, key, longest).cast(pl.String)
+    names = names.set(names.str.contains(_CALLS).fill_null(value=False), None)
+    at = longest.select("gap").with_columns(names.alias("text"))
+    return gaps.select("gap").join(at, on="gap", how="left", maintain_order="left").get_column("text")
+
 
 #: Least part of a report's launches that are aligned for any of its time to be named.
 _ENOUGH: Final = 0.5
@@ -77,8 +337,6 @@ def host_names(report: Report) -> HostNames:
     other = report.beside()
     if other is None or operations(report).is_empty():
         return _NOTHING
-    from kanalyze.analyses.naming._same_launches import align, recurring  # noqa: PLC0415 - for captures only
-
     try:
         found = align(report, other)
         if found is None:
@@ -132,8 +390,6 @@ def _of_steps(other: Report, pair: ThreadPair, known: pl.Series) -> pl.DataFrame
     The trace's times in the same surroundings name them by the name that most of those have, and the median of these
     is the partner.
     """
-    from kanalyze.analyses.naming._same_launches import surroundings  # noqa: PLC0415 - for captures only
-
     at = pl.Series("at", range(pair.calls.height - 1), dtype=pl.Int64)
     within = known.head(at.len()) & known.tail(at.len())
     own = _between(pair.calls, at).with_columns(surroundings(pair.calls).head(at.len())).filter(within)

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.operators._events import host_tree, in_subtrees, sums_by
-from kanalyze.analyses.operators._paths import inherited, path_nodes, path_numbers, path_texts, plain_names
-from kanalyze.analyses.operators._phases import MODULE, PHASE, forward_rows, phases
+from kanalyze.analyses.operators._paths import (
+    MODULE,
+    PHASE,
+    forward_rows,
+    inherited,
+    path_nodes,
+    path_numbers,
+    path_texts,
+    phases,
+    plain_names,
+)
 from kanalyze.analyses.operators._work import MEMORY, OPERATOR_KINDS, host_work, launched_work, operator_work
 from kanalyze.columns.lookup import beside, gathered
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.operators._events import host_tree
-from kanalyze.analyses.operators._paths import inherited, operator_paths
-from kanalyze.analyses.operators._phases import forward_rows
+from kanalyze.analyses.operators._paths import forward_rows, inherited, operator_paths
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.operators._events import HOST_KINDS, host_tree, in_subtrees, sums_by
-from kanalyze.analyses.operators._paths import path_numbers, plain_names
-from kanalyze.analyses.operators._phases import MODULE
+from kanalyze.analyses.operators._paths import MODULE, path_numbers, plain_names
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.thread_lanes import THREAD

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import polars as pl
 
-from kanalyze.analyses.counters._bottleneck import bound, paragraph
+from kanalyze.analyses.counters._kernel_rules import bound, paragraph
 from kanalyze.analyses.counters.advice import advice, kernel_facts
 from kanalyze.analyses.counters.stalls import stalls
 from kanalyze.analyses.findings.health import health
@@ -29,7 +29,7 @@ class CounterSummary:
         answer: Headline, one or two sentences.
         devices: The GPUs that kernels ran on, as in `devices`.
         kernels: A row per kernel: the columns of `counters` and `roofline`, blocks, family, product, and verdict and
-            conclusion (:mod:`kanalyze.analyses.counters._bottleneck`).
+            conclusion (:mod:`kanalyze.analyses.counters._kernel_rules`).
         groups: The kernels of one name and launch shape: first (event_id of the longest), count, total_ns; the longest
             total first.
         stalls: The table `stalls`.

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.counters.hot_lines import TABLE as HOT_LINES
+from kanalyze.analyses.counters.hot_lines import hot_lines
+from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE
+from kanalyze.analyses.counters.roofline import roofline
+from kanalyze.analyses.counters.stalls import TABLE as STALLS
+from kanalyze.analyses.counters.stalls import stalls
 from kanalyze.analyses.critical._path import path
-from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.device._operations import device_operations, with_facts
 from kanalyze.analyses.idle._waiting_tree import waiting_trees
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.joining._report_set import together
+from kanalyze.analyses.joining._roof_points import counted_of, roof_points, timed_groups
 from kanalyze.analyses.operators.tree import tree
-from kanalyze.analyses.page._copy_points import CopyPoints, copy_points
-from kanalyze.analyses.page._measured import Measured, measured
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
 from kanalyze.analyses.page.joint_page import overviews_together
 from kanalyze.analyses.page.overview_page import Overview, overview
@@ -24,14 +29,126 @@ from kanalyze.analyses.page.time_page import TABLES, tables_of
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.exact import rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Unpack
 
+    from kanalyze.analyses.joining._roof_points import RoofPoints
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.report import Meta, Report, Where
     from kanalyze.schema import Table
+
+#: Points of the picture; the sizes with least time are left out.
+_POINTS: Final = 400
+
+#: The least size of a copy that shows what its link can do: below it, the start of a copy takes most of its time.
+LARGE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class CopyPoints:
+    """Copies by direction, kinds of memory and size.
+
+    Attributes:
+        points: direction, source_memory, target_memory, size_bytes, count, total_ns, bandwidth_bytes_per_s; those with
+            most time first.
+        links: The highest bandwidth of a large copy by direction: direction, size_bytes, bandwidth_bytes_per_s. No
+            report says what a link can do; this is what it did.
+        left_out: Copies in no point, since there are too many sizes.
+    """
+
+    points: pl.DataFrame
+    links: pl.DataFrame
+    left_out: int
+
+
+def copy_points(report: Report) -> CopyPoints | None:
+    """The copies in scope whose size is known; None without a large one, which alone shows what a link can do."""
+    named = ("direction", "source_memory", "target_memory")
+    work = device_operations(report).filter(pl.col("kind") == "memcpy")
+    copies = with_facts(report, work, "size_bytes", *named).with_columns(pl.col(named).cast(pl.String))
+    copies = copies.filter((pl.col("size_bytes") > 0) & (pl.col("dur_ns") > 0))
+    large = copies.filter(pl.col("size_bytes") >= LARGE_BYTES)
+    if large.is_empty():
+        return None
+    fastest = large.with_columns(bandwidth_bytes_per_s=rate(pl.col("size_bytes"), pl.col("dur_ns")))
+    keys = [*named, "size_bytes"]
+    sums = copies.group_by(keys).agg(count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum())
+    told = sums.with_columns(bandwidth_bytes_per_s=rate(pl.col("size_bytes") * pl.col("count"), pl.col("total_ns")))
+    points = told.sort("total_ns", *keys, descending=[True, *[False] * 4]).head(_POINTS)
+    order = fastest.sort("bandwidth_bytes_per_s", "size_bytes", descending=True)
+    links = order.group_by("direction", maintain_order=True).first()
+    return CopyPoints(
+        points,
+        links.select("direction", "size_bytes", "bandwidth_bytes_per_s"),
+        copies.height - int(points.get_column("count").sum()),
+    )
+
+
+#: What is shown of the kernels that take most time: kernels, reasons and lines of each.
+_MEASURED: Final = 8
+_REASONS: Final = 6
+_LINES: Final = 8
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Kernels of a program that ncu measured.
+
+    Attributes:
+        roofs: Points of the roofline plot; None where no kernel has work and bytes.
+        kernels: The kernels and launch shapes with most time: event_id, name, time_ns.
+        time_from: The tool that gives that time.
+        reasons: Rows of `stalls` of these kernels, the longest of each.
+        lines: Rows of `hot_lines` of these kernels, those with most samples of each.
+        tables: The tables of all kernels, with their declarations; those that have rows.
+    """
+
+    roofs: RoofPoints | None
+    kernels: pl.DataFrame
+    time_from: str
+    reasons: pl.DataFrame
+    lines: pl.DataFrame
+    tables: list[tuple[Table, pl.DataFrame]]
+
+
+def measured(reports: Sequence[Report]) -> Measured | None:
+    """Measurements by ncu in the reports of one program; None where they have no counters.
+
+    Args:
+        reports: The reports, whole; the first with a timeline gives the time of the kernels.
+    """
+    try:
+        ncu = counted_of(reports)
+        groups, _, time_from = timed_groups(reports)
+        roofs = roof_points(reports)
+    except CannotTellError:
+        return None
+    kernels = groups.sort("time_ns", "event_id", descending=[True, False], nulls_last=True).head(_MEASURED)
+    waits, lines = stalls(ncu), hot_lines(ncu).filter(pl.col("line").is_not_null() & (pl.col("samples") > 0))
+    tables = [(ROOFLINE, roofline(ncu)), (STALLS, waits), (HOT_LINES, lines)]
+    return Measured(
+        roofs if roofs.points.height else None,
+        kernels,
+        time_from,
+        _first_of(kernels, waits, _REASONS),
+        _first_of(kernels, lines, _LINES),
+        [(table, rows) for table, rows in tables if rows.height and _told(table, rows)],
+    )
+
+
+def _first_of(kernels: pl.DataFrame, rows: pl.DataFrame, most: int) -> pl.DataFrame:
+    """The first rows of each of the kernels."""
+    return rows.join(kernels.select("event_id"), on="event_id", how="semi").group_by("event_id").head(most)
+
+
+def _told(table: Table, rows: pl.DataFrame) -> bool:
+    """Whether there is more in the rows of a table than which kernels there are."""
+    telling = [name for name in table.telling if name != "dur_ns"]
+    return not telling or not all(rows.get_column(name).is_null().all() for name in telling)
+
 
 Pages: TypeAlias = Overview | CounterSummary
 Page_co = TypeVar("Page_co", covariant=True)

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import polars as pl
 
-from kanalyze.analyses.counters._bottleneck import COMPUTE, FEW_BLOCKS, LATENCY, MEMORY, UNKNOWN, bound, paragraph
-from kanalyze.analyses.counters._kernel_rules import LOW
+from kanalyze.analyses.counters._kernel_rules import (
+    COMPUTE,
+    FEW_BLOCKS,
+    LATENCY,
+    LOW,
+    MEMORY,
+    UNKNOWN,
+    bound,
+    paragraph,
+)
 from kanalyze.analyses.counters.advice import kernel_facts
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings.rules import Finding, literal

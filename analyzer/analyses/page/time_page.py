@@ -20,8 +20,7 @@ from kanalyze.analyses.memory import memory, migration_totals
 from kanalyze.analyses.naming._host_names import told
 from kanalyze.analyses.occupancy import occupancy
 from kanalyze.analyses.operators import ops
-from kanalyze.analyses.page._headline import made, page_answer, windows_of
-from kanalyze.analyses.page._sampled_beside import sampled_beside
+from kanalyze.analyses.page._headline import made, page_answer, sampled_beside, windows_of
 from kanalyze.analyses.ranges import range_gpu, ranges, steps
 from kanalyze.analyses.streams import concurrency
 from kanalyze.wording import CUDA, worded

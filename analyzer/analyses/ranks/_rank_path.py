@@ -11,8 +11,7 @@ import numpy as np
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.critical._path import first_node
-from kanalyze.analyses.critical._walk import CAUSES, NOWHERE, nodes, walk
+from kanalyze.analyses.critical._path import CAUSES, NOWHERE, first_node, nodes, walk
 from kanalyze.analyses.critical.critical_path import BY_RANK, RUNNING
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
@@ -32,7 +31,7 @@ _STEADY: Final = "steady"
 
 
 class _Nodes(NamedTuple):
-    """Nodes as of :class:`kanalyze.analyses.critical._walk.Walkable`, described beforehand: begin, leave, own, edge."""
+    """Nodes as of :class:`kanalyze.analyses.critical._path.Walkable`, described beforehand: begin, leave, own, edge."""
 
     next: pl.Series
     table: pl.DataFrame

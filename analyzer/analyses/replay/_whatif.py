@@ -17,9 +17,18 @@ from kanalyze.analyses.device._kernel_families import families
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.launches._graph_candidates import repetitions
-from kanalyze.analyses.replay._changes import COPIES, HOST, Changes, changed, plain_names, together
+from kanalyze.analyses.replay._changes import (
+    COPIES,
+    HOST,
+    NEAR,
+    Changes,
+    Costs,
+    changed,
+    plain_names,
+    profiler_costs,
+    together,
+)
 from kanalyze.analyses.replay._network import Network, network, point_values
-from kanalyze.analyses.replay._profiler import NEAR, Costs, profiler_costs
 from kanalyze.analyses.replay._replay import Plan, Replayed, path, planned, replayed
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import require

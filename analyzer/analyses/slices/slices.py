@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.critical._names import with_names
-from kanalyze.analyses.critical._path import path
+from kanalyze.analyses.critical._path import path, with_names
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.iterations.iterations import iterations

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals, units
-from kanalyze.analyses.critical._names import with_names
-from kanalyze.analyses.critical._path import path
-from kanalyze.analyses.critical._walk import CAUSES
+from kanalyze.analyses.critical._path import CAUSES, path, with_names
 from kanalyze.analyses.device._operations import (
     BUSY_BUCKETS,
     device_operations,

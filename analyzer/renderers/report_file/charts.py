@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from kanalyze.analyses.joining._roof_points import RoofPoints
-    from kanalyze.analyses.page._copy_points import CopyPoints
-    from kanalyze.analyses.page._measured import Measured
+    from kanalyze.analyses.page.file_page import CopyPoints, Measured
 
 #: Size of a picture and its margins, in units of its view box.
 _WIDE: Final = 900

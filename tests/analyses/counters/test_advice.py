@@ -4,8 +4,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.counters._bottleneck import bound, paragraph
-from kanalyze.analyses.counters._kernel_rules import RULES
+from kanalyze.analyses.counters._kernel_rules import RULES, bound, paragraph
 from kanalyze.analyses.counters.advice import kernel_facts
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.renderers.page.counters import counters_page

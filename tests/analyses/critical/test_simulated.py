@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.critical._path import path, span
-from kanalyze.analyses.critical._walk import nodes
+from kanalyze.analyses.critical._path import nodes, path, span
 from kanalyze.window import Window
 from support.simulated import PROGRAMS, run
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.fusion._chains import sizes
+from kanalyze.analyses.fusion.fusion import sizes
 from kanalyze.errors import CannotTellError
 from support.build import call, host, kernel, memcpy, report
 from support.shares import cases, holds

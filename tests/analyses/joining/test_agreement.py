@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.counters._stall_reasons import LATENCY, stall_metric
+from kanalyze.analyses.counters._metrics import LATENCY, stall_metric
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.readers.ncu.asked_launches import chooses, selective

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from kanalyze import culprits, gaps, read, read_all
 from kanalyze.analyses.findings.rules._places import sites_of_launches
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.naming._events_between import events_between
-from kanalyze.analyses.naming._host_names import host_names, launches_beside, told, told_briefly
-from kanalyze.analyses.naming._same_launches import align, recurring
+from kanalyze.analyses.naming._host_names import (
+    align,
+    events_between,
+    host_names,
+    launches_beside,
+    recurring,
+    told,
+    told_briefly,
+)
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import ClosedReportError
 from support.build import call, host, kernel, memcpy, nvtx, report

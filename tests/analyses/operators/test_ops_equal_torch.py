@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.operators._phases import forward_rows
+from kanalyze.analyses.operators._paths import forward_rows
 from support.key_averages import parsed
 from support.real_reports import real_report
 

@@ -7,9 +7,7 @@ import kanalyze
 from kanalyze.analyses.counters.hot_lines import hot_lines
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.counters.stalls import stalls
-from kanalyze.analyses.page._copy_points import LARGE_BYTES, copy_points
-from kanalyze.analyses.page._measured import measured
-from kanalyze.analyses.page.file_page import file_pages
+from kanalyze.analyses.page.file_page import LARGE_BYTES, copy_points, file_pages, measured
 from support.build import kernel, report
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.joining._roof_points import RoofPoints
-from kanalyze.analyses.page._copy_points import CopyPoints
+from kanalyze.analyses.page.file_page import CopyPoints
 from kanalyze.renderers.report_file import charts
 
 SCHEMA = ["name", "time_ns", "intensity_flop_per_byte", "achieved_flop_per_s", "precision", "peak_flop_per_s",

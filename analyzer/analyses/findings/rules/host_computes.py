@@ -147,8 +147,8 @@ _PREFETCH: Final = {
     False: (
         "prepare the next data in another thread, while the GPU works",
         (
-            "If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy them "
-            "on a stream of their own."
+            "If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy "
+            "them on a stream of their own."
         ),
     ),
 }

@@ -23,8 +23,7 @@ from kanalyze.analyses.findings.rules._kernels import (
 from kanalyze.analyses.findings.rules._places import launch_before, operator_of, place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.operators._events import host_tree
-from kanalyze.analyses.operators._paths import inherited
-from kanalyze.analyses.operators._phases import forward_rows
+from kanalyze.analyses.operators._paths import forward_rows, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report

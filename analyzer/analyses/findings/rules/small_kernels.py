@@ -249,8 +249,7 @@ def fusible(report: Report) -> list[Finding]:
     """One finding per device with chains whose fusion would save time."""
     if not {"op", "kernel"}.issubset(report.kinds):
         return []
-    from kanalyze.analyses.fusion._chains import chains  # noqa: PLC0415 - for traces only
-    from kanalyze.analyses.fusion.fusion import fusion  # noqa: PLC0415 - as above
+    from kanalyze.analyses.fusion.fusion import chains, fusion  # noqa: PLC0415 - for traces only
 
     ran = chains(report).group_by("device").agg(pl.col("exclusive_ns").sum())
     most = dict(ran.iter_rows())
@@ -277,8 +276,7 @@ def fusible(report: Report) -> list[Finding]:
 
 def _fused(report: Report, device: int) -> Mending:
     """Each chain whose fusion would save time is as many kernels as its largest operator."""
-    from kanalyze.analyses.fusion._chains import chains  # noqa: PLC0415 - for traces only
-    from kanalyze.analyses.fusion.fusion import occurrences  # noqa: PLC0415 - as above
+    from kanalyze.analyses.fusion.fusion import chains, occurrences  # noqa: PLC0415 - for traces only
 
     fused = occurrences(report).filter(pl.col("fused_ns") < pl.col("total_ns"))
     groups = fused.select(group="number", kept="parts", merged_ns="fused_ns")
