@@ -200,8 +200,8 @@ def _longest(paths: Sequence[Path]) -> dict[str, pl.Expr]:
 
 
 #: Per cycle, over all SMs: `smsp__sass_thread_inst_executed_op_fadd_pred_on.sum.per_cycle_elapsed` and the like.
-_DONE: Final = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum.per_cycle_elapsed"
-_PEAK: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum.peak_sustained"
+_CORE_DONE: Final = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum.per_cycle_elapsed"
+_CORE_PEAK: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum.peak_sustained"
 _SM_CLOCK: Final = "sm__cycles_elapsed.avg.per_second"
 
 #: Operations of the cores, by precision, each with the work of one; and the work of the widest in a thread.
@@ -226,9 +226,9 @@ _READ, _WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 _BYTES_PER_CYCLE, _DRAM_CLOCK = "dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second"
 
 _METRICS: Final = (
-    *(_DONE.format(op) for ops, _ in _CORES.values() for op in ops),
-    *(_PEAK.format(f"{letter}fma") for letter in "dfh"),
-    *(_DONE.format(op) for op in _PACKED),
+    *(_CORE_DONE.format(op) for ops, _ in _CORES.values() for op in ops),
+    *(_CORE_PEAK.format(f"{letter}fma") for letter in "dfh"),
+    *(_CORE_DONE.format(op) for op in _PACKED),
     *_HALF_PIPES,
     *(_SMSP_CYCLES, _SM_CLOCK, _READ, _WRITTEN, _BYTES_PER_CYCLE, _DRAM_CLOCK),
 )
@@ -317,7 +317,7 @@ def roofline(report: Report) -> pl.DataFrame:
     """
     require_counters(report, TABLE)
     kernels = measured_kernels(report, TABLE, (*_METRICS, *tensor_metrics(report)))
-    peaks = {name: pl.col(_PEAK.format(f"{_letter(name)}fma")) * widest for name, (_, widest) in _CORES.items()}
+    peaks = {name: pl.col(_CORE_PEAK.format(f"{_letter(name)}fma")) * widest for name, (_, widest) in _CORES.items()}
     found = kernels.with_columns(
         **{f"{name}_flop": _cores(ops) for name, (ops, _) in _CORES.items()},
         **{f"{name}_peak": peak * pl.col(_SM_CLOCK) for name, peak in peaks.items()},
@@ -337,13 +337,13 @@ def _letter(precision: str) -> str:
 
 
 def _cores(ops: dict[str, int]) -> pl.Expr:
-    per_cycle = [pl.col(_DONE.format(op)) * work for op, work in ops.items()]
+    per_cycle = [pl.col(_CORE_DONE.format(op)) * work for op, work in ops.items()]
     return pl.sum_horizontal(per_cycle, ignore_nulls=False) * pl.col(_SMSP_CYCLES)
 
 
 def _packed() -> pl.Expr:
     """The work of packed pairs; 0 on GPUs without such instructions."""
-    per_cycle = [pl.col(_DONE.format(op)).fill_null(0.0) * work for op, work in _PACKED.items()]
+    per_cycle = [pl.col(_CORE_DONE.format(op)).fill_null(0.0) * work for op, work in _PACKED.items()]
     return pl.sum_horizontal(per_cycle) * pl.col(_SMSP_CYCLES)
 
 
@@ -352,7 +352,7 @@ def _only_moves() -> pl.Expr:
 
     ncu before 2025.2 counts only these; whether there were others shows in the utilisation of their pipe.
     """
-    others = pl.sum_horizontal(_DONE.format("hadd"), _DONE.format("hmul"), ignore_nulls=False)
+    others = pl.sum_horizontal(_CORE_DONE.format("hadd"), _CORE_DONE.format("hmul"), ignore_nulls=False)
     return (pl.coalesce(others, *_HALF_PIPES) == 0).fill_null(value=False)
 
 

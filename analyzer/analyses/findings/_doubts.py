@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of, launching_rows, operations, recorded_until, with_facts
 from kanalyze.analyses.host._call_kinds import call_names, calls_that, captures, is_launch_name, names_that
 from kanalyze.analyses.idle._blocking_calls import blocking_calls
@@ -76,21 +77,17 @@ _WAITING: Final = re.compile(r"(?:cuda|cu)(?:(?:Stream|Event)Synchronize|StreamW
 def host_times(report: Report) -> list[Check]:
     """Host events that end before they start, or lie outside the recording."""
     end = report.meta.end_ns
-    limit, first = (recorded_until(report), None) if end is None else (end, 0)
-    backwards, outside = [], []
-    tool = report.meta.recorder
+    tool, limit = report.meta.recorder, recorded_until(report) if end is None else end
     stopped = None if tool.other_clock else report.meta.duration_ns
-    for kind in HOST_KINDS:
-        if kind not in report.kinds:
-            continue
-        events = report.kind(kind).select("start_ns", "dur_ns")
-        if kind != "api" and not tool.mends_times:  # negative durations of calls are counted elsewhere
-            backwards.append(_sum(events.filter(pl.col("dur_ns") < 0)))
-        early = pl.lit(value=False) if first is None else pl.col("start_ns") < first
-        late = pl.lit(value=False) if limit is None else pl.col("start_ns") + pl.col("dur_ns").fill_null(0) > limit
-        late |= pl.col("start_ns") > pl.lit(stopped, dtype=pl.Int64)
-        outside.append(_sum(events.filter(early | late)))
-    count, ns = _added(backwards)
+    early = pl.lit(value=False) if end is None else pl.col("start_ns") < 0
+    late = pl.lit(value=False) if limit is None else pl.col("start_ns") + pl.col("dur_ns").fill_null(0) > limit
+    late |= pl.col("start_ns") > pl.lit(stopped, dtype=pl.Int64)
+    times = {kind: report.kind(kind).select("start_ns", "dur_ns") for kind in HOST_KINDS if kind in report.kinds}
+    outside = [_sum(events.filter(early | late)) for events in times.values()]
+    # negative durations of calls are counted elsewhere
+    mended = HOST_KINDS if tool.mends_times else ("api",)
+    negative = [_sum(events.filter(pl.col("dur_ns") < 0)) for kind, events in times.items() if kind not in mended]
+    count, ns = _added(negative)
     wrong = "their times cannot be right"
     return [
         ("host events that end before they start", count, -ns, f"{wrong}; sums count them as they are"),
@@ -224,14 +221,11 @@ def wrong_launches(report: Report) -> list[Check]:
     called_alike = work.filter(pl.col("name").is_in(call_names(report).drop_nulls().implode()))
     effect = "wrong times, or clocks that disagree: what an operator took, and what ran in it, is wrong"
     wrong = "wrong correlation ids: what launched these, and what is told of launches, is wrong"
+    nameless = "names are wrong: what ran, or what was called, is unknown"
     return [
         ("launches outside their operator", *_sum(strays), effect),
         ("kernels that share a launch of one kernel", *_sum(again), wrong),
-        (
-            "operations called like calls",
-            *_sum(called_alike),
-            "names are wrong: what ran, or what was called, is unknown",
-        ),
+        ("operations called like calls", *_sum(called_alike), nameless),
     ]
 
 
@@ -312,9 +306,9 @@ def shapes(report: Report) -> list[Check]:
     return [("kernels of an impossible shape", *_sum(kernels), "occupancy, waves and findings about them are wrong")]
 
 
-def _sum(events: pl.DataFrame) -> tuple[int, int]:
+def _sum(events: pl.DataFrame, column: str = "dur_ns") -> tuple[int, int]:
     """The number of events, and their total duration in ns."""
-    return events.height, total(events, "dur_ns")
+    return events.height, total(events, column)
 
 
 def _added(found: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -403,34 +397,16 @@ def pairing(report: Report) -> list[Check]:
     alone = operations(report, "call_row").filter(pl.col("call_row").is_null())
     moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
     unified, lost = alone.filter(moved_by_driver), alone.filter(~moved_by_driver)
-    unused = unused_launches(report)
-    inside = unused.filter("captured")
-    outside = unused.filter(~pl.col("captured"))
+    unused, captured = unused_launches(report), pl.col("captured")
+    recent = "the idle time before them is attributed by their process's most recent launch"
+    driver = "the driver makes them without a call; idle time before them is attributed by the most recent launch"
+    failed = "failed, captured into a graph, or their operations were not recorded"
+    nothing = "they ran nothing by themselves; the graph's launches did"
     return [
-        (
-            "launches without an operation",
-            outside.height,
-            total(outside, "dur_ns"),
-            "failed, captured into a graph, or their operations were not recorded",
-        ),
-        (
-            "launches captured into graphs",
-            inside.height,
-            total(inside, "dur_ns"),
-            "they ran nothing by themselves; the graph's launches did",
-        ),
-        (
-            "operations without a launch",
-            lost.height,
-            _length(lost),
-            "the idle time before them is attributed by their process's most recent launch",
-        ),
-        (
-            "unified-memory copies",
-            unified.height,
-            _length(unified),
-            "the driver makes them without a call; idle time before them is attributed by the most recent launch",
-        ),
+        ("launches without an operation", *_sum(unused.filter(~captured)), failed),
+        ("launches captured into graphs", *_sum(unused.filter(captured)), nothing),
+        ("operations without a launch", lost.height, intervals.length(lost), recent),
+        ("unified-memory copies", unified.height, intervals.length(unified), driver),
     ]
 
 
@@ -473,34 +449,23 @@ def _times(report: Report) -> list[Check]:
     end = recorded_until(report) if report.meta.end_ns is None else report.meta.end_ns
     early = pl.lit(value=False) if report.meta.end_ns is None else pl.col("start") < 0
     outside = work.clear() if end is None else work.filter(early | (pl.col("end") > end))
-    over = _overlaps_in_streams(report)
-    wrong, ahead = over.filter(~pl.col("programmatic")), over.filter("programmatic")
+    over, ahead = _overlaps_in_streams(report), pl.col("programmatic")
+    wrong = "their times cannot be right"
+    exceed = "sums of durations exceed the busy time"
+    kept = "they count as nothing in the ledger, and as they are in sums"
+    short = "below the clock's resolution: their time is too low"
+    launched = f"programmatic dependent launch, as cuBLAS does; {exceed}"
+    lost_ns = -intervals.length(backwards) - total(calls, "dur_ns")
     return [
-        (
-            "negative durations",
-            backwards.height + calls.height,
-            -_length(backwards) - int(calls.get_column("dur_ns").sum()),
-            "they count as nothing in the ledger, and as they are in sums",
-        ),
-        (
-            "operations of zero duration",
-            instant.height,
-            0,
-            "below the clock's resolution: their time is too low",
-        ),
-        ("operations outside the recording", outside.height, _length(outside), "their times cannot be right"),
+        ("negative durations", backwards.height + calls.height, lost_ns, kept),
+        ("operations of zero duration", instant.height, 0, short),
+        ("operations outside the recording", outside.height, intervals.length(outside), wrong),
         (
             "kernels that overlap within a stream",
-            wrong.height,
-            total(wrong, "ns"),
-            "their times cannot be right; sums of durations exceed the busy time",
+            *_sum(over.filter(~ahead), "ns"),
+            f"{wrong}; sums of durations exceed the busy time",
         ),
-        (
-            "kernels started before the one before ended",
-            ahead.height,
-            total(ahead, "ns"),
-            "programmatic dependent launch, as cuBLAS does; sums of durations exceed the busy time",
-        ),
+        ("kernels started before the one before ended", *_sum(over.filter(ahead), "ns"), launched),
     ]
 
 
@@ -526,21 +491,16 @@ def _overlaps_in_streams(report: Report) -> pl.DataFrame:
 def _graphs(report: Report) -> list[Check]:
     whole = operations(report).filter(pl.col("kind") == "graph")
     effect = "the kernels inside are in no kernel table; record with --cuda-graph-trace=node to see them"
-    return [("graph launches without nodes", whole.height, _length(whole), effect)]
+    return [("graph launches without nodes", whole.height, intervals.length(whole), effect)]
 
 
 @once_per_process
 def names(report: Report) -> list[Check]:
     unnamed = operations(report).filter(pl.col("name").is_null())
     calls = report.kind("api").filter(pl.col("name").is_null())
-    return [
-        (
-            "events without a name",
-            unnamed.height + calls.height,
-            _length(unnamed) + int(calls.get_column("dur_ns").sum()),
-            "the report's string table is incomplete; they are summed under an empty name",
-        ),
-    ]
+    effect = "the report's string table is incomplete; they are summed under an empty name"
+    ns = intervals.length(unnamed) + total(calls, "dur_ns")
+    return [("events without a name", unnamed.height + calls.height, ns, effect)]
 
 
 #: The checks on the events alone, in the table's order, each with the kinds of events that it reads.
@@ -562,7 +522,3 @@ CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[Report], list[Check]]], ...
     (DEVICE_KINDS, unknown_streams),
     ((*DEVICE_KINDS, "api"), names),
 )
-
-
-def _length(work: pl.DataFrame) -> int:
-    return int((work.get_column("end") - work.get_column("start")).sum())
