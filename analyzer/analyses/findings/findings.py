@@ -64,8 +64,7 @@ def _gain(report: Report, device: int, change: Mending | None) -> int | None:
     """How much shorter the window of a device gets by a change, ns; None without any."""
     if change is None:
         return None
-    from kanalyze.analyses.replay._mended import mended  # noqa: PLC0415 - most reports need no replay
-    from kanalyze.analyses.replay._replay import replayed  # noqa: PLC0415 - as above
+    from kanalyze.analyses.replay._replay import mended, replayed  # noqa: PLC0415 - most reports need no replay
 
     known, plan = _networks(report)[device]
     state = mended(report, known, change)

@@ -8,9 +8,9 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import RESOURCES, SHAPE, device_operations, exclusive_operations, with_facts
 from kanalyze.analyses.operators._events import host_tree
-from kanalyze.analyses.operators._groups import modules
 from kanalyze.analyses.operators._paths import labelled_paths, operator_paths
 from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.operators.ops import modules
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import gathered
 from kanalyze.decoder.same_name import normalised

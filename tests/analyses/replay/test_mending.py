@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.replay._changes import Changes
-from kanalyze.analyses.replay._mended import mended
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.replay._network import network
-from kanalyze.analyses.replay._replay import planned, replayed
+from kanalyze.analyses.replay._replay import mended, planned, replayed
 from kanalyze.analyses.replay._whatif import prepared, whatif_of
 from support.build import call, kernel, memcpy, report
 from support.slow_replay import TURNS, simulated

@@ -8,30 +8,309 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, with_facts
+from kanalyze.analyses.device._kernel_families import communicating
+from kanalyze.analyses.device._operations import (
+    device_operations,
+    exclusive_operations,
+    launch_calls,
+    operations,
+    with_facts,
+)
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._copies import (
-    NEEDED,
-    PINNED,
-    TO_HOST,
-    copies_by_calls,
-    pageable,
-    pageable_copies,
-    took,
-)
 from kanalyze.analyses.findings.rules._places import place_of
-from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.host._rounds import STEP
+from kanalyze.analyses.findings.rules._telling import PARTS, all_along, in_pytorch, per_iteration
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.host._rounds import STEP, rounds, rounds_at
+from kanalyze.analyses.idle._blocking_calls import blocking_calls, scope_of
+from kanalyze.analyses.iterations.iterations import judged_iterations
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
-from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream, streamed_operations
+from kanalyze.analyses.streams._waited_for import STREAM
 from kanalyze.exact import rate_of
 from kanalyze.units import count, plural, rate, size, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
+#: Ranges and operators of such a library; by NCCL's own ranges, by PyTorch's.
+_OWN: Final = r"^:?(?:[NR]CCL:|nccl[A-Z]|nccl:\w|c10d::|record_param_comms)"
+
+#: Set-up copies are no larger.
+_LARGEST_BYTES: Final = 1 << 16
+
+
+def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """Copies of the program itself, of `copies` with row, process_id, thread_id, call_start and size_bytes.
+
+    A set-up copy is called within a range or operator of the library, or on a thread that calls nothing else and has
+    none. In processes without such ranges it is small, in a stream without kernels, and before the process' first
+    collective or with one of another name as the next kernel that its thread launches.
+    """
+    work = operations(report).filter(pl.col("kind") == "kernel")
+    collective = communicating(work, report)
+    own = _own_ranges(report)
+    if copies.is_empty() or (collective is None and own.is_empty()):
+        return copies
+    asked = copies.select("row", *THREAD, "call_start", "size_bytes").with_row_index("place").sort("call_start")
+    within = asked.with_columns(told=_is_within(asked, own, list(THREAD)), any=_is_within(asked, own, ["process_id"]))
+    named = pl.struct(THREAD).is_in(own.select(pl.struct(THREAD)).to_series().unique().implode())
+    theirs = pl.col("told") | (pl.col("any").all().over(THREAD) & ~named)
+    known = pl.col("process_id").is_in(own.get_column("process_id").unique().implode())
+    early = _before_first(report, work, collective, asked) if collective is not None else pl.lit(value=False)
+    left = within.filter(~pl.when(known).then(theirs).otherwise(early)).get_column("place")
+    return copies[left.sort()]
+
+
+def outside_library(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """The `calls` (:data:`THREAD`, start) that the library does not make itself, sorted by start."""
+    asked = calls.sort("start").with_columns(call_start="start")
+    return asked.filter(~_is_within(asked, _own_ranges(report), list(THREAD))).drop("call_start")
+
+
+def _own_ranges(report: Report) -> pl.DataFrame:
+    """Ranges and operators of the library: :data:`THREAD`, start, end; by start."""
+    ops = report.kind("op").select(*THREAD, "name", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    ranges = named_ranges(report).select(*THREAD, pl.col("range").alias("name"), "start", "end")
+    parts = [part.filter(pl.col("name").cast(pl.String).str.contains(_OWN)).drop("name") for part in (ops, ranges)]
+    return pl.concat(parts).sort("start")
+
+
+def _is_within(asked: pl.DataFrame, spans: pl.DataFrame, by: list[str]) -> pl.Series:
+    """Whether each call lies within some of the spans with the same key; both sorted by time."""
+    reached = spans.select(*by, "start", until=pl.col("end").cum_max().over(by))
+    found = asked.join_asof(reached, left_on="call_start", right_on="start", by=by, check_sortedness=False)
+    return found.select((pl.col("call_start") < pl.col("until")).fill_null(value=False)).to_series()
+
+
+def _before_first(report: Report, kernels: pl.DataFrame, collective: pl.Expr, asked: pl.DataFrame) -> pl.Series:
+    """Whether each copy is as small and as early as those of a set-up, in a stream without kernels."""
+    of, kernels = ["process_id", "name"], with_facts(report, kernels, *STREAM, "thread_id", "call_start")
+    line = kernels.select("name", *THREAD, told=collective, at="call_start").drop_nulls("at").sort("at")
+    line = line.with_columns(first=pl.col("told") & (pl.col("at") == pl.col("at").min().over(of)))
+    begun = line.filter("first").group_by("process_id").agg(begun=pl.col("at").min())
+    then = asked.join_asof(
+        line.select(*THREAD, "at", "first"), left_on="call_start", right_on="at", by=THREAD, strategy="forward",
+        check_sortedness=False,
+    ).join(begun, on="process_id", how="left", maintain_order="left")  # fmt: skip
+    place, computing = with_facts(report, asked, *STREAM).select(STREAM), kernels.select(STREAM).unique()
+    apart = place.with_row_index("n").join(computing, on=STREAM, how="anti", nulls_equal=True).get_column("n")
+    alone = pl.int_range(pl.len()).is_in(apart.implode())
+    soon = pl.col("first") | (pl.col("call_start") < pl.col("begun"))
+    return then.select((alone & (pl.col("size_bytes") <= _LARGEST_BYTES) & soon).fill_null(value=False)).to_series()
+
+
+PAGEABLE: Final = "Pageable"
+PINNED: Final = "Pinned"
+TO_HOST: Final = "Device-to-Host"
+TO_DEVICE: Final = "Host-to-Device"
+
+#: CUDA takes up to so much pageable memory with the call, and returns (CUDA C++ Programming Guide, "Concurrent
+#: execution between host and device").
+_STAGED_BYTES: Final = 1 << 16
+
+#: Where nothing tells rounds, synchronous calls may recur if a process makes so many of one size and direction, or of
+#: one direction.
+_ALIKE: Final = 5
+_MANY: Final = 32
+
+#: Copies in at least so many instances of a range recur.
+_RECURS: Final = 2
+
+#: Copies of one instance that take more than this factor times the median are not all recurring.
+_ODD: Final = 3
+
+#: Whether the host waits for what a synchronous call copies to it.
+NEEDED: Final = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
+
+#: Whether a copy recurs with the rounds (step or range instances), occurs once, or its process has no rounds; whether
+#: such copies are outside of all rounds and all along the window; or is one of few synchronous ones without rounds.
+WHEN: Final = ("recurs", "once", "unknown", "often", "few")
+
+
+@once_per_report
+def copies_by_calls(report: Report) -> pl.DataFrame:
+    """The program's copies in scope by copying calls, with the host memory that they read or write (`memory`).
+
+    Columns: those of `exclusive_operations`, call_name, call_start, call_end, thread_id, size_bytes, memory, and
+    synchronous (whether the call is, as `cudaMemcpy`); by device.
+    """
+    work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
+    told = ("call_name", "call_start", "call_end", "thread_id", "size_bytes", "source_memory", "target_memory")
+    work = with_facts(report, work, *told)
+    names = work.get_column("call_name").unique().drop_nulls()
+    blocks = pl.Series("synchronous", [scope_of(name) == "copy" for name in names.cast(pl.String)], dtype=pl.Boolean)
+    copying = blocks | names.cast(pl.String).str.contains("Async", literal=True)
+    wanted = pl.DataFrame([names, blocks]).filter(copying)
+    host = pl.when(pl.col("source_memory").is_in([PAGEABLE, PINNED])).then("source_memory").otherwise("target_memory")
+    known = work.join(wanted, on="call_name", maintain_order="left").with_columns(memory=host)
+    known = known.drop("source_memory", "target_memory").drop_nulls("size_bytes")
+    return without_set_up(report, known).sort("device")
+
+
+@once_per_report
+def pageable(report: Report) -> pl.DataFrame:
+    """The pageable ones of :func:`copies_by_calls`, with spared and until; see :func:`_spared`.
+
+    Of synchronous calls only those of so many bytes that pinned memory is faster.
+    """
+    large = ~pl.col("synchronous") | (pl.col("size_bytes") > _STAGED_BYTES)
+    between = pl.col("detail").is_in([TO_DEVICE, TO_HOST])
+    found = copies_by_calls(report).filter(between & (pl.col("memory") == PAGEABLE) & large)
+    if (found.get_column("detail") == TO_HOST).any():
+        return _spared(report, found)
+    return found.with_columns(spared="call_start", until="call_end")
+
+
+def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """`copies` with `spared` and `until`: the host interval that pinned memory would save, by default the call's.
+
+    If the thread waits for the stream or device after a copy to the host, before it launches more, it would wait there
+    anyway for the stream's earlier work. What the host does up to the end of that wait could then overlap it. A
+    synchronous copy to the host waits for all earlier work, since the host goes on with what was copied.
+    """
+    by = ["process_id", "thread_id"]
+    known = (
+        with_facts(report, copies, "stream")
+        .rename({"stream": "on"})
+        .join(_work_before(report), on="row", how="left", maintain_order="left")
+    )
+    known = known.with_columns(before=pl.when(NEEDED).then(_ended_before(report, copies)).otherwise("before"))
+    line = known.with_row_index("place").sort("call_end")
+    waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
+    waits = waits.select(*by, wait="start", waited="end", behind="stream").drop_nulls([*by, "wait"]).sort("wait")
+    for times, name in ((waits, "wait"), (_launches(report), "launch")):
+        line = line.join_asof(
+            times, left_on="call_end", right_on=name, by=by, strategy="forward", coalesce=False, check_sortedness=False
+        )
+    first = pl.col("wait") <= pl.col("launch").fill_null(pl.col("wait"))
+    anyway = (pl.col("detail") == TO_HOST) & first & (pl.col("behind") == pl.col("on")).fill_null(value=True)
+    begun = pl.max_horizontal(
+        "call_start", pl.min_horizontal(pl.col("before").fill_null(pl.col("call_start")), "call_end")
+    )
+    anyway = anyway.fill_null(value=False)
+    spared = pl.when(anyway | NEEDED).then(begun).otherwise("call_start")
+    until = pl.when(anyway).then("waited").otherwise("call_end")
+    told = line.with_columns(spared=spared, until=until).sort("place")
+    return told.drop("place", "wait", "waited", "behind", "launch", "on", "before")
+
+
+def _work_before(report: Report) -> pl.DataFrame:
+    """End of the previous work in each operation's stream: columns row, before (null for the first one)."""
+    line = streamed_operations(report).select("row", "start", "end", "number").sort("number", "start", "row")
+    return line.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
+
+
+def _ended_before(report: Report, copies: pl.DataFrame) -> pl.Series:
+    """When the last operation of its process and device ended that had before each copy began; null for none."""
+    by = ["process_id", "device"]
+    work = device_operations(report).select(*by, ended="end").sort("ended")
+    asked = copies.select(*by, "start").with_row_index("place").sort("start")
+    found = asked.join_asof(work, left_on="start", right_on="ended", by=by, coalesce=False, check_sortedness=False)
+    return found.sort("place").get_column("ended")
+
+
+def _launches(report: Report) -> pl.DataFrame:
+    """Launching calls by time: process_id, thread_id, launch (the call's start)."""
+    calls = launch_calls(report, "thread_id", "call_start").drop_nulls()
+    return calls.rename({"call_start": "launch"}).sort("launch")
+
+
+def pageable_copies(report: Report) -> pl.DataFrame:
+    """The pageable copies in scope, with the columns of :func:`_by_round` (when, round, …).
+
+    Besides the columns of :func:`copies_by_calls`: spared and until, the host interval that pinned memory would
+    save.
+    """
+    found = pageable(report).join(_by_round(report.whole), on="row", how="left", maintain_order="left")
+    return _all_along(report, found)
+
+
+def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """`copies` with those outside of all rounds as ``often`` that lie all along the work of their device.
+
+    That is in most of as many equal parts of the time from its first operation to its last as there are iterations, or
+    :data:`PARTS`, without copies that take more than :data:`_ODD` times the median. Those that recur with rounds are
+    then told with them.
+    """
+    number = per_iteration(report).iterations or PARTS
+    once = pl.col("when").is_in([WHEN[1], WHEN[3]])
+    if number < _RECURS or not copies.select(once.any()).item():
+        return copies
+    work = exclusive_operations(report).group_by("device").agg(low=pl.col("start").min(), high=pl.col("end").max())
+    known = copies.join(work, on="device", maintain_order="left")
+    of = ["device", "detail"]
+    usual = once & (took() <= _ODD * pl.when(once).then(took()).median().over(of))
+    along = all_along(pl.when(usual).then("start"), pl.col("low"), pl.col("high"), number).over(of)
+    known = known.with_columns(often=(usual & along) | (pl.col("when") == WHEN[3]))
+    told = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == WHEN[0]))
+    return known.with_columns(when=pl.when(told).then(pl.lit(WHEN[3])).otherwise("when")).drop("low", "high", "often")
+
+
+def took() -> pl.Expr:
+    """The length of the union of a copy and the host interval that pinned memory would save, in ns."""
+    both = pl.min_horizontal("until", "end") - pl.max_horizontal("spared", "start")
+    return (pl.col("until") - pl.col("spared") + pl.col("end") - pl.col("start")) - both.clip(lower_bound=0)
+
+
+@once_per_process
+def _by_round(report: Report) -> pl.DataFrame:
+    """Classifies the pageable copies of a whole report: columns row, when (of :data:`WHEN`), and those of `rounds_at`.
+
+    A copy occurs once if its call was in no round, or in the only round of its name with such a copy. Where the copies
+    and calls of a round take more than :data:`_ODD` times the median of the rounds of its name, the longest copies that
+    exceed it occur once. Without rounds, a few synchronous ones are told apart: a program that copies its input to the
+    GPU and its results back does not gain by pinning memory, which takes longer.
+    """
+    found = pageable(report)
+    copies = found.select("row", "process_id", _is_few().alias("few"), took=took())
+    inside = rounds_at(report, found.select("process_id", at="call_start"))
+    line = pl.concat([copies, inside], how="horizontal").sort("took", "row")
+    whole = line.drop_nulls("round").group_by("round_name", "round").agg(whole=pl.col("took").sum())
+    usual = whole.group_by("round_name").agg(usual=pl.col("whole").median(), with_copies=pl.len())
+    line = line.join(usual, on="round_name", how="left", maintain_order="left")
+    up_to = pl.col("took").cum_sum().over("round")
+    recurs = (pl.col("with_copies") >= _RECURS) & (up_to <= _ODD * pl.col("usual"))
+    when = pl.when(recurs.fill_null(value=False)).then(pl.lit(WHEN[0])).otherwise(pl.lit(WHEN[1]))
+    known = rounds(report).get_column("process_id").unique()
+    without = pl.when("few").then(pl.lit(WHEN[4])).otherwise(pl.lit(WHEN[2]))
+    told = pl.when(pl.col("process_id").is_in(known.implode(), nulls_equal=True)).then(when).otherwise(without)
+    line = line.select("row", "round", "round_name", "instances", when=told)
+    return _without_repeated(report, found.join(line, on="row")).select(line.columns)
+
+
+def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """`copies` with as once only what the report shows to be.
+
+    They recur where others of their direction are in another iteration, however that was found. Outside of iterations
+    they do so if :data:`_ALIKE` of one size have kernels between them; without rounds none tells it of two of them.
+    """
+    of, alike = ["process_id", "device", "detail"], pl.col("size_bytes")
+    steps = judged_iterations(report).select(
+        "process_id", since="start_ns", ended=pl.col("start_ns") + pl.col("dur_ns")
+    )
+    runs = device_operations(report).filter(pl.col("kind") != "memcpy").select("process_id", "device", at="start")
+    line = copies.filter(pl.col("when").is_in([WHEN[1], WHEN[4]])).sort("call_start")
+    for own, left, right, by in ((steps, "call_start", "since", of[:1]), (runs, "start", "at", of[:2])):
+        line = line.sort(left).join_asof(own.sort(right), left_on=left, right_on=right, by=by, check_sortedness=False)
+    step = pl.when(pl.col("call_start") < pl.col("ended")).then("since")
+    line = line.with_columns(step=step, steps=step.drop_nulls().n_unique().over(of))
+    bursts = pl.when(pl.col("step").is_null()).then(pl.col("at").n_unique().over(*of, alike, "step"))
+    several = pl.col("step").is_not_null() & (pl.col("steps") >= _RECURS) | (bursts >= _ALIKE)
+    told = pl.when(several).then(pl.lit(WHEN[3])).when((pl.col("when") == WHEN[4]) & (bursts >= _RECURS))
+    return copies.update(line.select("row", when=told.then(pl.lit(WHEN[2])).otherwise("when")), on="row")
+
+
+def _is_few() -> pl.Expr:
+    """Whether a copy is by a synchronous call, and its process makes few such calls of its size and direction."""
+    way = ["process_id", "device", "detail", "synchronous"]
+    alike = pl.col("call_start").n_unique().over(*way, "size_bytes") < _ALIKE
+    return pl.col("synchronous") & alike & (pl.col("call_start").n_unique().over(way) < _MANY)
+
 
 #: Smaller pinned copies do not show the bandwidth of pinned memory.
 _COMPARABLE_BYTES: Final = 1 << 20

@@ -11,10 +11,10 @@ from kanalyze import exact, intervals
 from kanalyze.analyses.device._operations import exclusive_operations, launching_calls, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._copies import without_set_up
 from kanalyze.analyses.findings.rules._kernels import merged, nothing_within
 from kanalyze.analyses.findings.rules._places import events_around, main_site, site_text, sites
 from kanalyze.analyses.findings.rules._telling import fewest_in, in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules.pageable_copies import without_set_up
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import context_calls
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at

@@ -13,10 +13,10 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import launch_calls, operations, with_facts
 from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._copies import outside_library
 from kanalyze.analyses.findings.rules._kernels import calls_within
 from kanalyze.analyses.findings.rules._places import main_site, site_text, sites_of_launches
 from kanalyze.analyses.findings.rules._telling import AHEAD, fewest_in, in_pytorch, of_window, per_iteration
+from kanalyze.analyses.findings.rules.pageable_copies import outside_library
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.host._range_lines import ranges_at

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.findings.rules._copies import pageable_copies
-from kanalyze.analyses.findings.rules.pageable_copies import pageable_copy
+from kanalyze.analyses.findings.rules.pageable_copies import pageable_copies, pageable_copy
 from kanalyze.units import time
 from kanalyze.window import Window
 from support import machine

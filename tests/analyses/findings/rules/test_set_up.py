@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.analyses.findings.rules._copies import copies_by_calls
-from kanalyze.analyses.findings.rules.pageable_copies import pageable_copy
+from kanalyze.analyses.findings.rules.pageable_copies import copies_by_calls, pageable_copy
 from kanalyze.analyses.findings.rules.small_copies import many_small_copies, small_copies
 from support.build import call, host, kernel, memcpy, nvtx, report
 from support.real_reports import real_report
