@@ -149,3 +149,27 @@ def telling(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     if frame.height <= _SHARING:
         return frame
     return frame.filter(pl.len().over(keys) <= _SHARING)
+
+
+def nearest(
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    on: tuple[str, str],
+    by: Sequence[str] = (),
+    side: Literal["before", "strictly before", "after"] = "before",
+) -> pl.DataFrame:
+    """Adds to each row of `left` the last row of `right` that is not later, of the same keys `by`; sorted by time.
+
+    `on` are the columns of time. ``after`` adds the first one that is not earlier, and ``strictly before`` takes none
+    at the same time.
+    """
+    return left.sort(on[0], maintain_order=True).join_asof(
+        right.sort(on[1], maintain_order=True),
+        left_on=on[0],
+        right_on=on[1],
+        by=[*by] or None,
+        strategy="forward" if side == "after" else "backward",
+        allow_exact_matches=side != "strictly before",
+        coalesce=False,
+        check_sortedness=False,
+    )

@@ -34,6 +34,7 @@ from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import nearest
 from kanalyze.named_ranges import located, of_iteration
 from kanalyze.units import moment, plural, time
 
@@ -110,14 +111,8 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
     copies = with_facts(report, copies, "size_bytes", "thread_id", "call_start")
     copying = copies.filter(pl.col("size_bytes") >= _DATA_BYTES).select(*THREAD, end="call_start").drop_nulls()
     launches = launch_calls(report, "thread_id", "call_start", "call_end").drop_nulls()
-    spans = copying.sort("end").join_asof(
-        launches.rename({"call_end": "start"}).sort("call_start", "start"),
-        left_on="end",
-        right_on="call_start",
-        by=list(THREAD),
-        allow_exact_matches=False,
-        check_sortedness=False,
-    )
+    launches = launches.rename({"call_end": "start"}).sort("call_start", "start", maintain_order=True)
+    spans = nearest(copying, launches, ("end", "call_start"), THREAD, "strictly before")
     spans = spans.drop_nulls("start").filter(pl.col("end") > pl.col("start"))
     return idle_within(report, spans)[device].filter(bucket="host")
 

@@ -22,6 +22,7 @@ from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import nearest
 from kanalyze.units import count, moment, plural, time
 
 if TYPE_CHECKING:
@@ -103,20 +104,9 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
     """From the end of the thread's launch before each of `loads` to the start of its next one: columns of `loads`."""
     calls = launch_calls(report, "thread_id", "call_start", "call_ns").with_columns(pl.col("call_ns").fill_null(0))
     launches = calls.drop_nulls()
-    before = launches.select(*THREAD, since=pl.col("call_start") + pl.col("call_ns")).sort("since")
-    after = launches.select(*THREAD, until="call_start").sort("until")
-    line = loads.sort("start").join_asof(
-        before, left_on="start", right_on="since", by=list(THREAD), coalesce=False, check_sortedness=False
-    )
-    line = line.sort("end").join_asof(
-        after,
-        left_on="end",
-        right_on="until",
-        by=list(THREAD),
-        strategy="forward",
-        coalesce=False,
-        check_sortedness=False,
-    )
+    before = launches.select(*THREAD, since=pl.col("call_start") + pl.col("call_ns"))
+    line = nearest(loads, before, ("start", "since"), THREAD)
+    line = nearest(line, launches.select(*THREAD, until="call_start"), ("end", "until"), THREAD, "after")
     return line.select(*THREAD, start=pl.coalesce("since", "start"), end=pl.coalesce("until", "end"))
 
 

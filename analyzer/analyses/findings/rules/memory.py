@@ -21,6 +21,7 @@ from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, fault
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import nearest
 from kanalyze.units import plural, rate, size, time
 
 if TYPE_CHECKING:
@@ -246,10 +247,8 @@ def _groups(report: Report, device: int) -> pl.DataFrame:
     if "fault" not in report.kinds:
         return pl.DataFrame(schema={**intervals.SPANS, "again": pl.Boolean})
     seen = faults_seen(report).filter((pl.col("side") == "GPU") & (pl.col("device") == device))
-    pieces = pages(report).pieces.select("process_id", "on_device_ns", first="start", behind="end").sort("first")
-    joined = seen.sort("address").join_asof(
-        pieces, left_on="address", right_on="first", by="process_id", check_sortedness=False
-    )
+    pieces = pages(report).pieces.select("process_id", "on_device_ns", first="start", behind="end")
+    joined = nearest(seen, pieces, ("address", "first"), ["process_id"])
     again = (pl.col("address") < pl.col("behind")) & (pl.col("on_device_ns") < pl.col("start"))
     return joined.select("start", "end", again.fill_null(value=False).alias("again"))
 

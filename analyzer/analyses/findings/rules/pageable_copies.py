@@ -31,6 +31,7 @@ from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream, streamed_operations
 from kanalyze.analyses.streams._waited_for import STREAM
+from kanalyze.columns.lookup import nearest
 from kanalyze.exact import rate_of
 from kanalyze.units import count, plural, rate, size, time
 
@@ -83,20 +84,18 @@ def _own_ranges(report: Report) -> pl.DataFrame:
 def _is_within(asked: pl.DataFrame, spans: pl.DataFrame, by: list[str]) -> pl.Series:
     """Whether each call lies within some of the spans with the same key; both sorted by time."""
     reached = spans.select(*by, "start", until=pl.col("end").cum_max().over(by))
-    found = asked.join_asof(reached, left_on="call_start", right_on="start", by=by, check_sortedness=False)
+    found = nearest(asked, reached, ("call_start", "start"), by)
     return found.select((pl.col("call_start") < pl.col("until")).fill_null(value=False)).to_series()
 
 
 def _before_first(report: Report, kernels: pl.DataFrame, collective: pl.Expr, asked: pl.DataFrame) -> pl.Series:
     """Whether each copy is as small and as early as those of a set-up, in a stream without kernels."""
     of, kernels = ["process_id", "name"], with_facts(report, kernels, *STREAM, "thread_id", "call_start")
-    line = kernels.select("name", *THREAD, told=collective, at="call_start").drop_nulls("at").sort("at")
+    line = kernels.select("name", *THREAD, told=collective, at="call_start").drop_nulls("at")
     line = line.with_columns(first=pl.col("told") & (pl.col("at") == pl.col("at").min().over(of)))
     begun = line.filter("first").group_by("process_id").agg(begun=pl.col("at").min())
-    then = asked.join_asof(
-        line.select(*THREAD, "at", "first"), left_on="call_start", right_on="at", by=THREAD, strategy="forward",
-        check_sortedness=False,
-    ).join(begun, on="process_id", how="left", maintain_order="left")  # fmt: skip
+    then = nearest(asked, line.select(*THREAD, "at", "first"), ("call_start", "at"), THREAD, "after")
+    then = then.join(begun, on="process_id", how="left", maintain_order="left")
     place, computing = with_facts(report, asked, *STREAM).select(STREAM), kernels.select(STREAM).unique()
     apart = place.with_row_index("n").join(computing, on=STREAM, how="anti", nulls_equal=True).get_column("n")
     alone = pl.int_range(pl.len()).is_in(apart.implode())
@@ -126,10 +125,6 @@ _ODD: Final = 3
 
 #: Whether the host waits for what a synchronous call copies to it.
 NEEDED: Final = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
-
-#: Whether a copy recurs with the rounds (step or range instances), occurs once, or its process has no rounds; whether
-#: such copies are outside of all rounds and all along the window; or is one of few synchronous ones without rounds.
-WHEN: Final = ("recurs", "once", "unknown", "often", "few")
 
 
 @once_per_report
@@ -173,20 +168,14 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     anyway for the stream's earlier work. What the host does up to the end of that wait could then overlap it. A
     synchronous copy to the host waits for all earlier work, since the host goes on with what was copied.
     """
-    by = ["process_id", "thread_id"]
-    known = (
-        with_facts(report, copies, "stream")
-        .rename({"stream": "on"})
-        .join(_work_before(report), on="row", how="left", maintain_order="left")
-    )
-    known = known.with_columns(before=pl.when(NEEDED).then(_ended_before(report, copies)).otherwise("before"))
-    line = known.with_row_index("place").sort("call_end")
+    known = with_facts(report, copies, "stream").rename({"stream": "on"})
+    known = known.join(_work_before(report), on="row", how="left", maintain_order="left").with_row_index("place")
+    line = known.with_columns(before=pl.when(NEEDED).then(_ended_before(report, copies)).otherwise("before"))
     waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
-    waits = waits.select(*by, wait="start", waited="end", behind="stream").drop_nulls([*by, "wait"]).sort("wait")
-    for times, name in ((waits, "wait"), (_launches(report), "launch")):
-        line = line.join_asof(
-            times, left_on="call_end", right_on=name, by=by, strategy="forward", coalesce=False, check_sortedness=False
-        )
+    waits = waits.select(*THREAD, wait="start", waited="end", behind="stream").drop_nulls([*THREAD, "wait"])
+    launches = launch_calls(report, "thread_id", "call_start").drop_nulls().rename({"call_start": "launch"})
+    for times, name in ((waits, "wait"), (launches, "launch")):
+        line = nearest(line, times, ("call_end", name), THREAD, "after")
     first = pl.col("wait") <= pl.col("launch").fill_null(pl.col("wait"))
     anyway = (pl.col("detail") == TO_HOST) & first & (pl.col("behind") == pl.col("on")).fill_null(value=True)
     begun = pl.max_horizontal(
@@ -208,16 +197,8 @@ def _work_before(report: Report) -> pl.DataFrame:
 def _ended_before(report: Report, copies: pl.DataFrame) -> pl.Series:
     """When the last operation of its process and device ended that had before each copy began; null for none."""
     by = ["process_id", "device"]
-    work = device_operations(report).select(*by, ended="end").sort("ended")
-    asked = copies.select(*by, "start").with_row_index("place").sort("start")
-    found = asked.join_asof(work, left_on="start", right_on="ended", by=by, coalesce=False, check_sortedness=False)
-    return found.sort("place").get_column("ended")
-
-
-def _launches(report: Report) -> pl.DataFrame:
-    """Launching calls by time: process_id, thread_id, launch (the call's start)."""
-    calls = launch_calls(report, "thread_id", "call_start").drop_nulls()
-    return calls.rename({"call_start": "launch"}).sort("launch")
+    asked, work = copies.select(*by, "start").with_row_index("place"), device_operations(report)
+    return nearest(asked, work.select(*by, ended="end"), ("start", "ended"), by).sort("place").get_column("ended")
 
 
 def pageable_copies(report: Report) -> pl.DataFrame:
@@ -238,7 +219,7 @@ def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     then told with them.
     """
     number = per_iteration(report).iterations or PARTS
-    once = pl.col("when").is_in([WHEN[1], WHEN[3]])
+    once = pl.col("when").is_in(["once", "often"])
     if number < _RECURS or not copies.select(once.any()).item():
         return copies
     work = exclusive_operations(report).group_by("device").agg(low=pl.col("start").min(), high=pl.col("end").max())
@@ -246,9 +227,9 @@ def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     of = ["device", "detail"]
     usual = once & (took() <= _ODD * pl.when(once).then(took()).median().over(of))
     along = all_along(pl.when(usual).then("start"), pl.col("low"), pl.col("high"), number).over(of)
-    known = known.with_columns(often=(usual & along) | (pl.col("when") == WHEN[3]))
-    told = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == WHEN[0]))
-    return known.with_columns(when=pl.when(told).then(pl.lit(WHEN[3])).otherwise("when")).drop("low", "high", "often")
+    known = known.with_columns(often=(usual & along) | (pl.col("when") == "often"))
+    told = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == "recurs"))
+    return known.with_columns(when=pl.when(told).then(pl.lit("often")).otherwise("when")).drop("low", "high", "often")
 
 
 def took() -> pl.Expr:
@@ -259,7 +240,11 @@ def took() -> pl.Expr:
 
 @once_per_process
 def _by_round(report: Report) -> pl.DataFrame:
-    """Classifies the pageable copies of a whole report: columns row, when (of :data:`WHEN`), and those of `rounds_at`.
+    """Classifies the pageable copies of a whole report: columns row, when, and those of `rounds_at`.
+
+    `when` says whether a copy ``recurs`` with the rounds (step or range instances), occurs ``once``, or its process has
+    no rounds (``unknown``); whether such copies are outside of all rounds and all along the window (``often``); or is
+    one of ``few`` synchronous ones without rounds.
 
     A copy occurs once if its call was in no round, or in the only round of its name with such a copy. Where the copies
     and calls of a round take more than :data:`_ODD` times the median of the rounds of its name, the longest copies that
@@ -275,9 +260,9 @@ def _by_round(report: Report) -> pl.DataFrame:
     line = line.join(usual, on="round_name", how="left", maintain_order="left")
     up_to = pl.col("took").cum_sum().over("round")
     recurs = (pl.col("with_copies") >= _RECURS) & (up_to <= _ODD * pl.col("usual"))
-    when = pl.when(recurs.fill_null(value=False)).then(pl.lit(WHEN[0])).otherwise(pl.lit(WHEN[1]))
+    when = pl.when(recurs.fill_null(value=False)).then(pl.lit("recurs")).otherwise(pl.lit("once"))
     known = rounds(report).get_column("process_id").unique()
-    without = pl.when("few").then(pl.lit(WHEN[4])).otherwise(pl.lit(WHEN[2]))
+    without = pl.when("few").then(pl.lit("few")).otherwise(pl.lit("unknown"))
     told = pl.when(pl.col("process_id").is_in(known.implode(), nulls_equal=True)).then(when).otherwise(without)
     line = line.select("row", "round", "round_name", "instances", when=told)
     return _without_repeated(report, found.join(line, on="row")).select(line.columns)
@@ -294,15 +279,15 @@ def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
         "process_id", since="start_ns", ended=pl.col("start_ns") + pl.col("dur_ns")
     )
     runs = device_operations(report).filter(pl.col("kind") != "memcpy").select("process_id", "device", at="start")
-    line = copies.filter(pl.col("when").is_in([WHEN[1], WHEN[4]])).sort("call_start")
+    line = copies.filter(pl.col("when").is_in(["once", "few"]))
     for own, left, right, by in ((steps, "call_start", "since", of[:1]), (runs, "start", "at", of[:2])):
-        line = line.sort(left).join_asof(own.sort(right), left_on=left, right_on=right, by=by, check_sortedness=False)
+        line = nearest(line, own, (left, right), by)
     step = pl.when(pl.col("call_start") < pl.col("ended")).then("since")
     line = line.with_columns(step=step, steps=step.drop_nulls().n_unique().over(of))
     bursts = pl.when(pl.col("step").is_null()).then(pl.col("at").n_unique().over(*of, alike, "step"))
     several = pl.col("step").is_not_null() & (pl.col("steps") >= _RECURS) | (bursts >= _ALIKE)
-    told = pl.when(several).then(pl.lit(WHEN[3])).when((pl.col("when") == WHEN[4]) & (bursts >= _RECURS))
-    return copies.update(line.select("row", when=told.then(pl.lit(WHEN[2])).otherwise("when")), on="row")
+    told = pl.when(several).then(pl.lit("often")).when((pl.col("when") == "few") & (bursts >= _RECURS))
+    return copies.update(line.select("row", when=told.then(pl.lit("unknown")).otherwise("when")), on="row")
 
 
 def _is_few() -> pl.Expr:
@@ -342,7 +327,7 @@ def pageable_copy(report: Report) -> list[Finding]:
 
 def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: int) -> Finding:
     per, device = per_iteration(report), int(copies.item(0, "device"))
-    text = f"{_what(report, copies)} {_WHEN[when](report, copies, stake)}."
+    text = f"{_what(report, copies)} {_how_often(report, copies, when, stake)}."
     if when in {"once", "few"}:
         one = Finding("pageable-copy-once", device, stake, text, _ONCE, "copies", vague=True)
         headline = f"{size(total(copies, 'size_bytes'))} of pageable memory are copied once"
@@ -429,33 +414,22 @@ def _recurring(report: Report, copies: pl.DataFrame, stake: int) -> str:
     )
 
 
-def _once(_: Report, copies: pl.DataFrame, __: int) -> str:
-    blocked = time(_call_ns(copies))
-    return f"they do not recur as the program's rounds do. Their calls blocked the host for {blocked} in all"
-
-
-def _few(_: Report, copies: pl.DataFrame, __: int) -> str:
-    return f"nothing shows that they recur. Their calls blocked the host for {time(_call_ns(copies))} in all"
-
-
-def _unknown(report: Report, copies: pl.DataFrame, _: int) -> str:
-    per = per_iteration(report)
+def _how_often(report: Report, copies: pl.DataFrame, when: str, stake: int) -> str:
+    """Whether the copies recur, and how long their calls block the host."""
+    per, blocked_ns = per_iteration(report), _call_ns(copies)
+    blocked = f"Their calls blocked the host for {time(blocked_ns)}"
+    if when == "recurs":
+        return _recurring(report, copies, stake)
+    if when == "once":
+        return f"they do not recur as the program's rounds do. {blocked} in all"
+    if when == "few":
+        return f"nothing shows that they recur. {blocked} in all"
     if per.iterations:
-        return f"their calls block the host for {per.time(_call_ns(copies))}"
-    return (
-        f"their calls blocked the host for {time(_call_ns(copies))}. Their process has no steps and no range that "
-        "occurs often, which would tell whether they recur"
-    )
-
-
-def _often(report: Report, copies: pl.DataFrame, stake: int) -> str:
-    if per_iteration(report).iterations:
-        return _unknown(report, copies, stake)
-    blocked = time(_call_ns(copies))
-    return f"they recur. Their calls blocked the host for {blocked}"
-
-
-_WHEN: Final = {"recurs": _recurring, "once": _once, "unknown": _unknown, "often": _often, "few": _few}
+        return f"their calls block the host for {per.time(blocked_ns)}"
+    if when == "often":
+        return f"they recur. {blocked}"
+    unknown = "Their process has no steps and no range that occurs often, which would tell whether they recur"
+    return f"t{blocked[1:]}. {unknown}"
 
 
 def _call_ns(copies: pl.DataFrame) -> int:
@@ -479,8 +453,7 @@ def gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.DataF
         rows: The operations, by row of `operations`.
         calls: Their calls, and other host intervals that would be saved: columns start, end.
     """
-    window = windows(report).row(by_predicate=pl.col("device") == device, named=True)
-    low, high = int(window["start"]), int(window["end"])
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
     wanted = rows.implode()
     own = exclusive_operations(report).filter(pl.col("row").is_in(wanted)).select("start", "end")
     covered = intervals.length(

@@ -19,6 +19,7 @@ from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import nearest
 from kanalyze.units import time
 
 if TYPE_CHECKING:
@@ -234,10 +235,8 @@ def _loops(report: Report) -> pl.DataFrame:
 
 def _in_loaders(report: Report, loops: pl.DataFrame) -> pl.DataFrame:
     """Those of `loops` that begin while their thread gets a batch from a DataLoader."""
-    batches = getting_batches(report.whole).select(*THREAD, since="start", until="end").sort("since")
-    inside = loops.sort("start").join_asof(
-        batches, left_on="start", right_on="since", by=[*THREAD], check_sortedness=False
-    )
+    batches = getting_batches(report.whole).select(*THREAD, since="start", until="end")
+    inside = nearest(loops, batches, ("start", "since"), THREAD)
     return inside.filter((pl.col("start") < pl.col("until")).fill_null(value=False))
 
 

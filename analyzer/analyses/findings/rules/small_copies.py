@@ -27,7 +27,7 @@ from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._serialised import ordering_calls
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import beside
+from kanalyze.columns.lookup import beside, nearest
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 from kanalyze.units import plural, rate, size
 
@@ -387,11 +387,7 @@ def _with_makers(report: Report, key: ThreadKey, copies: pl.DataFrame) -> pl.Dat
     for own, same in ((line.drop_nulls("shape"), ["shape"]), (line, [])):
         fills = makers.select("maker", "shape", made="start", filled="end")
         fills = fills if same else fills.drop("shape")
-        found.append(
-            own.join_asof(
-                fills, left_on="moved", right_on="filled", by=same or None, check_sortedness=False
-            ).drop_nulls("maker")
-        )
+        found.append(nearest(own, fills, ("moved", "filled"), same).drop_nulls("maker"))
     launches, begun = _launches(report, key), known.filter(pl.col("name") != _DETACH).get_column("start").sort()
     by_shape, any_shape = (
         _nearby(part, launches, begun, most) for part, most in zip(found, (_BETWEEN, 0), strict=True)
@@ -427,9 +423,9 @@ def _launches(report: Report, key: ThreadKey) -> pl.Series:
 def _makers(ops: pl.DataFrame) -> pl.DataFrame:
     """The operators of a thread that fill a tensor, torch.tensor among them: maker (the name), start, end, shape."""
     fills = ops.filter(pl.col("name").is_in(_FILL_NAMES)).sort("start")
-    lifts = ops.filter(pl.col("name") == _LIFT).sort("start")
-    copies = ops.filter(pl.col("name") == _MOVES[0]).select(copied="start", done="end").sort("done")
-    lifted = lifts.join_asof(copies, left_on="start", right_on="done", check_sortedness=False).drop_nulls("copied")
+    lifts = ops.filter(pl.col("name") == _LIFT)
+    copies = ops.filter(pl.col("name") == _MOVES[0]).select(copied="start", done="end")
+    lifted = nearest(lifts, copies, ("start", "done")).drop_nulls("copied")
     made = fills.select("start", "end", maker="name", shape=_filled(fills, ops))
     return pl.concat(
         [made, lifted.select("shape", start="copied", end="end", maker=pl.lit(_TENSOR)).select(made.columns)]

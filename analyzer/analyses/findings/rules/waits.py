@@ -30,7 +30,7 @@ from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, positions, rows_at
+from kanalyze.columns.lookup import gathered, nearest, positions, rows_at
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.units import percent, size
 
@@ -185,15 +185,7 @@ def avoidable(report: Report) -> pl.DataFrame:
 
 def _with_needs(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     """Adds whether the host needs each call, `needed`: for a copy's completion, or because it shares memory."""
-    line = _since(waiting).join_asof(
-        _host_copies(report).sort("copied_at"),
-        left_on="start",
-        right_on="copied_at",
-        by="process_id",
-        allow_exact_matches=False,
-        coalesce=False,
-        check_sortedness=False,
-    )
+    line = nearest(_since(waiting), _host_copies(report), ("start", "copied_at"), ["process_id"], "strictly before")
     # it may wait for a copy from before the recording
     warm = pl.col("process_id").is_in(begun_before(report).get_column("process_id").implode())
     unknown = (pl.col("since") == BEFORE_ALL) & warm
@@ -344,19 +336,10 @@ def _grouped(report: Report) -> pl.DataFrame:
     waiting = in_scope(report).filter(pl.col("scope").is_in([*WAITING, "copy"])).drop_nulls(["device", *THREAD])
     calls = launch_calls(report, "thread_id", "call_row", "call_start").sort("call_start")
     launches = calls.rename({"call_row": "call", "call_start": "launch"})
-    last = waiting.sort("start").join_asof(
-        launches, left_on="start", right_on="launch", by=[*THREAD], check_sortedness=False
-    )
+    last = nearest(waiting, launches, ("start", "launch"), THREAD)
     together = last.join(_copies_to_host(report), on="call").sort("start").group_by(*THREAD, "device", "call")
     ended = together.agg(pl.col("call_row", "size_bytes").first(), pl.col("start").min(), pl.col("end").max())
-    following = ended.sort("end", "start").join_asof(
-        launches.rename({"call": "next"}),
-        left_on="end",
-        right_on="launch",
-        by=[*THREAD],
-        strategy="forward",
-        check_sortedness=False,
-    )
+    following = nearest(ended, launches.rename({"call": "next"}), ("end", "launch"), THREAD, "after")
     return following.with_columns(_first_operations(report, following.get_column("next")))
 
 
@@ -488,10 +471,7 @@ def followed(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     work = operations(report, "call_start", "thread_id").drop_nulls("call_start")
     launches = work.sort("call_start", "start", maintain_order=True).select("row", *keys, at="call_start")
     first = launches.unique([*keys, "at"], keep="first", maintain_order=True)
-    found = waiting.sort("end").join_asof(
-        first, left_on="end", right_on="at", by=keys, strategy="forward", check_sortedness=False
-    )
-    return found.drop_nulls("row")
+    return nearest(waiting, first, ("end", "at"), keys, "after").drop_nulls("row")
 
 
 def idle_since(report: Report, device: int, rows: pl.Series) -> pl.Series:
