@@ -19,7 +19,6 @@ from kanalyze.units import percent, plural
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-    from kanalyze.window import PerIteration
 
 #: How many times as much as of other findings is worth one: the last collective of a step has nothing to hide behind.
 _NOTABLE: Final = 10
@@ -31,14 +30,17 @@ _LONGEST: Final = 30
 #: Ranks of one program run equally many collectives, but for this part of them at the edges of a window.
 _ALIKE: Final = 0.1
 
-_OVERLAP_IN_TORCH: Final = (
-    "Let it run beside computation: DistributedDataParallel overlaps gradients with the backward pass (bucket_cap_mb, "
-    "static_graph=True), FSDP prefetches (backward_prefetch, forward_prefetch); of own collectives use async_op=True "
-    "and wait where the result is used."
-)
+#: How to overlap, in CUDA and in PyTorch.
 _OVERLAP: Final = (
-    "Let it run beside computation: on a stream of its own, ordered by events, in pieces that begin as soon as their "
-    "data are ready."
+    (
+        "Let it run beside computation: on a stream of its own, ordered by events, in pieces that begin as soon as "
+        "their data are ready."
+    ),
+    (
+        "Let it run beside computation: DistributedDataParallel overlaps gradients with the backward pass "
+        "(bucket_cap_mb, static_graph=True), FSDP prefetches (backward_prefetch, forward_prefetch); of own collectives "
+        "use async_op=True and wait where the result is used."
+    ),
 )
 _MAY_WAIT: Final = " If ranks differ in their work, balance that first: a collective waits for the slowest."
 _BALANCE: Final = (
@@ -52,16 +54,13 @@ def exposed_communication(report: Report) -> list[Finding]:
     rows = ledger(report).filter(pl.col("bucket") == "communication")
     if rows.is_empty():
         return []
-    waits, moves = pl.col("detail").str.starts_with(WAITING), (pl.col("detail") == TRANSFER)
+    ns, detail, waits = pl.col("ns"), pl.col("detail"), pl.col("detail").str.starts_with(WAITING)
+    longest_wait = detail.filter(waits).sort_by(ns.filter(waits), descending=True).first()
     exposed = rows.group_by("device").agg(
-        ns=pl.col("ns").sum(),
-        waited_ns=pl.col("ns").filter(waits).sum(),
-        transfer_ns=pl.col("ns").filter(moves).sum(),
-        partner=pl.col("detail")
-        .filter(waits)
-        .sort_by(pl.col("ns").filter(waits), descending=True)
-        .first()
-        .str.strip_prefix(WAITING),
+        ns=ns.sum(),
+        waited_ns=ns.filter(waits).sum(),
+        transfer_ns=ns.filter(detail == TRANSFER).sum(),
+        partner=longest_wait.str.strip_prefix(WAITING),
     )
     work = exclusive_operations(report).filter(pl.col("bucket") == "communication")
     many = work.group_by("device").agg(collectives=pl.len())
@@ -104,56 +103,56 @@ def _least_of(one: _Rank, ranks: list[_Rank]) -> _Rank:
     return min(alike, key=lambda rank: rank.ns)
 
 
+def _finding(report: Report, rank: _Rank, stake: int, text: str, remedy: str) -> Finding:
+    """The finding on communication that could be overlapped."""
+    told = _by_kind(report, _work(report, rank))
+    headline = f"The GPU does nothing beside {literal(told.item(0, 'kind')[:_LONGEST])}"
+    how = ": DDP buckets, FSDP prefetch, async_op=True" if in_pytorch(report) else ""
+    action = f"Overlap it with computation{how}"
+    one = Finding("exposed-communication", rank.device, stake, text, remedy, "exposure")
+    return one._replace(headline=headline, action=action)
+
+
 def _untold(report: Report, rank: _Rank, least: _Rank, worth: dict[int, float]) -> Finding:
     """Of a rank whose partners are not in the report, or where it does not tell what belongs together."""
-    everywhere, torch = least.ns >= worth[rank.device], in_pytorch(report)
-    return Finding(
-        "exposed-communication",
-        rank.device,
-        least.ns if everywhere else rank.ns,
-        f"{_said(report, rank)} Any waiting for the slowest rank is in it{_waits(per_iteration(report), rank, least)}.",
-        (_OVERLAP_IN_TORCH if torch else _OVERLAP) + _MAY_WAIT,
-        "exposure",
-        headline=_headline(report, rank),
-        action=_action(torch=torch)
-        if everywhere
-        else f"Balance the work of ranks: GPU {least.device} hardly communicates alone",
-    )
+    waits = ""
+    if least.device != rank.device:
+        told = per_iteration(report).time(least.ns)
+        waits = f": GPU {least.device}, which runs as many, has {told}, and what is more here may be a wait"
+    text = f"{_said(report, rank)} Any waiting for the slowest rank is in it{waits}."
+    remedy = _OVERLAP[in_pytorch(report)] + _MAY_WAIT
+    if least.ns >= worth[rank.device]:  # everywhere
+        return _finding(report, rank, least.ns, text, remedy)
+    action = f"Balance the work of ranks: GPU {least.device} hardly communicates alone"
+    return _finding(report, rank, rank.ns, text, remedy)._replace(action=action)
 
 
 def _transfer(report: Report, rank: _Rank) -> Finding:
     """Exposed communication without waiting for partners."""
-    per, torch, moved = per_iteration(report), in_pytorch(report), rank.ns - rank.waited_ns
+    per, moved = per_iteration(report), rank.ns - rank.waited_ns
     waited = f" {per.time(rank.waited_ns)} of that is waiting, mostly for {rank.partner}." if rank.partner else ""
     rest = moved - rank.transfer_ns
     more = f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere." if rest else ""
-    return Finding(
-        "exposed-communication",
-        rank.device,
-        moved,
-        f"{_said(report, rank)}{waited}{more}",
-        _OVERLAP_IN_TORCH if torch else _OVERLAP,
-        "exposure",
-        headline=_headline(report, rank),
-        action=_action(torch=torch),
-    )
+    return _finding(report, rank, moved, f"{_said(report, rank)}{waited}{more}", _OVERLAP[in_pytorch(report)])
 
 
 def _waiting(report: Report, rank: _Rank) -> Finding:
     """Part of exposed communication that is waiting for a partner that comes later."""
-    per = per_iteration(report)
+    text = (
+        f"GPU {rank.device} waits {per_iteration(report).time(rank.waited_ns)} in collectives with nothing else to do, "
+        f"mostly for {rank.partner}, which comes later; that is {percent(rank.waited_ns / rank.ns)} of the time in "
+        "which it does nothing but communicate."
+    )
     return Finding(
         "exposed-communication",
         rank.device,
         rank.waited_ns,
-        f"GPU {rank.device} waits {per.time(rank.waited_ns)} in collectives with nothing else to do, mostly for "
-        f"{rank.partner}, which comes later; that is {percent(rank.waited_ns / rank.ns)} of the time in which it does "
-        "nothing but communicate.",
+        text,
         _BALANCE,
         "ledger",
         headline=f"The GPU waits for {rank.partner}, which is late to collectives",
         action=f"Balance the work of ranks: {rank.partner} comes last",
-        where=_top(report, rank),
+        where=literal(_by_kind(report, _work(report, rank)).item(0, "kind")),
     )
 
 
@@ -175,26 +174,6 @@ def _said(report: Report, rank: _Rank) -> str:
 def _work(report: Report, rank: _Rank) -> pl.DataFrame:
     own = (pl.col("device") == rank.device) & (pl.col("bucket") == "communication")
     return exclusive_operations(report).filter(own)
-
-
-def _top(report: Report, rank: _Rank) -> str:
-    """The collective that is exposed longest."""
-    return literal(_by_kind(report, _work(report, rank)).item(0, "kind"))
-
-
-def _headline(report: Report, rank: _Rank) -> str:
-    return f"The GPU does nothing beside {literal(_by_kind(report, _work(report, rank)).item(0, 'kind')[:_LONGEST])}"
-
-
-def _action(*, torch: bool) -> str:
-    return f"Overlap it with computation{': DDP buckets, FSDP prefetch, async_op=True' if torch else ''}"
-
-
-def _waits(per: PerIteration, rank: _Rank, least: _Rank) -> str:
-    """How much of it may be that, where the report has other ranks."""
-    if least.device == rank.device:
-        return ""
-    return f": GPU {least.device}, which runs as many, has {per.time(least.ns)}, and what is more here may be a wait"
 
 
 def _by_kind(report: Report, work: pl.DataFrame) -> pl.DataFrame:

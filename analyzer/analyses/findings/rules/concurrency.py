@@ -51,23 +51,23 @@ def serial_copy(report: Report) -> list[Finding]:
     """One finding per device with such copies."""
     if not any(worth_saying(report, ns) for ns in bucket_sums(report).filter(bucket="memcpy").get_column("ns")):
         return []
-    found = []
-    for (device,), copies in serial_copies(report).partition_by("device", as_dict=True, maintain_order=True).items():
-        stake = total(hidden_at_most(report, copies), "ns")
-        if stake:
-            streams = copies.get_column("stream").unique().sort()
-            where = ", ".join(map(str, streams))
-            per = per_iteration(report)
-            text = (
-                f"{per.plural(copies.height, 'copy', 'of pinned memory')}, {size(total(copies, 'size_bytes'))}, ran "
-                f"alone for {per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream ({where}); "
-                f"the host had submitted both by then, and only the stream's order kept them apart."
-            )
-            one = Finding("serial-copy", device, stake, text, _COPY_ASIDE, "concurrency")
-            headline = f"{per.clause(copies.height, 'copy', 'run')} between kernels, not beside"
-            alone = bool(copies.get_column("alone").all())
-            found.append(one._replace(headline=headline, action=_ASIDE[in_pytorch(report)], at_most=alone))
-    return found
+    parts = serial_copies(report).partition_by("device", maintain_order=True)
+    return [
+        _serial(report, copies, stake) for copies in parts if (stake := total(hidden_at_most(report, copies), "ns"))
+    ]
+
+
+def _serial(report: Report, copies: pl.DataFrame, stake: int) -> Finding:
+    per, where = per_iteration(report), ", ".join(map(str, copies.get_column("stream").unique().sort()))
+    text = (
+        f"{per.plural(copies.height, 'copy', 'of pinned memory')}, {size(total(copies, 'size_bytes'))}, ran alone for "
+        f"{per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream ({where}); the host had "
+        f"submitted both by then, and only the stream's order kept them apart."
+    )
+    one = Finding("serial-copy", int(copies.item(0, "device")), stake, text, _COPY_ASIDE, "concurrency")
+    headline = f"{per.clause(copies.height, 'copy', 'run')} between kernels, not beside"
+    alone = bool(copies.get_column("alone").all())
+    return one._replace(headline=headline, action=_ASIDE[in_pytorch(report)], at_most=alone)
 
 
 # Copies of pinned memory that ran alone, serialised with kernels only by the order of their stream.
@@ -214,26 +214,23 @@ def default_stream(report: Report) -> list[Finding]:
 
     The legacy default stream and all blocking streams of its context never run side by side.
     """
-    found: list[Finding] = []
-    per = per_iteration(report)
     if not _could_wait(report):  # cheap, and false for most programs
-        return found
-    for (device,), waits in _serialised(report).partition_by("device", as_dict=True, maintain_order=True).items():
-        stake = _at_stake_ns(waits)
-        if stake:
-            null, blocking = (
-                ", ".join(map(str, waits.get_column(name).unique().sort())) for name in ("null", "blocking")
-            )
-            text = (
-                f"The default stream ({null}) and blocking streams ({blocking}) never run side by side: "
-                f"{per.plural(waits.height, 'operation')} of one were ready for {per.time(total(waits, 'held_ns'))} "
-                "while the other ran, and nothing but the default stream's rule is known to have held them. More may "
-                "follow where the host waits for them."
-            )
-            one = Finding("default-stream", device, stake, text, _UNBLOCK, "concurrency --by pair")
-            headline = "The default stream and others wait for each other"
-            found.append(one._replace(headline=headline, action="cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)"))
-    return found
+        return []
+    parts = _serialised(report).partition_by("device", maintain_order=True)
+    return [_waits_by_default(per_iteration(report), waits, stake) for waits in parts if (stake := _at_stake_ns(waits))]
+
+
+def _waits_by_default(per: PerIteration, waits: pl.DataFrame, stake: int) -> Finding:
+    null, blocking = (", ".join(map(str, waits.get_column(name).unique().sort())) for name in ("null", "blocking"))
+    text = (
+        f"The default stream ({null}) and blocking streams ({blocking}) never run side by side: "
+        f"{per.plural(waits.height, 'operation')} of one were ready for {per.time(total(waits, 'held_ns'))} while the "
+        "other ran, and nothing but the default stream's rule is known to have held them. More may follow where the "
+        "host waits for them."
+    )
+    one = Finding("default-stream", int(waits.item(0, "device")), stake, text, _UNBLOCK, "concurrency --by pair")
+    headline = "The default stream and others wait for each other"
+    return one._replace(headline=headline, action="cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)")
 
 
 def _could_wait(report: Report) -> bool:

@@ -121,18 +121,12 @@ def _share_of_graphs(report: Report) -> dict[int, float]:
 
 def launch_bound(report: Report) -> list[Finding]:
     """One finding per device with launch-bound kernels for which it waited."""
-    found = []
-    for (device,), bound in (
-        launch_costs(report).bound.partition_by("device", as_dict=True, maintain_order=True).items()
-    ):
-        waiting = bound.filter(pl.col("launch_ns") > 0)
-        if waiting.is_empty():
-            continue
-        found.append(_launch_bound(report, int(device), waiting))
-    return found
+    waiting = launch_costs(report).bound.filter(pl.col("launch_ns") > 0)
+    return [_launch_bound(report, own) for own in waiting.partition_by("device", maintain_order=True)]
 
 
-def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding:
+def _launch_bound(report: Report, waiting: pl.DataFrame) -> Finding:
+    device = int(waiting.item(0, "device"))
     per, less = per_iteration(report), launch_less(report, device)
     top, launches = waiting.row(0, named=True), total(waiting, "count")
     most = f"most for {{0}}: {time(top['api_ns'])} to launch, {time(top['kernel_ns'])} to run"
@@ -141,7 +135,7 @@ def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding
     waited = f"{per.time(stake)} " if per.iterations else ""
     text = (
         f"Launch-bound: {which} run shorter than their launch takes, and the GPU waited {waited}for it ({most}). "
-        f"{_MORE}"
+        "More may follow: the host is spared what it does between launches, too."
     )
     return Finding(
         "launch-bound",
@@ -156,10 +150,6 @@ def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding
         where=place_of_kernels(report, device, waiting.get_column("name"), stake),
         mending=_graphed,
     )
-
-
-#: Why mending may gain more than what the launches take.
-_MORE: Final = "More may follow: the host is spared what it does between launches, too."
 
 
 #: The ledger's buckets that a graph reduces.
@@ -320,24 +310,24 @@ def timed_kernels(report: Report) -> list[Finding]:
     runs = timed_runs(report)
     if runs.is_empty():
         return []
-    found, per = [], per_iteration(report)
-    for (device,), own in _within(report, runs).partition_by("device", as_dict=True, maintain_order=True).items():
-        fills, timed = own.filter("fill"), own.filter(~pl.col("fill"))
-        if fills.is_empty() or timed.is_empty():
-            continue
-        sums = timed.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
-        name = str(sums.sort("exclusive_ns", "name", descending=[True, False]).item(0, "name"))
-        stake, many = total(own, "exclusive_ns"), per.plural(own.get_column("run").n_unique(), "run")
-        fill, took = total(fills, "exclusive_ns"), total(timed, "exclusive_ns")
-        text = (
-            f"{many} of kernels, most of {{0}}, are timed: a fill clears the cache before each ({per.time(fill)}), "
-            f"and events are around what follows ({per.time(took)}), as triton.testing.do_bench and autotuners do."
-        )
-        one = Finding("timed-kernels", int(str(device)), stake, text, _REMEDY, "kernels", (name,))
-        headline = "Kernels are timed, each run after a fill of the cache: {0}"
-        action = _KEEP_COMPILED if written_with(report, name) == COMPILED else _KEEP
-        found.append(one._replace(headline=headline, action=action))
-    return found
+    parts = _within(report, runs).partition_by("device", maintain_order=True)
+    return [_timed(report, own) for own in parts if own.get_column("fill").any() and not own.get_column("fill").all()]
+
+
+def _timed(report: Report, own: pl.DataFrame) -> Finding:
+    fills, timed, per = own.filter("fill"), own.filter(~pl.col("fill")), per_iteration(report)
+    sums = timed.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
+    name = str(sums.sort("exclusive_ns", "name", descending=[True, False]).item(0, "name"))
+    fill, took = (per.time(total(part, "exclusive_ns")) for part in (fills, timed))
+    text = (
+        f"{per.plural(own.get_column('run').n_unique(), 'run')} of kernels, most of {{0}}, are timed: a fill clears "
+        f"the cache before each ({fill}), and events are around what follows ({took}), as triton.testing.do_bench and "
+        f"autotuners do."
+    )
+    device, stake = int(own.item(0, "device")), total(own, "exclusive_ns")
+    one = Finding("timed-kernels", device, stake, text, _REMEDY, "kernels", (name,))
+    headline = "Kernels are timed, each run after a fill of the cache: {0}"
+    return one._replace(headline=headline, action=_KEEP_COMPILED if written_with(report, name) == COMPILED else _KEEP)
 
 
 def _within(report: Report, runs: pl.DataFrame) -> pl.DataFrame:
