@@ -51,22 +51,19 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     changes = [one.mending(report) if one.mending else None for one in found]
     told = list(zip(found, changes, strict=True))
     graphs = {one.device for one, change in told if change and change.graph and one.rule == _GRAPH}
-    gains = [None if _is_double(one, change, graphs) else _gain(report, one.device, change) for one, change in told]
+    # of others with the change of the finding that is about graphs it would say the same
+    double = [change and change.graph and one.rule != _GRAPH and one.device in graphs for one, change in told]
+    gains = [None if same else _gain(report, *pair) for pair, same in zip(told, double, strict=True)]
     return [one._replace(replayed_ns=gain, mending=None) for one, gain in zip(found, gains, strict=True)]
 
 
-def _is_double(finding: Finding, change: Mending | None, graphs: set[int]) -> bool:
-    """Whether the finding that is about graphs has the same change."""
-    return change is not None and change.graph and finding.rule != _GRAPH and finding.device in graphs
-
-
-def _gain(report: Report, device: int, change: Mending | None) -> int | None:
-    """How much shorter the window of a device gets by a change, ns; None without any."""
+def _gain(report: Report, finding: Finding, change: Mending | None) -> int | None:
+    """How much shorter the window of a finding's device gets by a change, ns; None without any."""
     if change is None:
         return None
     from kanalyze.analyses.replay._replay import mended, replayed  # noqa: PLC0415 - most reports need no replay
 
-    known, plan = _networks(report)[device]
+    known, plan = _networks(report)[finding.device]
     state = mended(report, known, change)
     return max(known.end - replayed(known, plan, state.values, state.lags).end, 0)
 

@@ -335,6 +335,8 @@ def summarize(report: Report) -> Summary:
     tables, reasons = tables_of(report)
     spans = windows_of(report)
     answer = " ".join(filter(None, (page_answer(report, spans, tables), sampled_beside(report, report))))
+    found = with_replays(report, ranked_with_samples(report), MOST_REPLAYED) if "ledger" in tables else []
+    findings = sorted(found, key=lambda one: -one.gain_ns)
     processes = report.processes
     if report.scope.process is not None:
         processes = processes.filter(pl.col("process_id") == report.scope.process)
@@ -346,7 +348,7 @@ def summarize(report: Report) -> Summary:
         processes=processes,
         process_count=device_operations(report).select(pl.col("process_id").n_unique()).item() or processes.height,
         tables=tables,
-        findings=_findings(report) if "ledger" in tables else [],
+        findings=findings,
         cannot_tell={name: reason for name, reason in reasons.items() if name in _NAMES},
         not_recorded={name: reason for name, reason in reasons.items() if name not in _NAMES},
         remarks={
@@ -357,11 +359,6 @@ def summarize(report: Report) -> Summary:
         interface=interface(report),
         zero_ns=report.zero_ns,
     )
-
-
-def _findings(report: Report) -> list[Finding]:
-    """The findings, what gains most first."""
-    return sorted(with_replays(report, ranked_with_samples(report), MOST_REPLAYED), key=lambda one: -one.gain_ns)
 
 
 def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:

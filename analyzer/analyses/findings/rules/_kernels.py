@@ -107,7 +107,8 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
     named = sums.with_columns(pl.col("name").cast(pl.String)).sort(
         "device", "exclusive_ns", "name", descending=[False, True, False]
     )
-    known = {device: (name or "", _capability(text)) for device, name, text in _devices(report)}
+    devices = report.devices.select("device", "name", "compute_capability").iter_rows()
+    known = {device: (name or "", _capability(text)) for device, name, text in devices}
     found = []
     for (device,), rows in named.partition_by("device", as_dict=True, maintain_order=True).items():
         name, capability = known.get(device, ("", (0, 0)))
@@ -135,10 +136,6 @@ def stream_lines(report: Report, devices: list[int]) -> pl.DataFrame:
     for key in ("start", "stream", "process_id", "device"):  # most are in order, and all at once takes longer
         placed = in_order(placed, key)
     return placed
-
-
-def _devices(report: Report) -> list[tuple[int, str | None, str | None]]:
-    return report.devices.select("device", "name", "compute_capability").rows()
 
 
 def _capability(text: str | None) -> tuple[int, int]:

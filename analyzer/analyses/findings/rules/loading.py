@@ -26,7 +26,6 @@ from kanalyze.columns.lookup import nearest
 from kanalyze.units import count, moment, plural, time
 
 if TYPE_CHECKING:
-    from kanalyze.decoder.fields import KernelName
     from kanalyze.report import Report
 
 #: Calls that load kernels, rather than look one up.
@@ -110,14 +109,13 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
     return line.select(*THREAD, start=pl.coalesce("since", "start"), end=pl.coalesce("until", "end"))
 
 
-def _is_cudnn_attention(said: KernelName) -> bool:
-    return said.family == "attention" and said.library == "cudnn"
-
-
 def _finding(report: Report, device: int, stake: int) -> Finding:
     per, loads = per_iteration(report), _loads(report)
     many, torch = _iterations_of(report, loads), in_pytorch(report)
-    cudnn = torch and any(one.chosen(_is_cudnn_attention).launches for one in kernel_sums(report))
+    chosen = [
+        one.chosen(lambda said: (said.family, said.library) == ("attention", "cudnn")) for one in kernel_sums(report)
+    ]
+    cudnn = torch and any(one.launches for one in chosen)
     called = intervals.length(intervals.union(loads))
     text = (
         f"Kernels are loaded in {count(many)} of {per.all}, {per.plural(loads.height, 'time')}, as libraries do that "

@@ -11,6 +11,7 @@ import polars as pl
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.findings.rules._kernels import Told, kernels_that, on_kernels
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules.needless_kernels import is_layout
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import once_per_report
@@ -62,7 +63,7 @@ def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding
     least = min(alignment for name in chosen.rows.get_column("name") if (alignment := decode(name).alignment))
     sides = " and ".join(map(str, shapes.odd))
     pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
-    images = not shapes.odd and device.chosen(_is_layout).launches > 0
+    images = not shapes.odd and device.chosen(is_layout).launches > 0
     remedy = f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes."
     told = Told(
         "unaligned-gemm",
@@ -82,11 +83,6 @@ def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding
 #: What to do where convolutions run as products, which they do on images in NCHW, whose rows are their pixels.
 _CHANNELS_LAST: Final = "model.to(memory_format=torch.channels_last)"
 _IMAGES: Final = "Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
-
-
-def _is_layout(said: KernelName) -> bool:
-    """Whether cuDNN converts images between layouts, so that they are not in channels_last."""
-    return said.library == "cudnn" and said.operation == "layout" and said.layout is not None
 
 
 class _Shapes(NamedTuple):

@@ -41,7 +41,8 @@ def allocation_in_loop(report: Report) -> list[Finding]:
     counts = pl.col("round").is_not_null()
     if window is not None and window.count:
         often = max(_OFTEN * window.count, _FEWEST)
-        counts = counts | pl.col("name").is_in(_recurring(in_window(report, every), often).implode())
+        sums = in_window(report, every).group_by("name").len()
+        counts = counts | pl.col("name").is_in(sums.filter(pl.col("len") >= often).get_column("name").implode())
     looping = every.filter(counts)
     if looping.is_empty():
         return []
@@ -58,11 +59,6 @@ def allocation_in_loop(report: Report) -> list[Finding]:
 #: In a window of iterations: a call recurs that is made in half of them, at least so often.
 _OFTEN: Final = 0.5
 _FEWEST: Final = 3
-
-
-def _recurring(calls: pl.DataFrame, often: float) -> pl.Series:
-    """The names of calls of which there are at least so many."""
-    return calls.group_by("name").len().filter(pl.col("len") >= often).get_column("name")
 
 
 def in_window(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
@@ -90,11 +86,13 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     if not stake:
         return None
     top = sums.sort("exposed", "call", descending=[True, False]).head(_NAMED).get_column("call").to_list()
+    named = " and ".join(part for part in (", ".join(top[:-1]), top[-1]) if part)
     rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
     per, retries = per_iteration(report), _retries(report, calls) if in_pytorch(report) else 0
-    between = f" in {plural(rounds.height, 'round')} with {_launches(rounds)}" if rounds.height else ""
+    launches = plural(total(rounds, "launches"), "launch")
+    between = f" in {plural(rounds.height, 'round')} with {launches}" if rounds.height else ""
     text = (
-        f"{literal(_listed(top))} are called over and over between launches: {per.plural(calls.height, 'call')}"
+        f"{literal(named)} are called over and over between launches: {per.plural(calls.height, 'call')}"
         f"{between}, {per.time(total(sums, 'ns'))} of host time. The device waited {per.time(stake)} for them."
     )
     if retries:
@@ -144,15 +142,6 @@ _KEEP: Final = (
     "allocate before the loop, or cudaMallocAsync from a pool",
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; no empty_cache()",
 )
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
-
-
-def _launches(rounds: pl.DataFrame) -> str:
-    count = total(rounds, "launches")
-    return "1 launch" if count == 1 else f"{count:,} launches"
 
 
 #: Why mending may gain more than what is seen.

@@ -83,10 +83,6 @@ def _is_product(said: KernelName) -> bool:
     return said.family == "gemm"
 
 
-def _is_copy(said: KernelName) -> bool:
-    return said.family == "copy"
-
-
 def _passes(said: KernelName) -> bool:
     """Whether a kernel may stand between a softmax and a product: scale, mask, cast, dropout."""
     drops = said.family == "random" and said.operation in _DROPOUT
@@ -105,7 +101,7 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         softmax=decoded_as(lines, _is_softmax),
         product=decoded_as(lines, _is_product),
         passes=decoded_as(lines, _passes) | moves,
-        copies=decoded_as(lines, _is_copy) | moves,
+        copies=decoded_as(lines, lambda said: said.family == "copy") | moves,
         changes=decoded_as(lines, lambda said: said.family == "elementwise").cast(pl.Int64).cum_sum(),
         line=pl.struct("device", "process_id", "stream").rle_id(),
         batched=_batched(report, lines),
@@ -211,10 +207,11 @@ _WORTH: Final = 0.01
 
 def layout_conversions(report: Report) -> list[Finding]:
     """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
-    return [_layouts(report, *one) for one in kernels_that(report, lambda said, _: _is_layout(said), _WORTH)]
+    return [_layouts(report, *one) for one in kernels_that(report, lambda said, _: is_layout(said), _WORTH)]
 
 
-def _is_layout(said: KernelName) -> bool:
+def is_layout(said: KernelName) -> bool:
+    """Whether cuDNN converts images between layouts, so that they are not in channels_last."""
     return said.library == "cudnn" and said.operation == "layout" and bool(said.layout)
 
 
@@ -283,16 +280,6 @@ def _types_of(chosen: Chosen) -> set[str]:
     return {one.output_type or "" for one in said} | {one for each in said for one in each.input_types}
 
 
-def _trains(said: KernelName) -> bool:
-    """Whether a kernel is one of a training: of an optimizer, or on lists of gradients as it has."""
-    return said.family == "optimizer"
-
-
-def _is_half(chosen: Chosen) -> bool:
-    """Whether the program computes with float16, as under autocast, and not with bfloat16."""
-    return "f16" in (types := _types_of(chosen)) and "bf16" not in types
-
-
 def _types(chosen: Chosen) -> str:
     """The types between which the kernels cast: ``between bfloat16 and float32``; of more or fewer it names none."""
     types = _types_of(chosen)
@@ -336,7 +323,9 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     source, made = (_FLOATS.get(one, one) for one in ((*most.input_types, "")[0], most.output_type or ""))
     to = f"to {made}" + (f" from {source}" if source else "")
     waited, compiled = _waited(report, device, chosen), device.chosen(is_compiled).launches > 0
-    half = _is_half(chosen) and not device.chosen(_trains).launches
+    types = _types_of(chosen)  # with float16, as under autocast, and without an optimizer, which would be of a training
+    half = "f16" in types and "bf16" not in types
+    half = half and not device.chosen(lambda said: said.family == "optimizer").launches
     weights = "model.half(), or bfloat16 for training" if half else "model.to(torch.bfloat16), for training"
     otherwise = "cast them once" if compiled else "torch.compile(model)"
     around = operator_of(report, chosen.operations(device.device))
@@ -370,7 +359,8 @@ _BACKWARD: Final = "aten::sum"
 
 def bias_before_batchnorm(report: Report) -> list[Finding]:
     """One finding per device that adds such biases."""
-    if not {"op", "kernel"}.issubset(report.kinds) or not _names(report).is_in([_NORMALIZATION]).any():
+    operators = report.kind("op").get_column("name").unique().cast(pl.String)
+    if not {"op", "kernel"}.issubset(report.kinds) or _NORMALIZATION not in operators:
         return []
     useless = _useless(report)
     if useless.is_empty():
@@ -382,10 +372,6 @@ def bias_before_batchnorm(report: Report) -> list[Finding]:
         if ns := total(own, "exclusive_ns"):
             found.append(_biased(report, device.device, own, percent(ns / max(device.kernel_ns, 1))))
     return found
-
-
-def _names(report: Report) -> pl.Series:
-    return report.kind("op").get_column("name").unique().cast(pl.String)
 
 
 def _useless(report: Report) -> pl.DataFrame:

@@ -48,7 +48,9 @@ def unfused_optimizer(report: Report) -> list[Finding]:
     """One finding per device and optimizer that updates weights by an operation at a time."""
     found = []
     for steps in [*_in_ranges(report, "step"), *_by_launches(report)]:
-        rows = steps.kernels.filter(decoded_as(steps.kernels, _is_update) if steps.optimizer else pl.lit(value=True))
+        # updates of each element on its own, as an optimizer's operators do
+        updates = decoded_as(steps.kernels, lambda said: is_elementwise(said) and said.operation not in _NO_UPDATES)
+        rows = steps.kernels.filter(updates) if steps.optimizer else steps.kernels
         if not rows.is_empty() and not decoded_as(steps.kernels, _is_fused).any():
             found += _unfused(report, steps._replace(kernels=rows))
     return found
@@ -68,11 +70,6 @@ class _Steps(NamedTuple):
     optimizer: str
     kernels: pl.DataFrame
     spans: pl.DataFrame
-
-
-def _is_update(said: KernelName) -> bool:
-    """True for an update of each element on its own, as an optimizer's operators do."""
-    return is_elementwise(said) and said.operation not in _NO_UPDATES
 
 
 def _is_fused(said: KernelName) -> bool:
