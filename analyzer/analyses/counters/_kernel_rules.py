@@ -155,10 +155,6 @@ def _memory_roof(row: Row) -> str:
     )
 
 
-def _compute_roof(row: Row) -> str:
-    return f"The busiest part of the SMs works {_percent(row, 'compute_share')} of the time."
-
-
 def _latency(row: Row) -> str:
     why = REASONS[row["top_stall"]][0]
     return (
@@ -267,7 +263,7 @@ RULES: Final = (
         "at-compute-roof",
         ("compute_share",),
         lambda row: row["compute_share"] >= HIGH,
-        _compute_roof,
+        lambda row: f"The busiest part of the SMs works {_percent(row, 'compute_share')} of the time.",
         "Execute fewer or cheaper instructions: another algorithm, narrower types, tensor cores.",
     ),
     KernelRule(

@@ -84,7 +84,9 @@ def advice(report: Report) -> pl.DataFrame:
         possible_from, at_stake_ns, evidence.
     """
     require_counters(report, TABLE)
-    kernels = kernel_facts(report).select("event_id", "name", "device", "dur_ns", room=_room())
+    # the share of the duration above the roof; of the memory roof alone if the work was not collected
+    room = (1 - pl.coalesce("roof_share", "dram_share")).clip(0, 1)
+    kernels = kernel_facts(report).select("event_id", "name", "device", "dur_ns", room=room)
     ours = pl.DataFrame(_ours(report), schema=_OURS, orient="row")
     theirs = report.table("rule_results").select(
         "event_id", "rule", pl.col("kind").cast(pl.String), "scope", "speedup_share", sentence="message"
@@ -101,11 +103,6 @@ def advice(report: Report) -> pl.DataFrame:
     ).with_columns(at_stake_ns=pl.col("possible_share") * pl.col("dur_ns"))
     order = ["at_stake_ns", "speedup_share", "event_id", "source", "rule", "sentence"]
     return TABLE.select(capped.sort(order, descending=[True, True, *(False for _ in order[2:])], nulls_last=True))
-
-
-def _room() -> pl.Expr:
-    """The share of the duration above the roof; of the memory roof alone if the work was not collected."""
-    return (1 - pl.coalesce("roof_share", "dram_share")).clip(0, 1)
 
 
 _OURS: Final = {

@@ -89,11 +89,8 @@ def tensor_paths(report: Report) -> list[Path]:
         match = _WORK.fullmatch(name)
         if match is not None:
             found[match["metric"]] = Path(**match.groupdict())
-    return sorted(found.values(), key=lambda path: (-_told(path), path.metric))
-
-
-def _told(path: Path) -> int:
-    return sum(part is not None for part in (path.op, path.target, path.sparsity))
+    told = {path: sum(part is not None for part in (path.op, path.target, path.sparsity)) for path in found.values()}
+    return sorted(told, key=lambda path: (-told[path], path.metric))
 
 
 def tensor_metrics(report: Report) -> list[str]:
@@ -115,8 +112,9 @@ def with_tensor_work(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
         tensor_instruction and tensor_peak (per second).
     """
     paths = tensor_paths(report)
+    capability = pl.col("compute_capability").cast(pl.Float64, strict=False)
     own = kernels.join(_counted(report), on="event_id", how="left", maintain_order="left").join(
-        _capabilities(report), on="device", how="left", maintain_order="left"
+        report.devices.select("device", capability=capability), on="device", how="left", maintain_order="left"
     )
     for path in paths:
         own = own.with_columns(_own(path, paths)).with_columns(_dense(path))
@@ -140,10 +138,6 @@ def _counted(report: Report) -> pl.DataFrame:
     works = metric.str.starts_with(_BEGINNING) & (metric.str.ends_with(_DONE) | metric.str.ends_with(_RATE))
     rows = report.table("metrics").filter(works & pl.col("value").is_not_null())
     return rows.select(pl.col("event_id").unique()).with_columns(counted=pl.lit(value=True))
-
-
-def _capabilities(report: Report) -> pl.DataFrame:
-    return report.devices.select("device", capability=pl.col("compute_capability").cast(pl.Float64, strict=False))
 
 
 def _part(path: Path, what: str) -> pl.Expr:
@@ -317,7 +311,8 @@ def roofline(report: Report) -> pl.DataFrame:
     """
     require_counters(report, TABLE)
     kernels = measured_kernels(report, TABLE, (*_METRICS, *tensor_metrics(report)))
-    peaks = {name: pl.col(_CORE_PEAK.format(f"{_letter(name)}fma")) * widest for name, (_, widest) in _CORES.items()}
+    letters = {"fp64": "d", "fp32": "f", "fp16": "h"}
+    peaks = {name: pl.col(_CORE_PEAK.format(f"{letters[name]}fma")) * most for name, (_, most) in _CORES.items()}
     found = kernels.with_columns(
         **{f"{name}_flop": _cores(ops) for name, (ops, _) in _CORES.items()},
         **{f"{name}_peak": peak * pl.col(_SM_CLOCK) for name, peak in peaks.items()},
@@ -330,10 +325,6 @@ def roofline(report: Report) -> pl.DataFrame:
         fp16_flop=pl.when(_only_moves()).then(0.0).otherwise("fp16_flop"),
     )
     return TABLE.select(_bounds(_times(with_tensor_work(report, worked))))
-
-
-def _letter(precision: str) -> str:
-    return {"fp64": "d", "fp32": "f", "fp16": "h"}[precision]
 
 
 def _cores(ops: dict[str, int]) -> pl.Expr:

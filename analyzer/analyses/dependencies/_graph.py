@@ -58,7 +58,7 @@ from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered
 from kanalyze.analyses.streams._streams import streamed_operations, used_streams
 from kanalyze.analyses.streams._waited_for import event_waits
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import count_up_to, gathered
+from kanalyze.columns.lookup import count_up_to, gathered, nearest
 from kanalyze.columns.ordering import in_order_of
 
 if TYPE_CHECKING:
@@ -173,8 +173,7 @@ def _last_ended(asking: pl.DataFrame, asked: pl.DataFrame, by: list[str]) -> pl.
     """
     lasting = asked.filter(pl.col("end") > pl.col("start"))
     ended = lasting.sort("end", "row", descending=[False, True]).select(*by, "end", before="row")
-    waiting = asking.sort("start").select("row", *by, "start")
-    found = waiting.join_asof(ended, left_on="start", right_on="end", by=by, check_sortedness=False)
+    found = nearest(asking.select("row", *by, "start"), ended, ("start", "end"), by)
     return found.select("row", "before").drop_nulls()
 
 

@@ -11,8 +11,8 @@ import polars as pl
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
-from kanalyze.analyses.findings.rules import sampled_units
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
+from kanalyze.analyses.findings.rules.occupancy import SAMPLED
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.iterations._steady import known_steady_part
@@ -170,7 +170,7 @@ def ranked_with_samples(report: Report) -> list[rules.Finding]:
         return found
     try:
         lengths = [{device: end - low for device, low, end in windows(one).iter_rows()} for one in (report, other)]
-        sampled = _worth_saying(other, sampled_units.RULES)
+        sampled = _worth_saying(other, SAMPLED)
     except KanalyzeError:  # which is noted
         return found
     own, theirs = lengths

@@ -99,13 +99,6 @@ def _shared_per_block() -> pl.Expr:
     return _rounded_up(asked, pl.col("shared_unit_bytes"))
 
 
-def _registers_per_warp() -> pl.Expr:
-    """Registers per warp, rounded up to the allocation unit."""
-    return _rounded_up(
-        pl.col("registers_per_thread").cast(pl.Int64) * pl.col("threads_per_warp"), pl.lit(REGISTER_UNIT)
-    )
-
-
 def registers_for_one_more() -> pl.Expr:
     """Most registers per thread with which one more block than `blocks_per_sm` would fit."""
     warps = _rounded_up((pl.col("blocks_per_sm") + 1) * _warps(), pl.lit(SUB_PARTITIONS)) // SUB_PARTITIONS
@@ -123,7 +116,9 @@ def shared_for_one_more() -> pl.Expr:
 
 def _limits() -> list[pl.Expr]:
     """Blocks per SM by resource; limit_any_setting is the limit by shared memory in its largest configuration."""
-    warps, per_warp, shared = _warps(), _registers_per_warp(), _shared_per_block()
+    warps, shared = _warps(), _shared_per_block()
+    registers = pl.col("registers_per_thread").cast(pl.Int64) * pl.col("threads_per_warp")
+    per_warp = _rounded_up(registers, pl.lit(REGISTER_UNIT))
     fits = pl.col("threads") <= pl.col("max_threads_per_block")
     # the hardware allocates the registers of a block as if its warps filled all sub-partitions
     assumed = per_warp * _rounded_up(warps, pl.lit(SUB_PARTITIONS))

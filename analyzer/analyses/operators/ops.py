@@ -236,7 +236,7 @@ def _on_device(frame: pl.DataFrame, *, annotation: bool) -> pl.DataFrame:
 
 def _operations(report: Report) -> pl.DataFrame:
     """Kernels, copies and memsets, and waits on the device, where recorded."""
-    parts = []
+    parts, memset = [], pl.format("Memset ({})", pl.col("target_memory").cast(pl.String))
     for kind in (*DEVICE_KINDS, "sync"):
         events = report.seen(kind)
         if report.scope.device is not None:
@@ -244,7 +244,7 @@ def _operations(report: Report) -> pl.DataFrame:
         name = pl.col("name").cast(pl.String).replace(_WAITS)
         if kind in ("memcpy", "memset"):
             events = beside(events, report.copy_detail, "direction", "source_memory", "target_memory")
-            name = pl.coalesce(_copy() if kind == "memcpy" else _set(), name)
+            name = pl.coalesce(_copy() if kind == "memcpy" else memset, name)
         parts.append(events.select(name.alias("name"), "dur_ns"))
     return _on_device(pl.concat(parts), annotation=False)
 
@@ -254,10 +254,6 @@ def _copy() -> pl.Expr:
     direction = pl.col("direction").cast(pl.String).replace(_DIRECTIONS)
     memory = (pl.col(name).cast(pl.String) for name in ("source_memory", "target_memory"))
     return pl.format("Memcpy {} ({} -> {})", direction, *memory)
-
-
-def _set() -> pl.Expr:
-    return pl.format("Memset ({})", pl.col("target_memory").cast(pl.String))
 
 
 def _annotations(report: Report) -> pl.DataFrame:

@@ -31,7 +31,7 @@ from kanalyze.analyses.page.time_page import Summary, summarize
 from kanalyze.units import percent, time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any, Unpack
 
     from kanalyze.analyses.page.overview_page import PageKernels
@@ -93,9 +93,7 @@ def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[JointSu
         CannotTellError: No report gives the time.
     """
     found = together("joined", reports, where)
-    joint = {one for each in found if _can_join(each) for one in each.given}
-    alone = dict.fromkeys(one for each in found for one in each.given[1:] if one not in joint)
-    others = [summarize_counters(one) if one.meta.timeless else summarize(one) for one in alone]
+    others = [summarize_counters(one) if one.meta.timeless else summarize(one) for one in _alone(found)]
     return [*map(_page, found), *others]
 
 
@@ -104,10 +102,14 @@ def overviews_together(
 ) -> list[Overview | CounterSummary]:
     """Makes the first pages of reports of one program by different tools, as :func:`summarize_together` does."""
     found = together("joined", reports, where)
+    others = [summarize_counters(one) if one.meta.timeless else overview(one, whole=whole) for one in _alone(found)]
+    return [*(_overview(each, whole=whole) for each in found), *others]
+
+
+def _alone(found: Sequence[Together]) -> dict[Report, None]:
+    """The reports that are on no page of others, in order."""
     joint = {one for each in found if _can_join(each) for one in each.given}
-    alone = dict.fromkeys(one for each in found for one in each.given[1:] if one not in joint)
-    further = (summarize_counters(one) if one.meta.timeless else overview(one, whole=whole) for one in alone)
-    return [*(_overview(each, whole=whole) for each in found), *further]
+    return dict.fromkeys(one for each in found for one in each.given[1:] if one not in joint)
 
 
 def _overview(found: Together, *, whole: bool) -> Overview:

@@ -7,7 +7,7 @@ excluded from median and spread.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import polars as pl
 
@@ -104,7 +104,8 @@ def compare(parts: Sequence[Report]) -> Instances:
     steps = windows[0].group == STEPS
     name = STEPS if steps else parsed(windows[0].name or "")[0]
     rows = _used(_ledgers(first, windows))
-    rows = judged(_with_warm_up(first, rows) if steps else rows.with_columns(_usual()), keys=_KEYS)
+    usual = pl.lit(value=False).alias("warm_up"), pl.lit(None, dtype=pl.String).alias("evidence")
+    rows = judged(_with_warm_up(first, rows) if steps else rows.with_columns(usual), keys=_KEYS)
     start, ends = windows[0].start_ns, [window.end_ns or 0 for window in windows]
     scope = replace(first.scope, window=Window(start, max(ends), name if steps else f"{name}#{EVERY}"))
     told = answer(name, rows, steps=steps)
@@ -129,10 +130,6 @@ def _with_warm_up(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Marks the warm-up steps among the rows, process by process."""
     parts = rows.partition_by("process_id", maintain_order=True)
     return pl.concat([part.with_columns(warmed_up(report, part)) for part in parts]) if parts else rows.clear()
-
-
-def _usual() -> list[pl.Expr]:
-    return [pl.lit(value=False).alias("warm_up"), pl.lit(None, dtype=pl.String).alias("evidence")]
 
 
 def _used(rows: pl.DataFrame) -> pl.DataFrame:
@@ -179,24 +176,16 @@ def answer(name: str, rows: pl.DataFrame, *, steps: bool = False) -> str:
     text += f": {time(median)}" + (f" in the median, from {time(least)} to {time(most)}" if usual.height > 1 else "")
     odd = rows.filter("odd").unique("window", keep="first", maintain_order=True)
     odd = odd.sort((pl.col("dur_ns") - median).abs(), descending=True, maintain_order=True)
+    named = pl.col("window") if steps else pl.format("#{}", "instance")
     told = [
-        f"{row['window'] if steps else _numbered(row)} takes {times(row['dur_ns'] / max(median, 1))} that{_why(row)}"
-        for row in odd.head(_NAMED).iter_rows(named=True)
+        f"{window} takes {times(ns / max(median, 1))} that{f' ({cause})' if cause else ''}"
+        for window, ns, cause in odd.head(_NAMED).select(named, "dur_ns", "cause").iter_rows()
     ]
     if told:
         more = f" and {odd.height - len(told)} more" if odd.height > len(told) else ""
         text += f" without the odd ones: {', '.join(told)}{more}"
     text += "."
-    left_out = [
-        f"{window} ({why})" for window, why in device.filter("warm_up").select("window", "evidence").iter_rows()
-    ]
+    warm = device.filter("warm_up").select("window", "evidence")
+    left_out = [f"{window} ({why})" for window, why in warm.iter_rows()]
     more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
     return text + (f" Left out as warm-up: {', '.join(left_out[:_NAMED])}{more}." if left_out else "")
-
-
-def _numbered(row: dict[str, Any]) -> str:
-    return f"#{row['instance']}"
-
-
-def _why(row: dict[str, Any]) -> str:
-    return f" ({row['cause']})" if row["cause"] else ""

@@ -17,6 +17,7 @@ from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.columns.lookup import nearest
 from kanalyze.named_ranges import STEPS, step_name
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
@@ -87,7 +88,7 @@ def steps(report: Report) -> pl.DataFrame:
         idle_in, operations, gpu_start_ns, gpu_end_ns, gpu_busy_ns, late_ns, warm_up, evidence, odd, cause.
     """
     require(report, TABLE, "range", "op")
-    found = _overlapping(report)
+    found = intervals.overlapping(report.steps(), report.scope.sides).with_row_index("window")
     if found.is_empty():
         return TABLE.empty()
     rows = found.join(used_devices(report).select(_KEYS), on="process_id", how="left", nulls_equal=True)
@@ -136,11 +137,6 @@ def _most(buckets: Sequence[str]) -> pl.Expr:
     return pl.when(most > 0).then(pl.coalesce(largest))
 
 
-def _overlapping(report: Report) -> pl.DataFrame:
-    """The steps that overlap the window, numbered by `window`."""
-    return intervals.overlapping(report.steps(), report.scope.sides).with_row_index("window")
-
-
 def _launched(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     """Sums over the operations launched in each step, by window and device.
 
@@ -148,11 +144,8 @@ def _launched(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     by then.
     """
     work = device_operations(report, "call_start").select("device", "process_id", "start", "end", at="call_start")
-    work = work.drop_nulls("at").sort("at")
-    known = found.select("process_id", "window", began="start", ended="end").sort("began")
-    own = work.join_asof(
-        known, left_on="at", right_on="began", by="process_id", strategy="backward", check_sortedness=False
-    ).filter(pl.col("at") < pl.col("ended"))
+    known = found.select("process_id", "window", began="start", ended="end")
+    own = nearest(work.drop_nulls("at"), known, ("at", "began"), ["process_id"]).filter(pl.col("at") < pl.col("ended"))
     # the time that no earlier operation of the step covers, summed by start, is the union of their run times
     own = own.sort("start", "end").with_columns(
         pl.col("end").cum_max().shift(1).over("window", "device").fill_null(pl.col("start")).alias("reached")

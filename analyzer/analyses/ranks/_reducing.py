@@ -17,7 +17,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, operation
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.health import health
-from kanalyze.analyses.findings.rules.python_loops import getting_batches
+from kanalyze.analyses.findings.rules.host_computes import getting_batches
 from kanalyze.analyses.idle._attribution import idle_within, window_ledgers
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._marks import launched_work

@@ -164,7 +164,8 @@ def whatif_of(
         measured_ns: What the window takes without the profiler.
     """
     known = prepared(report)
-    costs = Costs(0, 0, 0) if measured_ns is None else _costs(report, known, measured_ns)
+    took = cache(lambda cost_ns: _took(report, known, Changes(), cost_ns, "lag"))
+    costs = Costs(0, 0, 0) if measured_ns is None else profiler_costs(took, measured_ns)
     now = _replayed(report, known, Changes(profiler_ns=costs.found))
     then, state = _replayed(report, known, together(Changes(profiler_ns=costs.found), changes))
     low, high = _bounds(report, known, changes, costs)
@@ -204,11 +205,6 @@ def _bounds(report: Report, known: Prepared, changes: Changes, costs: Costs) -> 
     sides = (costs.most, "low"), (costs.least, "high")
     low, high = (_took(report, known, changes, *side) for side in sides)
     return int(low * (1 - NEAR)), math.ceil(high * (1 + NEAR))
-
-
-def _costs(report: Report, known: Prepared, measured_ns: float) -> Costs:
-    """Costs of the profiler that explain what the window takes without it."""
-    return profiler_costs(cache(lambda cost_ns: _took(report, known, Changes(), cost_ns, "lag")), measured_ns)
 
 
 def _critical(

@@ -461,7 +461,7 @@ def gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.DataF
     )
     others = placed_operations(report).filter((pl.col("device") == device) & ~pl.col("row").is_in(wanted))
     busiest = max(map(intervals.length, spans_by_stream(others.select("number", "start", "end")).values()), default=0)
-    return min(covered, high - low - busiest)
+    return min(covered, int(high - low) - busiest)
 
 
 RULES: Final = (pageable_copy,)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze import intervals
-from kanalyze.analyses.findings.rules.host_computes import host_computes, idle_before_data
-from kanalyze.analyses.findings.rules.python_loops import idle_in_loaders
+from kanalyze.analyses.findings.rules.host_computes import host_computes, idle_before_data, idle_in_loaders
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window

@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.findings.findings import findings
-from kanalyze.analyses.findings.rules.host_computes import host_computes
-from kanalyze.analyses.findings.rules.python_loops import data_loading
+from kanalyze.analyses.findings.rules.host_computes import data_loading, host_computes
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report

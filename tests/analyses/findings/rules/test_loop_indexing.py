@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.python_loops import loop_indexing
+from kanalyze.analyses.findings.rules.host_computes import loop_indexing
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report
 

@@ -8,7 +8,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.findings.findings import findings
-from kanalyze.analyses.findings.rules import sampled_units
+from kanalyze.analyses.findings.rules.occupancy import SAMPLED
 from support.build import call, kernel, report
 from support.command import REPORTS
 
@@ -134,7 +134,7 @@ def told(value, *, samples=40, kernels=1, metric="SMs Active"):
         events += [kernel(1000 + each * at, 1000 + each * (at + 1), name="work", correlation=at + 1)]
     row = {"device": 0, "metric": metric, "unit": "Throughput %", "start_ns": 1000, "dur_ns": 10 * samples}
     made = report(tuple(events), gpu_metrics=[{**row, "value": value, "samples": samples}])
-    return [one.rule for rule in sampled_units.RULES for one in rule(made)]
+    return [one.rule for rule in SAMPLED for one in rule(made)]
 
 
 @pytest.mark.parametrize(("value", "rules"), [(50, ["few-sms"]), (51, []), (0, ["few-sms"])])
@@ -149,4 +149,4 @@ def test_samples_have_to_tell_of_half_of_the_time(samples, rules):
 
 def test_without_counters_nothing_is_claimed():
     events = (call(LAUNCH, 0, 5, correlation=1), kernel(10, 50, name="work", correlation=1))
-    assert [one for rule in sampled_units.RULES for one in rule(report(events))] == []
+    assert [one for rule in SAMPLED for one in rule(report(events))] == []
