@@ -18,8 +18,7 @@ from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import gathered
-from kanalyze.intervals import BEFORE_ALL
+from kanalyze.columns.lookup import gathered, nearest
 from kanalyze.named_ranges import ALL_STEPS
 
 if TYPE_CHECKING:
@@ -164,19 +163,11 @@ def place_of(report: Report, chosen: pl.Expr) -> str:
 
 def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
     """The end of the last launch that a process began before each point (process_id, at); null for none."""
-    first, last = points.select(pl.col("at").min(), last=pl.col("at").max()).row(0)
-    if last is None:
-        return pl.Series("returned", [None], dtype=pl.Int64).new_from_index(0, points.height)
-    launches = launch_calls(report, "call_start", "call_ns").filter(pl.col("call_start") < last)
-    # of those before all points only the last of each process, and what began with it, may be one that is asked for
-    latest = launches.filter(pl.col("call_start") < first).group_by("process_id").agg(least=pl.col("call_start").max())
-    launches = launches.join(latest, on="process_id", how="left", nulls_equal=True, maintain_order="left")
-    launches = launches.filter(pl.col("call_start") >= pl.col("least").fill_null(BEFORE_ALL))
     returned = pl.col("call_start") + pl.col("call_ns").fill_null(0)
-    every = launches.select("process_id", before="call_start", returned=returned).sort("before")
-    asked = points.select("process_id", before=pl.col("at") - 1).with_row_index("point").sort("before")
-    found = asked.join_asof(every, on="before", by="process_id", check_sortedness=False).sort("point")
-    return found.get_column("returned")
+    calls = launch_calls(report, "call_start", "call_ns").select("process_id", "call_start", returned=returned)
+    asked = points.select("process_id", "at").with_row_index("point")
+    found = nearest(asked, calls.drop_nulls("call_start"), ("at", "call_start"), ["process_id"], "strictly before")
+    return found.sort("point").get_column("returned")
 
 
 def operator_of(report: Report, chosen: pl.Expr) -> str:

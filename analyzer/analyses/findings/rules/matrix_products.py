@@ -59,23 +59,23 @@ def _is_unaligned(said: KernelName) -> bool:
 
 
 def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
-    shapes = _shapes(report, device, chosen)
+    odd, aligned_ns, shapes = _shapes(report, device, chosen)
     least = min(alignment for name in chosen.rows.get_column("name") if (alignment := decode(name).alignment))
-    sides = " and ".join(map(str, shapes.odd))
+    sides = " and ".join(map(str, odd))
     pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
-    images = not shapes.odd and device.chosen(is_layout).launches > 0
+    images = not odd and device.chosen(is_layout).launches > 0
     remedy = f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes."
     told = Told(
         "unaligned-gemm",
         "matrix product",
         f"by kernels for unaligned data (align{least}, most {{0}})",
-        f".{shapes.text} What works on the same rows may gain, too.",
+        f".{shapes} What works on the same rows may gain, too.",
         _IMAGES if images else remedy,
         "kernels",
         f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
         _CHANNELS_LAST if images else pad,
-        max(chosen.ns - shapes.aligned_ns, 0),
-        left=min(shapes.aligned_ns / chosen.ns, 1.0) if shapes.aligned_ns else None,
+        max(chosen.ns - aligned_ns, 0),
+        left=min(aligned_ns / chosen.ns, 1.0) if aligned_ns else None,
     )
     return on_kernels(report, device, chosen, told)
 
@@ -85,41 +85,30 @@ _CHANNELS_LAST: Final = "model.to(memory_format=torch.channels_last)"
 _IMAGES: Final = "Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
 
 
-class _Shapes(NamedTuple):
-    """Shapes of unaligned products.
-
-    Attributes:
-        odd: Dimensions of the products that no aligned kernel takes, those with most time first.
-        aligned_ns: What the same products would take at the best rate of the report's aligned ones; 0 if not known.
-        text: Both in sentences, after a space.
-    """
-
-    odd: list[int]
-    aligned_ns: int
-    text: str
-
-
 #: The number of dimensions that are named.
 _NAMED: Final = 2
 
 
-def _shapes(report: Report, device: DeviceKernels, chosen: Chosen) -> _Shapes:
-    """The shapes of the chosen products, where operators with shapes were recorded."""
+def _shapes(report: Report, device: DeviceKernels, chosen: Chosen) -> tuple[list[int], int, str]:
+    """The shapes of the chosen products, where operators with shapes were recorded.
+
+    Dimensions that no aligned kernel takes, those with most time first; what the same products would take at the best
+    rate of the report's aligned ones (ns; 0 if not known); and both in sentences, after a space.
+    """
     names = set(chosen.rows.get_column("name"))
     every = products(report, device.device)
     own = [product for product in every if product.kernel in names]
     if not own:
-        return _Shapes([], 0, "")
-    odd = list(dict.fromkeys(side for product in own if (side := product.odd(_multiple(product)))))[:_NAMED]
-    side, multiple = own[0].odd(_multiple(own[0])), _multiple(own[0])
-    text = f" Most for {own[0]}" + (f": {side} is no multiple of {multiple}." if side else ".")
+        return [], 0, ""
+    sides = [product.odd(_multiple(product)) for product in own]
+    odd = list(dict.fromkeys(side for side in sides if side))[:_NAMED]
+    text = f" Most for {own[0]}" + (f": {sides[0]} is no multiple of {_multiple(own[0])}." if sides[0] else ".")
     rate = max((product.flop / product.ns for product in every if _is_aligned(product) and product.ns), default=0.0)
-    known = sum(product.ns for product in own)
-    if not rate or known < chosen.ns // 2:
-        return _Shapes(odd, 0, text)
+    if not rate or sum(product.ns for product in own) < chosen.ns // 2:
+        return odd, 0, text
     aligned = sum(min(product.ns, int(product.flop / rate)) for product in own)
     text += f" At the best rate of the aligned products here they would take {per_iteration(report).time(aligned)}."
-    return _Shapes(odd, aligned, text)
+    return odd, aligned, text
 
 
 def _multiple(product: Product) -> int:

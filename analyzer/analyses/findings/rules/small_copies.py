@@ -187,15 +187,17 @@ def small_copies(report: Report) -> pl.DataFrame:
     if small.height < RUN:
         return small.with_columns(run=pl.lit(0, dtype=pl.Int64)).clear()
     many = small.filter(pl.len().over(*_STREAM, "detail") >= RUN)
-    line = many.sort(*_STREAM, "began", "event_id")
-    others, found = _without_calls(report, line), [line.clear().with_columns(fresh=pl.lit(value=True))]
-    for (process, device, direction), part in line.partition_by(_SENT, as_dict=True, maintain_order=True).items():
-        cuts = _cutting_calls(report, process, int(str(device)), str(direction))
-        by_stream = part.partition_by(_STREAM, maintain_order=True)
-        found += [copies.with_columns(fresh=_begins(copies, others, cuts)) for copies in by_stream]
-    numbered = pl.concat(found)
-    numbered = numbered.with_columns(run=pl.col("fresh").cum_sum().cast(pl.Int64)).drop("fresh")
-    return numbered.filter(pl.len().over("run") >= RUN)
+    line = many.sort(*_STREAM, "began", "event_id").with_row_index("place")
+    line = line.sort(pl.col("place").min().over(_SENT), "place").drop("place").with_row_index("place")
+    call, earlier = pl.col("call_start"), pl.col("call_start").shift(1).over(*_STREAM, "detail")
+    sides = pl.min_horizontal(call, earlier).alias("low"), pl.max_horizontal(call, earlier).alias("high")
+    line = line.with_columns(*sides, earlier=earlier)
+    line = nearest(line, _others(report, many), ("began", "passed"), _STREAM)
+    line = nearest(line, _cutting_calls(report, many), ("high", "cut"), _SENT, "strictly before").sort("place")
+    same = pl.col("passed").eq_missing(pl.col("passed").shift(1).over(*_STREAM, "detail"))
+    cut = (pl.col("cut") > pl.col("low")).fill_null(value=False)
+    numbered = line.with_columns(run=(pl.col("earlier").is_null() | ~same | cut).cum_sum().cast(pl.Int64))
+    return numbered.select(*small.columns, "run").filter(pl.len().over("run") >= RUN)
 
 
 def most_small_copies_take(report: Report) -> int:
@@ -227,38 +229,26 @@ def _copies(report: Report) -> pl.DataFrame:
     return with_facts(report, work.select(keys), "size_bytes", "source_memory", "target_memory", "graph_node_id")
 
 
-def _begins(copies: pl.DataFrame, others: pl.DataFrame, cuts: pl.Series) -> pl.Series:
-    """Whether each of the small copies of one stream and direction, in order, begins a run."""
-    here = others.filter(pl.col(key).eq_missing(copies.item(0, key)) for key in _STREAM)
-    passed = here.get_column("start").sort().search_sorted(copies.get_column("began"))
-    calls = copies.get_column("call_start")
-    earlier = calls.shift(1)
-    low, high = pl.select(low=pl.min_horizontal(calls, earlier), high=pl.max_horizontal(calls, earlier))
-    between = cuts.search_sorted(high, side="left") > cuts.search_sorted(low, side="right")
-    return (between | (passed != passed.shift(1))).fill_null(value=True)
-
-
-def _without_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """Operations other than `copies` that :func:`_cutting_calls` misses: columns start and :data:`_STREAM`.
+def _others(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """Operations other than `copies` that :func:`_cutting_calls` misses, by when they began: passed, :data:`_STREAM`.
 
     They have no call, or are other copies, such as large ones of the same direction, or several by one call.
     """
     untold = pl.col("call_row").is_null() | (pl.col("kind") == "memcpy")
     rest = operations(report, "call_row").filter(untold & ~pl.col("row").is_in(copies.get_column("row").implode()))
-    return with_facts(report, rest, "context_id", "stream")
+    return with_facts(report, rest, "context_id", "stream").select(*_STREAM, passed="start")
 
 
-def _cutting_calls(report: Report, process: object, device: int, direction: str) -> pl.Series:
-    """The sorted times at which a process called something that ends runs of one direction on a device."""
+def _cutting_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """When a process called something that ends the runs of one direction on a device: :data:`_SENT`, cut."""
+    sent = copies.select(_SENT).unique()
     work = operations(report, "call_start").drop_nulls("call_start")
-    own = work.filter((pl.col("device") == device) & pl.col("process_id").eq_missing(process))
-    launched = own.filter(pl.col("detail").ne_missing(pl.lit(direction))).get_column("call_start")
-    asked = ordering_calls(report).filter(pl.col("process_id").eq_missing(process)).get_column("at")
-    found = [launched, asked]
-    if direction == _TO_HOST:
-        waits = calls_that(report, lambda name: scope_of(name) in WAITING, "process_id", "start_ns")
-        found.append(waits.filter(pl.col("process_id").eq_missing(process)).get_column("start_ns"))
-    return pl.concat([times.rename("at") for times in found]).sort()
+    launched = sent.join(work.select(*_SENT[:2], other="detail", cut="call_start"), on=_SENT[:2])
+    waits = calls_that(report, lambda name: scope_of(name) in WAITING, "process_id", "start_ns")
+    waiting = sent.filter(pl.col("detail") == _TO_HOST).join(waits.rename({"start_ns": "cut"}), on="process_id")
+    asking = sent.join(ordering_calls(report).select("process_id", cut="at"), on="process_id")
+    others = launched.filter(pl.col("other").ne_missing(pl.col("detail")))
+    return pl.concat([part.select(*_SENT, "cut") for part in (others, asking, waiting)])
 
 
 _TO_DEVICE: Final = "Host-to-Device"
