@@ -27,8 +27,7 @@ from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams._pairs import in_window, stream_pairs
 from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered, stream_waits
 from kanalyze.analyses.streams._streams import placed_operations, streamed_operations, used_streams
-from kanalyze.columns.lookup import gathered
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import nearest
 from kanalyze.units import plural, size, time
 
 if TYPE_CHECKING:
@@ -153,15 +152,6 @@ def _pinned_copies(report: Report) -> pl.DataFrame:
     return pinned.select(told)
 
 
-#: What is told of the nearest kernels of a copy, and of the nearest with a call.
-_NEAREST: Final[dict[str, dict[str, pl.Expr]]] = {
-    "before": {"before_start": pl.col("start"), "before_end": pl.col("end")},
-    "before_called": {"before_call": pl.col("call_start")},
-    "after": {"after_end": pl.col("end")},
-    "after_called": {"after_ready": pl.col("call_end") + LATENCY_NS, "after_call": pl.col("call_start")},
-}
-
-
 def _neighbours(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """The nearest kernels before and after each of `copies` (row, number) in its stream.
 
@@ -170,37 +160,17 @@ def _neighbours(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """
     work = streamed_operations(report).select("row", "rank", "start", "end", "number")
     here = pl.col("number").is_in(copies.get_column("number").unique().implode())
-    line = with_facts(report, work.filter(here & (pl.col("end") > pl.col("start"))), "call_start", "call_end")
-    line = (
-        line if report.scope.window is None else _around(line, pl.col("row").is_in(copies.get_column("row").implode()))
-    )
-    line = in_order(in_order(line, "start"), "number")
-    place, kernel = pl.int_range(pl.len(), dtype=pl.UInt32), pl.col("rank") <= _KERNELS
-    some, called = pl.when(kernel).then(place), pl.when(kernel & pl.col("call_start").is_not_null()).then(place)
-    nearest = line.select(
-        before=some.forward_fill(),
-        before_called=called.forward_fill(),
-        after=some.backward_fill(),
-        after_called=called.backward_fill(),
-    )
-    copy = line.get_column("rank") > _KERNELS
-    copies = line.filter(copy)
-    for at in nearest.filter(copy).get_columns():
-        own = gathered(line.get_column("number"), at) == copies.get_column("number")
-        told = line.select(**_NEAREST[at.name])[at.set(~own.fill_null(value=False), None)]
-        copies = copies.with_columns(told.get_columns())
-    return copies.select("row", "start", "end", *(name for names in _NEAREST.values() for name in names))
-
-
-def _around(line: pl.DataFrame, copies: pl.Expr) -> pl.DataFrame:
-    """The part of `line` from the nearest kernels before some `copies` to the nearest after them, in all streams."""
-    start, kernel = pl.col("start"), pl.col("rank") <= _KERNELS
-    low, high = line.select(start.filter(copies).min(), last=start.filter(copies).max()).row(0)
-    called = start.filter(pl.col("call_start").is_not_null())
-    before, after = (line.filter(kernel & side).group_by("number") for side in (start < low, start > high))
-    since = before.agg(at=pl.coalesce(called.max(), start.max())).get_column("at").min()
-    until = after.agg(at=pl.coalesce(called.min(), start.min())).get_column("at").max()
-    return line.filter(start.is_between(low if since is None else since, high if until is None else until))
+    work = with_facts(report, work.filter(here & (pl.col("end") > pl.col("start"))), "call_start", "call_end")
+    kernels = work.filter(pl.col("rank") <= _KERNELS).with_columns(ready=pl.col("call_end") + LATENCY_NS, at="start")
+    called, line = kernels.drop_nulls("call_start"), work.select("row", "start", "end", "number")
+    line = line.filter(pl.col("row").is_in(copies.get_column("row").implode()))
+    before = {"before_start": "start", "before_end": "end"}
+    for nearby, told in ((kernels, before), (called, {"before_call": "call_start"})):
+        line = nearest(line, nearby.select("number", "at", **told), ("start", "at"), ["number"]).drop("at")
+    after = {"after_ready": "ready", "after_call": "call_start"}
+    for nearby, told in ((kernels, {"after_end": "end"}), (called, after)):
+        line = nearest(line, nearby.select("number", "at", **told), ("start", "at"), ["number"], "after").drop("at")
+    return line.drop("number")
 
 
 _UNBLOCK: Final = (

@@ -26,7 +26,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._serialised import ordering_calls
-from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.grouping import mixed, parts_by
 from kanalyze.columns.lookup import beside, nearest
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 from kanalyze.units import plural, rate, size
@@ -191,8 +191,8 @@ def small_copies(report: Report) -> pl.DataFrame:
     line = line.sort(pl.col("place").min().over(_SENT), "place").drop("place").with_row_index("place")
     call, earlier = pl.col("call_start"), pl.col("call_start").shift(1).over(*_STREAM, "detail")
     sides = pl.min_horizontal(call, earlier).alias("low"), pl.max_horizontal(call, earlier).alias("high")
-    line = line.with_columns(*sides, earlier=earlier)
-    line = nearest(line, _others(report, many), ("began", "passed"), _STREAM)
+    line = line.with_columns(*sides, earlier=earlier, on=mixed(_STREAM))
+    line = nearest(line, _others(report, many), ("began", "passed"), ["on"])
     line = nearest(line, _cutting_calls(report, many), ("high", "cut"), _SENT, "strictly before").sort("place")
     same = pl.col("passed").eq_missing(pl.col("passed").shift(1).over(*_STREAM, "detail"))
     cut = (pl.col("cut") > pl.col("low")).fill_null(value=False)
@@ -230,13 +230,13 @@ def _copies(report: Report) -> pl.DataFrame:
 
 
 def _others(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """Operations other than `copies` that :func:`_cutting_calls` misses, by when they began: passed, :data:`_STREAM`.
+    """Operations other than `copies` that :func:`_cutting_calls` misses: passed (when they began), on (their stream).
 
     They have no call, or are other copies, such as large ones of the same direction, or several by one call.
     """
     untold = pl.col("call_row").is_null() | (pl.col("kind") == "memcpy")
     rest = operations(report, "call_row").filter(untold & ~pl.col("row").is_in(copies.get_column("row").implode()))
-    return with_facts(report, rest, "context_id", "stream").select(*_STREAM, passed="start")
+    return with_facts(report, rest, "context_id", "stream").select(on=mixed(_STREAM), passed="start")
 
 
 def _cutting_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
