@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.columns.lookup import count_up_to, positions
+from kanalyze.columns.lookup import count_up_to, nearest, positions
 from support.large import as_if_large
 
 NUMBERS = st.one_of(st.integers(-9, 9), st.integers(-400, 400), st.integers(-(1 << 62), 1 << 62))
@@ -46,3 +46,26 @@ def test_counts_are_those_of_a_list(keys, points, equal, ordered):
     with pytest.MonkeyPatch.context() as patch:
         as_if_large(patch)
         assert count_up_to(int64(keys), int64(points), equal=equal).to_list() == expected
+
+
+TIMES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 6)), max_size=8)
+
+
+@given(TIMES, TIMES, st.sampled_from(["before", "strictly before", "after"]))
+def test_the_nearest_is_that_of_a_list(asked, others, side):
+    left = pl.DataFrame(asked, schema={"key": pl.Int64, "at": pl.Int64}, orient="row").with_row_index("place")
+    right = pl.DataFrame(others, schema={"key": pl.Int64, "time": pl.Int64}, orient="row")
+    found = nearest(left, right, ("at", "time"), ["key"], side)
+    fits = {"before": int.__le__, "strictly before": int.__lt__, "after": int.__ge__}[side]
+    best = min if side == "after" else max
+    expected = [
+        best((time for own, time in others if own == key and fits(time, at)), default=None) for key, at in asked
+    ]
+    assert found.sort("place").get_column("time").to_list() == expected
+    assert found.get_column("at").is_sorted()
+
+
+def test_of_rows_at_one_time_the_nearest_is_next_to_it():
+    left, right = pl.DataFrame({"at": [5]}), pl.DataFrame({"time": [5, 5], "row": [0, 1]})
+    rows = [nearest(left, right, ("at", "time"), (), side).item(0, "row") for side in ("before", "after")]
+    assert rows == [1, 0]

@@ -21,7 +21,7 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._waited_for import STREAM, recorded_work
 from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import rows_at
+from kanalyze.columns.lookup import nearest, rows_at
 from kanalyze.columns.ordering import first_seen, in_order_of, repeated
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.named_ranges import STEP_PREFIX
@@ -115,7 +115,7 @@ def waited_operations(report: Report) -> list[Check]:
     calls, work = blocking_calls(report), operations(report, "context_id", "stream", "call_end", "call_name")
     graph = pl.col("call_name").is_in(names_that(report, lambda name: "Graph" in name)).alias("graph")
     ended = work.select("row", *STREAM, "dur_ns", graph, at="call_end", ended=pl.col("began") + pl.col("dur_ns"))
-    ended = ended.drop_nulls("at").sort("at")
+    ended = ended.drop_nulls("at")
     contexts = ended.group_by("process_id").agg(only=pl.col("context_id").first(), n=pl.col("context_id").n_unique())
     alone = contexts.filter(pl.col("n") == 1).select("process_id", "only")
     waits = calls.join(alone, on="process_id", how="left").with_columns(pl.coalesce("context_id", "only"))
@@ -125,9 +125,7 @@ def waited_operations(report: Report) -> list[Check]:
     waited = []
     for scope, keys, among in (("stream", STREAM, ~pl.col("graph")), ("device", STREAM[:2], pl.lit(value=True))):
         own = waits.filter(pl.col("scope") == scope).select(*keys, "start", "returned").drop_nulls()
-        after = ended.filter(among).join_asof(
-            own, left_on="at", right_on="start", by=[*keys], strategy="forward", check_sortedness=False
-        )
+        after = nearest(ended.filter(among), own, ("at", "start"), keys, "after")
         waited.append(after.select("row", "dur_ns", "ended", "returned"))
     events = waits.filter(pl.col("scope") == "event").drop_nulls("record_id")
     if events.height:
@@ -142,12 +140,11 @@ def waited_operations(report: Report) -> list[Check]:
 @once_per_process
 def unplaced(report: Report) -> list[Check]:
     """Operations without stream (but unified-memory copies), or of no listed device, and calls without thread."""
-    found = []
-    for kind in DEVICE_KINDS:
-        events = report.kind(kind).filter(pl.col("device").is_null() | pl.col("stream").is_null())
-        if kind == "memcpy" and events.height:
-            events = events.filter(~pl.col("name").cast(pl.String).str.contains("Unified").fill_null(value=False))
-        found.append(_sum(events))
+    parts = {
+        kind: report.kind(kind).filter(pl.any_horizontal(pl.col("device", "stream").is_null())) for kind in DEVICE_KINDS
+    }
+    unified = pl.col("name").cast(pl.String).str.contains("Unified").fill_null(value=False)
+    found = [_sum(part.filter(~unified) if kind == "memcpy" else part) for kind, part in parts.items()]
     calls = report.kind("api").filter(pl.any_horizontal(pl.col(*THREAD).is_null()))
     listed = report.devices.filter(pl.any_horizontal(pl.col("name", "compute_capability").is_not_null()))
     listed = listed if listed.height else report.devices

@@ -254,7 +254,11 @@ class Values(NamedTuple):
 
 def recorded_values(network: Network) -> Values:
     """The recorded durations."""
-    work, calls = network.graph.operations, network.line.calls
+    return _recorded(network.line, network.graph)
+
+
+def _recorded(line: HostLine, graph: Dependencies) -> Values:
+    work, calls = graph.operations, line.calls
     return Values(
         (work.get_column("end") - work.get_column("start")).alias("durations"),
         (calls.get_column("end") - calls.get_column("start")).alias("own"),
@@ -396,15 +400,6 @@ def _of_collectives(collectives: pl.DataFrame, numbers: _Numbers, zero: int) -> 
     point = pl.Series([zero], dtype=pl.UInt32).new_from_index(0, len(rows))
     return _edge(
         "transfer", gathered(numbers.finishes, rows), gathered(numbers.starts, pairs.get_column("other")), point, rows
-    )
-
-
-def _recorded(line: HostLine, graph: Dependencies) -> Values:
-    calls, work = line.calls, graph.operations
-    return Values(
-        work.get_column("end") - work.get_column("start"),
-        calls.get_column("end") - calls.get_column("start"),
-        calls.get_column("gap"),
     )
 
 

@@ -179,17 +179,11 @@ def _of_ranges(report: Report) -> pl.DataFrame:
     """The projections of ranges onto each device."""
     names = range_names(report)
     found = [pl.DataFrame(schema={**dict.fromkeys(_SPANS, pl.Int64), "range": pl.String})]
-    work = device_operations(report)
-    for (device,), own in work.partition_by("device", as_dict=True).items():
-        projected = projection(report, own)
-        found.append(
-            projected.select(
-                device=pl.lit(device, dtype=pl.Int64),
-                start="projected_start_ns",
-                end=pl.col("projected_start_ns") + pl.col("projected_ns"),
-                range=gathered(names, projected.get_column("row")).cast(pl.String),
-            )
-        )
+    for (device,), own in device_operations(report).partition_by("device", as_dict=True).items():
+        part = projection(report, own)
+        end, name = pl.col("projected_start_ns") + pl.col("projected_ns"), gathered(names, part.get_column("row"))
+        spans = part.select(start="projected_start_ns", end=end, range=name.cast(pl.String))
+        found.append(spans.select(pl.lit(device, dtype=pl.Int64).alias("device"), "start", "end", "range"))
     return pl.concat(found)
 
 

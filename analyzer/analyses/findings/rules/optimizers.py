@@ -17,6 +17,7 @@ from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.fusion.fusion import is_elementwise
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.units import plural
 
@@ -168,15 +169,18 @@ def _in_ranges(report: Report, method: str) -> list[_Steps]:
         return []
     work = exclusive_operations(report, "thread_id", "call_start")
     work = work.select("row", "kind", "name", "exclusive_ns", "device", *THREAD, at="call_start")
-    placed = work.drop_nulls("at").sort("at", maintain_order=True)
-    joined = placed.join_asof(ranges, left_on="at", right_on="start", by=THREAD, check_sortedness=False)
-    inside = joined.filter(pl.col("at") < pl.col("end"))
-    found = []
-    for (device, optimizer), rows in inside.partition_by("device", "optimizer", as_dict=True).items():
-        spans = rows.select("start", "end").unique().sort("start", "end")
-        kernels = rows.select("row", "kind", "name", "exclusive_ns", "step")
-        found.append(_Steps(int(device), str(optimizer), kernels, spans))
-    return sorted(found, key=lambda steps: (steps.device, steps.optimizer))
+    inside = nearest(work.drop_nulls("at"), ranges, ("at", "start"), THREAD).filter(pl.col("at") < pl.col("end"))
+    return _by_optimizer(inside, inside.select("device", "optimizer", "start", "end").unique())
+
+
+def _by_optimizer(rows: pl.DataFrame, spans: pl.DataFrame) -> list[_Steps]:
+    """Operations (device, optimizer, step) with the `spans` of their steps, by device and class."""
+    found, columns = [], ("row", "kind", "name", "exclusive_ns", "step")
+    for (device, optimizer), own in sorted(rows.partition_by("device", "optimizer", as_dict=True).items()):
+        here = spans.filter((pl.col("device") == device) & (pl.col("optimizer") == optimizer))
+        here = here.select("start", "end").sort("start", "end")
+        found.append(_Steps(int(device), str(optimizer), own.select(columns), here))
+    return found
 
 
 def _ranges(report: Report, method: str) -> pl.DataFrame:
@@ -259,13 +263,8 @@ def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
         at=pl.col("call_start").min(), end=pl.col("call_end").max()
     )
     start = pl.min_horizontal(pl.coalesce(launch_before(report, spans), "at"), "at")
-    spans = spans.select("device", start.alias("start"), "end").sort("start", "end")
-    found = []
-    for (device,), own in rows.partition_by("device", as_dict=True).items():
-        kernels = own.select("row", "kind", "name", "exclusive_ns", "step")
-        here = spans.filter(pl.col("device") == device).select("start", "end")
-        found.append(_Steps(int(device), "", kernels, here))
-    return sorted(found, key=lambda steps: steps.device)
+    unknown = pl.lit("").alias("optimizer")
+    return _by_optimizer(rows.with_columns(unknown), spans.select("device", unknown, start.alias("start"), "end"))
 
 
 # Gradients that are filled with zeros.
