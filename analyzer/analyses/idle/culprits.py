@@ -10,11 +10,11 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_names import framework_recorded
 from kanalyze.analyses.host._thread_states import NEEDED, STATES
 from kanalyze.analyses.host._thread_timeline import threads
-from kanalyze.analyses.idle._attribution import host_time, named_sums
+from kanalyze.analyses.idle._attribution import named_sums
 from kanalyze.analyses.idle._idle_parts import IDLE, host_culprits
 from kanalyze.analyses.idle._waiting_host import EVIDENCE, by_function, by_state, by_traced_function
 from kanalyze.analyses.naming._host_names import ALIGNED, with_shares
-from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per_report
+from kanalyze.analyses.shared.cached import analysis, once_per_process
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
@@ -189,16 +189,6 @@ def _by_culprit(report: Report) -> pl.DataFrame:
     return pl.concat([TABLE.empty(), *map(TABLE.select, named)]).sort(
         "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
     )
-
-
-@once_per_report
-def context_culprits(report: Report) -> dict[int, pl.DataFrame]:
-    """Time of context creation outside any recorded call, by the culprit of :func:`culprits`, for each device.
-
-    Columns: culprit, range, told_ns. Devices without such time are left out.
-    """
-    making = {device: times.unrecorded for device, times in host_time(report).items()}
-    return {device: host_by_culprit(report, own) for device, own in making.items() if own.height}
 
 
 def host_by_culprit(report: Report, spans: pl.DataFrame) -> pl.DataFrame:

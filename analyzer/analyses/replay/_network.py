@@ -22,7 +22,7 @@ from kanalyze.analyses.idle._blocking_calls import blocking_calls
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._serialised import LATENCY_NS
 from kanalyze.analyses.streams._waited_for import STREAM, recorded_work
-from kanalyze.columns.lookup import gathered, marked
+from kanalyze.columns.lookup import gathered, marked, nearest
 from kanalyze.columns.ordering import in_order, in_order_of
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     known = known.with_columns(number=_counted())
     done = in_order_of(known.select("stream", "end", "row"), ("stream", "end"), ("row",))
     done = done.select("stream", behind="row", ended="end", done=_counted() + 1)
-    long = known.filter(pl.col("returned") - pl.col("begun") > LATENCY_NS).sort("returned")
-    found = long.join_asof(done, left_on="returned", right_on="ended", by="stream", check_sortedness=False)
+    long = known.filter(pl.col("returned") - pl.col("begun") > LATENCY_NS)
+    found = nearest(long, done, ("returned", "ended"), ["stream"])
     waited = (pl.col("number") + 1 - pl.col("done") >= _FULL) & (pl.col("ended") >= pl.col("begun"))
     rows = found.filter(waited).select("call", row="behind")
     return rows.select(gathered(places, rows.get_column("call")).alias("place"), pl.col("row").cast(pl.UInt32))
@@ -157,11 +157,9 @@ def _of_events(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_streams(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    own = calls.filter(pl.col("scope").is_in(_OF_STREAM) & pl.col("stream").is_not_null()).sort("start")
-    by = [*STREAM]
-    found = own.join_asof(
-        work.select(*by, "begun", "row"), left_on="start", right_on="begun", by=by, check_sortedness=False
-    )
+    own = calls.filter(pl.col("scope").is_in(_OF_STREAM) & pl.col("stream").is_not_null())
+    own = own.select("place", "start", *STREAM)
+    found = nearest(own, work.select(*STREAM, "begun", "row"), ("start", "begun"), STREAM)
     return found.select("place", "row").drop_nulls()
 
 
@@ -169,10 +167,8 @@ def _of_devices(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     whole = pl.col("scope").is_in(["device", "free"]) | ((pl.col("scope") == "stream") & pl.col("stream").is_null())
     own = calls.filter(whole).select("place", "start", "process_id", "device")
     used = work.select("process_id", "device", "number").unique()
-    asked = own.join(used, on=["process_id", "device"]).sort("start")
-    found = asked.join_asof(
-        work.select("number", "begun", "row"), left_on="start", right_on="begun", by="number", check_sortedness=False
-    )
+    asked = own.join(used, on=["process_id", "device"])
+    found = nearest(asked, work.select("number", "begun", "row"), ("start", "begun"), ["number"])
     return found.select("place", "row").drop_nulls()
 
 
