@@ -65,7 +65,6 @@ def test_modules_of_our_own_are_imported_inside_functions_only_by_the_command_li
     deferring_replays = ("analyzer/analyses/findings/findings.py",)  # most reports need none
     deferring_rooms = (  # what programs without marks, traces and captures need: 1 % of a small page
         "analyzer/analyses/iterations/iterations.py",
-        "analyzer/analyses/findings/rules/small_kernels.py",
         "analyzer/analyses/naming/_host_names.py",
         "analyzer/analyses/replay/_changes.py",
         "analyzer/renderers/page/overview.py",

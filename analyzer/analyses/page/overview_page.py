@@ -23,7 +23,7 @@ from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
-from kanalyze.analyses.page.time_page import made, page_answer, process_count, sampled_beside, windows_of
+from kanalyze.analyses.page._headline import made, page_answer, process_count, sampled_beside, windows_of
 from kanalyze.units import percent, plural, time
 from kanalyze.window import WORDS, with_article
 from kanalyze.wording import CUDA, worded
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.time_page import Maker, Summary
+    from kanalyze.analyses.page._headline import Maker
+    from kanalyze.analyses.page.time_page import Summary
     from kanalyze.report import Meta, Report
     from kanalyze.window import Scope, Window
 

@@ -12,6 +12,7 @@ from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import is_compiled, kernel_sums, merged
 from kanalyze.analyses.findings.rules._places import place_of_kernels
 from kanalyze.analyses.findings.rules._telling import COMPILED, in_pytorch, per_iteration, written_with
+from kanalyze.analyses.fusion.fusion import chains, fusion, occurrences
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._timed_launches import timed_runs
 from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, repetitions
@@ -239,8 +240,6 @@ def fusible(report: Report) -> list[Finding]:
     """One finding per device with chains whose fusion would save time."""
     if not {"op", "kernel"}.issubset(report.kinds):
         return []
-    from kanalyze.analyses.fusion.fusion import chains, fusion  # noqa: PLC0415 - for traces only
-
     ran = chains(report).group_by("device").agg(pl.col("exclusive_ns").sum())
     most = dict(ran.iter_rows())
     compiled = {one.device for one in kernel_sums(report) if one.chosen(is_compiled).launches}
@@ -250,10 +249,10 @@ def fusible(report: Report) -> list[Finding]:
         if worth.is_empty():
             continue
         stake = min(total(worth, "saved_ns"), most[device])
-        launches, occurrences = total(worth, "launches"), total(worth, "count")
+        launches, many = total(worth, "launches"), total(worth, "count")
         per, top = per_iteration(report), worth.row(0, named=True)
         text = (
-            f"{per.plural(launches, 'elementwise kernel')} in {per.plural(occurrences, 'chain')} pass their results "
+            f"{per.plural(launches, 'elementwise kernel')} in {per.plural(many, 'chain')} pass their results "
             f"through memory: {per.time(total(worth, 'total_ns'))}. Most: {literal(_longest_chain(top))}. More may "
             f"follow, where the GPU waits for their launches."
         )
@@ -266,8 +265,6 @@ def fusible(report: Report) -> list[Finding]:
 
 def _fused(report: Report, device: int) -> Mending:
     """Each chain whose fusion would save time is as many kernels as its largest operator."""
-    from kanalyze.analyses.fusion.fusion import chains, occurrences  # noqa: PLC0415 - for traces only
-
     fused = occurrences(report).filter(pl.col("fused_ns") < pl.col("total_ns"))
     groups = fused.select(group="number", kept="parts", merged_ns="fused_ns")
     work = chains(report).filter(pl.col("device") == device).select("row", "dur_ns", group="chain")
