@@ -435,7 +435,7 @@ def launches_beside(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     found = [points.select(*THREAD, "at").clear().with_columns(point=pl.lit(0, dtype=pl.UInt32))]
     numbered = points.select(*THREAD, "at").with_row_index("point")
     for pair in host_names(report).threads if report.beside() is not None else ():
-        own = numbered.filter(pl.all_horizontal(pl.col(name).eq_missing(key) for name, key in _keys(pair.left)))
+        own = numbered.filter(_of(pair.left))
         if not pair.complete or own.is_empty():
             continue
         row = pair.calls.get_column("start").search_sorted(own.get_column("at"), side="right").cast(pl.Int64) - 1
@@ -464,7 +464,7 @@ def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """
     known, found = host_names(report), [spans.clear()]
     for pair in known.threads if known.partners else ():
-        own = spans.filter(pl.all_horizontal(pl.col(name).eq_missing(key) for name, key in _keys(pair.right)))
+        own = spans.filter(_of(pair.right))
         times = known.lines[pair.left].select("start", "end").hstack(known.partners[pair.left])
         cut = times.join_where(
             own.select(pl.exclude(*THREAD, "start", "end"), since="start", to="end"),

@@ -15,8 +15,6 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered, telling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kanalyze.report import Report
 
 #: Multiplier of a hash that spreads numbers over 64 bits (Knuth's MMIX generator).
@@ -72,16 +70,10 @@ def path_numbers(rows: pl.DataFrame, included: pl.Series, labels: pl.Series) -> 
     return plus.alias("path")
 
 
-def _by_arrows(above: pl.Expr, label: pl.Expr) -> pl.Expr:
-    """A path and what it goes on with."""
-    return above + pl.lit(ARROW) + label
-
-
-def path_texts(nodes: pl.DataFrame, joined: Callable[[pl.Expr, pl.Expr], pl.Expr] = _by_arrows) -> pl.DataFrame:
+def path_texts(nodes: pl.DataFrame, separator: str = ARROW) -> pl.DataFrame:
     """The text of each path in `nodes` (path, outer, label): columns path, text.
 
     `outer` is the number of the parent path; a number that is not among the paths ends the way to the root.
-    `joined` appends a label to a text.
     """
     found = [nodes.select("path", text=pl.col("label").cast(pl.String)).clear()]
     known = nodes.join(nodes.select(outer="path"), on="outer", how="semi").get_column("path")
@@ -89,7 +81,7 @@ def path_texts(nodes: pl.DataFrame, joined: Callable[[pl.Expr, pl.Expr], pl.Expr
     while level.height:
         found.append(level)
         inner = nodes.join(level.rename({"path": "outer", "text": "above"}), on="outer")
-        level = inner.select("path", text=joined(pl.col("above"), pl.col("label").cast(pl.String)))
+        level = inner.select("path", text=pl.col("above") + pl.lit(separator) + pl.col("label").cast(pl.String))
     return pl.concat(found)
 
 

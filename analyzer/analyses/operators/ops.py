@@ -87,7 +87,7 @@ def by_stack(report: Report) -> pl.DataFrame:
     tree = host_tree(report)
     python, names = tree.of_kinds("python"), plain_names(tree.rows)
     numbers = path_numbers(tree.rows, python, names)
-    texts = path_texts(path_nodes(tree.rows, numbers, python, names), lambda above, label: above + pl.lit(";") + label)
+    texts = path_texts(path_nodes(tree.rows, numbers, python, names), ";")
     sums = by_operator(report, numbers.to_frame())
     return sums.join(texts, on="path", how="left").rename({"text": "stack"})
 

@@ -51,9 +51,8 @@ def allocation_in_loop(report: Report) -> list[Finding]:
     found = []
     for device, idle in idle_spans(report).items():
         calls = known.join(used.filter(pl.col("device") == device), on="process_id", how="semi", nulls_equal=True)
-        finding = _allocations(report, device, in_window(report, calls), idle)
-        found += [finding] if finding else []
-    return found
+        found.append(_allocations(report, device, in_window(report, calls), idle))
+    return [one for one in found if one]
 
 
 #: In a window of iterations: a call recurs that is made in half of them, at least so often.
@@ -174,10 +173,8 @@ def unified_memory(report: Report) -> list[Finding]:
 def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     """Pages that migrated back and forth more than once, by page faults or eviction."""
     unasked = moved.filter(pl.col("cause").is_in(list(UNASKED)))
-    again, trips = (
-        total(unasked, "again_bytes"),
-        longest(pages(report).unasked.filter(pl.col("device") == device), "trips"),
-    )
+    trips = longest(pages(report).unasked.filter(pl.col("device") == device), "trips")
+    again = total(unasked, "again_bytes")
     if not again or trips < _ROUND_TRIPS:
         return None
     part = exact.part(pl.col("exclusive_ns"), pl.col("again_bytes"), pl.col("size_bytes"))
@@ -262,19 +259,14 @@ def pinned_allocation(report: Report) -> list[Finding]:
     names = names_that(report, _PINNING.match)
     calls = allocating_calls(report).filter(pl.col("name").is_in(names) & pl.col("round").is_null())
     calls = in_window(report, calls)
-    held = bucket_sums(report).filter((pl.col("bucket") == "allocation") & pl.col("detail").is_in(_shown(names)))
-    if calls.is_empty() or not any(worth_saying(report, ns) for ns in held.get_column("ns")):
+    told = pl.DataFrame({"name": names}, schema={"name": pl.String}).select(shown(pl.col("name"))).to_series()
+    pinning = (pl.col("bucket") == "allocation") & pl.col("detail").is_in(told.implode())
+    held = bucket_sums(report).filter(pinning).get_column("ns")
+    if calls.is_empty() or not any(worth_saying(report, ns) for ns in held):
         return []
-    found = []
-    for device, pieces in idle_within(report, calls.select(*THREAD, "start", "end")).items():
-        own = pieces.filter((pl.col("bucket") == "allocation") & pl.col("detail").is_in(_shown(names)))
-        if stake := intervals.length(own):
-            found.append(_pinning(report, device, stake, calls))
-    return found
-
-
-def _shown(names: list[str]) -> list[str]:
-    return pl.DataFrame({"name": names}).select(shown(pl.col("name"))).to_series().to_list()
+    idle = idle_within(report, calls.select(*THREAD, "start", "end"))
+    stakes = {device: intervals.length(pieces.filter(pinning)) for device, pieces in idle.items()}
+    return [_pinning(report, device, stake, calls) for device, stake in stakes.items() if stake]
 
 
 def _pinning(report: Report, device: int, stake: int, calls: pl.DataFrame) -> Finding:

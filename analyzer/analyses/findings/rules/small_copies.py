@@ -50,11 +50,9 @@ def many_small_copies(report: Report) -> list[Finding]:
     """One finding per device and direction of copy."""
     if not worth_saying(report, most_small_copies_take(report)):
         return []
-    copies, found = small_copies(report), []
-    for (device, direction), part in copies.partition_by("device", "detail", as_dict=True).items():
-        finding = _small_copies_between(report, int(str(device)), str(direction), part)
-        found += [finding] if finding else []
-    return found
+    parts = small_copies(report).partition_by("device", "detail", as_dict=True).items()
+    found = [_small_copies_between(report, int(device), str(direction), part) for (device, direction), part in parts]
+    return [one for one in found if one]
 
 
 def _small_copies_between(report: Report, device: int, direction: str, copies: pl.DataFrame) -> Finding | None:
@@ -382,15 +380,10 @@ def _with_makers(report: Report, key: ThreadKey, copies: pl.DataFrame) -> pl.Dat
     by_shape, any_shape = (
         _nearby(part, launches, begun, most) for part, most in zip(found, (_BETWEEN, 0), strict=True)
     )
-    unknown = any_shape.filter(pl.col("shape").is_null() | ~_tells(any_shape, makers))
+    shaped_fills = makers.drop_nulls("shape").get_column("start")
+    unknown = any_shape.filter(pl.col("shape").is_null() | ~pl.col("made").is_in(shaped_fills.implode()))
     every = pl.concat([part.select(*copies.columns, "maker", "made") for part in (by_shape, unknown)])
     return every.unique("point", keep="first", maintain_order=True)
-
-
-def _tells(copies: pl.DataFrame, makers: pl.DataFrame) -> pl.Series:
-    """Whether the shape that the operator before each of `copies` filled is known."""
-    known = makers.drop_nulls("shape").get_column("start")
-    return copies.get_column("made").is_in(known.implode())
 
 
 def _nearby(copies: pl.DataFrame, launches: pl.Series, begun: pl.Series, most: int) -> pl.DataFrame:
