@@ -74,13 +74,10 @@ def _networks(report: Report) -> dict[int, tuple[Network, Plan]]:
     from kanalyze.analyses.replay._network import network  # noqa: PLC0415 - as above
     from kanalyze.analyses.replay._replay import planned  # noqa: PLC0415 - as above
 
-    spans = windows(report)
-    made = {
-        (start, end): network(report.whole, start, end)
-        for start, end in spans.select("start", "end").unique().iter_rows()
-    }
+    spans = {device: (start, end) for device, start, end in windows(report).iter_rows()}
+    made = {span: network(report.whole, *span) for span in {*spans.values()}}
     plans = {span: (one, planned(one)) for span, one in made.items()}
-    return {device: plans[start, end] for device, start, end in spans.select("device", "start", "end").iter_rows()}
+    return {device: plans[span] for device, span in spans.items()}
 
 
 TABLE: Final = Table(
@@ -150,8 +147,7 @@ def ranked(report: Report) -> list[rules.Finding]:
 def _worth_saying(report: Report, every: Sequence[Callable[[Report], list[rules.Finding]]]) -> list[rules.Finding]:
     """The findings of some rules with enough time at stake, the costliest first."""
     found = [finding for some in side_by_side(report, every) for finding in some]
-    least, lengths = least_worth_saying(report), {device: end - low for device, low, end in windows(report).iter_rows()}
-    once = {device: WORTH_SAYING * ns for device, ns in lengths.items()}
+    least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
     enough = [(once if one.rule in ONE_TIME else least)[one.device] for one in found]
     worth = [one for one, ns in zip(found, enough, strict=True) if one.at_stake_ns >= ns]
     words = interface(report)
@@ -169,11 +165,10 @@ def ranked_with_samples(report: Report) -> list[rules.Finding]:
     if other is None:
         return found
     try:
-        lengths = [{device: end - low for device, low, end in windows(one).iter_rows()} for one in (report, other)]
+        own, theirs = _lengths(report), _lengths(other)
         sampled = _worth_saying(other, SAMPLED)
     except KanalyzeError:  # which is noted
         return found
-    own, theirs = lengths
     small = {name for one in found if one.rule == _SMALL_GRID for name in one.names}
     return found + [
         one._replace(
@@ -183,6 +178,16 @@ def ranked_with_samples(report: Report) -> list[rules.Finding]:
         for one in sampled
         if one.device in own and not (one.rule == _FEW_SMS and small.intersection(one.names))
     ]
+
+
+def _lengths(report: Report) -> dict[int, int]:
+    """The length of the window of each device (ns)."""
+    return {device: end - start for device, start, end in windows(report).iter_rows()}
+
+
+def by_gain(report: Report, most: int) -> list[rules.Finding]:
+    """The :func:`ranked_with_samples` with replays of at most so many operations and calls, what gains most first."""
+    return sorted(with_replays(report, ranked_with_samples(report), most), key=lambda one: -one.gain_ns)
 
 
 def _sampled_run(report: Report) -> Report | None:
@@ -229,8 +234,7 @@ def findings(report: Report) -> pl.DataFrame:
         rule, device, at_stake_ns, at_most, per_iteration_ns, replayed_ns, share, headline, action, where, sentence,
         remedy, table, definition.
     """
-    every = sorted(with_replays(report, ranked_with_samples(report), _MOST_REPLAYED), key=lambda one: -one.gain_ns)
-    lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
+    every, lengths = by_gain(report, _MOST_REPLAYED), _lengths(report)
     iterations = report.scope.window and report.scope.window.count
     rows = [
         (

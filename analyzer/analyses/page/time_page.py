@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze.analyses.device import copies
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings import health
-from kanalyze.analyses.findings.findings import MOST_REPLAYED, ranked_with_samples, with_replays
+from kanalyze.analyses.findings.findings import MOST_REPLAYED, by_gain
 from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation
@@ -106,8 +106,6 @@ def summarize(report: Report) -> Summary:
     tables, reasons = tables_of(report)
     spans = windows_of(report)
     answer = " ".join(filter(None, (page_answer(report, spans, tables), sampled_beside(report, report))))
-    found = with_replays(report, ranked_with_samples(report), MOST_REPLAYED) if "ledger" in tables else []
-    findings = sorted(found, key=lambda one: -one.gain_ns)
     processes = report.processes
     if report.scope.process is not None:
         processes = processes.filter(pl.col("process_id") == report.scope.process)
@@ -119,7 +117,7 @@ def summarize(report: Report) -> Summary:
         processes=processes,
         process_count=device_operations(report).select(pl.col("process_id").n_unique()).item() or processes.height,
         tables=tables,
-        findings=findings,
+        findings=by_gain(report, MOST_REPLAYED) if "ledger" in tables else [],
         cannot_tell={name: reason for name, reason in reasons.items() if name in _NAMES},
         not_recorded={name: reason for name, reason in reasons.items() if name not in _NAMES},
         remarks={
