@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
+from kanalyze.columns.ordering import in_order
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -163,8 +165,8 @@ def nearest(
     `on` are the columns of time. ``after`` adds the first one that is not earlier, and ``strictly before`` takes none
     at the same time.
     """
-    return left.sort(on[0], maintain_order=True).join_asof(
-        right.sort(on[1], maintain_order=True),
+    return in_order(left, on[0]).join_asof(
+        in_order(right, on[1]),
         left_on=on[0],
         right_on=on[1],
         by=[*by] or None,

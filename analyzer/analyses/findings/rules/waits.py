@@ -412,6 +412,7 @@ _KINDS: Final = {
     "aten::is_nonzero": "condition",
 }
 _SCALARS: Final = ("aten::item", "aten::_local_scalar_dense")
+
 #: Headline, action and remedy by the kind of value that is read: a number or a tensor of PyTorch, or any copy.
 _TOLD: Final = {
     "value": (
