@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 
 from kanalyze.analyses.critical._path import first_node, span
-from kanalyze.analyses.critical._slack import edges, slack
-from kanalyze.analyses.critical.critical_path import critical_path
+from kanalyze.analyses.critical.critical_path import critical_path, edges, slack
 from kanalyze.analyses.dependencies._graph import dependencies
 from support.build import call, kernel, report
 from support.strategies import EVENTS
@@ -88,7 +87,7 @@ def test_one_more_moves_the_end(events):
 
 
 def test_too_large(monkeypatch):
-    monkeypatch.setattr("kanalyze.analyses.critical._slack.MOST", 0)
+    monkeypatch.setattr("kanalyze.analyses.critical.critical_path.MOST", 0)
     made = report([kernel(0, 5)])
     assert slack(made) is None
     assert critical_path(made, by="kernel").get_column("slack_ns").to_list() == [None]
