@@ -19,6 +19,7 @@ from kanalyze.analyses.device._sharing import overlapping, shared_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules.pageable_copies import PINNED, TO_DEVICE, TO_HOST, device_copies
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
@@ -75,9 +76,6 @@ def _serial(report: Report, copies: pl.DataFrame, stake: int) -> Finding:
 # ready by then. A copy to the host, with a later kernel submitted before the copy ended, yields nothing that this
 # kernel could depend on. With double buffering, either could overlap those kernels.
 
-_PINNED: Final = "Pinned"
-_TO_DEVICE: Final = "Host-to-Device"
-_TO_HOST: Final = "Device-to-Host"
 _KERNELS: Final = BUSY_BUCKETS.index("communication")
 
 #: The columns of :func:`serial_copies`.
@@ -103,12 +101,12 @@ def serial_copies(report: Report) -> pl.DataFrame:
     line = _neighbours(report, copies)
     found = copies.join(line, on="row", maintain_order="left")
     to_device = found.filter(
-        (pl.col("detail") == _TO_DEVICE) & (pl.col("before_end") > pl.col("call_end") + LATENCY_NS)
+        (pl.col("detail") == TO_DEVICE) & (pl.col("before_end") > pl.col("call_end") + LATENCY_NS)
     ).with_columns(low="before_start", high="end", earlier="before_call")
-    to_host = found.filter((pl.col("detail") == _TO_HOST) & (pl.col("after_ready") < pl.col("end"))).with_columns(
+    to_host = found.filter((pl.col("detail") == TO_HOST) & (pl.col("after_ready") < pl.col("end"))).with_columns(
         low="start", high="after_end", earlier="call_start", call_start="after_call"
     )
-    both = pl.concat([to_device, to_host]).with_columns(to_host=pl.col("detail") == _TO_HOST)
+    both = pl.concat([to_device, to_host]).with_columns(to_host=pl.col("detail") == TO_HOST)
     streams = used_streams(report).select("number", "stream")
     free = both.filter(~ordered(report, both)).join(streams, on="number", maintain_order="left")
     return free.select(list(_SERIAL)).sort("device")
@@ -139,15 +137,16 @@ def _pinned_copies(report: Report) -> pl.DataFrame:
 
     Columns: row, device, detail, number, size_bytes, exclusive_ns, alone, call_start, call_end.
     """
-    alone = pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
-    work = placed_operations(report).filter((pl.col("kind") == "memcpy") & (pl.col("exclusive_ns") > 0))
-    work = work.with_columns(pl.col("detail").cast(pl.String), alone=alone)
-    work = work.filter(pl.col("detail").is_in([_TO_DEVICE, _TO_HOST]))
-    work = with_facts(
-        report, work, "call_name", "call_start", "call_end", "size_bytes", "source_memory", "target_memory"
+    work = device_copies(report).join(
+        placed_operations(report).select("row", "number"), on="row", maintain_order="left"
     )
+    work = work.filter(pl.col("exclusive_ns") > 0)
+    work = work.with_columns(
+        pl.col("detail").cast(pl.String), alone=pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
+    )
+    work = work.filter(pl.col("detail").is_in([TO_DEVICE, TO_HOST]))
     asynchronous = pl.col("call_name").is_in(names_that(report, lambda name: "Async" in name))
-    pinned = work.filter(asynchronous & ((pl.col("source_memory") == _PINNED) | (pl.col("target_memory") == _PINNED)))
+    pinned = work.filter(asynchronous & ((pl.col("source_memory") == PINNED) | (pl.col("target_memory") == PINNED)))
     told = ("row", "device", "detail", "number", "size_bytes", "exclusive_ns", "alone", "call_start", "call_end")
     return pinned.select(told)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, launch_calls, used_devices, with_facts
+from kanalyze.analyses.device._operations import launch_calls, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import nothing_within
@@ -24,6 +24,7 @@ from kanalyze.analyses.findings.rules._telling import (
     phase,
 )
 from kanalyze.analyses.findings.rules.loading import idle_while_planning
+from kanalyze.analyses.findings.rules.pageable_copies import TO_DEVICE, device_copies
 from kanalyze.analyses.findings.rules.small_copies import idle_for_extra_copies
 from kanalyze.analyses.findings.rules.small_kernels import launch_less
 from kanalyze.analyses.findings.rules.waits import idle_after_reads
@@ -358,10 +359,9 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
     That is in no CUDA call, between the call of such a copy and the thread's launching call before. Columns as in
     :func:`idle_within`.
     """
-    to_device = (pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == "Host-to-Device")
-    copies = exclusive_operations(report).filter((pl.col("device") == device) & to_device)
-    copies = with_facts(report, copies, "size_bytes", "thread_id", "call_start")
-    copying = copies.filter(pl.col("size_bytes") >= _DATA_BYTES).select(*THREAD, end="call_start").drop_nulls()
+    to_device = pl.col("detail").cast(pl.String) == TO_DEVICE
+    large = (pl.col("device") == device) & (pl.col("size_bytes") >= _DATA_BYTES)
+    copying = device_copies(report).filter(large & to_device).select(*THREAD, end="call_start").drop_nulls()
     launches = launch_calls(report, "thread_id", "call_start", "call_end").drop_nulls()
     launches = launches.rename({"call_end": "start"}).sort("call_start", "start", maintain_order=True)
     spans = nearest(copying, launches, ("end", "call_start"), THREAD, "strictly before")

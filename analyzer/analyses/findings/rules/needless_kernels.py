@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding
@@ -27,6 +28,7 @@ from kanalyze.analyses.operators._paths import forward_rows, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import beside, gathered, positions
@@ -150,12 +152,8 @@ def _inside(known: pl.DataFrame, ends: pl.DataFrame) -> pl.Series:
     """Whether each place lies in a chain, or is one of the copies right before or after it."""
     begin = known.get_column("since").gather(ends.get_column("first"))
     stop = known.get_column("until").gather(ends.get_column("last"))
-    steps = pl.zeros(known.height + 1, dtype=pl.Int64, eager=True)
-    for places, step in ((begin, 1), (stop, -1)):
-        counts = places.value_counts().select(at=pl.first(), many=pl.col("count").cast(pl.Int64) * step)
-        at = counts.get_column("at")
-        steps = steps.scatter(at, steps.gather(at) + counts.get_column("many"))
-    return steps.cum_sum().head(known.height) > 0
+    spans = intervals.union(pl.DataFrame([begin.alias("start"), stop.alias("end")]))
+    return touched(known.select(start="place", end=pl.col("place") + 1), spans)
 
 
 def _batched(report: Report, lines: pl.DataFrame) -> pl.Series:

@@ -127,16 +127,26 @@ _ODD: Final = 3
 NEEDED: Final = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
 
 
+#: What belongs to a copy besides the columns of `exclusive_operations`.
+_OF_COPIES: Final = (
+    *("call_row", "call_name", "call_start", "call_end", "thread_id", "context_id", "stream", "size_bytes"),
+    *("source_memory", "target_memory", "graph_node_id"),
+)
+
+
+@once_per_report
+def device_copies(report: Report) -> pl.DataFrame:
+    """The copies in scope: columns of `exclusive_operations`, and :data:`_OF_COPIES`; null what is not recorded."""
+    return with_facts(report, exclusive_operations(report).filter(pl.col("kind") == "memcpy"), *_OF_COPIES)
+
+
 @once_per_report
 def copies_by_calls(report: Report) -> pl.DataFrame:
-    """The program's copies in scope by copying calls, with the host memory that they read or write (`memory`).
+    """The program's :func:`device_copies` by copying calls, with the host memory that they read or write (`memory`).
 
-    Columns: those of `exclusive_operations`, call_name, call_start, call_end, thread_id, size_bytes, memory, and
-    synchronous (whether the call is, as `cudaMemcpy`); by device.
+    Besides: synchronous (whether the call is, as `cudaMemcpy`); by device.
     """
-    work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
-    told = ("call_name", "call_start", "call_end", "thread_id", "size_bytes", "source_memory", "target_memory")
-    work = with_facts(report, work, *told)
+    work = device_copies(report)
     names = work.get_column("call_name").unique().drop_nulls()
     blocks = pl.Series("synchronous", [scope_of(name) == "copy" for name in names.cast(pl.String)], dtype=pl.Boolean)
     copying = blocks | names.cast(pl.String).str.contains("Async", literal=True)
@@ -168,7 +178,7 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     anyway for the stream's earlier work. What the host does up to the end of that wait could then overlap it. A
     synchronous copy to the host waits for all earlier work, since the host goes on with what was copied.
     """
-    known = with_facts(report, copies, "stream").rename({"stream": "on"})
+    known = copies.with_columns(on="stream")
     known = known.join(_work_before(report), on="row", how="left", maintain_order="left").with_row_index("place")
     line = known.with_columns(before=pl.when(NEEDED).then(_ended_before(report, copies)).otherwise("before"))
     waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))

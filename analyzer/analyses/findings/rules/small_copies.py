@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import exact, intervals
-from kanalyze.analyses.device._operations import exclusive_operations, launching_calls, operations, with_facts
+from kanalyze.analyses.device._operations import launching_calls, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import merged, nothing_within
 from kanalyze.analyses.findings.rules._places import events_around, main_site, site_text, sites
 from kanalyze.analyses.findings.rules._telling import fewest_in, in_pytorch, per_iteration
-from kanalyze.analyses.findings.rules.pageable_copies import without_set_up
+from kanalyze.analyses.findings.rules.pageable_copies import TO_DEVICE, TO_HOST, device_copies, without_set_up
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import context_calls
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
 
-_TO_HOST: Final = "Device-to-Host"
 
 #: The ledger's buckets in which a device waits for copying calls.
 _WAITS: Final = ("launch", "queued", "sync", "api")
@@ -207,24 +206,16 @@ def most_small_copies_take(report: Report) -> int:
 @once_per_report
 def _called(report: Report) -> pl.DataFrame:
     """The program's small copies in scope, each with a call of its own."""
-    small = _copies(report).filter((pl.col("size_bytes") <= SMALL_BYTES) & pl.col("graph_node_id").is_null())
-    told = ("context_id", "stream", "call_row", "thread_id", "call_start", "call_end", "call_name")
-    small = with_facts(report, small, *told).drop_nulls("call_row")
+    small = device_copies(report).filter((pl.col("size_bytes") <= SMALL_BYTES) & pl.col("graph_node_id").is_null())
+    small = small.drop_nulls("call_row")
     return without_set_up(report, small.filter(~pl.col("call_row").is_duplicated()))
 
 
 @once_per_report
 def large_copies(report: Report) -> pl.DataFrame:
     """Bytes and time of copies of at least :data:`LARGE_BYTES`: columns of :data:`ALIKE`, size_bytes, dur_ns (sums)."""
-    large = _copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
+    large = device_copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
     return large.group_by(ALIKE).agg(pl.col("size_bytes", "dur_ns").sum())
-
-
-@once_per_report
-def _copies(report: Report) -> pl.DataFrame:
-    work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
-    keys = ("row", "event_id", "began", "device", "process_id", "detail", "dur_ns", "exclusive_ns")
-    return with_facts(report, work.select(keys), "size_bytes", "source_memory", "target_memory", "graph_node_id")
 
 
 def _others(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
@@ -243,13 +234,11 @@ def _cutting_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     work = operations(report, "call_start").drop_nulls("call_start")
     launched = sent.join(work.select(*_SENT[:2], other="detail", cut="call_start"), on=_SENT[:2])
     waits = calls_that(report, lambda name: scope_of(name) in WAITING, "process_id", "start_ns")
-    waiting = sent.filter(pl.col("detail") == _TO_HOST).join(waits.rename({"start_ns": "cut"}), on="process_id")
+    waiting = sent.filter(pl.col("detail") == TO_HOST).join(waits.rename({"start_ns": "cut"}), on="process_id")
     asking = sent.join(ordering_calls(report).select("process_id", cut="at"), on="process_id")
     others = launched.filter(pl.col("other").ne_missing(pl.col("detail")))
     return pl.concat([part.select(*_SENT, "cut") for part in (others, asking, waiting)])
 
-
-_TO_DEVICE: Final = "Host-to-Device"
 
 #: Operators that copy a tensor to another device.
 _MOVES: Final = ("aten::to", "aten::_to_copy", "aten::copy_")
@@ -338,9 +327,8 @@ def _moved(report: Report) -> pl.DataFrame:
     Columns: device, exclusive_ns, size_bytes, process_id, thread_id, moved (when the operator that copied it began),
     until (its end), maker (the operator that filled it), made (its start).
     """
-    work = exclusive_operations(report).filter((pl.col("kind") == "memcpy") & ("op" in report.kinds))
-    copies = work.filter(pl.col("detail").cast(pl.String) == _TO_DEVICE)
-    told = with_facts(report, copies, "size_bytes", "thread_id", "call_start").drop_nulls("call_start")
+    copies = device_copies(report).filter((pl.col("detail").cast(pl.String) == TO_DEVICE) & ("op" in report.kinds))
+    told = copies.drop_nulls("call_start")
     told = told.select("device", "process_id", "exclusive_ns", "size_bytes", "thread_id", "call_start")
     told = told.with_row_index("point")
     moves = events_around(report, "op", _known(report, _MOVES), told.select("point", *THREAD, at="call_start"))

@@ -16,7 +16,7 @@ from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import calls_within
 from kanalyze.analyses.findings.rules._places import main_site, site_text, sites_of_launches
 from kanalyze.analyses.findings.rules._telling import AHEAD, fewest_in, in_pytorch, of_window, per_iteration
-from kanalyze.analyses.findings.rules.pageable_copies import outside_library
+from kanalyze.analyses.findings.rules.pageable_copies import TO_HOST, outside_library
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.host._range_lines import ranges_at
@@ -346,7 +346,7 @@ def _grouped(report: Report) -> pl.DataFrame:
 def _copies_to_host(report: Report) -> pl.DataFrame:
     """Calls that launched a copy to the host: call (its row), size_bytes."""
     work = operations(report, "call_row").filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
-    own = work.filter((pl.col("detail").cast(pl.String) == "Device-to-Host").fill_null(value=False))
+    own = work.filter((pl.col("detail").cast(pl.String) == TO_HOST).fill_null(value=False))
     own = with_facts(report, own.unique("call_row", keep="first"), "size_bytes")
     return own.select("size_bytes", call="call_row")
 
