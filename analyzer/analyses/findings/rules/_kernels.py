@@ -9,8 +9,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._places import place_of
-from kanalyze.analyses.findings.rules._telling import per_iteration
+from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total

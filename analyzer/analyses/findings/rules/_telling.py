@@ -1,4 +1,4 @@
-"""Wording that findings share: figures per iteration, PyTorch or CUDA, calls in the user's words, and what recurs.
+"""Wording that findings share: figures per iteration, PyTorch or CUDA, calls in the user's words, places in programs.
 
 A finding on a window of iterations (:class:`kanalyze.window.Window`) tells its times and counts as an average per
 iteration, as a user counts them: "1,184 kernels a step". In any other window it tells totals.
@@ -12,12 +12,24 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.device._operations import exclusive_operations, facts_of, launch_calls
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
+from kanalyze.analyses.host._python_frames import roles
+from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._attribution import idle_within
+from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.naming._host_names import launches_beside
+from kanalyze.analyses.operators._events import host_tree
+from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import gathered, nearest
 from kanalyze.decoder.decode import decode
+from kanalyze.named_ranges import ALL_STEPS
 from kanalyze.units import percent, shortened
 from kanalyze.window import PerIteration
 
@@ -169,3 +181,180 @@ def all_along(at: pl.Expr, low: pl.Expr | int, high: pl.Expr | int, number: int 
     """Whether the times `at` (nulls aside) lie in most of `number` equal parts of the time from `low` to `high`."""
     part = ((at - low) * number // pl.max_horizontal(high - low, 1)).clip(0, number - 1)
     return part.drop_nulls().n_unique() >= _MOST * number
+
+
+#: What users write for an operator of PyTorch that makes the host wait.
+_WRITTEN: Final = {
+    "aten::item": ".item()",
+    "aten::_local_scalar_dense": ".item()",
+    "aten::is_nonzero": "a tensor as a condition",
+    "aten::nonzero": "nonzero or a boolean mask",
+    "aten::index": "a boolean mask",
+    "aten::to": ".to(), .cpu() or .tolist()",
+    "aten::copy_": "copy_()",
+    "aten::equal": "torch.equal",
+}
+
+#: Operators of PyTorch itself; others are around them, such as the nodes of autograd.
+_OF_TORCH: Final = "aten::"
+
+#: The file of torch that makes texts of tensors.
+_PRINTS: Final = r"torch/_tensor_str\.py\("
+
+
+def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
+    """Surroundings of each of `points` (process_id, thread_id, at): one text, or null, in each column.
+
+    Columns: operator (the outermost of PyTorch's own, with what users write for it), function (the program's innermost
+    Python function), range (the innermost one; null for steps of the framework's profiler).
+    """
+    numbered = points.select(*THREAD, "at").with_row_index("point")
+    ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
+    found = pl.DataFrame([numbered.get_column("point"), ranges.set(ranges == ALL_STEPS, None)])
+    for kind, name, inside in (("op", "operator", _operators), ("python", "function", _functions)):
+        if kind in report.kinds:
+            found = found.join(inside(report, numbered), on="point", how="left", maintain_order="left")
+        else:
+            found.insert_column(0, pl.Series(name, [None], dtype=pl.String).new_from_index(0, found.height))
+    return found.select("operator", "function", "range")
+
+
+def sites_of_launches(report: Report, points: pl.DataFrame) -> pl.DataFrame:
+    """The :func:`sites` of `points`, each within or right after a launch; of a capture those in its trace as well.
+
+    Where the report itself names no operator or function, the trace may, by the launch that is the same there.
+    """
+    own = sites(report, points)
+    trace = report.beside()
+    if trace is None or not own.select(pl.all_horizontal(pl.col("operator", "function").is_null().all())).item():
+        return own
+    there = sites(trace, launches_beside(report, points))
+    return own.with_columns(there.select("operator", "function"))
+
+
+def site_text() -> pl.Expr:
+    """The columns of :func:`sites` in one text: ``aten::item (.item()) in train.py(31): step``; null if all are."""
+    where = pl.coalesce("function", "range")
+    both = pl.format("{} in {}", "operator", where)
+    return pl.coalesce(both, "operator", where)
+
+
+def main_site(report: Report, points: pl.DataFrame) -> str:
+    """The site of at least half of `points` (process_id, thread_id, at), escaped for a sentence; empty if none."""
+    told = sites(report, points).select(site=site_text()).group_by("site").len()
+    most = told.drop_nulls("site").filter(2 * pl.col("len") >= points.height).sort("len", "site")
+    return literal(str(most.item(-1, "site"))) if most.height else ""
+
+
+def _operators(report: Report, points: pl.DataFrame) -> pl.DataFrame:
+    around = events_around(report, "op", report.kind("op").get_column("name").unique(), points)
+    texts = around.with_columns(pl.col("name").cast(pl.String))
+    own = texts.filter(pl.col("name").str.starts_with(_OF_TORCH))
+    written = pl.col("name").replace_strict(_WRITTEN, default=None, return_dtype=pl.String)
+    outermost = own.sort("start", "end", descending=[False, True], maintain_order=True).unique("point", keep="first")
+    return outermost.select("point", operator=pl.coalesce(pl.format("{} ({})", "name", written), "name"))
+
+
+def _functions(report: Report, points: pl.DataFrame) -> pl.DataFrame:
+    """The program's innermost function around each of `points`; with the printing of a tensor, if it is in that."""
+    known = roles(report.kind("python").get_column("name").unique())
+    prints = pl.col("name").cast(pl.String).str.contains(_PRINTS).fill_null(value=False)
+    wanted = known.filter(prints | (pl.col("role") == "program"))
+    around = events_around(report, "python", wanted.get_column("name"), points).join(wanted, on="name")
+    printing = around.filter(prints).select("point").unique().with_columns(printing=pl.lit("print of a tensor in "))
+    own = around.filter(pl.col("role") == "program").sort("start", "end", descending=[False, True])
+    innermost = own.unique("point", keep="last").join(printing, on="point", how="left")
+    text = pl.col("printing").fill_null("") + pl.col("shown").cast(pl.String)
+    return innermost.select("point", function=text)
+
+
+def events_around(report: Report, kind: str, names: pl.Series, points: pl.DataFrame) -> pl.DataFrame:
+    """The events of one kind, of these `names`, that contain each of `points` (point, process_id, thread_id, at).
+
+    Columns: point, name, start, end.
+    """
+    events = report.kind(kind).select(
+        *THREAD, "name", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+    )
+    found = [events.select(point=pl.lit(0, dtype=pl.UInt32), name="name", start="start", end="end").clear()]
+    threads = parts_by(points, THREAD)
+    for key, part in parts_by(events.filter(pl.col("name").is_in(names.implode())), THREAD).items():
+        if key not in threads:
+            continue
+        own = threads[key].sort("at")
+        at, number = own.get_column("at"), own.get_column("point")
+        first, stop = (at.search_sorted(part.get_column(side), side="left") for side in ("start", "end"))
+        held = part.with_columns(first.alias("first"), stop.alias("stop")).filter(pl.col("stop") > pl.col("first"))
+        pairs = held.with_columns(pl.int_ranges("first", "stop", dtype=pl.UInt32).alias("place")).explode("place")
+        point = number.gather(pairs.get_column("place")).alias("point")
+        found.append(pairs.with_columns(point).select("point", "name", "start", "end"))
+    return pl.concat(found)
+
+
+#: What autograd's engine calls its own operators.
+_OF_AUTOGRAD: Final = "autograd::engine::evaluate_function: "
+
+#: A place is named if it has at least this share of the time.
+_MOST_OF_TIME: Final = 0.5
+
+#: Of more operations than these, every second, third… is asked: what has most of the time, has most of theirs.
+_ENOUGH: Final = 1 << 13
+
+
+def place_of(report: Report, chosen: pl.Expr) -> str:
+    """The place of most time of the `chosen` rows of ``exclusive_operations``, escaped for a sentence; empty if none.
+
+    That is the function of the program around their launches, where Python's stacks were recorded, or else the
+    innermost range or annotation, profiler steps aside.
+    """
+    if "api" not in report.kinds:
+        return ""
+    work = exclusive_operations(report)
+    every = work.select("row", "exclusive_ns").filter(work.select(chosen).to_series())
+    work = every.gather_every(every.height // _ENOUGH + 1)
+    points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
+    times = work.with_columns(sites(report, points).select(place=pl.coalesce("function", "range")))
+    sums = times.group_by("place").agg(pl.col("exclusive_ns").sum())
+    most = _MOST_OF_TIME * total(sums, "exclusive_ns")
+    found = sums.drop_nulls("place").filter(pl.col("exclusive_ns") >= most).sort("exclusive_ns", "place")
+    return literal(str(found.item(-1, "place"))) if found.height else ""
+
+
+def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
+    """The end of the last launch that a process began before each point (process_id, at); null for none."""
+    returned = pl.col("call_start") + pl.col("call_ns").fill_null(0)
+    calls = launch_calls(report, "call_start", "call_ns").select("process_id", "call_start", returned=returned)
+    asked = points.select("process_id", "at").with_row_index("point")
+    found = nearest(asked, calls.drop_nulls("call_start"), ("at", "call_start"), ["process_id"], "strictly before")
+    return found.sort("point").get_column("returned")
+
+
+def operator_of(report: Report, chosen: pl.Expr) -> str:
+    """The outermost operator of most time of the `chosen` rows of ``exclusive_operations``; empty without operators.
+
+    Outermost within annotations and functions of Python: autograd's own operators are around what backward does.
+    """
+    if "op" not in report.kinds:
+        return ""
+    work, tree = launched_work(report).filter(chosen), host_tree(report)
+    found, parents, operators = work.get_column("operator"), tree.rows.get_column("parent"), tree.of_kinds("op")
+    found = found.set(~gathered(operators, found).fill_null(value=False), None)
+    while (above := tree.nearest(gathered(parents, found), operators)).is_not_null().any():
+        found = found.zip_with(above.is_null(), above)
+    names = gathered(tree.rows.get_column("name"), found).cast(pl.String).alias("operator")
+    times = work.select("exclusive_ns").with_columns(names).drop_nulls().group_by("operator").sum()
+    if times.is_empty():
+        return ""
+    return literal(str(times.sort("exclusive_ns", "operator").item(-1, "operator")).removeprefix(_OF_AUTOGRAD))
+
+
+def place_of_kernel(report: Report, device: int, name: str, at_stake_ns: int) -> str:
+    """The :func:`place_of` of a kernel's launches on a device; empty where no finding is made of so little time."""
+    return place_of_kernels(report, device, pl.Series([name], dtype=pl.Categorical), at_stake_ns)
+
+
+def place_of_kernels(report: Report, device: int, names: pl.Series, at_stake_ns: int) -> str:
+    """The same of all kernels of these names."""
+    if at_stake_ns < least_worth_saying(report)[device]:
+        return ""
+    return place_of(report, (pl.col("device") == device) & pl.col("name").is_in(names.unique().implode()))

@@ -12,7 +12,6 @@ from kanalyze.analyses.device._operations import launch_calls, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import nothing_within
-from kanalyze.analyses.findings.rules._places import sites
 from kanalyze.analyses.findings.rules._telling import (
     AHEAD,
     LOADS_NEXT,
@@ -22,6 +21,7 @@ from kanalyze.analyses.findings.rules._telling import (
     of_window,
     per_iteration,
     phase,
+    sites,
 )
 from kanalyze.analyses.findings.rules.loading import idle_while_planning
 from kanalyze.analyses.findings.rules.pageable_copies import TO_DEVICE, device_copies

@@ -12,8 +12,7 @@ from kanalyze.analyses.device._operations import launch_calls, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import kernel_sums, nothing_within
-from kanalyze.analyses.findings.rules._places import main_site
-from kanalyze.analyses.findings.rules._telling import idle_worth_saying, in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import idle_worth_saying, in_pytorch, main_site, per_iteration
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
 from kanalyze.analyses.idle._attribution import host_time

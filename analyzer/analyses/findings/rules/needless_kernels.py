@@ -21,8 +21,7 @@ from kanalyze.analyses.findings.rules._kernels import (
     stream_lines,
     without,
 )
-from kanalyze.analyses.findings.rules._places import launch_before, operator_of, place_of
-from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import in_pytorch, launch_before, operator_of, per_iteration, place_of
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import forward_rows, inherited
 from kanalyze.analyses.operators._work import launched_work

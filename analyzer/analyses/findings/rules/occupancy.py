@@ -19,13 +19,13 @@ from kanalyze.analyses.device._operations import SHAPE, device_operations, exclu
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernels import by_shape
-from kanalyze.analyses.findings.rules._places import place_of_kernel
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
     LIBRARY,
     TRITON,
     in_pytorch,
     per_iteration,
+    place_of_kernel,
     written_with,
 )
 from kanalyze.analyses.occupancy.occupancy import (

@@ -12,8 +12,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, with_fact
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import decoded_as, kernel_sums, merged, stream_lines, without
-from kanalyze.analyses.findings.rules._places import launch_before, place_of
-from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import in_pytorch, launch_before, per_iteration, place_of
 from kanalyze.analyses.fusion.fusion import is_elementwise
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD

@@ -18,8 +18,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._places import place_of
-from kanalyze.analyses.findings.rules._telling import PARTS, all_along, in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import PARTS, all_along, in_pytorch, per_iteration, place_of
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host._rounds import STEP, rounds, rounds_at
 from kanalyze.analyses.idle._blocking_calls import blocking_calls, scope_of

@@ -12,8 +12,15 @@ from kanalyze.analyses.device._operations import launching_calls, operations, wi
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import merged, nothing_within
-from kanalyze.analyses.findings.rules._places import events_around, main_site, site_text, sites
-from kanalyze.analyses.findings.rules._telling import fewest_in, in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import (
+    events_around,
+    fewest_in,
+    in_pytorch,
+    main_site,
+    per_iteration,
+    site_text,
+    sites,
+)
 from kanalyze.analyses.findings.rules.pageable_copies import TO_DEVICE, TO_HOST, device_copies, without_set_up
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import context_calls

@@ -10,8 +10,13 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import is_compiled, kernel_sums, merged
-from kanalyze.analyses.findings.rules._places import place_of_kernels
-from kanalyze.analyses.findings.rules._telling import COMPILED, in_pytorch, per_iteration, written_with
+from kanalyze.analyses.findings.rules._telling import (
+    COMPILED,
+    in_pytorch,
+    per_iteration,
+    place_of_kernels,
+    written_with,
+)
 from kanalyze.analyses.fusion.fusion import chains, fusion, occurrences
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._timed_launches import timed_runs

@@ -14,8 +14,16 @@ from kanalyze.analyses.device._operations import launch_calls, operations, with_
 from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import calls_within
-from kanalyze.analyses.findings.rules._places import main_site, site_text, sites_of_launches
-from kanalyze.analyses.findings.rules._telling import AHEAD, fewest_in, in_pytorch, of_window, per_iteration
+from kanalyze.analyses.findings.rules._telling import (
+    AHEAD,
+    fewest_in,
+    in_pytorch,
+    main_site,
+    of_window,
+    per_iteration,
+    site_text,
+    sites_of_launches,
+)
 from kanalyze.analyses.findings.rules.pageable_copies import TO_HOST, outside_library
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import begun_before
