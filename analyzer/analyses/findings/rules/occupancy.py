@@ -111,9 +111,8 @@ def few_sms(report: Report) -> list[Finding]:
             f"{per.time(top['exclusive_ns'])}.{others}"
         )
         remedy = "Give each SM a block, better several that take equally long; or run other kernels beside it."
-        one = Finding(
-            "few-sms", int(device), total(rows, "stake_ns"), text, remedy, _TABLE, (top["name"],), shortens=True
-        )
+        stake, names = total(rows, "stake_ns"), (top["name"],)
+        one = Finding("few-sms", int(device), stake, text, remedy, _TABLE, names, shortens=True)
         headline = f"{percent(top['sms_active_share'])} of the SMs are active: {{0}}"
         action = "more and even blocks: smaller tiles, a larger batch, kernels side by side"
         found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
@@ -150,16 +149,8 @@ def idle_tensor_cores(report: Report) -> list[Finding]:
             "Larger products (batch, width) and dimensions that are multiples of 64; ncu tells what its warps wait for "
             "(`kanalyze collect --with nsys,ncu`)."
         )
-        one = Finding(
-            "idle-tensor-cores",
-            int(device),
-            total(own, "stake_ns"),
-            text,
-            remedy,
-            _TABLE,
-            (top["name"],),
-            shortens=True,
-        )
+        stake, names = total(own, "stake_ns"), (top["name"],)
+        one = Finding("idle-tensor-cores", int(device), stake, text, remedy, _TABLE, names, shortens=True)
         headline = f"Tensor cores are active in {share} of a product: {{0}}"
         action = "larger products, dimensions in multiples of 64"
         found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
