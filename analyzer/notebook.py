@@ -119,6 +119,17 @@ class NotebookJoint(joint_page.JointSummary):
         return html.page(self, _TOP)
 
 
+class _TableAttribute:
+    """A table of a comparison, or of a job, as an attribute of it."""
+
+    def __init__(self, name: str, doc: str) -> None:
+        self._name = name
+        self.__doc__ = f"{doc}: table `{name}`."
+
+    def __get__(self, found: NotebookComparison | NotebookJob, kind: type) -> pl.DataFrame:
+        return found.table(self._name)
+
+
 class NotebookComparison(_comparison.Comparison):
     """A comparison displayed as its page, with its tables as attributes."""
 
@@ -126,55 +137,16 @@ class NotebookComparison(_comparison.Comparison):
         """A table of the comparison, such as ``compare_kernels``; `kanalyze tables` lists them."""
         return NotebookTable(super().table(name))
 
-    @property
-    def buckets(self) -> pl.DataFrame:
-        """Difference by bucket: table `compare`."""
-        return self.table("compare")
-
-    @property
-    def kernels(self) -> pl.DataFrame:
-        """Kernels, copies and memsets before and after: table `compare_kernels`."""
-        return self.table("compare_kernels")
-
-    @property
-    def ranges(self) -> pl.DataFrame:
-        """The program's own ranges: table `compare_ranges`."""
-        return self.table("compare_ranges")
-
-    @property
-    def calls(self) -> pl.DataFrame:
-        """CUDA calls, those that wait among them: table `compare_calls`."""
-        return self.table("compare_calls")
-
-    @property
-    def copies(self) -> pl.DataFrame:
-        """Copies and memsets by kind, with their bytes: table `compare_copies`."""
-        return self.table("compare_copies")
-
-    @property
-    def ops(self) -> pl.DataFrame:
-        """Operators of traces by the call tree: table `compare_ops`."""
-        return self.table("compare_ops")
-
-    @property
-    def memory(self) -> pl.DataFrame:
-        """Peaks and allocations by kind of memory: table `compare_memory`."""
-        return self.table("compare_memory")
-
-    @property
-    def findings(self) -> pl.DataFrame:
-        """Findings that went, came or stay: table `compare_findings`."""
-        return self.table("compare_findings")
-
-    @property
-    def counters(self) -> pl.DataFrame:
-        """Counters of ncu kernel by kernel: table `compare_counters`."""
-        return self.table("compare_counters")
-
-    @property
-    def ranks(self) -> pl.DataFrame:
-        """Ranks before and after, each with its verdict: table `compare_ranks`."""
-        return self.table("compare_ranks")
+    buckets = _TableAttribute("compare", "Difference by bucket")
+    kernels = _TableAttribute("compare_kernels", "Kernels, copies and memsets before and after")
+    ranges = _TableAttribute("compare_ranges", "The program's own ranges")
+    calls = _TableAttribute("compare_calls", "CUDA calls, those that wait among them")
+    copies = _TableAttribute("compare_copies", "Copies and memsets by kind, with their bytes")
+    ops = _TableAttribute("compare_ops", "Operators of traces by the call tree")
+    memory = _TableAttribute("compare_memory", "Peaks and allocations by kind of memory")
+    findings = _TableAttribute("compare_findings", "Findings that went, came or stay")
+    counters = _TableAttribute("compare_counters", "Counters of ncu kernel by kernel")
+    ranks = _TableAttribute("compare_ranks", "Ranks before and after, each with its verdict")
 
     def __repr__(self) -> str:
         """Both sides and the verdict, in one line."""
@@ -210,30 +182,11 @@ class NotebookJob:
         """All tables, by name."""
         return {name: self.table(name) for name in homes_of_jobs()}
 
-    @property
-    def collectives(self) -> pl.DataFrame:
-        """Each collective on each rank: waiting, transfer, bandwidth, who came last."""
-        return self.table("collectives")
-
-    @property
-    def collective_summary(self) -> pl.DataFrame:
-        """Collectives by kind, group and size, with the bandwidth that they reach."""
-        return self.table("collective_summary")
-
-    @property
-    def ranks(self) -> pl.DataFrame:
-        """Each rank's time, with communication split into waiting and transfer."""
-        return self.table("ranks")
-
-    @property
-    def rank_steps(self) -> pl.DataFrame:
-        """Each step on each rank: waiting, lateness and its cause."""
-        return self.table("rank_steps")
-
-    @property
-    def clocks(self) -> pl.DataFrame:
-        """Offsets of the clocks of hosts, with bounds."""
-        return self.table("clocks")
+    collectives = _TableAttribute("collectives", "Each collective on each rank: waiting, transfer, bandwidth")
+    collective_summary = _TableAttribute("collective_summary", "Collectives by kind, group and size")
+    ranks = _TableAttribute("ranks", "Each rank's time, with communication split into waiting and transfer")
+    rank_steps = _TableAttribute("rank_steps", "Each step on each rank: waiting, lateness and its cause")
+    clocks = _TableAttribute("clocks", "Offsets of the clocks of hosts, with bounds")
 
     @property
     def doubts(self) -> pl.DataFrame:

@@ -186,12 +186,7 @@ class Comparison:
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """All tables, by name."""
-        return {name: self.table(name) for name in table_names()}
-
-
-def table_names() -> list[str]:
-    """The names of the tables of this room."""
-    return [*homes_of_sides()]
+        return {name: self.table(name) for name in homes_of_sides()}
 
 
 def compared(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -49,7 +49,7 @@ from kanalyze.model import DEVICE_KINDS
 from kanalyze.named_ranges import NUMBER, STEP_PREFIX, plain
 
 if TYPE_CHECKING:
-    from kanalyze.report import Meta, Report
+    from kanalyze.report import Report
     from kanalyze.window import Window
 
 #: Most operations of a typical iteration that are kept apart; of more, those of one name and place are one.
@@ -230,7 +230,7 @@ def _about(report: Report, view: _View, ns: int, rank: int) -> About:
 
 def _about_program(report: Report, gpus: pl.DataFrame, processes: pl.DataFrame) -> About:
     """Metadata of any run: its tool, the first of its GPUs and programs, and its turn."""
-    meta = report.meta
+    meta, turn = report.meta, report.meta.turn
     model, clock = gpus.select("name", "clock_hz").row(0) if gpus.height else (None, None)
     names = processes.get_column("name").drop_nulls()
     return About(
@@ -241,20 +241,10 @@ def _about_program(report: Report, gpus: pl.DataFrame, processes: pl.DataFrame) 
         driver=meta.driver_version or "",
         clock_hz=clock or 0,
         program=names.item(0) if len(names) else "",
-        **_turn(meta),
+        turn=turn.number if turn else 0,
+        collection=turn.collection if turn else "",
+        side=turn.side if turn else "",
     )
-
-
-def _turn(meta: Meta) -> _Turn:
-    """The place of the run in an interleaved collection, as :class:`About` has it."""
-    turn = meta.turn
-    return _Turn(turn=0) if turn is None else _Turn(turn=turn.number, collection=turn.collection, side=turn.side)
-
-
-class _Turn(TypedDict, total=False):
-    turn: int
-    collection: str
-    side: str
 
 
 def _slots(view: _View) -> pl.DataFrame:

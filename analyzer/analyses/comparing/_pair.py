@@ -60,14 +60,12 @@ class Changes:
         ratio: New by base; NaN where one side has nothing.
         low: Lower end of its 95 % interval; NaN where there is none.
         high: Upper end.
-        share_of_false: The part of false ones among all rows that are as clear; NaN where there is no test.
         changed: Whether it is told to have changed.
     """
 
     ratio: Floats
     low: Floats
     high: Floats
-    share_of_false: Floats
     changed: NDArray[np.bool_]
 
 
@@ -168,14 +166,13 @@ class Pair:
         if not self.repeated:
             alone = max(self.limits.least_effect, ALONE if self.limits.rows_floor is None else self.limits.rows_floor)
             clear = (ratio > 1 + alone) | (ratio < 1 / (1 + alone))
-            return Changes(ratio, nothing, nothing, nothing, large & (clear | ~both))
+            return Changes(ratio, nothing, nothing, large & (clear | ~both))
         tested = np.flatnonzero(both & large)
         estimates = statistics.moderated(base[tested], new[tested], paired=self.paired)
-        false = statistics.benjamini_hochberg(estimates.p_value)
-        low, high, share = nothing.copy(), nothing.copy(), nothing.copy()
-        low[tested], high[tested], share[tested] = estimates.low, estimates.high, false
-        clear = np.nan_to_num(share, nan=1.0) < _FALSE_SHARE
-        return Changes(ratio, low, high, share, large & ((beyond & clear) | ~both))
+        low, high, clear = nothing.copy(), nothing.copy(), np.zeros(len(before), dtype=np.bool_)
+        low[tested], high[tested] = estimates.low, estimates.high
+        clear[tested] = statistics.benjamini_hochberg(estimates.p_value) < _FALSE_SHARE
+        return Changes(ratio, low, high, large & ((beyond & clear) | ~both))
 
 
 def integers(values: Floats, whole: int) -> list[int]:

@@ -12,9 +12,10 @@ from kanalyze.schema import Column
 from kanalyze.units import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from kanalyze.analyses.comparing._pair import Changes, Floats, Pair
+    from kanalyze.analyses.comparing._pair import Floats, Pair
+    from kanalyze.digest import Digest
 
 #: The columns about time that all of these tables have.
 TIMES: Final = (
@@ -36,16 +37,6 @@ COUNTS: Final = (
 )
 
 
-def times(base: Floats, new: Floats, whole: tuple[int, int] | None = None) -> list[pl.Series]:
-    """The columns of :data:`TIMES` of values [rows, runs]: means, which sum to `whole` where that is given."""
-    means = base.mean(axis=1), new.mean(axis=1)
-    if whole is None:
-        before, after = (pl.Series(nearest(side.tolist()), dtype=pl.Int64) for side in means)
-    else:
-        before, after = (pl.Series(integers(side, ns), dtype=pl.Int64) for side, ns in zip(means, whole, strict=True))
-    return [before.alias("base_ns"), after.alias("new_ns"), (after - before).alias("delta_ns")]
-
-
 def summed(values: Floats, groups: Iterable[Sequence[int]]) -> Floats:
     """The sums of `values` [rows, runs] over the rows of each group: [groups, runs]."""
     return np.array([values[list(rows)].sum(axis=0) for rows in groups])
@@ -64,16 +55,43 @@ def counts(base: Floats, new: Floats) -> list[pl.Series]:
     return [pl.Series("base_count", base.mean(axis=1)), pl.Series("new_count", new.mean(axis=1))]
 
 
-def certainty(found: Changes) -> list[pl.Series]:
-    """The columns of :data:`CERTAINTY`."""
-    columns = {"ratio": found.ratio, "ratio_low": found.low, "ratio_high": found.high}
-    known = [pl.Series(name, values).fill_nan(None) for name, values in columns.items()]
-    return [*known, pl.Series("changed", found.changed)]
-
-
 def compared(pair: Pair, base: Floats, new: Floats, whole: tuple[int, int] | None = None) -> list[pl.Series]:
-    """The columns of :data:`TIMES` and :data:`CERTAINTY` of times [rows, runs]."""
-    return [*times(base, new, whole), *certainty(pair.changed(base, new))]
+    """The columns of :data:`TIMES` and :data:`CERTAINTY` of times [rows, runs].
+
+    Times are means, which sum to `whole` where that is given.
+    """
+    sides = [side.mean(axis=1) for side in (base, new)]
+    spans = map(nearest, (side.tolist() for side in sides)) if whole is None else map(integers, sides, whole)
+    before, after = (pl.Series(one, dtype=pl.Int64) for one in spans)
+    found = pair.changed(base, new)
+    certain = {"ratio": found.ratio, "ratio_low": found.low, "ratio_high": found.high}
+    return [
+        before.alias("base_ns"),
+        after.alias("new_ns"),
+        (after - before).alias("delta_ns"),
+        *(pl.Series(name, values).fill_nan(None) for name, values in certain.items()),
+        pl.Series("changed", found.changed),
+    ]
+
+
+def by_key(
+    pair: Pair,
+    rows: Callable[[Digest], pl.DataFrame],
+    keys: Sequence[str],
+    ns: str,
+    *means: str,
+    whole: tuple[int, int] | None = None,
+) -> pl.DataFrame:
+    """The rows of a table of digests, those of one key together: the keys, :data:`TIMES` and :data:`CERTAINTY` by `ns`.
+
+    With the means of further columns: of ``count`` :data:`COUNTS`, of others whole numbers.
+    """
+    names, values = pair.per_iteration(rows, keys, (ns, *means))
+    base, new = values[ns]
+    columns = [*names, *compared(pair, base, new, whole if names.height else None)]
+    for one in means:
+        columns += counts(*values[one]) if one == "count" else whole_means(one, values[one])
+    return pl.DataFrame(columns)
 
 
 def by_size(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:

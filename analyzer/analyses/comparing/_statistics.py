@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from statistics import fmean, median, stdev
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from kanalyze.machinery.distributions import distributions
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     Floats: TypeAlias = npt.NDArray[np.float64]
@@ -79,16 +79,6 @@ class Estimate(NamedTuple):
     basis: Basis
 
 
-class Difference(NamedTuple):
-    """A difference of times, new less base, with its 95 % interval."""
-
-    delta_ns: float
-    low_ns: float
-    high_ns: float
-    p_value: float
-    degrees: float
-
-
 class NoiseFloor(NamedTuple):
     """How much runs of one program differ."""
 
@@ -129,6 +119,13 @@ class _Contrast(NamedTuple):
     degrees: Floats
 
 
+def _distributions() -> Any:  # noqa: ANN401 - its stubs know no plain numbers
+    """The functions of scipy.special, which take 0.2 s to import: only several runs, and steps, need them."""
+    from scipy import special  # noqa: PLC0415 - as above
+
+    return special
+
+
 # Two sides of runs
 
 
@@ -151,26 +148,7 @@ def ratios_of_runs(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = Fa
     Raises:
         ValueError: Runs are paired, and one side has more of them.
     """
-    import numpy as np
-
     return _estimates(_contrast(np.asarray(base, np.float64), np.asarray(new, np.float64), paired=paired))
-
-
-def difference_of_runs(base_ns: Sequence[float], new_ns: Sequence[float], *, paired: bool = False) -> Difference | None:
-    """The difference of mean times of two sides, by Welch's t or the paired t; zeros are times as others are.
-
-    None where a side has fewer than two runs.
-
-    Raises:
-        ValueError: Runs are paired, and one side has more of them.
-    """
-    if min(len(base_ns), len(new_ns)) < LEAST_RUNS:
-        return None
-    base, new = _numbers([base_ns]), _numbers([new_ns])
-    contrast = _paired(base, new, _ROUNDING_NS2) if paired else _welch(base, new, _ROUNDING_NS2, _ROUNDING_NS2)
-    half, p_value, degrees = (float(column[0]) for column in _interval(contrast))
-    delta = float(contrast.difference[0])
-    return Difference(delta, delta - half, delta + half, p_value, degrees)
 
 
 def ratio_within_runs(base_steps: Sequence[float], new_steps: Sequence[float]) -> Estimate | None:
@@ -201,8 +179,6 @@ class _StepMean(NamedTuple):
 
 
 def _mean_of_steps(steps: Sequence[float]) -> _StepMean:
-    import numpy as np
-
     values = np.asarray(steps, np.float64)
     count, mean = len(values), float(values.mean())
     deviations = values - mean
@@ -281,16 +257,12 @@ def _variances(base: Sequence[float], new: Sequence[float], *, paired: bool) -> 
     if paired:
         contrast = _contrast(first, second, paired=True)
         return (float(contrast.variance[0]) * len(base),)
-    import numpy as np
-
     return tuple(float(_moments(np.log(row), _relative_rounding(row)).variance[0]) for row in (first, second))
 
 
 def _power(distance: float, variances: tuple[float, ...], repeats: int, confidence: float = CONFIDENCE) -> float:
     """The probability that an interval of this `confidence` does not reach a bound at this distance."""
-    import numpy as np
-
-    special = distributions()
+    special = _distributions()
     degrees = (repeats - 1) * sum(variances) ** 2 / sum(variance**2 for variance in variances)
     measured = np.array([degrees])
     if len(variances) > 1:  # Welch's degrees are those of the variances as measured, which few runs scatter widely
@@ -316,7 +288,7 @@ def noise_floor(runs: Sequence[float], effects: Sequence[float] = NOISE_EFFECTS)
     """
     if ratio_of_runs(runs, runs) is None:
         return None
-    special = distributions()
+    special = _distributions()
     (variance, _), count = _variances(runs, runs, paired=False), len(runs)
     spread = math.sqrt(variance)
     return NoiseFloor(
@@ -340,11 +312,9 @@ def cold_runs(overhead_ns: Sequence[float], whole_ns: Sequence[float]) -> list[i
     least three runs are needed, and at least two stay: where fewer would, no run is cold, since nothing says which are
     the usual ones.
     """
-    from statistics import fmean, median, stdev
-
     if len(overhead_ns) <= LEAST_RUNS:
         return []
-    special = distributions()
+    special = _distributions()
     usual_ns = median(whole_ns)
     suspects = [index for index in range(len(overhead_ns)) if _is_far(overhead_ns, index, _COLD_PART * usual_ns)]
     warm = [value for index, value in enumerate(overhead_ns) if index not in suspects]
@@ -357,8 +327,6 @@ def cold_runs(overhead_ns: Sequence[float], whole_ns: Sequence[float]) -> list[i
 
 def _is_far(values: Sequence[float], index: int, least: float) -> bool:
     """Whether a value is above the others by this much, and by much more than half of them are from each other."""
-    from statistics import median
-
     others = [*values[:index], *values[index + 1 :]]
     middle = median(others)
     deviation = median(abs(other - middle) for other in others)
@@ -380,8 +348,6 @@ def moderated(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) 
     Raises:
         ValueError: Runs are paired, and one side has more of them.
     """
-    import numpy as np
-
     first, second = (np.asarray(side, np.float64) for side in (base, new))
     if paired and first.shape != second.shape:
         raise ValueError(f"{first.shape[1]} runs cannot be paired with {second.shape[1]}")
@@ -411,8 +377,6 @@ class _OwnPart(NamedTuple):
 
 def _own_part(sides: list[Floats], rounding: Floats) -> _OwnPart:
     """Two sides whose runs vary alike, or the one side of differences of pairs."""
-    import numpy as np
-
     shared = [_run_levels(side) for side in sides]
     means = [_moments(side, 0.0).mean for side in sides]
     moments = [_moments(side - levels, 0.0) for side, levels in zip(sides, shared, strict=True)]
@@ -433,8 +397,6 @@ def _own_part(sides: list[Floats], rounding: Floats) -> _OwnPart:
 
 def _run_levels(logs: Floats) -> Floats:
     """By how much each run is slower than its side's others, in all kernels alike: the median over the kernels."""
-    import numpy as np
-
     complete = logs[~np.isnan(logs).any(axis=1)]
     if not complete.size:
         return np.zeros(logs.shape[1])
@@ -443,8 +405,6 @@ def _run_levels(logs: Floats) -> Floats:
 
 def shrunk(variances: Floats, degrees: Floats, prior: Prior) -> tuple[Floats, Floats]:
     """Variances drawn towards what they have in common, and their degrees of freedom (Smyth 2004, section 4)."""
-    import numpy as np
-
     own = np.nan_to_num(variances)
     if math.isinf(prior.degrees):
         variance = np.full_like(own, prior.variance)
@@ -459,9 +419,7 @@ def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> Prior:
 
     `caution` takes them as less alike than they look, by that many standard errors of their spread.
     """
-    import numpy as np
-
-    special = distributions()
+    special = _distributions()
     above = np.maximum(variances, 1e-5 * float(np.median(variances)))  # the logarithm of next to nothing rules the rest
     half = degrees / 2
     levels = np.log(above) - special.digamma(half) + np.log(half)
@@ -476,7 +434,7 @@ def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> Prior:
 
 def trigamma_inverse(value: float) -> float:
     """The argument at which trigamma has this value, by Newton's steps on its inverse (Smyth 2004, appendix)."""
-    zeta, at = distributions().zeta, 0.5 + 1 / value
+    zeta, at = _distributions().zeta, 0.5 + 1 / value
     for _ in range(50):
         trigamma, tetragamma = float(zeta(2, at)), -2 * float(zeta(3, at))
         step = trigamma * (1 - trigamma / value) / tetragamma
@@ -488,8 +446,6 @@ def trigamma_inverse(value: float) -> float:
 
 def benjamini_hochberg(p_values: npt.ArrayLike) -> Floats:
     """The share of false ones among all that are as unlikely, for each p-value; NaN is no test, and stays NaN."""
-    import numpy as np
-
     p = np.asarray(p_values, np.float64)
     shares = np.full(p.shape, np.nan)
     tested = np.flatnonzero(~np.isnan(p))
@@ -512,29 +468,21 @@ class _Moments(NamedTuple):
 
 def _numbers(values: npt.ArrayLike) -> Floats:
     """At least one row or value."""
-    import numpy as np
-
     return np.atleast_1d(np.asarray(values, np.float64))
 
 
 def _logs(values: Floats) -> Floats:
     """Logarithms, NaN where there is none."""
-    import numpy as np
-
     there = (values > 0) & np.isfinite(values)
     return np.log(np.where(there, values, np.nan))
 
 
 def _relative_rounding(values: Floats) -> Floats:
     """The least variance of a logarithm in each row, from rounding to whole nanoseconds."""
-    import numpy as np
-
     return np.asarray(_ROUNDING_NS2 * np.exp(-2 * _moments(_logs(values), 0.0).mean), np.float64)
 
 
 def _moments(values: Floats, least_variance: Floats | float) -> _Moments:
-    import numpy as np
-
     there = ~np.isnan(values)
     count = there.sum(axis=1).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -573,9 +521,7 @@ def _welch(base: Floats, new: Floats, *least_variances: Floats | float) -> _Cont
 
 def _interval(contrast: _Contrast) -> tuple[Floats, Floats, Floats]:
     """Half the width of the interval, the p-value and the degrees of freedom of each row."""
-    import numpy as np
-
-    special = distributions()
+    special = _distributions()
     error = np.sqrt(contrast.variance)
     degrees = np.where(np.isnan(contrast.difference * error), np.nan, contrast.degrees)
     half = np.asarray(special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * error, np.float64)
@@ -585,8 +531,6 @@ def _interval(contrast: _Contrast) -> tuple[Floats, Floats, Floats]:
 
 def _estimates(contrast: _Contrast, prior: Prior = _NO_PRIOR, common: Prior = _NO_PRIOR) -> Estimates:
     """The ratios whose logarithms have these variances."""
-    import numpy as np
-
     half, p_value, degrees = _interval(contrast)
     with np.errstate(over="ignore"):  # an interval that a float does not hold reaches to infinity
         ratio, low, high = (np.exp(contrast.difference + shift) for shift in (0.0, -half, half))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, TIMES, compared
+from kanalyze.analyses.comparing._rows import CERTAINTY, TIMES, by_key
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.schema import Column, Table
 
@@ -33,13 +33,8 @@ def compare(pair: Pair) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, by bucket in the ledger's order; `base_ns` and `new_ns` sum to the time of an iteration.
-
-    Columns:
-        bucket, detail, base_ns, new_ns, delta_ns, ratio, ratio_low, ratio_high, changed.
     """
-    keys, values = pair.per_iteration(lambda one: one.buckets, ("bucket", "detail"), ("ns",))
-    base, new = values["ns"]
-    frame = pl.DataFrame([*keys, *compared(pair, base, new, (pair.base_ns, pair.new_ns))])
+    frame = by_key(pair, lambda one: one.buckets, ("bucket", "detail"), "ns", whole=(pair.base_ns, pair.new_ns))
     places = {name: at for at, name in enumerate(BUCKETS)}  # a baseline may have another one
     order = pl.col("bucket").replace_strict(places, default=len(BUCKETS), return_dtype=pl.Int64)
     size = pl.max_horizontal("base_ns", "new_ns")

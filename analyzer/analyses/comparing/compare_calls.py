@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_key, by_size
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -37,18 +37,11 @@ def compare_calls(pair: Pair) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, the largest difference first.
-
-    Columns:
-        name, blocking, base_count, new_count, base_ns, new_ns, delta_ns, ratio, ratio_low, ratio_high, changed.
     """
     names = _names(pair)
-    keys, values = pair.per_iteration(
-        lambda one: one.calls.with_columns(pl.col("name").replace(names)), ("name", "blocking"), ("count", "total_ns")
-    )
-    if keys.is_empty():
-        return TABLE.empty()
-    frame = pl.DataFrame([*keys, *counts(*values["count"]), *compared(pair, *values["total_ns"])])
-    return TABLE.select(by_size(frame, "name"))
+    named = pl.col("name").replace(names)
+    rows = by_key(pair, lambda one: one.calls.with_columns(named), ("name", "blocking"), "total_ns", "count")
+    return by_size(TABLE.select(rows), "name")
 
 
 def _names(pair: Pair) -> dict[str, str]:

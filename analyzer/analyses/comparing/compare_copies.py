@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts, whole_means
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_key, by_size
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -34,18 +34,7 @@ def compare_copies(pair: Pair) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, the largest difference first.
-
-    Columns:
-        operation, base_count, new_count, base_bytes, new_bytes, base_ns, new_ns, delta_ns, ratio, ratio_low,
-        ratio_high, changed.
     """
     moved = pl.col("kind").is_in(["memcpy", "memset"])
-    keys, values = pair.per_iteration(
-        lambda one: one.slots.filter(moved), ("name",), ("count", "bytes", "exclusive_ns")
-    )
-    if keys.is_empty():
-        return TABLE.empty()
-    sizes = whole_means("bytes", values["bytes"])
-    times = compared(pair, *values["exclusive_ns"])
-    frame = pl.DataFrame([keys.get_column("name").alias("operation"), *counts(*values["count"]), *sizes, *times])
-    return TABLE.select(by_size(frame, "operation"))
+    rows = by_key(pair, lambda one: one.slots.filter(moved), ("name",), "exclusive_ns", "count", "bytes")
+    return by_size(TABLE.select(rows.rename({"name": "operation"})), "operation")

@@ -64,10 +64,6 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, the kernels with the most time first; empty where a side has no counters.
-
-    Columns:
-        change, base_kernel, new_kernel, base_names, new_names, base_count, new_count, counter, base, new, difference,
-        ratio, changed.
     """
     means = [_means(side) for side in (pair.base, pair.new)]
     if not all(means):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_key, by_size
 from kanalyze.decoder.decode import decode
 from kanalyze.schema import Column, Table
 
@@ -34,15 +34,9 @@ def compare_families(pair: Pair) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, the largest difference first; `base_ns` and `new_ns` sum to the busy buckets of `compare`.
-
-    Columns:
-        family, base_count, new_count, base_ns, new_ns, delta_ns, ratio, ratio_low, ratio_high, changed.
     """
-    keys, values = pair.per_iteration(_families, ("family",), ("count", "exclusive_ns"))
-    if keys.is_empty():
-        return TABLE.empty()
-    times = compared(pair, *values["exclusive_ns"], pair.busy_ns)
-    return TABLE.select(by_size(pl.DataFrame([*keys, *counts(*values["count"]), *times]), "family"))
+    rows = by_key(pair, _families, ("family",), "exclusive_ns", "count", whole=pair.busy_ns)
+    return by_size(TABLE.select(rows), "family")
 
 
 def _families(run: Digest) -> pl.DataFrame:

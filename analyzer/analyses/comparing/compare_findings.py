@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, TIMES, by_size, compared
+from kanalyze.analyses.comparing._rows import CERTAINTY, TIMES, by_key, by_size
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -46,19 +46,11 @@ def compare_findings(pair: Pair) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, the largest difference first.
-
-    Columns:
-        rule, change, base_runs, new_runs, base_ns, new_ns, delta_ns, ratio, ratio_low, ratio_high, changed, headline.
     """
-    keys, values = pair.per_iteration(lambda one: one.findings, ("rule",), ("at_stake_ns",))
-    if keys.is_empty():
-        return TABLE.empty()
-    told = [_of_side(side, name) for side, name in ((pair.base, "base"), (pair.new, "new"))]
-    frame = pl.DataFrame([*keys, *compared(pair, *values["at_stake_ns"])])
-    for side in told:
-        frame = frame.join(side, on="rule", how="left", maintain_order="left")
-    base, new = (pl.col(f"{name}_runs").fill_null(0) for name in ("base", "new"))
-    frame = frame.with_columns(base, new)
+    frame = by_key(pair, lambda one: one.findings, ("rule",), "at_stake_ns")
+    for side, name in ((pair.base, "base"), (pair.new, "new")):
+        frame = frame.join(_of_side(side, name), on="rule", how="left", maintain_order="left")
+    frame = frame.with_columns(pl.col("base_runs", "new_runs").fill_null(0))
     base, new = pl.col("base_runs"), pl.col("new_runs")
     change = pl.when(base == 0).then(pl.lit(NEW)).when(new == 0).then(pl.lit(GONE)).otherwise(pl.lit(STAYS))
     every = (base == len(pair.base.digests)) | (new == len(pair.new.digests))
@@ -70,16 +62,7 @@ def compare_findings(pair: Pair) -> pl.DataFrame:
 
 def _of_side(side: Side, name: str) -> pl.DataFrame:
     """The rules of the findings of a side: how many runs have each, and the headline of the largest."""
-    parts = [
-        one.findings.select("rule", "headline", "at_stake_ns").with_columns(run=pl.lit(run))
-        for run, one in enumerate(side.digests)
-    ]
+    every = pl.concat([one.findings.with_columns(run=pl.lit(run)) for run, one in enumerate(side.digests)])
+    runs = pl.col("run").n_unique().cast(pl.Int64)
     largest = pl.col("headline").sort_by("at_stake_ns", "headline").last()
-    return (
-        pl.concat(parts)
-        .group_by("rule")
-        .agg(
-            pl.col("run").n_unique().cast(pl.Int64).alias(f"{name}_runs"),
-            largest.alias(f"{name}_headline"),
-        )
-    )
+    return every.group_by("rule").agg(runs.alias(f"{name}_runs"), largest.alias(f"{name}_headline"))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.comparing._matching import FUSED, GONE, KERNEL, NEW, SAME, SHAPE, SPLIT
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, certainty, counts, summed, times
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts, summed
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from kanalyze.analyses.comparing._matching import Slots
     from kanalyze.analyses.comparing._pair import Pair
@@ -58,23 +58,15 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, the largest difference first; `base_ns` and `new_ns` sum to the busy buckets of `compare`.
-
-    Columns:
-        change, base_kernel, new_kernel, range, base_names, new_names, base_count, new_count, base_ns, new_ns, delta_ns,
-        count_ns, time_ns, ratio, ratio_low, ratio_high, changed.
     """
     base, new = pair.slots
     groups = groups_of(pair)
     if not groups:
         return TABLE.empty()
-    ns, number = [
-        (summed(sides[0], [group[0] for group in groups]), summed(sides[1], [group[1] for group in groups]))
-        for sides in ((base.ns, new.ns), (base.counts, new.counts))
-    ]
-    spans = times(ns[0], ns[1], pair.busy_ns)
-    told = pair.changed(ns[0], ns[1])
-    changes = pl.Series("change", [group[2] for group in groups], dtype=pl.Enum(CHANGES))
-    frame = pl.DataFrame([changes, *_names(base, new, groups), *counts(number[0], number[1]), *spans, *certainty(told)])
+    before, after = [group[0] for group in groups], [group[1] for group in groups]
+    number = counts(summed(base.counts, before), summed(new.counts, after))
+    spans = compared(pair, summed(base.ns, before), summed(new.ns, after), pair.busy_ns)
+    frame = _names(base, new, groups).with_columns(*number, *spans)
     return by_size(TABLE.select(_with_effects(frame)), "base_kernel", "new_kernel")
 
 
@@ -96,33 +88,26 @@ def groups_of(pair: Pair) -> list[tuple[Sequence[int], Sequence[int], str]]:
     return list(found.values())
 
 
-def _names(base: Slots, new: Slots, groups: Sequence[tuple[Sequence[int], Sequence[int], str]]) -> list[pl.Series]:
-    """base_kernel, new_kernel, range, base_names and new_names of each group."""
-    columns: dict[str, list[object]] = {
-        name: [] for name in ("base_kernel", "new_kernel", "range", "base_names", "new_names")
-    }
-    told = [list(_places(side)) for side in (base, new)]
-    for before, after, _ in groups:
-        for name, side, rows in (("base", base, before), ("new", new, after)):
-            kernels = _weights(side, "name", rows)
-            columns[f"{name}_kernel"].append(_largest(kernels))
-            columns[f"{name}_names"].append(len(kernels))
-        side, places, rows = (base, told[0], before) if before else (new, told[1], after)
-        weights: Counter[str | None] = Counter()
-        for row in rows:
-            weights[places[row]] += side.ns[row].mean()
-        columns["range"].append(_largest(weights))
-    types = {"base_names": pl.Int64, "new_names": pl.Int64}
-    return [pl.Series(name, values, dtype=types.get(name, pl.String)) for name, values in columns.items()]
+def _names(base: Slots, new: Slots, groups: Sequence[tuple[Sequence[int], Sequence[int], str]]) -> pl.DataFrame:
+    """The change of each group, and its columns of :data:`KERNELS` with the range."""
+    names = [side.rows.get_column("name").to_list() for side in (base, new)]
+    places = [side.rows.select(pl.coalesce("range", "op")).to_series().to_list() for side in (base, new)]
+    found = []
+    for *rows, change in groups:
+        base_kernels, new_kernels = (
+            _weights(named, side, of_side) for named, side, of_side in zip(names, (base, new), rows, strict=True)
+        )
+        first = 0 if rows[0] else 1
+        launchers = _weights(places[first], (base, new)[first], rows[first])
+        kernels = (_largest(base_kernels), _largest(new_kernels), _largest(launchers))
+        found.append((change, *kernels, len(base_kernels), len(new_kernels)))
+    columns = ("change", "base_kernel", "new_kernel", "range", "base_names", "new_names")
+    return pl.DataFrame(found, schema={name: TABLE.schema[name] for name in columns}, orient="row")
 
 
-def _places(side: Slots) -> Iterator[str | None]:
-    for inner, op in side.rows.select("range", "op").iter_rows():
-        yield inner if inner is not None else op
-
-
-def _weights(side: Slots, column: str, rows: Sequence[int]) -> Counter[str | None]:
-    names, weights = side.rows.get_column(column), Counter[str | None]()
+def _weights(names: Sequence[str | None], side: Slots, rows: Sequence[int]) -> Counter[str | None]:
+    """The time of each name."""
+    weights = Counter[str | None]()
     for row in rows:
         weights[names[row]] += side.ns[row].mean()
     return weights

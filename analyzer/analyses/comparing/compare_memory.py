@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses.comparing._rows import counts, whole_means
 from kanalyze.schema import Column, Table
-from kanalyze.units import nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,33 +45,18 @@ def compare_memory(pair: Pair) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, the largest difference of the peak first; empty where no run recorded memory.
-
-    Columns:
-        memory, base_peak_bytes, new_peak_bytes, delta_bytes, ratio, base_allocations, new_allocations, changed.
     """
     keys, values = pair.per_iteration(_whole_peaks, ("memory",), ("peak_bytes", "allocations"))
     if keys.is_empty() or not all(any(one.memory.height for one in side.digests) for side in (pair.base, pair.new)):
         return TABLE.empty()
     least = pair.limits.least_effect
-    peaks, numbers = (
-        [pl.Series(name, side.mean(axis=1)) for name, side in zip(("base", "new"), values[what], strict=True)]
-        for what in ("peak_bytes", "allocations")
-    )
-    base, new = (pl.Series(side.name, nearest(side), dtype=pl.Int64) for side in peaks)
-    changed = _apart(*values["peak_bytes"], least) | _apart(*values["allocations"], least)
-    frame = pl.DataFrame(
-        [
-            keys.get_column("memory"),
-            base.alias("base_peak_bytes"),
-            new.alias("new_peak_bytes"),
-            (new - base).alias("delta_bytes"),
-            *(side.alias(f"{side.name}_allocations") for side in numbers),
-            pl.Series("changed", changed),
-        ]
-    )
-    known = (pl.col("base_peak_bytes") > 0) & (pl.col("new_peak_bytes") > 0)
-    ratio = pl.when(known).then(pl.col("new_peak_bytes") / pl.col("base_peak_bytes"))
-    rows = TABLE.select(frame.with_columns(ratio=ratio))
+    base, new = pl.col("base_peak_bytes"), pl.col("new_peak_bytes")
+    rows = keys.with_columns(
+        *whole_means("peak_bytes", values["peak_bytes"]),
+        *(side.alias(side.name.replace("count", "allocations")) for side in counts(*values["allocations"])),
+        changed=pl.Series(_apart(*values["peak_bytes"], least) | _apart(*values["allocations"], least)),
+    ).with_columns(delta_bytes=new - base, ratio=pl.when((base > 0) & (new > 0)).then(new / base))
+    rows = TABLE.select(rows)
     return rows.sort(pl.col("delta_bytes").abs(), "memory", descending=[True, False], nulls_last=True)
 
 

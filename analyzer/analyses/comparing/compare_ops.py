@@ -12,10 +12,9 @@ from kanalyze.analyses.comparing._rows import (
     COUNTS,
     TIMES,
     by_size,
-    certainty,
+    compared,
     counts,
     summed,
-    times,
     whole_means,
 )
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
@@ -93,10 +92,6 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     Returns:
         :data:`TABLE`, the largest difference first; `base_ns` and `new_ns` sum to the busy time of `compare`, without
         that of what no operator in the recording launched.
-
-    Columns:
-        path, change, base_ops, new_ops, base_count, new_count, base_ns, new_ns, delta_ns, base_self_host_ns,
-        new_self_host_ns, ratio, ratio_low, ratio_high, changed.
     """
     keys, values = pair.per_iteration(lambda one: one.ops, ("path",), ("count", "self_host_ns", "device_ns"))
     if keys.is_empty():
@@ -111,10 +106,9 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
             pl.Series("path", [group.path or None for group in groups], dtype=pl.String),
             pl.Series("change", [group.change for group in groups], dtype=pl.Enum(CHANGES)),
             *_names(paths, groups, values["count"]),
-            *counts(calls[0], calls[1]),
-            *times(base, new, _whole_ns(pair, (base, new))),
+            *counts(*calls),
+            *compared(pair, base, new, _whole_ns(pair, (base, new))),
             *whole_means("self_host_ns", host),
-            *certainty(pair.changed(base, new)),
         ]
     )
     return by_size(TABLE.select(frame), "path")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts, whole_means
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_key, by_size
 from kanalyze.analyses.iterations._parts_of_step import BETWEEN
 from kanalyze.schema import Column, Table
 
@@ -37,15 +37,9 @@ def compare_ranges(pair: Pair) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, the largest difference first; empty where the iterations of a side hold no ranges.
-
-    Columns:
-        range, base_count, new_count, base_ns, new_ns, delta_ns, base_busy_ns, new_busy_ns, ratio, ratio_low,
-        ratio_high, changed.
     """
-    keys, values = pair.per_iteration(lambda one: one.ranges, ("range",), ("count", "ns", "busy_ns"))
     if not all(any(one.ranges.height for one in side.digests) for side in (pair.base, pair.new)):
         return TABLE.empty()
-    busy = whole_means("busy_ns", values["busy_ns"])
-    frame = pl.DataFrame([*keys, *counts(*values["count"]), *compared(pair, *values["ns"]), *busy])
-    told = frame.with_columns(pl.when(pl.col("range") != BETWEEN).then(pl.col("base_count", "new_count")))
-    return TABLE.select(by_size(told, "range"))
+    rows = by_key(pair, lambda one: one.ranges, ("range",), "ns", "count", "busy_ns")
+    counted = pl.when(pl.col("range") != BETWEEN).then(pl.col("base_count", "new_count"))
+    return by_size(TABLE.select(rows.with_columns(counted)), "range")

@@ -37,9 +37,6 @@ def compare_ranks(comparison: Comparison) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, by rank.
-
-    Columns:
-        rank, base_ns, new_ns, delta_ns, ratio, ratio_low, ratio_high, verdict, changed.
     """
     rows = []
     for pair in comparison.pairs:

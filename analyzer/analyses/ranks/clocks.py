@@ -42,9 +42,6 @@ def clocks(job: Job) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, by rank and part; offset and bounds are null where no collectives connect the clocks.
-
-    Columns:
-        host, rank, part, offset_ns, low_ns, high_ns, drift_ppm, start_ns, end_ns.
     """
     told = job.ranks.select("host", "rank", "clock").join(job.clocks.table, on="clock", how="inner")
     return TABLE.select(told.with_columns(pl.col("start_ns", "end_ns") - job.origin_ns).sort("rank", "part"))

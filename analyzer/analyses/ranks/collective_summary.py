@@ -48,10 +48,6 @@ def collective_summary(job: Job) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, the ones that take most of all ranks' time first.
-
-    Columns:
-        kind, group, size, bytes, count, rank_ns, wait_ns, transfer_ns, exposed_wait_ns, exposed_transfer_ns,
-        busbw_bytes_per_s, best_share, skew_bound, transfer_bound, mixed, cannot_tell.
     """
     keys = ["kind", "group", "size", "bytes"]
     said = job.collected.calls.select("kind", "group", "size").with_columns(pl.col("kind", "group").cast(pl.String))

@@ -56,11 +56,6 @@ def collectives(job: Job) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, by id and rank, those without a partner last.
-
-    Columns:
-        id, match, kind, group, size, rank, device, stream, start_ns, dur_ns, wait_ns, transfer_ns, exposed_wait_ns,
-        exposed_transfer_ns, bytes, algbw_bytes_per_s, busbw_bytes_per_s, last_rank, lateness_ns, class, step, doubt_ns,
-        shortest.
     """
     order = job.found.order
     parts = [order[at : at + _AT_ONCE] for at in range(0, max(len(order), 1), _AT_ONCE)]

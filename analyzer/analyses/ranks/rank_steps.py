@@ -49,10 +49,6 @@ def rank_steps(job: Job) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, by step and rank; empty where ranks repeat nothing.
-
-    Columns:
-        rank, step, kind, start_ns, ns, busy_ns, compute_ns, wait_ns, transfer_ns, unmatched_ns, late_ns, cause,
-        cause_ns, cost_ns, detail.
     """
     own = offsets(job).select("member", "rank", "offset_ns")
     steps = pl.concat([job.steps, job.ledgers], how="horizontal").join(own, on="member", how="left")

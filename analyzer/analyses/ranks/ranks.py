@@ -45,10 +45,6 @@ def ranks(job: Job) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`, by rank. Where nothing repeats, `steps` is 0 and the times are those of all collectives.
-
-    Columns:
-        rank, host, device, steps, ns, wait_ns, transfer_ns, unmatched_ns, a column per bucket but communication,
-        hidden_ns, late_ns, cost_ns, report.
     """
     rows = common_steps(job.table("rank_steps"))
     own = job.ranks.select("member", "rank", "host", "device", "report")

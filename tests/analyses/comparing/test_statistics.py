@@ -19,7 +19,6 @@ from kanalyze.analyses.comparing._statistics import (
     Estimate,
     benjamini_hochberg,
     cold_runs,
-    difference_of_runs,
     judged,
     moderated,
     noise_floor,
@@ -36,7 +35,6 @@ from kanalyze.analyses.comparing._statistics import (
 TIMES = st.floats(1e6, 1e12)
 SIDES = st.lists(TIMES, min_size=2, max_size=8)
 PAIRS = st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=8)
-ZEROS_TOO = st.lists(st.integers(0, 10**12), min_size=2, max_size=8)
 
 
 def columns(pairs):
@@ -101,7 +99,7 @@ def test_no_ratio_of_one_run_or_of_no_time(base, new):
     assert repeats_to_judge(base, new) is None
 
 
-@pytest.mark.parametrize("function", [ratio_of_runs, difference_of_runs, moderated])
+@pytest.mark.parametrize("function", [ratio_of_runs, moderated])
 def test_pairs_have_two_runs_each(function):
     sides = ([[1, 2]], [[1, 2, 3]]) if function is moderated else ([1, 2], [1, 2, 3])
     with pytest.raises(ValueError, match="2 runs cannot be paired with 3"):
@@ -114,23 +112,6 @@ def test_equal_runs_are_believed_to_their_rounding():
     assert (same.low, same.high) == pytest.approx((1 - 4.303 * 0.289e-3, 1 + 4.303 * 0.289e-3), abs=1e-5)
     assert (same.p_value, judged(same), judged(changed)) == (1.0, "same", "slower")
     assert judged(ratio_of_runs([3, 3], [4, 4])) == "cannot tell"
-
-
-@given(ZEROS_TOO, ZEROS_TOO)
-def test_difference_is_welch_s_t_on_times(base, new):
-    assume(min(np.ptp(base), np.ptp(new)) > 1e-6 * max(*base, *new) + 10)
-    found, expected = difference_of_runs(base, new), stats.ttest_ind(new, base, equal_var=False)
-    low, high = expected.confidence_interval(0.95)
-    assert found.delta_ns == pytest.approx(fmean(new) - fmean(base))
-    assert (found.low_ns, found.high_ns) == pytest.approx((low, high), rel=1e-6)
-    assert (found.p_value, found.degrees) == pytest.approx((expected.pvalue, expected.df), rel=1e-6)
-
-
-def test_difference_of_pairs_is_the_paired_t_and_takes_zeros():
-    found = difference_of_runs([0, 100, 200], [10, 130, 220], paired=True)
-    expected = stats.ttest_rel([10, 130, 220], [0, 100, 200])
-    assert (found.delta_ns, found.p_value) == pytest.approx((20, expected.pvalue))
-    assert difference_of_runs([1], [1, 2]) is None
 
 
 @given(st.lists(st.lists(st.none() | TIMES, min_size=4, max_size=4), min_size=1, max_size=5), st.booleans())
