@@ -10,7 +10,7 @@ from kanalyze import jobs, sides
 from kanalyze.analyses import homes_of_jobs, homes_of_sides
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.file_page import FilePage
-from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.analyses.ranks._job_findings import late_ranks
 from kanalyze.analyses.slices.slices import of_ranks, slices
 from kanalyze.analyses.timeline._tracks import on_one_clock, timeline
 from kanalyze.digest import SUFFIX

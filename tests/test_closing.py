@@ -12,7 +12,7 @@ from click.exceptions import Exit
 
 import kanalyze
 from kanalyze import catalog
-from kanalyze.analyses.joining._merged_report import pooled
+from kanalyze.analyses.joining._report_set import pooled
 from kanalyze.cli import kanalyze as command
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError, UnreadableReportError
 from kanalyze.readers import read

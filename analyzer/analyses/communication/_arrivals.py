@@ -8,10 +8,9 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.communication._matching import matched
-from kanalyze.analyses.communication._offsets import of_one_clock
 from kanalyze.analyses.communication._recorded import collectives_of
 from kanalyze.analyses.communication._rows import rows_of
-from kanalyze.analyses.communication._waits import waits
+from kanalyze.analyses.communication._waits import of_one_clock, waits
 from kanalyze.reduction import COLLECTIVES
 
 if TYPE_CHECKING:

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.joining._autotuning import tuned
+from kanalyze.analyses.joining._counts_apart import COUNTS, NOTHING, alike, tuned
 from kanalyze.analyses.joining._kernel_groups import groups_with_config
-from kanalyze.analyses.joining._per_step import COUNTS, NOTHING, alike
 from kanalyze.units import count, plural, time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.analyses.joining._per_step import Steps
+    from kanalyze.analyses.joining._counts_apart import Steps
     from kanalyze.report import Report
 
     Row = dict[str, Any]

@@ -76,6 +76,13 @@ def kernels_in(report: Report) -> pl.DataFrame:
     )
 
 
+@once_per_report
+def grouped_kernels(report: Report) -> pl.DataFrame:
+    """:func:`kernels_in`, each with the number of its group."""
+    numbers = kernel_groups(report).select("group", *GROUP_KEYS)
+    return kernels_in(report).join(numbers, on=GROUP_KEYS, how="left", nulls_equal=True, maintain_order="left")
+
+
 def _ordinals(report: Report) -> dict[int, int]:
     """The processes' ordinal of each GPU, if all processes agree on it and no two GPUs share one; else empty."""
     told = report.processes.select("device", "cuda_ordinal").drop_nulls().unique()
@@ -127,8 +134,8 @@ def groups_with_config(report: Report) -> pl.DataFrame:
     differ in them.
     """
     sums = (
-        kernels_in(report)
-        .group_by(*GROUP_KEYS)
+        grouped_kernels(report)
+        .group_by("group")
         .agg(
             duration=pl.col("dur_ns").mean(),
             low=pl.col("dur_ns").quantile(_LEAST, "nearest"),
@@ -136,7 +143,7 @@ def groups_with_config(report: Report) -> pl.DataFrame:
             **{name: _only(name) for name in ("registers", "shared")},
         )
     )
-    return kernel_groups(report).join(sums, on=GROUP_KEYS, nulls_equal=True)
+    return kernel_groups(report).join(sums, on="group")
 
 
 def _only(name: str) -> pl.Expr:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.counters.advice import advice, kernel_facts
-from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in
+from kanalyze.analyses.joining._kernel_groups import (
+    GROUP_KEYS,
+    grouped_kernels,
+    kernel_groups,
+)
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.schema import Column
 
@@ -60,8 +64,8 @@ def measured_groups(report: Report) -> pl.DataFrame:
 
     Columns: group and :data:`GROUP_KEYS`, :data:`MEASURED`, :data:`RULES`.
     """
-    launches = kernels_in(report).sort("dur_ns", "event_id", descending=[True, False], nulls_last=True)
-    longest = launches.group_by(*GROUP_KEYS, maintain_order=True).agg(
+    launches = grouped_kernels(report).sort("dur_ns", "event_id", descending=[True, False], nulls_last=True)
+    longest = launches.group_by("group", maintain_order=True).agg(
         pl.col("event_id").first(), ncu_dur_ns=pl.col("dur_ns").first(), ncu_count=pl.len().cast(pl.Int64)
     )
     numbers = kernel_groups(report).select("group", *GROUP_KEYS)
@@ -78,5 +82,5 @@ def measured_groups(report: Report) -> pl.DataFrame:
             best_from=pl.col("possible_from").first(),
         )
     )
-    found = numbers.join(longest, on=GROUP_KEYS, how="left", nulls_equal=True)
+    found = numbers.join(longest, on="group", how="left")
     return found.join(facts, on="event_id", how="left").join(best, on="event_id", how="left")

@@ -1,26 +1,220 @@
-"""Sorts the reports of one program by what they provide: the time, the operators, the counters."""
+"""The reports of one program: duplicates removed, those of one tool merged, grouped around each that gives the time.
+
+Where reports are merged, times are shifted so that each begins where the one before it ends: they serve to look up what
+launched which kernel, and are not times of the program.
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import cached_property, partial
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import outlets
-from kanalyze.analyses.joining._deduplicate import different, different_files
-from kanalyze.analyses.joining._merged_report import pooled
+from kanalyze.analyses.device._operations import SHAPE
+from kanalyze.analyses.joining._kernel_groups import kernels_in
+from kanalyze.analyses.shared.cached import once_together
 from kanalyze.analyses.shared.requirements import name_of
+from kanalyze.counter_model import measured_some
+from kanalyze.decoder.same_name import shortened
 from kanalyze.errors import CannotTellError
+from kanalyze.model import EVENTS, KINDS, READER_TABLES
+from kanalyze.report import Report
 from kanalyze.schema import Column
 from kanalyze.tools import TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kanalyze.report import Report, Where
+    from kanalyze.report import Where
     from kanalyze.schema import Table
+
+
+#: The units of durations on ncu's details page, in ns; a duration is printed in the largest one not above it.
+_UNITS_NS: Final = (1_000, 1_000_000, 1_000_000_000)
+
+
+def different_files(reports: Sequence[Report]) -> list[Report]:
+    """Removes repeated files from `reports`: keeps the one in a capture, which says more, else the first."""
+    found: dict[object, Report] = {}
+    for number, one in enumerate(reports):
+        path = one.meta.read_from or one.meta.path
+        key = (one.meta.tool, os.path.realpath(path), one.scope) if os.path.exists(path) else number  # noqa: PTH110 - raises nothing
+        if key not in found or (found[key].meta.capture is None and one.meta.capture is not None):
+            found[key] = one
+    return list(found.values())
+
+
+def different(reports: Sequence[Report]) -> list[Report]:
+    """Removes repeated measurements from `reports` of one tool: files, copies of traces, parts of an ncu report.
+
+    Of reports with the same kernels the one that belongs to a capture is kept.
+    """
+    files = different_files(reports)
+    larger = sorted(
+        range(len(files)), key=lambda at: (-files[at].kind("kernel").height, files[at].meta.capture is None)
+    )
+    found: list[int] = []
+    for at in larger:
+        if not any(_same_trace(files[at], files[of]) or _part_of(files[at], files[of]) for of in found):
+            found.append(at)
+    return [files[at] for at in sorted(found)]
+
+
+def _same_trace(report: Report, other: Report) -> bool:
+    """Whether two traces have the same kernels at the same times; never for ranks and cycles of one capture."""
+    if report.meta.timeless or other.meta.timeless:
+        return False
+    if report.meta.capture == other.meta.capture is not None or report.meta.rank != other.meta.rank:
+        return False
+    first, second = (one.seen("kernel").select("name", "start_ns", "dur_ns") for one in (report, other))
+    return first.height > 0 and first.equals(second)
+
+
+def _part_of(report: Report, other: Report) -> bool:
+    """Whether an ncu report is contained in another; one of them may have shortened names and rounded durations."""
+    if not (report.meta.timeless and other.meta.timeless):
+        return False
+    run, held = kernels_in(report), kernels_in(other).rename(lambda name: f"{name}_other")
+    if run.is_empty() or run.height > held.height or run.get_column("dur_ns").has_nulls():
+        return False
+    places = held.head(held.height - run.height + 1).with_row_index("at").join(run.head(1), how="cross")
+    begins = places.filter(_same_but_names()).get_column("at")
+    return any(_same_launches(pl.concat([run, held.slice(at, run.height)], how="horizontal")) for at in begins)
+
+
+def _same_launches(both: pl.DataFrame) -> bool:
+    """Whether the launches paired in each row are the same, names included."""
+    if not both.select(_same_but_names().all()).item():
+        return False
+    names = both.select(pl.col("name", "name_other").fill_null("")).iter_rows()
+    return all(shortened(a, b) or shortened(b, a) for a, b in names)
+
+
+def _same_but_names() -> pl.Expr:
+    """Whether the two launches of a row agree in all but their names: shape, process and duration."""
+    same = [pl.col(name).eq_missing(pl.col(f"{name}_other")) for name in SHAPE]
+    process = (pl.col("process_id") == pl.col("process_id_other")).fill_null(value=True)
+    return pl.all_horizontal(*same, process, _same_duration("dur_ns", "dur_ns_other"))
+
+
+def _same_duration(first: str, second: str) -> pl.Expr:
+    """Whether two durations are equal, or one is the other rounded as ncu prints it: to hundredths of its unit."""
+    one, other = pl.col(first), pl.col(second)
+    longer = pl.max_horizontal(one, other)
+    step = pl.lit(1)
+    for unit in _UNITS_NS:
+        step = pl.when(longer >= unit).then(unit // 100).otherwise(step)
+    rounded = (one % step == 0) | (other % step == 0)
+    return ((one == other) | (rounded & (2 * (one - other).abs() <= step))).fill_null(value=False)
+
+
+#: Columns that hold event ids.
+_EVENT_IDS: Final = ("event_id", "parent_id")
+_TIMES: Final = ("start_ns", "open_until_ns")
+
+#: Tables of things that the reports share, each with the columns to deduplicate by.
+_COMMON: Final = {"devices": ["device"], "source_files": ["file"], "symbols": None, "compiled_kernels": None}
+
+
+def pooled(reports: Sequence[Report]) -> Report | None:
+    """Merges `reports`, all of one tool; None for none. Cached: the same reports give the same object."""
+    if not reports:
+        return None
+    return _pool(*reports) if len(reports) > 1 else reports[0]
+
+
+@once_together
+def _pool(first: Report, *others: Report) -> Report:
+    reports = (first, *others)
+    selective = measured_some([one.meta.selective for one in reports])
+    # no single recording is as long as all of them together
+    return Report(replace(first.meta, selective=selective, end_ns=None), _Pool(reports))
+
+
+class _Pool:
+    """A source that concatenates the tables of several reports; see :class:`kanalyze.source.Source`."""
+
+    def __init__(self, reports: Sequence[Report]) -> None:
+        self._reports = reports
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(kind for kind in KINDS if any(kind in one.kinds for one in self._reports))
+
+    def events(self, kind: str) -> pl.DataFrame:
+        return EVENTS.select(self._concatenated(lambda one: one.kind(kind)))
+
+    def table(self, name: str) -> pl.DataFrame:
+        found = self._concatenated(partial(self._table_of, name))
+        if name in _COMMON:
+            found = found.unique(_COMMON[name], keep="first", maintain_order=True)
+        return READER_TABLES[name].select(found)
+
+    def close(self) -> None:
+        for one in self._reports:
+            one.close()
+
+    def notes_of_read(self) -> pl.DataFrame:
+        return self._concatenated(lambda one: one.notes_of_read())
+
+    def _table_of(self, name: str, report: Report) -> pl.DataFrame:
+        """A table of one report; without the launch numbers of another capture, which number other launches."""
+        found = report.table(name)
+        elsewhere = report.meta.capture != self._reports[0].meta.capture
+        return found.clear() if name == "launch_numbers" and elsewhere else found
+
+    def _concatenated(self, table: Callable[[Report], pl.DataFrame]) -> pl.DataFrame:
+        """Concatenates a table of all reports, with event ids, process ids and times shifted to be distinct."""
+        parts = []
+        for one, first, start, offset in zip(
+            self._reports, self._first_ids, self._starts, self._process_offsets, strict=True
+        ):
+            frame = table(one)
+            moves = {**dict.fromkeys(_EVENT_IDS, first), **dict.fromkeys(_TIMES, start), "process_id": offset}
+            parts.append(frame.with_columns(pl.col(name) + by for name, by in moves.items() if name in frame.columns))
+        return pl.concat(parts)
+
+    @cached_property
+    def _first_ids(self) -> list[int]:
+        return [0, *accumulate(1 + max((_largest(one, "event_id") for one in _frames(report)), default=-1)
+                               for report in self._reports[:-1])]  # fmt: skip
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The offset of each report's times."""
+        moves, end = [0], None
+        for before, after in zip(self._reports, self._reports[1:], strict=False):
+            end = max((_largest(one.with_columns(end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)), "end")
+                       for one in _frames(before)), default=0) + moves[-1]  # fmt: skip
+            least = min((-_largest(one.select(back=-pl.col("start_ns")), "back") for one in _frames(after)), default=0)
+            moves.append(end - least)
+        return moves
+
+    @cached_property
+    def _process_offsets(self) -> list[int]:
+        """The offset of each report's process ids: 0 unless an earlier report has one of them."""
+        offsets, seen = list[int](), set[int]()
+        for report in self._reports:
+            own = {number for one in _frames(report) for number in one.get_column("process_id").drop_nulls().unique()}
+            offset = 0 if own.isdisjoint(seen) else 1 + max(seen) - min(own)
+            seen |= {process + offset for process in own}
+            offsets.append(offset)
+        return offsets
+
+
+def _frames(report: Report) -> list[pl.DataFrame]:
+    """The non-empty event tables of a report, one per kind."""
+    return [frame for kind in report.kinds if (frame := report.kind(kind)).height]
+
+
+def _largest(frame: pl.DataFrame, column: str) -> int:
+    return int(frame.get_column(column).max() or 0)  # type: ignore[arg-type] # it is a number
+
 
 REPORT: Final = Column("report", pl.String, "Path of the report that gives the time.")
 

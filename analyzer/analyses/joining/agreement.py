@@ -15,16 +15,25 @@ import polars as pl
 from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS
 from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.device.copies import copies
-from kanalyze.analyses.joining._autotuning import trials_of_copies, trials_of_kernels, tuned
+from kanalyze.analyses.joining._counts_apart import (
+    COUNTS,
+    per_step,
+    shared_steps,
+    trials_of_copies,
+    trials_of_kernels,
+    tuned,
+)
 from kanalyze.analyses.joining._difference_reasons import COUNTED, EXPLANATIONS, Reasons
-from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, groups_with_config, kernel_groups, kernels_in
-from kanalyze.analyses.joining._match_kernels import same_kernels
-from kanalyze.analyses.joining._match_launches import same_launches
-from kanalyze.analyses.joining._ncu_distortion import UnderNcu, disturbed, measuring
-from kanalyze.analyses.joining._per_step import COUNTS, per_step, shared_steps
+from kanalyze.analyses.joining._kernel_groups import (
+    GROUP_KEYS,
+    grouped_kernels,
+    groups_with_config,
+    kernels_in,
+)
+from kanalyze.analyses.joining._match_kernels import same_kernels, same_launches
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
-from kanalyze.analyses.joining._sampled_against_ncu import FIGURES as SAMPLED
-from kanalyze.analyses.joining._sampled_against_ncu import sampled_rows, why_apart
+from kanalyze.analyses.joining._under_ncu import FIGURES as SAMPLED
+from kanalyze.analyses.joining._under_ncu import UnderNcu, disturbed, measuring, sampled_rows, why_apart
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.schema import Column, Table
@@ -35,8 +44,8 @@ if TYPE_CHECKING:
 
     from polars._typing import PolarsDataType
 
+    from kanalyze.analyses.joining._counts_apart import Steps
     from kanalyze.analyses.joining._difference_reasons import Explained
-    from kanalyze.analyses.joining._per_step import Steps
     from kanalyze.report import Report, Where
 
 #: The reasons for a difference, and what each means.
@@ -73,14 +82,11 @@ TABLE: Final = Table(
     purpose="figures on which two tools agree or do not",
     telling=("figure", "first_tool", "first", "second_tool", "second", "verdict", "reason"),
     together=True,
-
-
-)  # fmt: skip
-
+)
 
 SEVERAL: Final = several(TABLE)
 
-#: Columns that explain different counts: see :func:`kanalyze.analyses.joining._autotuning.tried`.
+#: Columns that explain different counts: see :func:`kanalyze.analyses.joining._counts_apart.tried`.
 _TRIALS: Final = ("compiling", "trial")
 
 #: Columns added as null where no row has them: those of the other tool, and those of kernels.
@@ -206,12 +212,11 @@ def _figures(report: Report, names: list[str], steps: Steps | None) -> pl.DataFr
     """The kernel groups with the figures to compare, and the columns that may explain a difference."""
     found = groups_with_config(report).rename({"shared": "shared memory"}).with_columns(launches="count")
     if report.meta.timeless:
-        trials = pl.DataFrame(schema={**found.select(GROUP_KEYS).schema, **dict.fromkeys(_TRIALS, pl.Float64)})
+        told = found.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in _TRIALS)
     else:
-        trials = trials_of_kernels(report, names)
-    told = found.join(trials, on=GROUP_KEYS, how="left", nulls_equal=True)
+        told = found.join(trials_of_kernels(report, names), on="group", how="left")
     if steps is not None:
-        told = told.join(per_step(report, steps)[0], on=GROUP_KEYS, how="left", nulls_equal=True)
+        told = told.join(per_step(report, steps)[0], on="group", how="left")
     known = (name for name in (*_TRIALS, *COUNTS) if name in told.columns)
     return told.select("group", *GROUP_KEYS, "low", "high", *known, pl.col(*_FIGURES).cast(pl.Float64))
 
@@ -220,8 +225,7 @@ def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
     """Adds how ncu disturbed each kernel of `both`, and the time of exactly the launches that it measured, if known."""
     known = same_launches(base, ncu).drop_nulls()
     times = kernels_in(base).select(left="event_id", own="dur_ns")
-    groups = kernels_in(ncu).join(kernel_groups(ncu), on=GROUP_KEYS, nulls_equal=True)
-    own = groups.select(of="group", right="event_id").join(known, on="right").join(times, on="left")
+    own = grouped_kernels(ncu).select(of="group", right="event_id").join(known, on="right").join(times, on="left")
     exact = own.group_by(right="of").agg(own=pl.col("own").mean(), launches=pl.len())
     told = both.join(exact.rename({"launches": "known"}), on="right", how="left").with_columns(
         duration=pl.when((pl.col("match") == "exact") & (pl.col("known") == pl.col("launches_other")))

@@ -50,10 +50,7 @@ TABLE: Final = Table(
     purpose="what advice of ncu saves of the whole program",
     telling=("gain_share", "gain_ns", "rule"),
     together=True,
-
-
-)  # fmt: skip
-
+)
 
 SEVERAL: Final = several(TABLE)
 

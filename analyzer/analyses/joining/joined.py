@@ -13,8 +13,7 @@ from kanalyze.analyses.device._kernel_families import decoded
 from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in, makers_of_groups
-from kanalyze.analyses.joining._match_kernels import QUALITIES, same_kernels
-from kanalyze.analyses.joining._match_launches import same_launches
+from kanalyze.analyses.joining._match_kernels import QUALITIES, same_kernels, same_launches
 from kanalyze.analyses.joining._ncu_per_group import MEASURED, RULES, measured_groups
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.shared.requirements import require
@@ -79,9 +78,7 @@ TABLE: Final = Table(
     purpose="each kernel as nsys, torch and ncu saw it",
     telling=("count", "exclusive_ns", "window_share", "operator", "bound", "gain_ns"),
     together=True,
-
-
-)  # fmt: skip
+)
 
 
 def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:

@@ -61,10 +61,7 @@ TABLE: Final = Table(
     purpose="implementations of one operation, side by side",
     telling=("variant", "avg_span_ns", "avg_kernel_ns", "slower", "launches"),
     together=True,
-
-
-)  # fmt: skip
-
+)
 
 SEVERAL: Final = several(TABLE)
 

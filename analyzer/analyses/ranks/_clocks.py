@@ -13,7 +13,7 @@ import polars as pl
 
 from kanalyze.analyses.communication._aligning import DRIFT, STAMP_ERROR_NS
 from kanalyze.analyses.communication._matching import shows
-from kanalyze.analyses.communication._offsets import CLOCKS, OF_SLICE, Clocks, of_one_clock
+from kanalyze.analyses.communication._waits import CLOCKS, OF_SLICE, Clocks, of_one_clock
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from kanalyze.analyses.communication._matching import Matches
-    from kanalyze.analyses.communication._offsets import Clocks
     from kanalyze.analyses.communication._rows import Ints, Rows
+    from kanalyze.analyses.communication._waits import Clocks
     from kanalyze.reduction import Reduction
 
 #: The host in the name that PyTorch's handler gives a trace.

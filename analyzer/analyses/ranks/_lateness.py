@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kanalyze.analyses.communication._matching import Matches
-    from kanalyze.analyses.communication._offsets import Clocks
     from kanalyze.analyses.communication._rows import Ints
-    from kanalyze.analyses.communication._waits import Exposed
+    from kanalyze.analyses.communication._waits import Clocks, Exposed
     from kanalyze.analyses.ranks._job import Job
 
 #: What remains: the rank was late already, left the previous collective later, or there was none in the recording.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import outlets
-from kanalyze.analyses.ranks._job_findings import job_findings
-from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.renderers.page.job import answer
 
 if TYPE_CHECKING:

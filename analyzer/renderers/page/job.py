@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import units
-from kanalyze.analyses.ranks._job_findings import job_findings
-from kanalyze.analyses.ranks._late_ranks import late_ranks, notable_causes
+from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks, notable_causes
 from kanalyze.analyses.ranks.ranks import common_steps
 from kanalyze.outlets import command
 from kanalyze.renderers.page.comparison import signed
@@ -17,7 +16,7 @@ from kanalyze.renderers.text.grid import Column, Grid, Head, Section, of, sectio
 
 if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
-    from kanalyze.analyses.ranks._late_ranks import Late
+    from kanalyze.analyses.ranks._job_findings import Late
 
 #: Width of a rank's bar, and what its parts look like.
 _BAR: Final = 20

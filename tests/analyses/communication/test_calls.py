@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.communication._calls import sums_of_calls
+from kanalyze.analyses.communication._recorded import sums_of_calls
 
 CALLS = {
     "process_id": pl.Int64, "thread_id": pl.Int64, "start_ns": pl.Int64, "kind": pl.String, "group": pl.String,

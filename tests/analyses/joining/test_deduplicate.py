@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.joining._deduplicate import different
+from kanalyze.analyses.joining._report_set import different
 from support.counters import measured
 
 DURATION = "gpu__time_duration.sum"

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
+from kanalyze.analyses.joining._counts_apart import per_step, shared_steps
 from kanalyze.analyses.joining._difference_reasons import COUNTED, Spread
-from kanalyze.analyses.joining._ncu_distortion import UnderNcu
-from kanalyze.analyses.joining._per_step import per_step, shared_steps
+from kanalyze.analyses.joining._kernel_groups import kernel_groups
+from kanalyze.analyses.joining._under_ncu import UnderNcu
 from support.build import call, kernel, memcpy, nvtx, report
 from support.strategies import FEWER
 
@@ -131,7 +132,7 @@ def test_amounts_of_steps_are_those_of_the_slow_model(steps, before):
     shared = shared_steps(made, made)
     assert shared is not None
     launches, copies = per_step(made, shared[0])
-    for row in launches.to_dicts():
+    for row in launches.join(kernel_groups(made), on="group").to_dicts():
         counted = {Counter(step)[row["name"]] for step in steps}
         assert (set(row["in"]), row["beside"]) == (counted, Counter(before)[row["name"]])
     for row in copies.to_dicts():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from kanalyze.analyses.joining._difference_reasons import Reasons
-from kanalyze.analyses.joining._ncu_distortion import UnderNcu
+from kanalyze.analyses.joining._under_ncu import UnderNcu
 
 SPREAD = SimpleNamespace(around=lambda row, suffix="": row[f"span{suffix}"])
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze.analyses.ranks._job_findings import job_findings
-from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.jobs import Asked, job
 from kanalyze.renderers.page.job import answer
 

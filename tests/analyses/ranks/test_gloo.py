@@ -4,8 +4,7 @@ import pytest
 
 from kanalyze.analyses.communication._recorded import tensor_bytes
 from kanalyze.analyses.ranks._job import job_of
-from kanalyze.analyses.ranks._job_findings import job_findings
-from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
 from support.made_traces import report_of, trace, x
 

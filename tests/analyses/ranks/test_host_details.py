@@ -5,8 +5,7 @@ import pytest
 
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranks._job import job_of
-from kanalyze.analyses.ranks._job_findings import job_findings
-from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.reduction import IN_LOADER
 from kanalyze.renderers.page.job import answer

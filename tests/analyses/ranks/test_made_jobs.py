@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.communication._matching import shows
 from kanalyze.analyses.ranks._clocks import _bounds, _by_clock, _Rows
 from kanalyze.analyses.ranks._job import job_of
-from kanalyze.analyses.ranks._job_findings import job_findings
-from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.analyses.ranks._lateness import causes, lateness
 from kanalyze.analyses.ranks.ranks import common_steps
 from kanalyze.errors import BadReductionError

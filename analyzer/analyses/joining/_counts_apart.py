@@ -1,4 +1,4 @@
-"""Counts per step, to compare two recordings of one program that cover different steps."""
+"""Counts of launches that explain why two recordings of one program differ: by step, while compiling, in trials."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host._rounds import rounds
-from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernels_in
+from kanalyze.analyses.joining._kernel_groups import (
+    grouped_kernels,
+)
+from kanalyze.analyses.ranges._warm_up import compile_spans
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.errors import CannotTellError
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
+from kanalyze.model import COMPILED_KERNELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
     from kanalyze.report import Report
+
 
 #: The name of the profiler's own steps, where steps are otherwise user ranges.
 PROFILER_STEPS: Final = "ProfilerStep"
@@ -99,7 +107,7 @@ def _steps(name: str, spans: pl.DataFrame) -> Steps:
 
 
 def per_step(report: Report, steps: Steps) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Counts per step of the operations in scope: kernels by :data:`GROUP_KEYS`, copies and memsets by name.
+    """Counts per step of the operations in scope: kernels by group, copies and memsets by name.
 
     Further columns: :data:`COUNTS`; for copies and memsets also in bytes, with the suffix ``_bytes``.
     """
@@ -109,12 +117,12 @@ def per_step(report: Report, steps: Steps) -> tuple[pl.DataFrame, pl.DataFrame]:
     work = work.select("event_id", "kind", "name", "process_id", pl.col("size_bytes").fill_null(0), at=at)
     placed = _placed(work, steps)
     own = placed.select("event_id", "step", "place")
-    kernels = kernels_in(report).select("event_id", *GROUP_KEYS).join(own, on="event_id")
+    kernels = grouped_kernels(report).select("event_id", "group").join(own, on="event_id")
     rest = placed.filter(pl.col("kind").is_in(["memcpy", "memset"])).with_columns(pl.col("name").cast(pl.String))
     number, one = steps.spans.height, pl.lit(1, dtype=pl.Int64)
     moved = _sums(rest, ("name",), pl.col("size_bytes"), number)
     named = moved.rename({count: f"{count}_bytes" for count in COUNTS})
-    return _sums(kernels, GROUP_KEYS, one, number), _sums(rest, ("name",), one, number).join(named, on="name")
+    return _sums(kernels, ("group",), one, number), _sums(rest, ("name",), one, number).join(named, on="name")
 
 
 def _placed(work: pl.DataFrame, steps: Steps) -> pl.DataFrame:
@@ -154,3 +162,51 @@ def alike(first: Mapping[str, Any], second: Mapping[str, Any], numbers: tuple[in
     inside = all(set(few[place]) <= set(many[place]) for place in _PLACES[:2])
     same = numbers[0] != numbers[1] or set(few["in"]) == set(many["in"])
     return inside and same and few["beside"] <= many["beside"] + max(many["between"]) + max(many["in"])
+
+
+def tuned(report: Report) -> list[str]:
+    """Names of the kernels that Triton compiled in several variants, as its autotuner does; empty if not recorded."""
+    try:
+        compiled = report.table(COMPILED_KERNELS.name)
+    except CannotTellError:
+        return []
+    several = compiled.filter(pl.col("source") == "triton").filter(pl.col("hash").n_unique().over("name") > 1)
+    return several.get_column("name").unique().sort().to_list()
+
+
+@once_per_report
+def compiled_meanwhile(report: Report) -> pl.DataFrame:
+    """Every operation in scope: columns event_id, kind, name, stream, start, size_bytes and compiling.
+
+    `compiling`: it was launched while torch.compile compiled, or benchmarked what it had compiled.
+    """
+    work = exclusive_operations(report, "call_start", "stream", "size_bytes")
+    calls = work.get_column("call_start")
+    inside = intervals.overlap(calls.fill_null(0), calls.fill_null(0) + 1, compile_spans(report)) > 0
+    compiling = (inside & calls.is_not_null()).alias("compiling")
+    return work.select("event_id", "kind", pl.col("name").cast(pl.String), "stream", "start", "size_bytes", compiling)
+
+
+def tried(report: Report, names: list[str]) -> pl.DataFrame:
+    """:func:`compiled_meanwhile` with `trial`: a launch of a kernel in `names`, or the operation right before one.
+
+    Triton's autotuner flushes the cache before each trial.
+    """
+    work = compiled_meanwhile(report).sort("start", "event_id")
+    own = pl.col("name").is_in(names).fill_null(value=False)
+    return work.with_columns(trial=own | own.shift(-1).over("stream").fill_null(value=False))
+
+
+def trials_of_kernels(report: Report, names: list[str]) -> pl.DataFrame:
+    """Counts of trial launches by kernel group: group, compiling, trial."""
+    own = tried(report, names).filter(pl.col("kind") == "kernel").select("event_id", "compiling", "trial")
+    kernels = grouped_kernels(report).join(own, on="event_id")
+    return kernels.group_by("group").agg(pl.col("compiling", "trial").sum().cast(pl.Float64))
+
+
+def trials_of_copies(report: Report, names: list[str]) -> pl.DataFrame:
+    """Counts and bytes of trial copies and memsets: columns name, compiling, trial, compiling_bytes, trial_bytes."""
+    own = tried(report, names).filter(pl.col("kind").is_in(["memcpy", "memset"]))
+    count = pl.col("compiling", "trial").sum().cast(pl.Float64)
+    size = (pl.col("compiling", "trial").cast(pl.Float64) * pl.col("size_bytes")).sum().name.suffix("_bytes")
+    return own.group_by("name").agg(count, size)
