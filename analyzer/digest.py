@@ -161,15 +161,8 @@ COUNTERS = Table(
 
 #: The tables of a digest, by the attribute that holds each.
 TABLES: Final = {
-    "buckets": BUCKETS,
-    "steps": STEPS,
-    "slots": SLOTS,
-    "ranges": RANGES,
-    "ops": OPS,
-    "calls": CALLS,
-    "memory": MEMORY,
-    "findings": FINDINGS,
-    "counters": COUNTERS,
+    table.name.removeprefix("digest_"): table
+    for table in (BUCKETS, STEPS, SLOTS, RANGES, OPS, CALLS, MEMORY, FINDINGS, COUNTERS)
 }
 
 
@@ -221,37 +214,23 @@ class About:
         return self.ns / self.iterations
 
 
-def _empty(name: str) -> pl.DataFrame:
-    return TABLES[name].empty()
-
-
 @dataclass(frozen=True)
 class Digest:
-    """One run of one process, reduced to what a comparison needs.
+    """One run of one process, reduced to what a comparison needs: :data:`TABLES`, and what the run was.
 
-    Attributes:
-        about: What the run was.
-        buckets: :data:`BUCKETS`; they sum to `about.ns`.
-        steps: :data:`STEPS`.
-        slots: :data:`SLOTS`; they sum to the busy buckets.
-        ranges: :data:`RANGES`.
-        ops: :data:`OPS`.
-        calls: :data:`CALLS`.
-        memory: :data:`MEMORY`.
-        findings: :data:`FINDINGS`.
-        counters: :data:`COUNTERS`.
+    Buckets sum to the time of the run, `about.ns`, and operations to the busy buckets.
     """
 
     about: About
-    buckets: pl.DataFrame = field(default_factory=lambda: _empty("buckets"))
-    steps: pl.DataFrame = field(default_factory=lambda: _empty("steps"))
-    slots: pl.DataFrame = field(default_factory=lambda: _empty("slots"))
-    ranges: pl.DataFrame = field(default_factory=lambda: _empty("ranges"))
-    ops: pl.DataFrame = field(default_factory=lambda: _empty("ops"))
-    calls: pl.DataFrame = field(default_factory=lambda: _empty("calls"))
-    memory: pl.DataFrame = field(default_factory=lambda: _empty("memory"))
-    findings: pl.DataFrame = field(default_factory=lambda: _empty("findings"))
-    counters: pl.DataFrame = field(default_factory=lambda: _empty("counters"))
+    buckets: pl.DataFrame = field(default_factory=BUCKETS.empty)
+    steps: pl.DataFrame = field(default_factory=STEPS.empty)
+    slots: pl.DataFrame = field(default_factory=SLOTS.empty)
+    ranges: pl.DataFrame = field(default_factory=RANGES.empty)
+    ops: pl.DataFrame = field(default_factory=OPS.empty)
+    calls: pl.DataFrame = field(default_factory=CALLS.empty)
+    memory: pl.DataFrame = field(default_factory=MEMORY.empty)
+    findings: pl.DataFrame = field(default_factory=FINDINGS.empty)
+    counters: pl.DataFrame = field(default_factory=COUNTERS.empty)
 
 
 def dumped(digests: Sequence[Digest]) -> bytes:
@@ -265,7 +244,7 @@ def dumped(digests: Sequence[Digest]) -> bytes:
                 getattr(one, name).with_columns(run=pl.lit(number, dtype=pl.Int32))
                 for number, one in enumerate(digests)
             ]
-            frame = pl.concat([_empty(name).with_columns(run=pl.lit(0, dtype=pl.Int32)), *parts])
+            frame = pl.concat([TABLES[name].empty().with_columns(run=pl.lit(0, dtype=pl.Int32)), *parts])
             if frame.height:
                 table = io.BytesIO()
                 frame.write_parquet(table, compression="zstd", compression_level=19, statistics=False)

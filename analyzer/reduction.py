@@ -151,18 +151,9 @@ HEALTH: Final = Table(
 
 @dataclass(frozen=True)
 class Reduction:
-    """Reduced report: what the analysis of a job needs of one rank or more.
+    """Reduced report: what the analysis of a job needs of one rank or more, the tables of :data:`TABLES`.
 
-    Attributes:
-        ranks: :data:`RANKS`.
-        collectives: :data:`COLLECTIVES`, by member and number.
-        pieces: :data:`PIECES`.
-        before: :data:`BEFORE`.
-        steps: :data:`STEPS`.
-        ledgers: :data:`LEDGERS`.
-        kernels: :data:`KERNELS`.
-        findings: :data:`FINDINGS`.
-        health: :data:`HEALTH`.
+    Collectives are by member and number.
     """
 
     ranks: pl.DataFrame = field(default_factory=RANKS.empty)
@@ -183,15 +174,8 @@ class Reduction:
 
 #: The declarations of the tables of a reduction by name.
 TABLES: Final = {
-    "ranks": RANKS,
-    "collectives": COLLECTIVES,
-    "pieces": PIECES,
-    "before": BEFORE,
-    "steps": STEPS,
-    "ledgers": LEDGERS,
-    "kernels": KERNELS,
-    "findings": FINDINGS,
-    "health": HEALTH,
+    table.name.removeprefix("reduced_"): table
+    for table in (RANKS, COLLECTIVES, PIECES, BEFORE, STEPS, LEDGERS, KERNELS, FINDINGS, HEALTH)
 }
 
 #: Tables that are only needed once the collectives of all ranks are known.

@@ -173,10 +173,9 @@ def collectives_on_cpu(report: Report) -> pl.DataFrame:
     Sizes are those of the tensors that a rank gives (of a receive, gets), where shapes were recorded.
     """
     ranges = report.kind("range").filter(pl.col("name").cast(pl.String).str.starts_with(_GLOO))
-    names = ranges.get_column("name").cast(pl.String).unique()
-    kind = pl.col("name").cast(pl.String).replace_strict({text: kind_of(text) for text in names}, default="other")
     inputs = report.table("op_detail").select("event_id", pl.col("input_shapes", "input_types").cast(pl.String))
-    told = ranges.join(inputs, on="event_id", how="left", maintain_order="left").with_columns(kind=kind)
+    told = ranges.join(inputs, on="event_id", how="left", maintain_order="left")
+    told = _with_kind(told, pl.col("name").cast(pl.String))
     each = told.select("input_shapes", "input_types").unique().drop_nulls()
     sizes = [tensor_bytes(shapes, types) for shapes, types in each.iter_rows()]
     known = told.join(
@@ -247,15 +246,8 @@ def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     known = known.with_columns(pl.coalesce(name, other).alias(name) for name, other in of_op.items())
     named = decoded(report, known, "operation")
-    called = pl.coalesce("collective", pl.col("operation").cast(pl.String))
-    names = named.select(called).to_series().drop_nulls().unique()
-    kind = called.replace_strict({text: kind_of(text) for text in names}, default=None, return_dtype=pl.String)
-    bytes_of = pl.col("type").str.to_lowercase().map_elements(element_bytes, return_dtype=pl.Int64)
-    ranks = named.with_columns(kind=kind.fill_null("other"), each=bytes_of, ranks=_members())
-    own = pl.struct("ranks", "kind", "rank").map_elements(
-        lambda row: _place(row, report.meta.rank), return_dtype=pl.Int64
-    )
-    return _with_grouped_ops(report, ranks.with_columns(own=own)).select(
+    named = _with_kind(named, pl.coalesce("collective", pl.col("operation").cast(pl.String)))
+    return _with_grouped_ops(report, _with_place(report, named)).select(
         "event_id",
         "stream",
         "kind",
@@ -272,6 +264,22 @@ def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
         pl.coalesce(pl.col("out_elements") * pl.col("each"), "out_bytes").alias("out_bytes"),
         _largest().alias("largest_bytes"),
     )
+
+
+def _with_kind(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
+    """The rows with their `kind`, by what a tool calls each."""
+    names = frame.select(called).to_series().drop_nulls().unique()
+    kinds = {text: kind_of(text) for text in names}
+    return frame.with_columns(kind=called.replace_strict(kinds, default="other", return_dtype=pl.String))
+
+
+def _with_place(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls of a trace with the ranks of their group, the report's rank in that, and the bytes `each` of an element."""
+    each = pl.col("type").str.to_lowercase().map_elements(element_bytes, return_dtype=pl.Int64)
+    own = pl.struct("ranks", "kind", "rank").map_elements(
+        lambda row: _place(row, report.meta.rank), return_dtype=pl.Int64
+    )
+    return calls.with_columns(each=each, ranks=_members()).with_columns(own=own)
 
 
 def _with_grouped_ops(report: Report, told: pl.DataFrame) -> pl.DataFrame:
@@ -309,24 +317,18 @@ def _calls_of_ops(report: Report) -> pl.DataFrame:
     ops = report.kind("op").select("event_id", "process_id", "thread_id", "start_ns")
     told = report.table("collective_detail").with_columns(pl.col(pl.Categorical).cast(pl.String))
     known = told.join(ops, on="event_id", how="inner")
-    texts = {text: kind_of(text) for text in known.get_column("collective").drop_nulls().unique()}
-    known = known.with_columns(
-        kind=pl.col("collective").replace_strict(texts, default="other", return_dtype=pl.String), ranks=_members()
-    ).filter(pl.col("kind").is_in(["send", "recv"]))
-    each = pl.col("type").str.to_lowercase().map_elements(element_bytes, return_dtype=pl.Int64)
-    rank = report.meta.rank
-    own = pl.struct("ranks", "kind", "rank").map_elements(lambda row: _place(row, rank), return_dtype=pl.Int64)
-    return known.select(
+    known = _with_kind(known, pl.col("collective")).filter(pl.col("kind").is_in(["send", "recv"]))
+    return _with_place(report, known).select(
         *THREAD,
         "start_ns",
         "kind",
         "group",
         "ranks",
+        "own",
         size="group_size",
-        own=own,
         peer=pl.coalesce(pl.when(pl.col("kind") == "send").then("target_rank").otherwise("source_rank"), "rank"),
         root=pl.lit(None, dtype=pl.Int64),
-        bytes=pl.col("in_elements") * each,
+        bytes=pl.col("in_elements") * pl.col("each"),
     )
 
 
@@ -347,32 +349,18 @@ def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     sums = _sums_of_payloads(report)
     launched = _of_kind(report, kernels)
     told = launched.join(sums, on="event_id", how="left", maintain_order="left", suffix="_told")
-    return told.select(
-        "event_id",
-        "stream",
-        pl.coalesce("kind_told", "kind").alias("kind"),
-        "group",
-        "size",
-        pl.lit(None, dtype=pl.String).alias("ranks"),
-        "own",
-        "source",
-        "target",
-        pl.lit(None, dtype=pl.Int64).alias("sequence"),
-        pl.lit(None, dtype=pl.String).alias("id"),
-        pl.lit(None, dtype=pl.String).alias("type"),
-        "in_bytes",
-        "out_bytes",
-        pl.lit(None, dtype=pl.Int64).alias("largest_bytes"),
-    )
+    missing = [pl.lit(None, dtype=COLLECTIVES.schema[name]).alias(name) for name in _NOT_TOLD_BY_NCCL]
+    told = told.with_columns(*missing, kind=pl.coalesce("kind_told", "kind"))
+    recorded = COLLECTIVES.schema.keys() & {*told.columns} - {"stream", "device"}
+    return told.select("event_id", "stream", *(name for name in COLLECTIVES.schema if name in recorded))
+
+
+_NOT_TOLD_BY_NCCL: Final = ("ranks", "sequence", "id", "type", "largest_bytes")
 
 
 def _of_kind(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     """Kernels with the kind of collective that their name tells."""
-    named = decoded(report, kernels, "operation")
-    names = named.get_column("operation").cast(pl.String).drop_nulls().unique()
-    kind = pl.col("operation").cast(pl.String)
-    kind = kind.replace_strict({text: kind_of(text) for text in names}, default="other", return_dtype=pl.String)
-    return named.with_columns(kind=kind)
+    return _with_kind(decoded(report, kernels, "operation"), pl.col("operation").cast(pl.String))
 
 
 @once_per_process
@@ -391,12 +379,10 @@ def _calls(report: Report) -> pl.DataFrame:
     moved = known.drop_nulls("message_bytes").drop("size", "rank").join(
         made.select("process_id", "communicator", "size", "rank"), on=["process_id", "communicator"], how="left"
     )  # fmt: skip
-    texts = {text: kind_of(text) for text in moved.get_column("name").cast(pl.String).drop_nulls().unique()}
-    kind = pl.col("name").cast(pl.String).replace_strict(texts, default="other", return_dtype=pl.String)
-    return moved.select(
+    return _with_kind(moved, pl.col("name").cast(pl.String)).select(
         *THREAD,
         "start_ns",
-        kind.alias("kind"),
+        "kind",
         "size",
         group="communicator",
         own="rank",

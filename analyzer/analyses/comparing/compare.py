@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, TIMES, by_key
+from kanalyze.analyses.comparing._pair import CERTAINTY, TIMES, by_key
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.schema import Column, Table
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing._matching import FUSED, SPLIT
-from kanalyze.analyses.comparing._rows import COUNTS
+from kanalyze.analyses.comparing._pair import COUNTS
 from kanalyze.analyses.comparing.compare_kernels import CHANGE, KERNELS, groups_of
 from kanalyze.schema import Column, Table
 

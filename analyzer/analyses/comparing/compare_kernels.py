@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.comparing._matching import FUSED, GONE, KERNEL, NEW, SAME, SHAPE, SPLIT
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts, summed
+from kanalyze.analyses.comparing._pair import CERTAINTY, COUNTS, TIMES, by_size, compared, counts, summed
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

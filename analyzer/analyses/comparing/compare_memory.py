@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import counts, whole_means
+from kanalyze.analyses.comparing._pair import counts, whole_means
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

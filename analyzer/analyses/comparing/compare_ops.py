@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import (
+from kanalyze.analyses.comparing._pair import (
     CERTAINTY,
     COUNTS,
     TIMES,

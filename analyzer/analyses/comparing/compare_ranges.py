@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_key, by_size
+from kanalyze.analyses.comparing._pair import CERTAINTY, COUNTS, TIMES, by_key, by_size
 from kanalyze.analyses.iterations._parts_of_step import BETWEEN
 from kanalyze.schema import Column, Table
 

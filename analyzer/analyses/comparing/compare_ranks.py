@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.comparing._comparison import verdict_of
-from kanalyze.analyses.comparing._rows import CERTAINTY, TIMES
+from kanalyze.analyses.comparing._pair import CERTAINTY, TIMES
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

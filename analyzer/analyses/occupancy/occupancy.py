@@ -10,7 +10,7 @@ from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS, kernel_shapes
 from kanalyze.analyses.device._operations import RESOURCES, SHAPE, launch_shapes, used_devices
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require_kernels
-from kanalyze.capabilities import REGISTER_UNIT, SUB_PARTITIONS, capabilities
+from kanalyze.device_limits import REGISTER_UNIT, SUB_PARTITIONS, capabilities
 from kanalyze.exact import part, product, wide
 from kanalyze.model import KERNEL_CONFIG
 from kanalyze.schema import Column, Table
@@ -60,7 +60,7 @@ _LARGEST: Final = (1 << 31) - 1
 def sm_limits(report: Report) -> pl.DataFrame:
     """SM limits of each device, as recorded in the report, else by its compute capability.
 
-    Columns: device, sm_count, compute_capability, and those of :func:`kanalyze.capabilities.capabilities`; null where
+    Columns: device, sm_count, compute_capability, and those of :func:`kanalyze.device_limits.capabilities`; null where
     not known.
     """
     known = capabilities()

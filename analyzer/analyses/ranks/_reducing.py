@@ -96,24 +96,12 @@ def reduced(report: Report, *, whole: bool = True) -> Reduction:
 
 def _without_gpu(report: Report) -> Reduction:
     """The reduction of a report of collectives on the CPU, such as those of gloo; empty without any."""
-    meta, origin = report.meta, report.meta.origin_unix_ns or 0
+    origin = report.meta.origin_unix_ns or 0
     told = collectives_on_cpu(report).sort("start_ns")
     if told.is_empty():
         return Reduction()
     end = told.get_column("start_ns") + told.get_column("dur_ns")
-    row = {
-        **dict.fromkeys(RANKS.schema),
-        "rank": meta.rank,
-        "world_size": meta.world_size,
-        "report": outlets.name(meta.path),
-        "tool": meta.tool,
-        "process_id": told.item(0, "process_id"),
-        "origin_ns": origin,
-        "start_ns": told.item(0, "start_ns") + origin,
-        "end_ns": int(end.max()) + origin,  # type: ignore[arg-type]
-        "communication_ns": 0,
-        "on_cpu": 0,
-    }
+    span = told.item(0, "start_ns"), int(end.max())  # type: ignore[arg-type]
     zero = pl.lit(0, dtype=pl.Int64)
     steps = STEPS.select(
         report.steps().select(
@@ -130,12 +118,12 @@ def _without_gpu(report: Report) -> Reduction:
     none = [pl.lit(None).alias(name) for name in COLLECTIVES.schema if name not in told.columns]
     line = told.with_columns(*none).with_columns(zero.alias("member"), pl.int_range(pl.len()).alias("number"))
     line = intervals.first_come(line.with_columns(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")))
-    line = line.with_columns(exposed_ns=pl.col("own_end") - pl.col("own_start"), size=pl.lit(meta.world_size))
+    line = line.with_columns(exposed_ns=pl.col("own_end") - pl.col("own_start"), size=pl.lit(report.meta.world_size))
     own = line.select("member", "number", start="own_start", end="own_end").filter(pl.col("end") > pl.col("start"))
     pieces = _cut_at(own.cast({"number": pl.Int64}), steps)
     shifted = pl.col("start_ns", "end_ns") + origin
     return Reduction(
-        ranks=pl.DataFrame([row], schema=RANKS.schema, orient="row"),
+        ranks=_rank(report, span, process_id=told.item(0, "process_id")),
         collectives=COLLECTIVES.select(line.with_columns(pl.col("start_ns") + origin)),
         pieces=PIECES.select(pieces.with_columns(shifted)),
         steps=steps.with_columns(shifted),
@@ -160,7 +148,7 @@ def _of_member(one: _Member, *, whole: bool) -> Reduction:
     steps = _steps(one, steady)
     found = _collectives(one)
     return Reduction(
-        ranks=_rank(one),
+        ranks=_rank_on_gpu(one),
         collectives=COLLECTIVES.select(found.with_columns(pl.col("start_ns") + one.origin_ns)),
         pieces=_pieces(one, found, steps),
         before=_before(one, found),
@@ -171,28 +159,40 @@ def _of_member(one: _Member, *, whole: bool) -> Reduction:
     )
 
 
-def _rank(one: _Member) -> pl.DataFrame:
-    meta, report = one.report.meta, one.report
+def _rank(report: Report, span: tuple[int, int], **told: object) -> pl.DataFrame:
+    """The row of :data:`RANKS` of a rank whose window is `span`, in the report's time."""
+    meta, origin = report.meta, report.meta.origin_unix_ns or 0
+    row = {
+        **dict.fromkeys(RANKS.schema),
+        "rank": meta.rank,
+        "world_size": meta.world_size,
+        "report": outlets.name(meta.path),
+        "tool": meta.tool,
+        "origin_ns": origin,
+        "start_ns": span[0] + origin,
+        "end_ns": span[1] + origin,
+        "communication_ns": 0,
+        "on_cpu": 0,
+        **told,
+    }
+    return pl.DataFrame([row], schema=RANKS.schema, orient="row")
+
+
+def _rank_on_gpu(one: _Member) -> pl.DataFrame:
+    report = one.report
     window = windows(report).filter(pl.col("device") == one.device).select("start", "end")
     low, high = window.row(0) if window.height else (0, 0)
     sums = bucket_sums(report).filter((pl.col("device") == one.device) & (pl.col("bucket") == "communication"))
     gpu = report.devices.filter(pl.col("device") == one.device).get_column("name")
-    row = {
-        "rank": meta.rank,
-        "world_size": meta.world_size,
-        "host": None,
-        "report": outlets.name(meta.path),
-        "tool": meta.tool,
-        "process_id": report.scope.process,
-        "device": one.device,
-        "gpu": gpu.item(0) if len(gpu) else None,
-        "origin_ns": one.origin_ns,
-        "start_ns": low + one.origin_ns,
-        "end_ns": high + one.origin_ns,
-        "communication_ns": int(sums.get_column("ns").sum()),
-        "on_cpu": collectives_on_cpu(report).filter(pl.col("process_id").eq_missing(report.scope.process)).height,
-    }
-    return pl.DataFrame([row], schema=RANKS.schema, orient="row")
+    return _rank(
+        report,
+        (low, high),
+        process_id=report.scope.process,
+        device=one.device,
+        gpu=gpu.item(0) if len(gpu) else None,
+        communication_ns=int(sums.get_column("ns").sum()),
+        on_cpu=collectives_on_cpu(report).filter(pl.col("process_id").eq_missing(report.scope.process)).height,
+    )
 
 
 def _collectives(one: _Member) -> pl.DataFrame:

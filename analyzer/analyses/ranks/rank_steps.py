@@ -55,16 +55,17 @@ def rank_steps(job: Job) -> pl.DataFrame:
     exposed = pl.concat(job.exposed.by_step).drop_nulls("step").rename({"step": "index"})
     steps = steps.join(exposed, on=["member", "index"], how="left")
     late = _late(job)
-    told = steps.join(late, on=["rank", "step"], how="left").with_columns(
-        start_ns=pl.col("start_ns") - pl.col("offset_ns") - job.origin_ns,
-        ns=pl.col("end_ns") - pl.col("start_ns"),
-        busy_ns=pl.sum_horizontal(*_BUSY),
-        compute_ns=pl.sum_horizontal(*(bucket for bucket in _BUSY if bucket != "communication")),
-        wait_ns=pl.col("exposed_wait_ns").fill_null(0),
-        transfer_ns=pl.col("exposed_transfer_ns").fill_null(0),
-        unmatched_ns=pl.col("unmatched_ns").fill_null(0),
-        late_ns=pl.col("late_ns").fill_null(0),
-        cost_ns=pl.col("cost_ns").fill_null(0),
+    told = (
+        steps.join(late, on=["rank", "step"], how="left")
+        .with_columns(
+            start_ns=pl.col("start_ns") - pl.col("offset_ns") - job.origin_ns,
+            ns=pl.col("end_ns") - pl.col("start_ns"),
+            busy_ns=pl.sum_horizontal(*_BUSY),
+            compute_ns=pl.sum_horizontal(*(bucket for bucket in _BUSY if bucket != "communication")),
+            wait_ns=pl.col("exposed_wait_ns").fill_null(0),
+            transfer_ns=pl.col("exposed_transfer_ns").fill_null(0),
+        )
+        .with_columns(pl.col("unmatched_ns", "late_ns", "cost_ns").fill_null(0))
     )
     return TABLE.select(told.sort("step", "rank"))
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.capabilities import capabilities, memory_bandwidth_bytes_per_s
-from kanalyze.device_limits import impossible, plausible
+from kanalyze.device_limits import capabilities, impossible, memory_bandwidth_bytes_per_s, plausible
 from kanalyze.model import DEVICES, PROCESSES
 from kanalyze.readers.torch.decode.events import MISSING
 from kanalyze.readers.torch.decode.old_forms import number

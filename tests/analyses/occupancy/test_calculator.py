@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.occupancy.occupancy import occupancy, registers_for_one_more, shared_for_one_more, with_occupancy
-from kanalyze.capabilities import capabilities
+from kanalyze.device_limits import capabilities
 from kanalyze.readers import read
 from support.build import kernel, report
 
