@@ -55,7 +55,8 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     in_doubt = (~by_one_call & (missing | ~fits)).any().over("same_name")
     left = pl.when(~in_doubt).then("event_id_left")
     told = both.with_columns(left=left).filter(~by_one_call)
-    return told.select("number", "left", right="event_id").select(*_LAUNCHES).cast(_LAUNCHES)
+    named = told.select("number", "left", right="event_id")
+    return named.select(pl.col(name).cast(dtype) for name, dtype in _LAUNCHES.items())
 
 
 def whole_names(base: Report, ncu: Report) -> dict[str, str]:
