@@ -97,7 +97,8 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     if keys.is_empty():
         return TABLE.empty()
     paths = keys.get_column("path").to_list()
-    groups = _groups(paths, [_had(values, side) for side in (0, 1)])
+    had = [np.logical_or.reduce([both[side].any(axis=1) for both in values.values()]).tolist() for side in (0, 1)]
+    groups = _groups(paths, had)
     base, new = (summed(side, (group.rows for group in groups)) for side in values["device_ns"])
     calls = [summed(side, (group.outer for group in groups)) for side in values["count"]]
     host = [summed(side, (group.rows for group in groups)) for side in values["self_host_ns"]]
@@ -124,14 +125,11 @@ def _whole_ns(pair: Pair, device_ns: tuple[Floats, Floats]) -> tuple[int, int]:
     return base, new
 
 
-def _had(values: dict[str, tuple[Floats, Floats]], side: int) -> list[bool]:
-    """Whether any run of a side has each row."""
-    found: list[bool] = np.logical_or.reduce([both[side].any(axis=1) for both in values.values()]).tolist()
-    return found
-
-
 def _groups(paths: Sequence[str], had: Sequence[Sequence[bool]]) -> list[_Group]:
-    """The paths of both sides one by one, and the others by the nearest path around them that both have."""
+    """The paths of both sides one by one, and the others by the nearest path around them that both have.
+
+    `had` tells of each side whether any run of it has each path.
+    """
     both = {path for path, *sides in zip(paths, *had, strict=True) if all(sides)}
     every = set(paths)
     found = [_Group(path, SAME, [row], [row]) for row, path in enumerate(paths) if path in both]

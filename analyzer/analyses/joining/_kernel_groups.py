@@ -140,11 +140,10 @@ def groups_with_config(report: Report) -> pl.DataFrame:
             duration=pl.col("dur_ns").mean(),
             low=pl.col("dur_ns").quantile(_LEAST, "nearest"),
             high=pl.col("dur_ns").quantile(_MOST, "nearest"),
-            **{name: _only(name) for name in ("registers", "shared")},
+            **{
+                name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
+                for name in ("registers", "shared")
+            },
         )
     )
     return kernel_groups(report).join(sums, on="group")
-
-
-def _only(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())

@@ -46,7 +46,8 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     if numbers.is_empty() or not _of_one_capture(base, ncu) or not complete(base):
         return pl.DataFrame(schema=_LAUNCHES)
     whole = pl.col("name").replace(whole_names(base, ncu))
-    measured = _with_same_name(kernels_in(ncu).join(numbers, on="event_id").with_columns(whole))
+    named = kernels_in(ncu).join(numbers, on="event_id").with_columns(whole)
+    measured = named.join(_unique_names(named.get_column("name")), on="name")
     found = _numbered(base.whole, measured.get_column("same_name").unique())
     counted = measured.join(found, on="same_name", how="semi")
     both = counted.join(found, on=["same_name", "number"], how="left", suffix="_left")
@@ -85,11 +86,6 @@ def complete(base: Report) -> bool:
     if base.scope.process is not None or whole.kind("graph").height:
         return False
     return unused_launches(whole).filter(~pl.col("captured")).is_empty()
-
-
-def _with_same_name(kernels: pl.DataFrame) -> pl.DataFrame:
-    """`kernels` with the normalised name to join by; without names that two functions share."""
-    return kernels.join(_unique_names(kernels.get_column("name")), on="name")
 
 
 def _unique_names(names: pl.Series) -> pl.DataFrame:

@@ -133,7 +133,8 @@ def disturbed(base: Report) -> pl.DataFrame:
     """Disturbances by kernel group of the program: group, faulted (memory migrated meanwhile), crowded (others ran)."""
     work = operations(base)
     unified = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
-    moves = pl.concat([work.filter(unified).select("start", "end"), _faults(base)])
+    faults = base.kind("fault").select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
+    moves = pl.concat([work.filter(unified).select("start", "end"), faults])
     placed = beside(grouped_kernels(base), work.sort("event_id"), "start", "end")
     start, end = placed.get_column("start"), placed.get_column("end")
     ours = work.filter(~unified).partition_by("device")
@@ -144,10 +145,6 @@ def disturbed(base: Report) -> pl.DataFrame:
         crowded=intervals.overlap(start, end, spans) > 0,
     )
     return told.group_by("group").agg(pl.col("faulted", "crowded").any())
-
-
-def _faults(base: Report) -> pl.DataFrame:
-    return base.kind("fault").select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
 
 
 #: The figures, with their units; bytes are per launch.
@@ -250,7 +247,8 @@ def why_apart(row: Row) -> Explained | None:
     first, second = row["first"], row["second"]
     apart, near = abs(second - first), _APART * max(first, second) + row["step"]
     if apart <= near:
-        return "samples", f"{plural(row['samples'], 'sample')}; up to {_told(near, row['unit'])} apart"
+        most = size(near) if row["unit"] == "bytes" else percent(near)
+        return "samples", f"{plural(row['samples'], 'sample')}; up to {most} apart"
     if row["crowded"]:
         return "beside others", "other operations ran on the GPU at the same time, and samples are of the whole GPU"
     if row["unit"] == "bytes":
@@ -262,7 +260,3 @@ def why_apart(row: Row) -> Explained | None:
     if clock and under and apart <= near + abs(1 - clock / under) * max(first, second):
         return "clocks", f"{frequency(clock)} on average in samples, {frequency(under)} under ncu"
     return None
-
-
-def _told(value: float, unit: str) -> str:
-    return size(value) if unit == "bytes" else percent(value)

@@ -83,7 +83,8 @@ def late_ranks(job: Job) -> list[Late]:
         sums = parts.filter(pl.col("run") == run).group_by("bucket").agg(pl.col("ns").sum())
         named = [*sums.sort(pl.col("ns").abs(), "bucket", descending=[True, False]).iter_rows()]
         cost_ns, ns = (int(own.get_column(name).sum()) for name in ("cost_ns", "ns"))
-        same = bool(named) and named[0][0] == own.item(0, "cause")
+        details = own.get_column("detail")
+        same = bool(named) and named[0][0] == own.item(0, "cause") and details.n_unique() == 1
         found.append(
             Late(
                 own.item(0, "rank"),
@@ -94,15 +95,10 @@ def late_ranks(job: Job) -> list[Late]:
                 tuple((bucket, ns // own.height) for bucket, ns in named),
                 cost_ns,
                 cost_ns >= _NAMED_FROM * ns * others,
-                _one_of(own.get_column("detail")) if same else None,
+                details.item(0) if same else None,
             )
         )
     return sorted(found, key=lambda one: (-one.cost_ns, one.rank, one.first))
-
-
-def _one_of(details: pl.Series) -> str | None:
-    """The value that all of them have; None where one is missing or another."""
-    return details.item(0) if details.n_unique() == 1 else None
 
 
 def notable_causes(one: Late) -> list[tuple[str, int]]:

@@ -72,7 +72,8 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
     """
     moved = {row["rank"]: row for row in offsets(job).iter_rows(named=True)}
     common, spans = _common(job), {}
-    steps = _steps(common)
+    ends = common.group_by("member").agg(pl.col("low").min(), pl.col("high").max())
+    steps = {member: (low, high) for member, low, high in ends.iter_rows()}
     parts = []
     for rank, report in reports:
         row = moved[rank]
@@ -111,12 +112,6 @@ def _common(job: Job) -> pl.DataFrame:
     told = found.join(offsets(job).select("member", "offset_ns"), on="member")
     moved = pl.col("offset_ns") + job.origin_ns
     return told.select("member", "step", low=pl.col("start_ns") - moved, high=pl.col("end_ns") - moved)
-
-
-def _steps(steps: pl.DataFrame) -> dict[int, tuple[int, int]]:
-    """Start of the first and end of the last step of each rank."""
-    spans = steps.group_by("member").agg(pl.col("low").min(), pl.col("high").max())
-    return {member: (low, high) for member, low, high in spans.select("member", "low", "high").iter_rows()}
 
 
 def _recorded(report: Report, shift: int) -> tuple[int, int]:
