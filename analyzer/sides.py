@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.analyses.comparing._comparison import Comparison, compared
-from kanalyze.analyses.comparing._pair import Limits
-from kanalyze.analyses.comparing._sides import found_otherwise, same_launches, steps_in_common
+from kanalyze.analyses.comparing._pair import Limits, found_otherwise, same_launches, steps_in_common
 from kanalyze.digest import LAUNCHES, STEADY, SUFFIX, WHOLE, loaded
 from kanalyze.errors import IncomparableError, KanalyzeError
 from kanalyze.regular_files import open_regular, readable

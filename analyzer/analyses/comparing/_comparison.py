@@ -14,8 +14,7 @@ import polars as pl
 
 from kanalyze.analyses import homes_of_sides
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.comparing._pair import ALONE, Limits, Pair
-from kanalyze.analyses.comparing._sides import Doubt, Side, doubts, in_pairs, sides_of
+from kanalyze.analyses.comparing._pair import ALONE, Doubt, Limits, Pair, Side, doubts, in_pairs, sides_of
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.digest import STEPS
 from kanalyze.tools import TOOLS

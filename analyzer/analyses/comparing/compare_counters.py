@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kanalyze.analyses.comparing._pair import Pair
-    from kanalyze.analyses.comparing._sides import Side
+    from kanalyze.analyses.comparing._pair import Pair, Side
 
     Key = tuple[str | None, str | None]  # name and launch shape of a kernel
     Means = dict[Key, dict[str, float]]  # the mean of each counter of a launch

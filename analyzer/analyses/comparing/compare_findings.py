@@ -10,8 +10,7 @@ from kanalyze.analyses.comparing._pair import CERTAINTY, TIMES, by_key, by_size
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._pair import Pair
-    from kanalyze.analyses.comparing._sides import Side
+    from kanalyze.analyses.comparing._pair import Pair, Side
 
 STAYS: Final = "stays"
 NEW: Final = "new"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
-    from kanalyze.analyses.comparing._sides import Side
+    from kanalyze.analyses.comparing._pair import Side
     from kanalyze.renderers.text.grid import Row
 
 #: Rows of each table, unless told.

@@ -13,7 +13,7 @@ import kanalyze
 from analyses.comparing.test_matching import digest, plain, slots
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.analyses.comparing._digesting import digests_of
-from kanalyze.analyses.comparing._sides import found_otherwise, same_launches
+from kanalyze.analyses.comparing._pair import found_otherwise, same_launches
 from kanalyze.digest import LAUNCHES, dumped
 from kanalyze.errors import IncomparableError
 from kanalyze.renderers.page.comparison import answer
