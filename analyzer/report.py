@@ -40,7 +40,7 @@ _SINGLE: Final = {
 
 #: The name of the steady part as a window, and the module that finds windows by iterations.
 STEADY: Final = "steady"
-_ITERATIONS: Final = "kanalyze.analyses.iterations._window_names"
+_ITERATIONS: Final = "kanalyze.analyses.iterations._steady"
 
 #: Cache key of a kind's events.
 _EVENTS_OF: Final = "{} events"

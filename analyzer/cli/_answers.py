@@ -293,7 +293,7 @@ def _cost(way: Way, ways: Sequence[Way], held: Opened, path: Path, sampled: Repo
 
     if way.tool != SAMPLES:
         return ""
-    from kanalyze.analyses.iterations._sampling_cost import sampling_cost  # noqa: PLC0415 - few tables need it
+    from kanalyze.analyses.iterations._steady import sampling_cost  # noqa: PLC0415 - few tables need it
 
     plain = closed_at_end(held.once((path, ways[0], "plain"), ways[0].opened))
     return f" {sampling_cost(plain, sampled)}"

@@ -114,8 +114,7 @@ def _view(report: Report, device: int, part: Part) -> _View:
         return _View(own, own, device, None)
     device = device if steady.device is None else steady.device
     view = report.narrow(window=steady.window, device=device)
-    window = _host_window(steady)
-    host = view if window == steady.window else report.narrow(window=window, device=device)
+    host = view if steady.host == steady.window else report.narrow(window=steady.host, device=device)
     return _View(view, host, device, steady)
 
 
@@ -126,14 +125,6 @@ def _steady(report: Report, part: Part) -> SteadyPart | None:
     return steady_part_by_launches(report) if part == LAUNCHES else known_steady_part(report)
 
 
-def _host_window(steady: SteadyPart) -> Window:
-    """From the start of the first iteration of the steady part to the end of the last, as the host saw them."""
-    start = steady.rows.filter(pl.col("window") == steady.first).item(0, "start_ns")
-    last = steady.rows.filter(pl.col("window") == steady.last)
-    end = last.item(0, "start_ns") + last.item(0, "dur_ns")
-    return replace(steady.window, start_ns=start, end_ns=end)
-
-
 def _digest(report: Report, view: _View, rank: int) -> Digest:
     table = ledger(view.report).filter(pl.col("device") == view.device)
     buckets = table.select(pl.col("bucket", "detail").cast(pl.String), "ns")
@@ -141,7 +132,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     steps = _steps_in_window(report)
     if steady is not None:
         steps = STEPS.select(lengths_ns(steady.usual).to_frame().filter(pl.col("dur_ns") > 0))
-        parts = parts_of_step(report, steady._replace(window=_host_window(steady)))
+        parts = parts_of_step(report, steady._replace(window=steady.host))
         ranges = RANGES.select(parts.select("range", "count", "ns", "busy_ns"))
     else:
         ranges = RANGES.empty()

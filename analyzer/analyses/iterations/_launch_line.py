@@ -56,7 +56,8 @@ def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
     Columns: thread_id, device, since and until (its call; the operation itself in a process whose calls are unknown),
     ns (summed durations of its operations), work_ns (of its kernels and graphs), exact (number for names and shapes),
     alike (for names alone), loose (for names without the numbers in them), blocks (of its kernels), copies (between
-    host and device), input (a copy to the device), optimizer (a kernel that updates parameters), fill (of memory).
+    host and device), input (a copy to the device), optimizer (a kernel that updates parameters), fill (of memory),
+    graph (or several operations at once).
     """
     coded = _coded(report)
     return {process: _line(part) for (process,), part in parts_by(coded, ["process_id"]).items()}
@@ -77,7 +78,8 @@ def _coded(report: Report) -> pl.DataFrame:
         loose=mixed(("kind", "masked")),
     )
     blocks = gathered(launch_shapes(report).select(blocks=grid).to_series(), shaped.get_column("shape"))
-    ran, copied = work.select(ran=pl.col("kind").is_in(_WORK), copied=pl.col("kind") == "memcpy")
+    kind = pl.col("kind")
+    ran, copied, graph = work.select(ran=kind.is_in(_WORK), copied=kind == "memcpy", graph=kind == "graph")
     ns = work.get_column("dur_ns").clip(lower_bound=0).fill_null(0).alias("ns")
     own = work.select(
         *("row", "start", "end", "process_id", "device", "call_row", "thread_id"),
@@ -93,6 +95,7 @@ def _coded(report: Report) -> pl.DataFrame:
         input=told.get_column("input") & copied,
         optimizer=told.get_column("optimizer") & ran,
         fill=told.get_column("fill"),
+        graph=graph,
     )
 
 
@@ -131,5 +134,5 @@ def _line(part: pl.DataFrame) -> pl.DataFrame:
     if (call == call.shift(1)).any():
         # nodes of one graph may run in any order: sums do not depend on it
         together = part.group_by("call_row", maintain_order=True)
-        part = together.agg(pl.col(*_FIRST).first(), pl.col(*_SUMMED).sum())
+        part = together.agg(pl.col(*_FIRST).first(), pl.col(*_SUMMED).sum(), pl.col("graph").first() | (pl.len() > 1))
     return part.drop("call_row")

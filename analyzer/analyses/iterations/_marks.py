@@ -52,6 +52,11 @@ _RANGE: Final = 1 << 32
 #: Families of which another kernel, by name, does the same for another shape.
 _CHOSEN_BY_SHAPE: Final = ("gemm", "conv", "attention")
 
+#: Numbers other than zero. Ranges that differ in which of their numbers are zero, as those of a server do in how many
+#: tokens are new and how many cached, are of two kinds if they launch so many times as much, in the median.
+SOME: Final = r"\d*[1-9]\d*"
+_OTHER_KIND: Final = 1.5
+
 #: A pause is longer than the median distance and this part of the median period.
 _USUAL: Final = 0.5
 
@@ -185,9 +190,9 @@ def _of_steps(process: object, steps: pl.DataFrame, work: pl.DataFrame) -> pl.Da
 
 
 def _repeating(report: Report) -> pl.DataFrame:
-    """The ranges that repeat: :data:`THREAD`, start, end, name (numbers masked where they differ), open, rare.
+    """The ranges that repeat: :data:`THREAD`, start, end, name (numbers masked where they differ), open, rare, zeros.
 
-    Steps by their name also where they are `rare`.
+    Steps by their name also where they are `rare`. `zeros` is the name with no zero masked.
     """
     ranges = named_ranges(report).filter((pl.col("end") > pl.col("start")) & (pl.col("name").fill_null("") != ""))
     bare = without_ids(pl.col("range"))
@@ -195,7 +200,7 @@ def _repeating(report: Report) -> pl.DataFrame:
     texts = ranges.select("range").unique().filter(~operators)  # far fewer than ranges, usually
     own = [name for name in texts.get_column("range") if not _LIBRARIES.match(name)]
     alike = texts.filter(pl.col("range").is_in(own)).with_columns(
-        alike=pl.col("range").str.replace_all(NUMBER.pattern, "#")
+        alike=pl.col("range").str.replace_all(NUMBER.pattern, "#"), zeros=pl.col("range").str.replace_all(SOME, "#")
     )
     named = ranges.select(*THREAD, "start", "end", "open", "range").join(alike, on="range", maintain_order="left")
     named = named.rename({"range": "name"})
@@ -208,7 +213,7 @@ def _repeating(report: Report) -> pl.DataFrame:
 def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """The iterations of one process by the outermost range that repeats and has launched most of its device time."""
     whole = int(work.get_column("ns").sum())
-    launched = ranges.with_columns(work_in(ranges, work).get_column("device_ns"))
+    launched = _by_zeros(ranges.with_columns(work_in(ranges, work).get_column("device_ns")))
     heavy = pl.col("device_ns").sum().over(*THREAD, "name") >= _MOST * whole
     levels = _levels(launched.filter(~pl.col("rare") | heavy).drop("device_ns"), work)
     if not levels or not whole:
@@ -222,6 +227,16 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
     found = found.with_columns(alike=pl.col("name").is_in(alike))
     covered = int(work_in(found, work).get_column("device_ns").sum())
     return found if covered >= _LEAST * whole else found.clear()
+
+
+def _by_zeros(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The ranges (with device_ns), named with the zeros in their names where these make two kinds."""
+    kind = [*THREAD, "name", "zeros"]
+    usual = pl.when(pl.len().over(kind) >= _FEWEST).then(pl.col("device_ns").median().over(kind))
+    least, most = (side.over(*THREAD, "name") for side in (pl.col("usual").min(), pl.col("usual").max()))
+    told = ranges.with_columns(usual=usual)
+    name = pl.when(most > _OTHER_KIND * least).then("zeros").otherwise("name")
+    return told.with_columns(name=name).drop("usual", "zeros")
 
 
 def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
@@ -374,8 +389,8 @@ def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Data
     """Extends each iteration (start, own_end…) to the start of the next one, or to the end of its work; :data:`SPANS`.
 
     The end of its work is that of the last operation launched in it, or `own_end` where that is later. So it ends where
-    none follows or a pause does: from `own_end` to the next start passes more than the usual time, and its work ends in
-    it. `work` are rows of :func:`launched_work` of the process. A mark that reaches into the next one ends there.
+    none follows or a pause does: from then to the next start passes more than usually from `own_end`. `work` are rows
+    of :func:`launched_work` of the process. A mark that reaches into the next one ends there.
     """
     rows = rows.sort("start").with_row_index("place")
     begun = count_up_to(rows.get_column("start"), work.get_column("at"), equal=True).cast(pl.Int64)
@@ -383,8 +398,10 @@ def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Data
     inside = ends.join(rows.select("place", "own_end"), on="place").filter(pl.col("at") < pl.col("own_end"))
     told = rows.join(inside.group_by("place").agg(done=pl.col("end").max()), on="place", how="left").sort("place")
     following, done = pl.col("start").shift(-1), pl.max_horizontal("own_end", "done")
-    distance = (following - pl.col("own_end")).clip(lower_bound=0)
-    limit = distance.median() + _USUAL * (following - pl.col("start")).median()
-    follows = ((distance <= limit) | (done >= following)).fill_null(value=False)
+    distance, period = (following - pl.col("own_end")).clip(lower_bound=0), following - pl.col("start")
+    alike = pl.when(pl.col("name") == pl.col("name").shift(-1))  # a loop after another one is told by its own times
+    own = alike.then(distance).median().over("name") + _USUAL * alike.then(period).median().over("name")
+    limit = pl.coalesce(own, distance.median() + _USUAL * period.median())
+    follows = (following - done <= limit).fill_null(value=False)
     told = told.with_columns(follows=follows, process_id=pl.lit(process, pl.Int64))
     return told.with_columns(end=pl.when("follows").then(following).otherwise(done)).select(list(SPANS))

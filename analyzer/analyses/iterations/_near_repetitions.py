@@ -1,46 +1,63 @@
-"""Repetitions that launch nearly the same: kernels of a generation of tokens change with the length of the text."""
+"""Repetitions that launch nearly the same, but never quite.
+
+Kernels of a generation of tokens change with the length of the text: there repetitions reach from each launch of one
+name to the next. A training of texts, graphs and images of any size has as many as its steps launch, but for an update
+of its parameters: there they reach from one update to the next.
+"""
 
 from __future__ import annotations
 
+from math import log
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.iterations._iteration_unit import waits_of
-from kanalyze.analyses.iterations._units import between, pauses, running, stretches
+from kanalyze.analyses.iterations._units import (
+    FEWEST,
+    HALF,
+    LARGEST,
+    MOSTLY,
+    NEAR,
+    NEARLY_ALL,
+    SMALLEST,
+    between,
+    held,
+    pauses,
+    running,
+    stretches,
+    waits_of,
+)
 from kanalyze.columns.lookup import count_up_to, gathered
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kanalyze.analyses.iterations._units import Sums
     from kanalyze.report import Report
+
+#: The repetitions of a line: a key of their unit, and columns first, stop (places in the line), usual, stretch.
+_Found = tuple[tuple[object, ...], pl.DataFrame]
 
 #: Fewest launches of a repetition, and fewest of them in a line.
 _LEAST_LENGTH: Final = 8
 _FEWEST: Final = 8
 
-#: How far the number of launches may be from the usual one, as a part of it; and the share of repetitions in which it
-#: is so near, and of those in which the host copies from the device or waits for it.
-_NEAR: Final = 0.1
-_NEARLY_ALL: Final = 0.9
+#: Most launches between two of an optimizer's that belong to one update, the smallest tried first.
+_APART: Final = tuple(4**power for power in range(7))
 
-#: Least and greatest number of launches of an odd one, as multiples of the usual.
-_LEAST: Final = 0.5
-_MOST: Final = 1.5
+#: Share of updates that launch the same, of those repetitions with a usual number of launches (up to so many times the
+#: median, or so small a part of it), and of launches in these; or of these with host copies.
+_MANY: Final = 0.8
+_USUAL: Final = 2
 
-#: Number of repetitions whose names, numbers aside, are looked at; the share of them that has the common ones; and the
-#: least share of a repetition's launches with such names.
-_COMPARED: Final = 16
-_COMMON: Final = 0.8
-_SIMILAR: Final = 0.4
+#: Most kinds of updates: of several models in turn, or of averages of parameters.
+_KINDS: Final = 4
 
-#: Anchors that cover so large a part of what the best one does cut the line into the same repetitions, if the usual
-#: number of launches is that of the shortest.
-_AS_MUCH: Final = 0.98
+#: Greatest chance that so many repetitions have a usual number of launches by accident, as every other one has.
+_CHANCE: Final = 1e-4
 
 
-def near_repetitions(
-    report: Report, process: int | None, line: pl.DataFrame, sums: Sums
-) -> tuple[tuple[int, int], pl.DataFrame] | None:
+def near_repetitions(report: Report, process: int | None, line: pl.DataFrame, sums: Sums) -> _Found | None:
     """Repetitions from each launch of one name to the next, if nearly all have nearly equally many launches.
 
     Code of that name and usual number of launches, and columns first, stop (places in `line`), usual, stretch, sorted
@@ -57,21 +74,12 @@ def near_repetitions(
     rows = pl.DataFrame({"first": at, "next": at.shift(-1, fill_value=line.height)})
     size = pl.col("next").cast(pl.Int64) - pl.col("first")
     # what follows the last one, or comes before a pause, is no part of it
-    rows = rows.with_columns(stop=pl.when(size > length * _MOST).then(pl.col("first") + int(length)).otherwise("next"))
+    rows = rows.with_columns(
+        stop=pl.when(size > length * LARGEST).then(pl.col("first") + int(length)).otherwise("next")
+    )
     size = pl.col("stop").cast(pl.Int64) - pl.col("first")
-    rows = rows.with_columns(usual=(size - length).abs() <= _NEAR * length).filter(size >= _LEAST * length)
-    common = running(line.get_column("loose").is_in(_common(line, rows.filter("usual")).implode()).cast(pl.UInt32))
-    shared = between(common, rows.get_column("first"), rows.get_column("stop"))
-    rows = rows.filter(shared >= _SIMILAR * (rows.get_column("stop") - rows.get_column("first")))
+    rows = rows.with_columns(usual=(size - length).abs() <= NEAR * length).filter(size >= SMALLEST * length)
     return (int(code), int(length)), rows.select("first", "stop", "usual", stretches())
-
-
-def _common(line: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
-    """Codes of names, numbers aside, that most of some of the rows have."""
-    some = rows.gather_every(-(-rows.height // _COMPARED)).with_row_index("row")
-    launches = some.select("row", at=pl.int_ranges("first", "stop", dtype=pl.UInt32)).explode("at")
-    names = launches.select("row", code=gathered(line.get_column("loose"), launches.get_column("at"))).unique()
-    return names.group_by("code").len().filter(pl.col("len") >= _COMMON * some.height).get_column("code")
 
 
 def _anchors(report: Report, process: int | None, line: pl.DataFrame, sums: Sums) -> pl.DataFrame:
@@ -89,7 +97,7 @@ def _anchors(report: Report, process: int | None, line: pl.DataFrame, sums: Sums
         weight=between(sums.weight, first, stop),
         gap=gathered(pauses(line), first),
     )
-    near = (pl.col("size") - pl.col("length")).abs() <= _NEAR * pl.col("length")
+    near = (pl.col("size") - pl.col("length")).abs() <= NEAR * pl.col("length")
     found = (
         places.with_columns(length=pl.col("size").median().over("code"))
         .group_by("code")
@@ -101,7 +109,113 @@ def _anchors(report: Report, process: int | None, line: pl.DataFrame, sums: Sums
             near=near.mean(),
         )
     )
-    held = found.filter(pl.col("near") >= _NEARLY_ALL, pl.col("host") >= _NEARLY_ALL, pl.col("length") >= _LEAST_LENGTH)
-    held = held.filter(pl.col("length") <= pl.col("length").min() * (1 + _NEAR))
-    held = held.filter(pl.col("weight") >= pl.col("weight").max() * _AS_MUCH)
+    held = found.filter(pl.col("near") >= NEARLY_ALL, pl.col("host") >= NEARLY_ALL, pl.col("length") >= _LEAST_LENGTH)
+    held = held.filter(pl.col("length") <= pl.col("length").min() * (1 + NEAR))
+    held = held.filter(pl.col("weight") >= pl.col("weight").max() * NEARLY_ALL)
     return held.sort("gap", "first", descending=[True, False]).select("code", "length")
+
+
+def between_updates(line: pl.DataFrame) -> _Found | None:
+    """Repetitions from the end of each update to the end of the next one, if updates and what lies between are alike.
+
+    Key of the unit, and columns first, stop (places in `line`), usual, stretch, sorted and disjoint; None where there
+    are none. The first one begins where the others do, as far as that is known. Copies to the host right after an
+    update are part of what it ends.
+    """
+    for updates in _updates(line):
+        kinds = _kinds(updates)
+        own = updates.filter(pl.col("word").is_in(kinds[:1]))
+        same = own.get_column("sum").value_counts().get_column("count").max()
+        if own.height < FEWEST or not isinstance(same, int) or same < _MANY * own.height:
+            continue
+        # the first one may launch something else: it has nothing to build on
+        before = updates.filter(pl.col("stop") <= own.item(0, "first"), ~pl.col("word").is_in(kinds)).tail(1)
+        for ends in (pl.concat([before, own]), own) if before.height else (own,):
+            rows = _repetitions(line, ends)
+            if rows is not None:
+                return ("updates", kinds[0]), rows
+    return None
+
+
+def _kinds(updates: pl.DataFrame) -> list[int]:
+    """The words of the kinds of updates, that which is followed by most launches first; none if they are many."""
+    apart = (pl.col("first").shift(-1) - pl.col("stop")).cast(pl.Int64)
+    words = updates.with_columns(apart=apart).group_by("word").agg(pl.len(), pl.col("apart").median())
+    often = words.filter(pl.col("len") >= _MANY * pl.col("len").max())
+    if often.height > _KINDS or int(often.get_column("len").sum()) < _MANY * updates.height:
+        return []
+    return often.sort("apart", "len", "word", descending=True).get_column("word").to_list()
+
+
+def _updates(line: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Updates by how far apart an optimizer's launches are, if most of what each holds is its own.
+
+    Columns: first and stop (places), word (the name of its first own launch), sum (of the names of all of these).
+    """
+    at = line.get_column("optimizer").arg_true()
+    own = pl.DataFrame({"at": at, "code": gathered(line.get_column("alike"), at)})
+    apart = pl.col("at").cast(pl.Int64).diff() - 1
+    before = len(at) + 1
+    for most in _APART:
+        number = (apart > most).fill_null(value=False).cum_sum()
+        updates = own.group_by(number.alias("update"), maintain_order=True).agg(
+            pl.col("at").first().alias("first"),
+            (pl.col("at").last() + 1).alias("stop"),
+            pl.col("code").first().alias("word"),
+            pl.col("code").sum().alias("sum"),
+        )
+        length = int(updates.select((pl.col("stop") - pl.col("first")).sum()).item() or 0)
+        if updates.height < before and own.height >= HALF * length:
+            yield updates
+        before = updates.height
+
+
+def _repetitions(line: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame | None:
+    """The repetitions that end with each of `updates`; None where they do not begin alike, or have any size."""
+    begins, names = _after(line, updates.get_column("stop")), line.get_column("loose")
+    rows = pl.DataFrame({"first": begins.shift(1, fill_value=0), "stop": begins})
+    known = rows.slice(1)
+    first = gathered(names, known.get_column("first")).value_counts(sort=True)
+    if int(first.item(0, "count")) < MOSTLY * known.height:
+        return None
+    size = pl.col("stop").cast(pl.Int64) - pl.col("first")
+    median = float(known.select(size.median()).item())
+    usual = size.is_between(median / _USUAL, median * _USUAL)
+    if not _usual_enough(line, known.with_columns(usual=usual, size=size)):
+        return None
+    rows = _without_lead(rows, (names == first.item(0, names.name)).arg_true(), median)
+    return rows.select("first", "stop", usual.alias("usual"), stretches())
+
+
+def _usual_enough(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
+    """Whether nearly all repetitions are usual, and these are no parts of what the others are."""
+    usual = rows.filter("usual")
+    share = usual.height / rows.height
+    other = 1 - share
+    distance = share * log(2 * share) + (other * log(2 * other) if other else 0.0)  # from what every other one has
+    if share < _MANY or rows.height * distance < -log(_CHANCE):
+        return False
+    most = int(usual.get_column("size").sum()) >= _MANY * int(rows.get_column("size").sum())
+    return most or int((held(line, usual, "copies") > 0).sum()) >= _MANY * usual.height
+
+
+def _without_lead(rows: pl.DataFrame, begins: pl.Series, median: float) -> pl.DataFrame:
+    """Takes from large repetitions, and the first one, what comes before the last place where one may begin.
+
+    Without those in which none fits. `begins` are the places of launches with which repetitions begin.
+    """
+    latest = rows.get_column("stop").cast(pl.Int64) - int(median / _USUAL)
+    at = begins.cast(pl.Int64).search_sorted(latest, side="right").cast(pl.Int64) - 1
+    begin = gathered(begins, at.set(at < 0, None).cast(pl.UInt32)).alias("begin")
+    stop, most = pl.col("stop").cast(pl.Int64), median * _USUAL
+    fits = ((pl.col("begin") >= pl.col("first")) & (stop - pl.col("begin") <= most)).fill_null(value=False)
+    lead = (stop - pl.col("first") > most) | (pl.int_range(pl.len()) == 0)
+    rows = rows.with_columns(begin).with_columns(lead=lead, fits=fits).filter(~pl.col("lead") | pl.col("fits"))
+    return rows.select(pl.when("lead").then("begin").otherwise("first").alias("first"), "stop")
+
+
+def _after(line: pl.DataFrame, stops: pl.Series) -> pl.Series:
+    """The place after each of `stops` and what is copied to the host from there on."""
+    returned = line.get_column("copies") & ~line.get_column("input")
+    others = (~returned).arg_true().extend(pl.Series([line.height], dtype=pl.UInt32))
+    return gathered(others, others.search_sorted(stops, side="left"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -10,7 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import window_ledgers
-from kanalyze.analyses.iterations._marks import called, of_process, outermost
+from kanalyze.analyses.iterations._marks import SOME, called, of_process, outermost
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.named_ranges import NUMBER, STEP_PREFIX, UNNAMED, plain, without_ids
@@ -106,9 +107,9 @@ def _within(report: Report, steady: SteadyPart) -> pl.DataFrame:
     own = near.filter(told).select(*THREAD, "start", "end", name=bare)
     own = own.filter(~_holds_some(own, steady.usual))
     names = {name: plain(name) or name for name in own.get_column("name").unique()}
-    masked = {name: called(NUMBER.sub("#", name)) for name in names}
+    masked = {name: [called(re.sub(some, "#", name)) for some in (NUMBER.pattern, SOME)] for name in names}
     steps = [
-        name for name, told in names.items() if steady.each in (told, masked[name]) or told.startswith(STEP_PREFIX)
+        name for name, told in names.items() if steady.each in (told, *masked[name]) or told.startswith(STEP_PREFIX)
     ]
     return own.filter(~pl.col("name").is_in(steps)).with_columns(pl.col("name").replace_strict(names, default=None))
 

@@ -1,4 +1,8 @@
-"""Repetitions of a unit: where each begins and ends in a line of launches, odd ones and cut ones included."""
+"""Repetitions of a unit: where each begins and ends in a line of launches, and what they are as parts of a server.
+
+Odd ones and cut ones included. Repetitions in runs, each of which begins with the same kernels in larger shapes, are
+prefills and decodes.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,52 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.iterations._units import between, pauses, stretches
+from kanalyze.analyses.iterations._units import (
+    COMPARED,
+    FEWEST,
+    HALF,
+    LARGEST,
+    MOSTLY,
+    NEARLY_ALL,
+    SMALLEST,
+    apart,
+    between,
+    held,
+    pauses,
+    some,
+    stretches,
+)
+from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.lookup import count_up_to, gathered
 
 if TYPE_CHECKING:
     from kanalyze.analyses.iterations._units import Sums, Unit
 
-#: Most repetitions whose gaps are compared, and most launches in them.
-_COMPARED: Final = 64
+#: Most launches of repetitions whose gaps are compared.
 _COMPARED_LAUNCHES: Final = 1 << 19
 
-#: What it counts that stretches of repetitions begin and end at a place; the longest gap counts 1, as do copies to the
-#: device and optimizers. Less, since a recording may begin and end anywhere.
-_ENDS: Final = 0.75
-
-#: Least and greatest number of launches of a repetition, as multiples of the unit's.
-_FEWEST: Final = 0.5
-_MOST: Final = 1.5
-
-#: Least share of the launches of what has no anchor that the unit has, too, for it to be an odd repetition.
-_SIMILAR: Final = 0.75
-
-#: Least share of what lies between two waits for the device that has the same number of repetitions, for these to be
-#: one.
-_SAME_NUMBER: Final = 0.9
+#: Fewest longer pauses that are regular, and most repetitions from one to the next.
+_GROUPS: Final = 8
+_MOST_TOGETHER: Final = 64
 
 _INDEX: Final = pl.Int64
+
+PREFILL: Final = "prefill"
+DECODE: Final = "decode"
+
+#: Least blocks and kernel time of a prefill as multiples of the usual: those of a short text only where nothing else
+#: tells prefills; and the most blocks of nearly all decodes, if a prefill has not so many times those of nearly all.
+_LARGE: Final = ((1.3, 1.3), (2.0, 1.1))
+_ALIKE: Final = 1.1
+_APART: Final = 1.3
+_MOST_DECODES: Final = 0.95
+
+#: Share of prefills and of decodes for which all of this has to hold.
+_NEARLY_ALL: Final = 0.8
+
+#: Fewest prefills, and how many times as many decodes there are.
+_FEWEST_PREFILLS: Final = 3
+_DECODES: Final = 2
 
 
 class Cut(NamedTuple):
@@ -70,7 +94,7 @@ def cut_of(line: pl.DataFrame, sums: Sums, unit: Unit) -> Cut:
     around = around.slice(unit.length).with_columns(ends=_ends(sums, unit, each))
     speak = pl.col("fresh", "updates", "returned").fill_null(value=False).cast(pl.Float64)
     gap = pl.col("gap") / pl.col("gap").max().clip(lower_bound=1)
-    score = pl.sum_horizontal(gap, speak, pl.col("ends") * _ENDS)
+    score = pl.sum_horizontal(gap, speak, "ends")
     best = around.sort(score, "after", descending=[True, False])
     return Cut(*best.select("after", "head", "code", "nth", "last").row(0))
 
@@ -83,10 +107,9 @@ def _usual(line: pl.DataFrame, unit: Unit) -> pl.DataFrame:
     swap some.
     """
     starts = unit.at.slice(0, len(unit.at) - 1).filter(unit.alike).cast(_INDEX)
-    most = max(min(_COMPARED, _COMPARED_LAUNCHES // unit.length), 1)
-    starts = starts.gather_every(-(-len(starts) // most)).alias("start")
+    rows = some(starts.alias("start").to_frame(), _compared(unit))
     offsets = pl.DataFrame({"offset": pl.int_range(unit.length + 1, dtype=_INDEX, eager=True)})
-    rows = starts.to_frame().join(offsets, how="cross", maintain_order="left_right")
+    rows = rows.join(offsets, how="cross", maintain_order="left_right")
     at = rows.select((pl.col("start") + pl.col("offset")).cast(pl.UInt32)).to_series()
     told = line.select(pl.col(unit.column).alias("code"), "copies", "input", "optimizer")[at]
     rows = rows.with_columns(told.get_columns()).with_columns(gap=gathered(pauses(line), at))
@@ -106,15 +129,19 @@ def _usual(line: pl.DataFrame, unit: Unit) -> pl.DataFrame:
     )
 
 
+def _compared(unit: Unit) -> int:
+    """The number of repetitions of which details are compared."""
+    return max(min(COMPARED, _COMPARED_LAUNCHES // unit.length), 1)
+
+
 def _ends(sums: Sums, unit: Unit, each: pl.DataFrame) -> pl.Series:
     """For each launch of the unit, the shares of its stretches that may end before it and that may begin with it."""
     alike = pl.concat([pl.Series([False]), unit.alike, pl.Series([False])])
     at = unit.at.cast(_INDEX)
     before, after = alike.slice(0, len(at)), alike.slice(1)
     running, places = sums.codes[unit.column], each.select("after", "head")
-    most = max(min(_COMPARED, _COMPARED_LAUNCHES // unit.length), 1)
     last, first = (
-        edge.gather_every(-(-len(edge) // most)).alias("at").to_frame().join(places, how="cross")
+        some(edge.alias("at").to_frame(), _compared(unit)).join(places, how="cross")
         for edge in (at.filter(before & ~after), at.filter(after & ~before))
     )
     heads = _sum_at(running, last.get_column("at"), last.get_column("at") + last.get_column("after"))
@@ -135,38 +162,73 @@ def repetitions(line: pl.DataFrame, sums: Sums, unit: Unit, cut: Cut) -> pl.Data
     `usual` says whether a repetition has the launches of the unit; in a stretch each one adjoins the next.
     """
     edges = _edges(line, sums, unit, cut)
-    gaps = edges.select(first=pl.col("stop").shift(1), stop="first").filter(pl.col("stop") > pl.col("first"))
-    rows = pl.concat([edges, _similar(line, unit, gaps)]).sort("first")
+    rows = pl.concat([edges, _similar(line, unit, apart(edges))]).sort("first")
     size = pl.col("stop").cast(_INDEX) - pl.col("first")
     first, stop = rows.get_column("first"), rows.get_column("stop")
     usual = between(sums.codes[unit.column], first, stop) == unit.word
     whole = between(sums.barriers, first, stop) == 0
-    fits = (size >= unit.length * _FEWEST) & (size <= unit.length * _MOST)
+    fits = size.is_between(unit.length * SMALLEST, unit.length * LARGEST)
     rows = rows.with_columns(usual=usual).filter((fits | pl.col("usual")) & whole)
     rows = rows.with_columns(stretches())
     return rows.filter(pl.col("usual").any().over("stretch"))
 
 
-def between_waits(line: pl.DataFrame, rows: pl.DataFrame, waits: pl.Series) -> pl.DataFrame:
-    """The repetitions with those between two `waits` as one, if nearly always equally many lie there; else `rows`.
+def together(line: pl.DataFrame, rows: pl.DataFrame, waits: pl.Series, *, paused: bool) -> pl.DataFrame:
+    """The repetitions with those that the host launches in one go as one, if these are nearly always as many.
 
-    A loop that calls a short one and then waits repeats the whole of it.
+    Up to the next of its `waits`; or else, if it may be told by how it `paused`, up to where it pauses longer each
+    time, as a loop of like layers does from one step to the next. `rows` where it does neither.
     """
     waited = count_up_to(waits, gathered(line.get_column("since"), rows.get_column("first")), equal=False)
-    together = rows.with_columns(waited=waited).group_by("stretch", "waited", maintain_order=True)
-    sums = together.agg(
+    groups = _grouped(_split(rows.with_columns(waited=waited)))
+    if groups is None and paused:
+        each = rows.with_columns(pause=gathered(pauses(line), rows.get_column("first")))
+        longest = each.get_column("stretch").mode().sort().item(0)
+        number = _regular(each.filter(pl.col("stretch") == longest).get_column("pause").fill_null(0))
+        places = pl.int_range(pl.len()).over("stretch")
+        groups = None if number is None else _grouped(rows.with_columns(waited=0, group=places // number))
+    return rows if groups is None else groups
+
+
+def _split(rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds `group` within those with the same `waited`: where these are a multiple of the usual number, several.
+
+    A host that runs ahead waits after several iterations.
+    """
+    together = ("stretch", "waited")
+    rows = rows.with_columns(many=pl.len().over(together), place=pl.int_range(pl.len()).over(together))
+    usual = rows.group_by(together).len().get_column("len").mode().sort().item(0)
+    several = pl.col("many") % usual == 0
+    return rows.with_columns(group=pl.when(several).then(pl.col("place") // usual).otherwise(0)).drop("many", "place")
+
+
+def _grouped(rows: pl.DataFrame) -> pl.DataFrame | None:
+    """The repetitions of each `group` as one; None where these are few, or do not nearly always have equally many."""
+    sums = rows.group_by("stretch", "waited", "group", maintain_order=True).agg(
         pl.col("first", "phase").first(),
         pl.col("stop").last(),
         pl.col("usual").all(),
         pl.col("weight").sum(),
         many=pl.len().cast(_INDEX),
     )
-    usual = int(sums.get_column("many").median() or 1)  # type: ignore[arg-type]
+    usual = int(median_of(sums, "many"))
     alike = pl.col("many") == usual
-    if usual < 2 or sums.select(alike.mean()).item() < _SAME_NUMBER:  # noqa: PLR2004 - one is no more than itself
-        return rows
-    near = pl.col("many").is_between(_FEWEST * usual, _MOST * usual)
-    return sums.with_columns(usual=pl.col("usual") & alike).filter(near).select(rows.columns)
+    if usual < 2 or sums.select(alike.mean()).item() < NEARLY_ALL:  # noqa: PLR2004 - one is no more than itself
+        return None
+    near = pl.col("many").is_between(SMALLEST * usual, LARGEST * usual)
+    groups = sums.with_columns(usual=pl.col("usual") & alike).filter(near).select(rows.columns).drop("waited", "group")
+    return groups if groups.height >= FEWEST else None
+
+
+def _regular(pauses_before: pl.Series) -> int | None:
+    """After how many repetitions the host pauses longer: nearly always longer than nearly always before the others."""
+    place = pl.int_range(len(pauses_before), eager=True)
+    for number in range(2, min(len(pauses_before) // _GROUPS, _MOST_TOGETHER) + 1):
+        first = place % number == 0
+        longer = pauses_before.filter(first).quantile(1 - NEARLY_ALL, "nearest") or 0
+        if longer > (pauses_before.filter(~first).quantile(NEARLY_ALL, "nearest") or 0):
+            return number
+    return None
 
 
 def _edges(line: pl.DataFrame, sums: Sums, unit: Unit, cut: Cut) -> pl.DataFrame:
@@ -182,23 +244,25 @@ def _edges(line: pl.DataFrame, sums: Sums, unit: Unit, cut: Cut) -> pl.DataFrame
         whole_tail=_sum_at(running, at - tail, at) == tail_word,
         last=_nth(wanted, seen - cut.last),
     )
-    usual, near = pl.col("at") + cut.after, pl.col("at") + int(cut.after * _MOST)
+    usual, near = pl.col("at") + cut.after, pl.col("at") + int(cut.after * LARGEST)
     next_one = pl.when(pl.col("next") <= pl.min_horizontal("high", near)).then("next")
     stop = pl.when(pl.col("whole_head") & (usual <= pl.col("high"))).then(usual).otherwise(next_one)
     # an odd one after which nothing else is launched has the rest
-    rest = pl.when(pl.col("ends") & (pl.col("high") - pl.col("at") + tail <= _MOST * unit.length)).then("high")
+    rest = pl.when(pl.col("ends") & (pl.col("high") - pl.col("at") + tail <= LARGEST * unit.length)).then("high")
     frame = frame.with_columns(stop=pl.coalesce(stop, rest, pl.min_horizontal(usual, "high")))
-    usual, near = pl.col("at") - tail, pl.col("at") - int(tail * _MOST)
+    usual, near = pl.col("at") - tail, pl.col("at") - int(tail * LARGEST)
     low = pl.max_horizontal("low", pl.col("stop").shift(1, fill_value=0))
     complete = pl.when(pl.col("whole_tail") & (usual >= low)).then(usual)
     last_one = pl.when(pl.col("last") >= pl.max_horizontal(low, near)).then("last")
     # a segment about as long as the unit is one repetition: what is more in it belongs to the one before
     size = pl.col("at") - pl.col("at").shift(1)
-    joined = (size >= _FEWEST * unit.length) & (size <= _MOST * unit.length) & (pl.col("low") <= pl.col("at").shift(1))
+    joined = (
+        (size >= SMALLEST * unit.length) & (size <= LARGEST * unit.length) & (pl.col("low") <= pl.col("at").shift(1))
+    )
     joined = joined.fill_null(value=False)
-    apart = pl.coalesce(complete, last_one, pl.max_horizontal(usual, low))
+    alone = pl.coalesce(complete, last_one, pl.max_horizontal(usual, low))
     together = pl.coalesce(complete, pl.col("stop").shift(1))
-    frame = frame.with_columns(first=pl.when(joined).then(together).otherwise(apart), joined=joined)
+    frame = frame.with_columns(first=pl.when(joined).then(together).otherwise(alone), joined=joined)
     meets = pl.col("joined").shift(-1, fill_value=False)
     stop = pl.when(meets).then(pl.col("first").shift(-1)).otherwise("stop")
     return frame.select(pl.col("first").cast(pl.UInt32), stop.cast(pl.UInt32).alias("stop"))
@@ -234,12 +298,67 @@ def _nth(places: pl.Series, number: pl.Series) -> pl.Series:
 def _similar(line: pl.DataFrame, unit: Unit, gaps: pl.DataFrame) -> pl.DataFrame:
     """Those of `gaps` between repetitions that are repetitions without their anchor."""
     size = pl.col("stop") - pl.col("first")
-    gaps = gaps.filter(size >= unit.length * _FEWEST, size <= unit.length * _MOST)
+    gaps = gaps.filter(size.is_between(unit.length * SMALLEST, unit.length * LARGEST))
     if gaps.is_empty():
         return gaps
     start = int(unit.at.slice(0, len(unit.at) - 1).filter(unit.alike).item(0))
     own = line.get_column("alike").slice(start, unit.length).unique()
-    at = gaps.with_row_index("gap").select("gap", at=pl.int_ranges("first", "stop", dtype=pl.UInt32)).explode("at")
-    known = gathered(line.get_column("alike"), at.get_column("at")).is_in(own.implode())
-    shared = at.select("gap", known=known).group_by("gap").agg(pl.col("known").mean()).sort("gap")
-    return gaps.filter(shared.get_column("known") >= _SIMILAR)
+    shared = held(line.select(known=pl.col("alike").is_in(own.implode())), gaps, "known")
+    return gaps.filter(shared >= MOSTLY * (gaps.get_column("stop") - gaps.get_column("first")))
+
+
+def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds phase to repetitions, and the prefills that lie between them; null if there are no such phases.
+
+    Columns: first, stop, usual, stretch and phase.
+    """
+    plain = rows.with_columns(phase=pl.lit(None, dtype=pl.String))
+    if rows.height < _FEWEST_PREFILLS * (1 + _DECODES) or line.get_column("optimizer").any():
+        return plain
+    gaps = apart(rows)
+    gaps = gaps.filter(held(line, gaps, "barrier") == 0)
+    every = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)]).sort("first")
+    every = every.with_columns(held(line, every, name) for name in ("blocks", "work_ns"))
+    ways = (_told(line, rows.columns, every, way) for way in _LARGE)
+    return next((told for told in ways if told is not None), plain)
+
+
+def _told(
+    line: pl.DataFrame, columns: list[str], every: pl.DataFrame, least: tuple[float, float]
+) -> pl.DataFrame | None:
+    """The repetitions with their phases; None if there are no such phases."""
+    large = _large(line, every, least)
+    if large is None:
+        return None
+    told = every.with_columns(large=large).filter(pl.col("large") | ~pl.col("gap"))
+    follows = (~pl.col("large")).shift(-1, fill_value=True) & pl.col("large")
+    prefills, decodes, begun = told.select(pl.col("large").sum(), b=(~pl.col("large")).sum(), c=follows.sum()).row(0)
+    if prefills < _FEWEST_PREFILLS or decodes < _DECODES * prefills or begun < _NEARLY_ALL * prefills:
+        return None
+    phase = pl.when("large").then(pl.lit(PREFILL)).otherwise(pl.lit(DECODE))
+    told = told.with_columns(stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))
+    return told.select(*columns, "phase")
+
+
+def _large(line: pl.DataFrame, rows: pl.DataFrame, least: tuple[float, float]) -> pl.Series | None:
+    """Whether each row is a prefill by its size and its launches; None if sizes differ in other ways."""
+    usual = rows.filter("usual")
+    blocks, ns = usual.get_column("blocks").median(), usual.get_column("work_ns").median()
+    more, longer = least
+    grown = (pl.col("blocks") > blocks * pl.lit(more)) & (pl.col("work_ns") >= ns * pl.lit(longer))
+    large = rows.select(large=grown).to_series()
+    others = rows.filter(~large & ~rows.get_column("gap"))
+    if large.sum() < _FEWEST_PREFILLS or others.is_empty():
+        return None
+    even = others.select((pl.col("blocks") <= blocks * pl.lit(_ALIKE)).mean()).item() >= _NEARLY_ALL
+    most = others.select(pl.col("blocks").quantile(_MOST_DECODES) * _APART).item()
+    if not even and rows.filter(large).select(pl.col("blocks").min()).item() < most:
+        return None
+    at = some(others).select(pl.int_ranges("first", "stop", dtype=pl.UInt32).alias("at").explode()).to_series()
+    known = {name: gathered(line.get_column(name), at).unique() for name in ("loose", "exact")}
+    told = line.select(pl.col(name).is_in(codes.implode()) for name, codes in known.items())
+    size = pl.col("stop").cast(pl.Int64) - pl.col("first")
+    shared = rows.with_columns(held(told, rows, name) for name in known)
+    shared = shared.select((pl.col("loose") >= HALF * size) & (pl.col("exact") <= HALF * size))
+    found = large & shared.to_series()
+    return found if found.sum() >= _NEARLY_ALL * int(large.sum()) else None

@@ -1,10 +1,13 @@
 """The steady part of a program: the longest run of steady iterations, one directly after the other.
 
+Beside it the windows that iterations name (``steady``, ``step#2..step#5``, ``step#-1``), and what sampling cost them.
 Definitions: docs/definitions.md, section 4, "Iterations".
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -15,13 +18,22 @@ from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.iterations.iterations import STEADY, iterations_by_launches, judged_iterations
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.grouping import grouped
-from kanalyze.errors import CannotTellError
-from kanalyze.window import Window
+from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.named_ranges import STEPS, place
+from kanalyze.units import time, times
+from kanalyze.window import WORDS, Window, with_article
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
+_NUMBERED: Final = re.compile(r"(?P<name>.+)#(?P<number>-?\d{1,9})", re.ASCII)
+_STEP: Final = re.compile(r"step:(?P<number>\d{1,18})", re.ASCII)
+
+#: Iterations of two runs are the same work if their numbers of operations differ by at most this part.
+_SAME: Final = 0.01
 
 #: Fewest iterations of a run that adjoin each other, for a run to be one of these.
 _FEWEST: Final = 3
@@ -32,6 +44,7 @@ class SteadyPart(NamedTuple):
 
     Attributes:
         window: Its window, with the number of iterations and what one is called.
+        host: The same as the host saw it: from the start of its first iteration on.
         process_id: The process whose iterations they are.
         device: The GPU on which that process was busy longest.
         found_by: How the iterations were found.
@@ -42,6 +55,7 @@ class SteadyPart(NamedTuple):
     """
 
     window: Window
+    host: Window
     process_id: int | None
     device: int | None
     found_by: str
@@ -118,17 +132,22 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     run = _longest_run(every, name, adjoining=True)
     if run.height < _FEWEST:
         run = _longest_run(every, name, adjoining=False)
+    until, host_until = run.item(-1, "until_ns"), run.item(-1, "end")
+    adjoining = run.get_column("dur_ns").sum() == host_until - run.item(0, "start_ns")
+    if not adjoining:  # as many pauses as iterations
+        until, host_until = run.item(-1, "since_ns"), run.item(-1, "start_ns")
+        run = run.head(-1)
     window = Window(
         run.item(0, "since_ns"),
-        run.item(-1, "until_ns"),
+        until,
         name=STEADY,
         process=process,
         count=run.height,
         each=run.item(0, "name"),
     )
     first, last, device = run.item(0, "window"), run.item(-1, "window"), run.item(0, "device")
-    adjoining = run.get_column("dur_ns").sum() == run.item(-1, "end") - run.item(0, "start_ns")
-    return SteadyPart(window, process, device, run.item(0, "found_by"), first, last, every, adjoining)
+    host = replace(window, start_ns=run.item(0, "start_ns"), end_ns=host_until)
+    return SteadyPart(window, host, process, device, run.item(0, "found_by"), first, last, every, adjoining)
 
 
 def known_steady_part(report: Report) -> SteadyPart | None:
@@ -177,3 +196,105 @@ def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFr
     sums = runs.group_by("run", maintain_order=True).agg(pl.len(), pl.col("dur_ns").sum())
     best = sums.sort("len", "dur_ns", descending=True, maintain_order=True).item(0, "run")
     return runs.filter(pl.col("run") == best)
+
+
+def windows_named(report: Report, text: str) -> list[Window] | None:
+    """The window that `text` names by iterations, as a list of one; None if it names none.
+
+    Raises:
+        BadWindowError: It names the steady part, and nothing repeats, or the end is before the start.
+        UnknownNameError: There are iterations of that name, but not so many.
+    """
+    if text == STEADY:
+        return [_steady_window(report, text)]
+    first, dots, last = text.partition("..")
+    if not dots:
+        found = _iteration(report, text)
+        return None if found is None else [found]
+    sides = [_iteration(report, side) or _range(report, side) for side in (first.strip(), last.strip())]
+    if sides[0] is None or sides[1] is None:
+        return None
+    return [_from_to(report, text, sides[0], sides[1])]
+
+
+def _steady_window(report: Report, text: str) -> Window:
+    found = steady_part(report) if {*DEVICE_KINDS}.intersection(report.kinds) else None
+    if found is None:
+        raise BadWindowError.of(text, "nothing in this report repeats, so it has no steady part")
+    return found.window
+
+
+def _iteration(report: Report, text: str) -> Window | None:
+    """The iteration ``NAME#NUMBER``, from the end where the number is negative; None if there is no such name."""
+    match, step = _NUMBERED.fullmatch(text), _STEP.fullmatch(text)
+    if (match is None and step is None) or not {*DEVICE_KINDS}.intersection(report.kinds):
+        return None
+    rows = judged_iterations(report)
+    if step is not None:
+        own, number = rows.filter(pl.col("window") == text), 1
+    elif match is not None:
+        own, number = rows.filter(pl.col("name") == match["name"]).sort("start_ns"), int(match["number"])
+    if own.is_empty():
+        return None
+    at = place(number, own.height)
+    if at is None:
+        raise UnknownNameError.number(f"iteration of {own.item(0, 'name')!r}", str(number), own.height)
+    row = own.row(at, named=True)
+    end = row["start_ns"] + row["dur_ns"]
+    return Window(row["start_ns"], end, text, process=row["process_id"], count=1, each=row["name"])
+
+
+def _range(report: Report, text: str) -> Window | None:
+    """The window of a range that `text` names; None if it names none."""
+    if not text or text.startswith(STEPS):
+        return None
+    try:
+        return report.window(text)
+    except (BadWindowError, UnknownNameError):
+        return None
+
+
+def _from_to(report: Report, text: str, first: Window, last: Window) -> Window:
+    """The window from the start of one range or iteration to the end of another."""
+    start, end = first.start_ns or 0, last.end_ns or 0
+    if end <= start:
+        raise BadWindowError.of(text, "the end is not after the start")
+    if first.each is None or first.each != last.each:
+        return Window(start, end, text, process=first.process)
+    rows = judged_iterations(report).filter(of_process(first.process))
+    own = rows.filter((pl.col("name") == first.each) & pl.col("start_ns").is_between(start, end, closed="left"))
+    return Window(start, end, text, process=first.process, count=max(own.height, 1), each=first.each)
+
+
+def sampling_cost(plain: Report, sampled: Report) -> str:
+    """How long an iteration took in the run with samples, against the one without, as a sentence.
+
+    Without iterations that are the same work, the time from the first operation to the last, if both have as many; else
+    that it cannot be told.
+    """
+    one, other = known_steady_part(plain), known_steady_part(sampled)
+    if one is None or other is None or not _same_work(one, other):
+        return _of_all(plain, sampled)
+    here, there = (median_of(part.lengths.alias("ns").to_frame(), "ns") for part in (one, other))
+    what = with_article(one.each) if one.each in WORDS else f"each {one.each!r}"
+    medians = f"{time(there)} against {time(here)}, medians of {other.lengths.len():,} and {one.lengths.len():,}"
+    return f"With samples {what} took {times(there / max(here, 1))} as long ({medians})."
+
+
+def _of_all(plain: Report, sampled: Report) -> str:
+    """The same of all operations of two runs."""
+    one, other = device_operations(plain), device_operations(sampled)
+    if one.is_empty() or one.height != other.height:
+        return "What sampling cost cannot be told: the two runs did not do the same."
+    spans = [work.select(pl.col("end").max() - pl.col("start").min()).item() for work in (one, other)]
+    long = f"{time(spans[1])} against {time(spans[0])}, of {one.height:,} operations"
+    ratio = times(spans[1] / max(spans[0], 1))
+    return f"With samples the time from the first operation to the last was {ratio} as long ({long})."
+
+
+def _same_work(one: SteadyPart, other: SteadyPart) -> bool:
+    """Whether the iterations of two runs have one name, and launch as many operations."""
+    if one.each != other.each:
+        return False
+    counts = [float(median_of(part.usual, "operations")) for part in (one, other)]
+    return abs(counts[0] - counts[1]) <= _SAME * max(counts)

@@ -11,9 +11,7 @@ from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._marks import (
-    BY_LAUNCHES,
     BY_STEPS,
-    REPETITION,
     SPANS,
     adjoined,
     launched_work,
@@ -189,7 +187,7 @@ def _judged(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     spans = spans.filter(pl.col("end") > pl.col("start")).sort("process_id", "start")
     if spans.is_empty():
         return TABLE.empty()
-    rows = _numbered(_loops_by_work(_with_work(report, spans))).rename({"start": "start_ns"})
+    rows = _numbered(_with_work(report, spans)).rename({"start": "start_ns"})
     parts = [_with_device_spans(report, part) for part in rows.partition_by(_KEYS, maintain_order=True)]
     return pl.concat([_classified(report, part) for part in parts]).sort("process_id", "start_ns")
 
@@ -248,17 +246,6 @@ def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
         parts.append(part.with_columns(*work_in(part.select("start", end=until), own, "work_ns"), inside))
     told = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True)
     return told.with_columns(dur_ns=pl.col("end") - pl.col("start"))
-
-
-def _loops_by_work(rows: pl.DataFrame) -> pl.DataFrame:
-    """Names the loops that launches tell by what they launched, so that the heaviest of a process has no number."""
-    loop = pl.col("name").str.contains(rf"^{REPETITION}(?: \d+)?$") & (pl.col("found_by") == BY_LAUNCHES)
-    sums = rows.filter(loop).group_by("process_id", "name").agg(pl.col("device_ns", "kernels_ns").sum())
-    place = pl.struct("kernels_ns", "device_ns").rank("ordinal", descending=True).over("process_id")
-    called = pl.when(place == 1).then(pl.lit(REPETITION)).otherwise(pl.format("{} {}", pl.lit(REPETITION), place))
-    names = sums.sort("name").select("process_id", "name", called=called)
-    told = rows.join(names, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")
-    return told.with_columns(name=pl.when(loop).then("called").otherwise("name")).drop("called")
 
 
 def _numbered(rows: pl.DataFrame) -> pl.DataFrame:

@@ -272,6 +272,26 @@ def test_two_kinds_of_steps_in_turns_are_iterations():
     assert kanalyze.iterations(programs(*[[("generator", 100)], [("discriminator", 100)]] * 4)).height == 8
 
 
+def server(prefill, decode):
+    """Requests: one step for a text of any length, and five for a token each; how long their kernels take."""
+    events, at, number = [], 1_000, 1
+    for request in range(6):
+        for new, cached, ns in [
+            (100 + request, 0, prefill),
+            *[(0, 100 + request + token, decode) for token in range(5)],
+        ]:
+            name = f"execute_new_{new}_cached_{cached}"
+            events += loop([ns], name=name, start=at, number=number)
+            at, number = at + ns + 10, number + 1
+    return kanalyze.iterations(report(events))
+
+
+def test_names_that_differ_by_numbers_are_one_kind_if_they_do_the_same():
+    rows = server(1_000, 100).group_by("name", maintain_order=True).agg(pl.len(), pl.col("kind").unique())
+    assert rows.rows() == [("execute_new_#_cached_0", 6, ["steady"]), ("execute_new_0_cached", 30, ["steady"])]
+    assert server(100, 100).get_column("name").unique().to_list() == ["execute_new_#_cached"]
+
+
 def test_products_of_another_shape_are_the_same_kernel():
     tiles = (f"sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize{tile}x64x8_stage3_kernel" for tile in (32, 64, 128, 256))
     assert kanalyze.iterations(programs(*[[(tile, 100)] for tile in tiles])).height == 4
@@ -525,8 +545,10 @@ def test_a_run_with_time_between_is_steady_where_none_adjoins():
         event for place, start in enumerate(starts) for event in loop([100, 100], start=start, number=1 + 2 * place)
     ]
     steady = steady_part(report(events))
-    assert steady.number == 6
-    assert steady.lengths.to_list() == [110, 100] * 3
+    assert steady.number == 5  # as many as pauses, so that one of both is what passes from a step to the next
+    assert steady.lengths.to_list() == [110, 100, 110, 100, 110]
+    assert (steady.window.start_ns, steady.window.end_ns) == (1_000, 30_110)
+    assert steady.host == steady.window
 
 
 @pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
@@ -615,6 +637,29 @@ def test_requests_of_any_size_with_time_between_are_no_marks_alone(rare):
         events.append(nvtx("request", at, at + length))
         at += length + gap
     assert "ends with its mark" not in "".join(kanalyze.iterations(report(events)).get_column("reason").drop_nulls())
+
+
+def logged_now_and_then(every, number=40):
+    """Steps of a host that runs ahead: 100 ns of launches for 1,000 ns of work, and a wait after every so many."""
+    events, at, busy = [], 1_000, 0
+    for place in range(number):
+        busy = max(busy, at + 6) + 1_000
+        one = {"correlation": place + 1}
+        events += [nvtx("step", at, at + 100), call("cudaLaunchKernel", at + 2, at + 4, **one)]
+        events.append(kernel(busy - 1_000, busy, **one))
+        at += 120
+        if place % every == every - 1:
+            events.append(call("cudaStreamSynchronize", at, busy + 5))
+            at = busy + 10
+    return report(events)
+
+
+@pytest.mark.parametrize("every", [4, 10])
+def test_a_wait_outside_of_marks_after_some_steps_ends_no_run(every):
+    steady = steady_part(logged_now_and_then(every))
+    assert steady.number >= 30
+    assert steady.adjoining
+    assert steady.ns / steady.number == pytest.approx(1_000, rel=0.06)
 
 
 def test_a_short_step_with_less_work_is_odd():

@@ -36,9 +36,7 @@ def test_a_step_is_an_iteration_and_its_layers_are_not():
     program = Program().then(BOOT).iterations(*[training_step(layers=12)] * 10)
     rows = frame(program)
     assert rows.get_column("start").to_list() == program.begun
-    assert rows.select("name", "found_by", "sequence", "phase", "usual").unique().rows() == [
-        ("repetition", "launches", 0, None, True)
-    ]
+    assert rows.select("name", "found_by", "phase", "usual").unique().rows() == [("repetition", "launches", None, True)]
 
 
 def test_a_step_without_any_copy():
@@ -149,6 +147,35 @@ def test_waits_now_and_then_make_no_iteration():
     assert len(found(program)) > 10 * len(program.begun)
 
 
+def test_a_host_that_waits_after_several_of_them_makes_no_others():
+    program = between_waits(20)
+    for _ in range(5):
+        program.iterations(*[[Launch("product"), Launch("relu")] * 20] * 3).waits()
+        program.iterations([Launch("product"), Launch("relu")] * 20).waits()
+    assert found(program) == program.begun
+
+
+def of_layers(number, layers, pause):
+    """Steps of like layers, before each of which the host pauses so long."""
+    step = [Launch("copy", pause=pause), *[Launch("product"), Launch("relu"), Launch("copy")] * layers]
+    jitter = Random(1)  # noqa: S311 - no secret depends on it
+    return Program(jitter=jitter).then(BOOT).iterations(*[step[:-1]] * number)
+
+
+@pytest.mark.parametrize("layers", [5, 12])
+def test_layers_between_regular_pauses_are_no_iterations(layers):
+    program = of_layers(20, layers, pause=9_000)
+    assert found(program) == program.begun
+    assert len(found(of_layers(20, layers, pause=3_000))) >= 5 * len(program.begun)
+
+
+def test_a_graph_that_is_launched_again_and_again_is_a_loop():
+    step = [Launch("[CUDA graph 1]", ns=200_000)]
+    program = Program().then([Launch("init", ns=1_000)]).iterations(*[step] * 8)
+    assert found(program) == program.begun
+    assert found(Program().then([Launch("init", ns=1_000)]).iterations(*[[Launch("kernel")]] * 8)) == []
+
+
 def test_steps_of_which_every_tenth_waits_are_no_part_of_anything():
     program = Program().then(BOOT)
     for _ in range(6):
@@ -249,7 +276,7 @@ def test_each_process_has_its_own():
         own = rows.filter(process_id=program.process)
         assert own.get_column("start").to_list() == program.begun
         assert own.get_column("name").unique().to_list() == ["repetition"]
-    assert rows.get_column("sequence").n_unique() == 3
+    assert rows.get_column("process_id").n_unique() == 3
 
 
 def test_a_recording_that_begins_and_ends_within_a_step():
@@ -331,7 +358,7 @@ def test_prefill_and_decode(seed):
     assert rows.get_column("name").to_list() == phases
     # the first request's data is copied before anything tells where a repetition begins
     assert rows.get_column("start").to_list()[1:] == program.begun[1:]
-    assert rows.group_by("sequence", "phase").len().height == 2
+    assert rows.group_by("name", "phase").len().height == 2
 
 
 def test_a_prefill_of_other_kernels_is_no_phase():
