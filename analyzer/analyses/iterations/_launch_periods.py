@@ -216,13 +216,13 @@ def _of_line(line: _Line) -> _Repeated | None:
 
 def _nearly(line: _Line, whole: pl.DataFrame) -> _Repeated | None:
     """Repetitions that launch nearly the same; None where there are none."""
-    sums, trains = sums_of(whole), whole.get_column("optimizer").any()
-    nearly = between_updates(whole) if trains else near_repetitions(line.report, line.process, whole, sums)
+    trains = whole.get_column("optimizer").any()
+    nearly = between_updates(whole) if trains else near_repetitions(line.report, line.process, whole)
     if nearly is None or nearly[1].height < FEWEST:
         return None
     unit, rows = nearly
     rows = with_phases(whole, rows).with_columns(loop=pl.lit(0, dtype=pl.UInt32))
-    return _repeated(whole, rows, int(held(whole, rows, "weight").sum()) / int(sums.weight.item(-1)), unit)
+    return _repeated(whole, rows, int(held(whole, rows, "weight").sum()) / int(whole.get_column("weight").sum()), unit)
 
 
 def _repeated(line: pl.DataFrame, rows: pl.DataFrame, covered: float, unit: tuple[object, ...]) -> _Repeated:

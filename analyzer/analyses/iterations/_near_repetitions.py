@@ -32,7 +32,6 @@ from kanalyze.columns.lookup import count_up_to, gathered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kanalyze.analyses.iterations._units import Sums
     from kanalyze.report import Report
 
 #: The repetitions of a line: a key of their unit, and columns first, stop (places in the line), usual, stretch.
@@ -57,16 +56,14 @@ _KINDS: Final = 4
 _CHANCE: Final = 1e-4
 
 
-def near_repetitions(report: Report, process: int | None, line: pl.DataFrame, sums: Sums) -> _Found | None:
+def near_repetitions(report: Report, process: int | None, line: pl.DataFrame) -> _Found | None:
     """Repetitions from each launch of one name to the next, if nearly all have nearly equally many launches.
 
     Code of that name and usual number of launches, and columns first, stop (places in `line`), usual, stretch, sorted
-    and disjoint; None where there are none, or where kernels of an optimizer run: parts of a training step are alike,
-    too. In each the host takes part. `usual` says whether one has about as many launches as most.
+    and disjoint; None where there are none. Not for a line with kernels of an optimizer: parts of a training step are
+    alike, too. In each the host takes part. `usual` says whether one has about as many launches as most.
     """
-    if line.get_column("optimizer").any():
-        return None
-    anchors = _anchors(report, process, line, sums)
+    anchors = _anchors(report, process, line)
     if anchors.is_empty():
         return None
     code, length = anchors.row(0)
@@ -82,7 +79,7 @@ def near_repetitions(report: Report, process: int | None, line: pl.DataFrame, su
     return (int(code), int(length)), rows.select("first", "stop", "usual", stretches())
 
 
-def _anchors(report: Report, process: int | None, line: pl.DataFrame, sums: Sums) -> pl.DataFrame:
+def _anchors(report: Report, process: int | None, line: pl.DataFrame) -> pl.DataFrame:
     """Names that cut the line into such repetitions, that with which they most likely begin first: code and length."""
     places = line.select(code="alike").with_row_index("first").with_columns(stop=pl.col("first").shift(-1).over("code"))
     many = pl.len().over("code")
@@ -93,8 +90,8 @@ def _anchors(report: Report, process: int | None, line: pl.DataFrame, sums: Sums
     size = (stop - first).cast(pl.Int64).alias("size")
     places = places.with_columns(
         size,
+        held(line, places, "weight"),
         host=(gathered(waited, stop) > gathered(waited, first)) | (between(returned, first, stop) > 0),
-        weight=between(sums.weight, first, stop),
         gap=gathered(pauses(line), first),
     )
     near = (pl.col("size") - pl.col("length")).abs() <= NEAR * pl.col("length")
@@ -109,10 +106,10 @@ def _anchors(report: Report, process: int | None, line: pl.DataFrame, sums: Sums
             near=near.mean(),
         )
     )
-    held = found.filter(pl.col("near") >= NEARLY_ALL, pl.col("host") >= NEARLY_ALL, pl.col("length") >= _LEAST_LENGTH)
-    held = held.filter(pl.col("length") <= pl.col("length").min() * (1 + NEAR))
-    held = held.filter(pl.col("weight") >= pl.col("weight").max() * NEARLY_ALL)
-    return held.sort("gap", "first", descending=[True, False]).select("code", "length")
+    best = found.filter(pl.col("near") >= NEARLY_ALL, pl.col("host") >= NEARLY_ALL, pl.col("length") >= _LEAST_LENGTH)
+    best = best.filter(pl.col("length") <= pl.col("length").min() * (1 + NEAR))
+    best = best.filter(pl.col("weight") >= pl.col("weight").max() * NEARLY_ALL)
+    return best.sort("gap", "first", descending=[True, False]).select("code", "length")
 
 
 def between_updates(line: pl.DataFrame) -> _Found | None:

@@ -166,7 +166,7 @@ def repetitions(line: pl.DataFrame, sums: Sums, unit: Unit, cut: Cut) -> pl.Data
     size = pl.col("stop").cast(_INDEX) - pl.col("first")
     first, stop = rows.get_column("first"), rows.get_column("stop")
     usual = between(sums.codes[unit.column], first, stop) == unit.word
-    whole = between(sums.barriers, first, stop) == 0
+    whole = held(line, rows, "barrier") == 0
     fits = size.is_between(unit.length * SMALLEST, unit.length * LARGEST)
     rows = rows.with_columns(usual=usual).filter((fits | pl.col("usual")) & whole)
     rows = rows.with_columns(stretches())

@@ -101,17 +101,15 @@ class Unit(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Running sums over a line, from 0 before its first launch: of its codes, its weights and its barriers."""
+    """Running sums over a line, from 0 before its first launch: of its codes and its weights."""
 
     codes: dict[str, pl.Series]
     weight: pl.Series
-    barriers: pl.Series
 
 
 def sums_of(line: pl.DataFrame) -> Sums:
     """The running sums of `line`."""
-    codes = {name: running(line.get_column(name)) for name in COLUMNS}
-    return Sums(codes, *(running(line.get_column(name)) for name in ("weight", "barrier")))
+    return Sums({name: running(line.get_column(name)) for name in COLUMNS}, running(line.get_column("weight")))
 
 
 def units(line: pl.DataFrame, sums: Sums) -> list[Unit]:

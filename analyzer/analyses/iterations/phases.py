@@ -91,7 +91,7 @@ def phases(report: Report) -> pl.DataFrame:
     if steady is None:
         return TABLE.empty()
     start, end = _recorded(report, steady)
-    parts = [(STEADY, *part) for part in _steady_row(steady)]
+    parts = [(STEADY, steady.each, steady.ns, steady.number, steady.window.start_ns or 0)]
     known = _Known([*_causes(report, steady)], _own_ranges(report, steady), _first_call(report, steady))
     for phase, spans in _spans_of_phases(steady, start, end):
         parts += [(phase, *part) for part in _parts(known, spans)]
@@ -128,10 +128,6 @@ def recorded_of(report: Report, process: int | None) -> tuple[int, int]:
     spans = pl.concat([events.select(first=pl.col("start_ns").min(), last=until.max()) for events in kinds])
     first, last = spans.select(pl.col("first").min(), pl.col("last").max()).row(0)
     return (max(start, first), min(end, last)) if _FAR_LONGER * (last - first) < end - start else (start, end)
-
-
-def _steady_row(steady: SteadyPart) -> Iterator[tuple[str, int, int, int]]:
-    yield steady.each, steady.ns, steady.number, steady.window.start_ns or 0
 
 
 def _spans_of_phases(steady: SteadyPart, start: int, end: int) -> list[tuple[str, pl.DataFrame]]:
@@ -176,8 +172,6 @@ def _parts(known: _Known, free: pl.DataFrame) -> Iterator[tuple[str, int, int, i
     for part, spans in known.every(free):
         if left.is_empty():
             return
-        if not _near(spans, left):
-            continue
         touched = intervals.overlap(spans.get_column("start"), spans.get_column("end"), left) > 0
         if touched.any():
             taken = intervals.intersect(left, intervals.union(spans.filter(touched)))
@@ -185,14 +179,6 @@ def _parts(known: _Known, free: pl.DataFrame) -> Iterator[tuple[str, int, int, i
             left = intervals.subtract(left, taken)
     if left.height:
         yield PROGRAM, intervals.length(left), left.height, int(left.item(0, "start"))
-
-
-def _near(spans: pl.DataFrame, free: pl.DataFrame) -> bool:
-    """Whether any of `spans` may overlap the span set `free`, by their first start and last end: most are far away."""
-    if spans.is_empty():
-        return False
-    low, high = spans.get_column("start").min(), spans.get_column("end").max()
-    return bool(low < free.item(-1, "end") and high > free.item(0, "start"))
 
 
 def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFrame]]:
