@@ -53,9 +53,10 @@ _LONG_LOOP: Final = 64
 #: Most launches of a repetition that may be a part of what lies between two waits for the device.
 _SHORT: Final = 8
 
-#: Repetitions that cover so much of what others do cover as much, and these are usual if so many launch the same.
-_AS_MUCH: Final = 0.95
+#: Units are usual if so many of their repetitions launch the same: then others tell more if these cover less than so
+#: much of what they do; else others tell more if they cover nearly as much.
 _USUAL: Final = 0.8
+_AS_MUCH: Final = 0.95
 
 #: Greatest chance that launches drawn at random repeat as often as what was found.
 _CHANCE: Final = 1e-6
@@ -204,11 +205,11 @@ def _of_line(line: _Line) -> _Repeated | None:
     # what has less than half of the updates, and lies among them, is a part of steps
     parts = int(held(whole, exact.rows, "optimizer").sum()) < HALF * int(whole.get_column("optimizer").sum())
     usual = not parts and int(exact.rows.get_column("usual").sum()) >= _USUAL * exact.rows.height
-    if usual and exact.share >= _AS_MUCH:
+    if usual and exact.share >= _USUAL:
         return exact  # nothing covers so much more
     near = _nearly(line, whole)
     least = HALF if parts else _AS_MUCH * exact.share
-    if near is not None and near.share >= least and not (usual and exact.share >= _AS_MUCH * near.share):
+    if near is not None and near.share >= least and not (usual and exact.share >= _USUAL * near.share):
         return near
     around = exact.rows.select(first=pl.col("first").min(), stop=pl.col("stop").max())
     return None if parts and held(whole, around, "optimizer").item() >= FEWEST else exact
