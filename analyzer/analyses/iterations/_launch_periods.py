@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.iterations._launch_line import launch_lines
+from kanalyze.analyses.iterations._launch_line import launch_lines, without_timed
 from kanalyze.analyses.iterations._marks import BY_LAUNCHES, REPETITION
 from kanalyze.analyses.iterations._near_repetitions import between_updates, near_repetitions
 from kanalyze.analyses.iterations._repetitions import cut_of, repetitions, together, with_phases
-from kanalyze.analyses.iterations._timed_launches import without_timed
 from kanalyze.analyses.iterations._units import (
     COLUMNS,
     FEWEST,

@@ -10,9 +10,9 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._context_creation import begun_before, context_calls, loading_seen, unrecorded_contexts
 from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.iterations._launch_line import timed_runs
 from kanalyze.analyses.iterations._marks import of_process, outermost
 from kanalyze.analyses.iterations._steady import steady_part
-from kanalyze.analyses.iterations._timed_launches import timed_runs
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP
 from kanalyze.analyses.ranges._warm_up import compile_spans
 from kanalyze.analyses.shared.cached import analysis

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze import read
 from kanalyze.analyses.host._rounds import rounds
+from kanalyze.analyses.iterations._launch_line import without_timed
 from kanalyze.analyses.iterations._launch_periods import launch_periods
-from kanalyze.analyses.iterations._timed_launches import without_timed
 from support.build import kernel, report
 from support.launches import Launch, Program, copy_in, copy_out, layer, random_launches, report_of, training_step
 from support.strategies import EVENTS, FEWER

@@ -19,7 +19,7 @@ from kanalyze.analyses.findings.rules._telling import (
 )
 from kanalyze.analyses.fusion.fusion import chains, fusion, occurrences
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.iterations._timed_launches import timed_runs
+from kanalyze.analyses.iterations._launch_line import timed_runs
 from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, repetitions
 from kanalyze.analyses.launches._graph_launches import graph_operations, has_graphs
 from kanalyze.analyses.launches._launch_costs import launch_costs
