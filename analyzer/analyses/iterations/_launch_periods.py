@@ -275,7 +275,7 @@ def _loop(line: _Line, launches: pl.DataFrame, sums: Sums, unit: Unit, total: fl
         rows = rows.filter(pl.col("weight").sum().over("stretch") >= HALF * total, pl.len().over("stretch") >= least)
     alone = rows.height and not rows.get_column("phase").count()
     if alone and unit.length <= _SHORT and not holds(launches, unit, "optimizer"):
-        waits = waits_of(line.report, line.process)
+        waits = waits_of(line.report, line.process, copying=True)
         rows = together(launches, rows, waits, paused=only_computes(launches, unit))
     return rows if rows.height >= FEWEST else None
 

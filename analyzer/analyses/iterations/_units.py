@@ -8,13 +8,14 @@ iteration. Sums of segments are differences of running sums, so that all launche
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from math import exp, lgamma, log, log1p
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.host._call_kinds import bucket_of, names_that
+from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, bucket_of, names_that
 from kanalyze.columns.grouping import mixed
 from kanalyze.columns.lookup import count_up_to, gathered
 
@@ -312,10 +313,10 @@ def waited_for(report: Report, process: int | None, line: pl.DataFrame, unit: Un
     return int(waited.sum()) >= NEARLY_ALL * len(waited)
 
 
-def waits_of(report: Report, process: int | None) -> pl.Series:
-    """When the process began to wait for the device, sorted."""
+def waits_of(report: Report, process: int | None, *, copying: bool = False) -> pl.Series:
+    """When the process began to wait for the device, be it by `copying`, sorted."""
     calls = report.kind("api").select("process_id", "name", "start_ns")
-    waits = names_that(report, lambda name: bucket_of(name) == "sync")
+    waits = names_that(report, lambda name: bucket_of(name) == "sync" or (copying and re.match(BLOCKING_COPY, name)))
     own = pl.col("process_id").eq_missing(process) & pl.col("name").is_in(waits)
     return calls.filter(own).get_column("start_ns").sort()
 

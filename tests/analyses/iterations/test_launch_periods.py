@@ -1,5 +1,6 @@
 """Iterations without marks: what was planted is found where it begins, and what is random repeats nothing."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -153,6 +154,16 @@ def test_a_host_that_waits_after_several_of_them_makes_no_others():
         program.iterations(*[[Launch("product"), Launch("relu")] * 20] * 3).waits()
         program.iterations([Launch("product"), Launch("relu")] * 20).waits()
     assert found(program) == program.begun
+
+
+@pytest.mark.parametrize(("call", "together"), [("cudaMemcpyAsync", 10), ("cudaMemcpy", 1)])
+def test_chunks_are_parts_of_what_the_host_waits_for_unless_each_copy_waits(call, together):
+    program, chunk = Program().then(BOOT), [copy_in(), Launch("product"), copy_out()]
+    for _ in range(6):
+        program.iterations(*[chunk] * 10).waits()
+    events = [replace(event, name=call) if event.name == "cudaMemcpyAsync" else event for event in program.events]
+    rows = launch_periods(report(events))
+    assert rows.get_column("start").to_list() == program.begun[::together]
 
 
 def of_layers(number, layers, pause):
