@@ -191,13 +191,16 @@ def together(line: pl.DataFrame, rows: pl.DataFrame, waits: pl.Series, *, paused
 
 
 def _split(rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds `group` within those with the same `waited`: where these are a multiple of the usual number, several.
+    """Adds `group` within those with the same `waited`: several where these are a multiple of the usual number.
 
-    A host that runs ahead waits after several iterations.
+    A host that runs ahead waits after several iterations. Half of them are that number, and nearly all a multiple.
     """
     together = ("stretch", "waited")
     rows = rows.with_columns(many=pl.len().over(together), place=pl.int_range(pl.len()).over(together))
-    usual = rows.group_by(together).len().get_column("len").mode().sort().item(0)
+    counts = rows.group_by(together).len().get_column("len")
+    usual = counts.mode().sort().item(0)
+    if (counts == usual).sum() < HALF * len(counts) or (counts % usual == 0).sum() < NEARLY_ALL * len(counts):
+        usual = rows.height  # none is several
     several = pl.col("many") % usual == 0
     return rows.with_columns(group=pl.when(several).then(pl.col("place") // usual).otherwise(0)).drop("many", "place")
 
