@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.decoder.elements import type_of, types_of
-from kanalyze.decoder.fields import exact
-from kanalyze.decoder.spelling import snake, taken_apart
+from kanalyze.decoder.fields import by_name, exact
+from kanalyze.decoder.spelling import snake, taken_apart, type_of, types_of
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import Fields
@@ -33,69 +32,38 @@ _NOISE: Final = (
     r"^(?:CUDAFunctor(?:OnSelf)?_|launch_|opmath_)|(?:_kernel(?:_impl)?(?:_cuda)?(?:_impl)?|_cuda(?:_(?:out|kernel))?"
     r"(?:_impl)?|_functor|_out_kernel|_kernel_out|(?:CUDA)?Kernel(?:Impl(?:Internal)?)?|CUDAKernelImpl|Functor|Ops?)$"
 )
-_NAMES: Final = {
-    "pow_tensor_scalar": "pow",
-    "pow_tensor_tensor": "pow",
-    "pow_scalar_tensor": "pow",
-    "clamp_scalar": "clamp",
-    "lerp_scalar": "lerp",
-    "lerp_tensor": "lerp",
-    "compare_scalar": "compare",
-    "compare_eq": "compare",
-    "div_true": "div",
-    "direct_copy": "copy",
-    "bfloat16_copy": "copy",
-    "float16_copy": "copy",
-    "float8_copy": "copy",
-    "norm_two": "norm",
-    "norm_one": "norm",
-    "norm_zero": "norm",
-    "abs_max": "abs_max",
-    "max_nan": "max",
-    "min_nan": "min",
-    "arg_max": "argmax",
-    "arg_min": "argmin",
-    "nan_sum": "nansum",
-    "and": "all",
-    "or": "any",
-    "cuda_scatter_gather_internal": "scatter_gather",
-    "cuda_scatter_fill_internal": "scatter_fill",
-    "cuda_take_put": "take_put",
-    "bernoulli_tensor": "bernoulli",
-    "negate": "neg",
-    "reverse_power": "pow",
-    "power": "pow",
-    "lp_norm": "norm",
-    "amp_foreach_non_finite_check_and_unscale_cuda": "non_finite_check_and_unscale",
-}
+_NAMES: Final = by_name("""
+pow: pow_tensor_scalar pow_tensor_tensor pow_scalar_tensor reverse_power power
+clamp: clamp_scalar
+lerp: lerp_scalar lerp_tensor
+compare: compare_scalar compare_eq
+div: div_true
+copy: direct_copy bfloat16_copy float16_copy float8_copy
+norm: norm_two norm_one norm_zero lp_norm
+abs_max: abs_max
+max: max_nan
+min: min_nan
+argmax: arg_max
+argmin: arg_min
+nansum: nan_sum
+all: and
+any: or
+scatter_gather: cuda_scatter_gather_internal
+scatter_fill: cuda_scatter_fill_internal
+take_put: cuda_take_put
+bernoulli: bernoulli_tensor
+neg: negate
+non_finite_check_and_unscale: amp_foreach_non_finite_check_and_unscale_cuda
+""")
 #: Operations of elementwise kernels with a family of their own.
-_FAMILIES: Final = {
-    "fill": "fill",
-    "arange": "fill",
-    "linspace": "fill",
-    "logspace": "fill",
-    "range": "fill",
-    "eye": "fill",
-    "copy": "copy",
-    "flip": "copy",
-    "conj": "copy",
-    "index": "index",
-    "index_put": "index",
-    "index_copy": "index",
-    "index_fill": "index",
-    "take": "index",
-    "put": "index",
-    "group_norm": "normalization",
-    "batch_norm": "normalization",
-    "batch_norm_elementwise": "normalization",
-    "batch_norm_elementwise_backward_train": "normalization",
-    "batch_norm_elementwise_backward_eval": "normalization",
-    "batch_norm_calc_invstd": "normalization",
-    "batch_norm_update_stats": "normalization",
-    "dropout": "random",
-    "masked_scale": "random",
-    "bernoulli": "random",
-}
+_FAMILIES: Final = by_name("""
+fill: fill arange linspace logspace range eye
+copy: copy flip conj
+index: index index_put index_copy index_fill take put
+normalization: group_norm batch_norm batch_norm_elementwise batch_norm_elementwise_backward_train
+normalization: batch_norm_elementwise_backward_eval batch_norm_calc_invstd batch_norm_update_stats
+random: dropout masked_scale bernoulli
+""")
 
 
 class Functor(NamedTuple):

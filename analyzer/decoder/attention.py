@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.elements import type_of
 from kanalyze.decoder.fields import looked_up, patterns
+from kanalyze.decoder.spelling import type_of
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import Fields

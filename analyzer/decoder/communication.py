@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.elements import type_of
-from kanalyze.decoder.spelling import snake
+from kanalyze.decoder.spelling import snake, type_of
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import Fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.decoder import arrays, aten, attention, communication, engines, inductor, libraries, products
+from kanalyze.decoder import aten, attention, communication, engines, inductor, libraries, products
 from kanalyze.decoder.fields import OTHER, KernelName
 from kanalyze.decoder.spelling import spelled
 
@@ -25,7 +25,7 @@ _DECODERS: Final[tuple[Callable[[Spelled], dict[str, Any] | None], ...]] = (
     *products.TEMPLATES,
     *aten.DECODERS,
     *libraries.PRIMITIVES,
-    *arrays.DECODERS,
+    *libraries.ARRAYS,
     *engines.DECODERS,
 )
 

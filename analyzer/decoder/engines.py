@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.elements import TENSOR_TYPES, type_of
 from kanalyze.decoder.fields import exact, looked_up, patterns
-from kanalyze.decoder.spelling import snake
+from kanalyze.decoder.spelling import TENSOR_TYPES, snake, type_of
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import Fields

@@ -147,6 +147,11 @@ def _is_part(pattern: str) -> bool:
     return pattern.isidentifier()
 
 
+def by_name(table: str) -> dict[str, str]:
+    """The one word before the colon by name, of a table as in :func:`exact`."""
+    return {name: key for (key,), names in _lines(table) for name in names if key}
+
+
 def exact(table: str) -> dict[str, Head]:
     """The words of the head by name, of a table as in :func:`patterns` with whole names in place of patterns."""
     return {name: head for head, names in _lines(table) for name in names}

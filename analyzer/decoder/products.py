@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.elements import TENSOR_TYPES, type_of, types_of
+from kanalyze.decoder.spelling import TENSOR_TYPES, type_of, types_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -113,7 +113,7 @@ def _item(nodes: list[_Node], types: tuple[str, ...], *, parameters: bool) -> st
             elif node.opener == "(" and _names_function(nodes, number):
                 text += f"({_listed(node, own or types) if parameters else ''})"
             else:
-                text += _bracket(node, types, parameters=parameters)
+                text += _bracket(node, types)
             word = False
             continue
         piece = _piece(node, types)
@@ -148,22 +148,17 @@ def _piece(word: str, types: tuple[str, ...]) -> str:
     return word
 
 
-def _bracket(group: _Group, types: tuple[str, ...], *, parameters: bool) -> str:
+def _bracket(group: _Group, types: tuple[str, ...]) -> str:
     """Normalises a lambda or another unnamed entity to torch's spelling; other brackets stay."""
     nodes, last = group.items[0], group.items[-1]
+    items, opener, closer = group.items if nodes else [], group.opener, _CLOSERS[group.opener]
     instance = last[-1] if last else None
-    if group.opener == "[" and isinstance(instance, _Group) and instance.first == "instance":
-        number = instance.items[0][1]
-        kept = [*group.items[:-1], last[:-1]]
-        return "{" + ",".join(_plain(item, types, parameters=parameters) for item in kept) + f"#{number}}}"
-    told = ",".join(_plain(item, types, parameters=parameters) for item in group.items) if nodes else ""
-    return group.opener + told + _CLOSERS[group.opener]
-
-
-def _plain(nodes: list[_Node], types: tuple[str, ...], *, parameters: bool) -> str:
-    """Normalises an item of a bracket; parameters of a lambda always count, since its number alone is ambiguous."""
-    del parameters
-    return _item(nodes, types, parameters=True)
+    if opener == "[" and isinstance(instance, _Group) and instance.first == "instance":
+        match instance.items[0]:
+            case [_, str(number), *_]:
+                items, opener, closer = [*group.items[:-1], last[:-1]], "{", f"#{number}}}"
+    # parameters of a lambda always count, since its number alone is ambiguous
+    return opener + ",".join(_item(item, types, parameters=True) for item in items) + closer
 
 
 def _names_function(nodes: list[_Node], at: int) -> bool:

@@ -190,3 +190,10 @@ def test_generated_names_are_equal_where_the_kernels_are(made):
 @given(st.text("f<>()[]{}:,*& 1T", max_size=30))
 def test_any_text_has_a_spelling(text):
     assert normalised(text) == normalised(text.strip())
+
+
+@pytest.mark.parametrize(
+    "odd", ["f<[lambda() (instance)]>", "f<[lambda() (instance {1})]>", "f<[lambda() (instance <2>)]>"]
+)
+def test_a_lambda_of_no_number_stays_as_it_is(odd):
+    assert normalised(odd) == odd.replace(" ", "")

@@ -17,7 +17,7 @@ from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import beside, gathered
 from kanalyze.decoder.decode import decode
-from kanalyze.decoder.elements import TENSOR_TYPES
+from kanalyze.decoder.spelling import TENSOR_TYPES
 from kanalyze.units import percent
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from kanalyze.analyses.occupancy.occupancy import (
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.decoder.decode import decode
-from kanalyze.decoder.elements import TENSOR_TYPES
+from kanalyze.decoder.spelling import TENSOR_TYPES
 from kanalyze.units import count, frequency, percent, plural, size
 
 if TYPE_CHECKING:
