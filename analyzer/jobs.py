@@ -16,8 +16,7 @@ from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.rank_steps import offsets
 from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.capture.read_capture import accepts
-from kanalyze.readers.capture.reports import reports_in_folder
-from kanalyze.readers.capture.runs import runs_of
+from kanalyze.readers.capture.reports import reports_in_folder, runs_of
 from kanalyze.readers.shared.archives import unpacked
 from kanalyze.readers.torch.decode.text import is_trace
 from kanalyze.reduction import LATER, TABLES
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.readers import Progress
-    from kanalyze.readers.capture.runs import Run
+    from kanalyze.readers.capture.reports import Run
     from kanalyze.reduction import Reduction
 
 #: The tools that record ranks; of a job that several recorded, the one with most reports is read, then the first here.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from multiprocessing.process import BaseProcess
 
-    from kanalyze.readers.capture.runs import Run
+    from kanalyze.readers.capture.reports import Run
     from kanalyze.report import Report
 
 #: Where polars looks for how many threads it may have.

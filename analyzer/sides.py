@@ -55,7 +55,7 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
     if base:
         return [*base], [*reports]
     if len(reports) == 1:
-        from kanalyze.readers.capture.runs import sides_in  # noqa: PLC0415 - two baselines need no reader
+        from kanalyze.readers.capture.reports import sides_in  # noqa: PLC0415 - two baselines need no reader
 
         if both := sides_in(reports[0]):
             return [both[0]], [both[1]]
@@ -217,7 +217,7 @@ def _of_report(report: Report, asked: Asked, part: Part) -> list[Digest]:
 
 def opened_of(one: Report | Path, asked: Asked) -> Iterator[Report]:
     """Each report of a side; those that are opened here are closed when the next one is asked for."""
-    from kanalyze.readers.capture.runs import runs_of  # noqa: PLC0415 - baselines need no reader
+    from kanalyze.readers.capture.reports import runs_of  # noqa: PLC0415 - baselines need no reader
 
     if not isinstance(one, Path):
         yield one

@@ -76,7 +76,7 @@ def _two_sides(reports: Sequence[Path], base: Sequence[Path]) -> bool:
     """Whether the file is of a comparison."""
     if base or len(reports) != 1:
         return bool(base)
-    from kanalyze.readers.capture.runs import sides_in  # noqa: PLC0415 - as above
+    from kanalyze.readers.capture.reports import sides_in  # noqa: PLC0415 - as above
 
     return sides_in(reports[0]) is not None
 

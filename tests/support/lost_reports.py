@@ -6,7 +6,7 @@ import time
 from functools import partial
 
 from kanalyze.readers import read
-from kanalyze.readers.capture.runs import Run
+from kanalyze.readers.capture.reports import Run
 from kanalyze.reducing import Task
 from kanalyze.reduction_files import origin_of
 

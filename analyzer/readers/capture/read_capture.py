@@ -20,20 +20,18 @@ from kanalyze.model import COMPILED_KERNELS
 from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all, selections, selective
 from kanalyze.readers.ncu.runs import report_of as report_of_ncu
 from kanalyze.readers.ncu.runs import runs_in
-from kanalyze.readers.nsys.report import report_of
+from kanalyze.readers.nsys.report import NsysTables, report_of
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.torch import read_json as read_torch_json
 from kanalyze.regular_files import readable, regular
-from kanalyze.source import PartedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kanalyze.readers import Progress
     from kanalyze.readers.ncu.runs import Run
     from kanalyze.report import Report
-    from kanalyze.source import Source
 
 
 _BOARD: Final = "tensorboard/*.pt.trace.json*"
@@ -79,11 +77,12 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     Raises:
         DamagedReportError: It is truncated, or its list of tables cannot be read.
     """
-    report = report_of(SqliteFile(run))
+    database = SqliteFile(run)
+    report = report_of(database)
     trace = partial(read_torch_json.open_report, progress=lambda *_: None, cache=cache)
     beside = Beside(report, traces_in(folder), trace)
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
-    source = CaptureTables(folder, report.source, (beside, sampled))
+    source = CaptureTables(folder, database, (beside, sampled))
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
     return replace(report, meta=meta, source=source, beside=beside, sampled=sampled)
 
@@ -171,41 +170,23 @@ class Beside:
             self._asked = True
 
 
-class CaptureTables:
-    """Tables of a capture's nsys report plus its compiled kernels; see :class:`kanalyze.source.Source`."""
+class CaptureTables(NsysTables):
+    """Tables of a capture's nsys report plus its compiled kernels."""
 
-    def __init__(self, folder: Path, source: Source, beside: Sequence[Beside]) -> None:
-        """Read compiled kernels from `folder` and everything else from `source`, the nsys report."""
-        self._folder, self._source, self._beside = folder, source, beside
-
-    @property
-    def kinds(self) -> Iterable[str]:
-        """The kinds of events that nsys recorded."""
-        return self._source.kinds
-
-    def events(self, kind: str) -> pl.DataFrame:
-        """The events of one kind."""
-        return self._source.events(kind)
+    def __init__(self, folder: Path, database: SqliteFile, beside: Sequence[Beside]) -> None:
+        """Read compiled kernels from `folder` and everything else from `database`, the export of nsys."""
+        super().__init__(database)
+        self._folder, self._beside = folder, beside
 
     def table(self, name: str) -> pl.DataFrame:
-        """One of the other tables."""
-        return self._compiled() if name == COMPILED_KERNELS.name else self._source.table(name)
-
-    def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
-        """See :class:`kanalyze.source.PartedSource`."""
-        if isinstance(self._source, PartedSource):
-            return self._source.mapped(name, transform)
-        return transform(self.table(name))
+        """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
+        return self._compiled() if name == COMPILED_KERNELS.name else super().table(name)
 
     def close(self) -> None:
-        """Close the report of nsys, and those beside it."""
-        self._source.close()
+        """Close the export, and the reports beside it."""
+        super().close()
         for beside in self._beside:
             beside.close()
-
-    def notes_of_read(self) -> pl.DataFrame:
-        """Notes on the tables of the nsys report that were read."""
-        return self._source.notes_of_read()
 
     def _not_compiled(self) -> pl.DataFrame:
         """The table of compiled kernels where the capture has none: empty if compilation was observed."""

@@ -14,7 +14,7 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kanalyze.readers.storage.table_file import TableFile
+    from kanalyze.readers.storage import TableFile
 
     Namer = Callable[[pl.DataFrame], pl.Series]
 

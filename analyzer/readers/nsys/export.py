@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
 from kanalyze.readers.nsys import program as nsys_program
 from kanalyze.readers.nsys.report import shows_nsys
-from kanalyze.readers.shared.checksums import checksum
-from kanalyze.readers.shared.user_cache import alone, cache_folder, digest, kept, make_room, name_of, scratch
+from kanalyze.readers.shared.user_cache import alone, cache_folder, checksum, digest, kept, make_room, name_of, scratch
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 
 if TYPE_CHECKING:

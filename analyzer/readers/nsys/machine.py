@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from kanalyze.readers.nsys.events import EventTable
-    from kanalyze.readers.storage.table_file import TableFile
+    from kanalyze.readers.storage import TableFile
 
     Note = tuple[str, int | None, int | None, str]
 

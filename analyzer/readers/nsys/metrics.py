@@ -15,7 +15,7 @@ import polars as pl
 from kanalyze.sample_model import GPU_METRICS, NETWORK_METRICS
 
 if TYPE_CHECKING:
-    from kanalyze.readers.storage.table_file import TableFile
+    from kanalyze.readers.storage import TableFile
 
 _TABLE, _NAMES, _GENERIC = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "GENERIC_EVENTS"
 

@@ -14,7 +14,7 @@ import polars as pl
 from kanalyze.model import COMMUNICATOR_CALLS
 
 if TYPE_CHECKING:
-    from kanalyze.readers.storage.table_file import TableFile
+    from kanalyze.readers.storage import TableFile
 
 #: Entries of schemas by name: the column, and how the value is packed.
 _FIELDS: Final = {

@@ -1,4 +1,4 @@
-"""Builds a report from an nsys export in any form (:mod:`kanalyze.readers.storage.table_file`).
+"""Builds a report from an nsys export in any form (:mod:`kanalyze.readers.storage`).
 
 Facts about the tables: docs/formats.md. Tables exist only if there was data; no table is required but one that says
 that nsys wrote the file.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from kanalyze.readers.nsys.events import Details
-    from kanalyze.readers.storage.table_file import TableFile
+    from kanalyze.readers.storage import TableFile
     from kanalyze.schema import Table
 
 #: A tenth of the int64 range, in nanoseconds: some 29 years.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kanalyze.readers.nsys.events import Labels
-    from kanalyze.readers.storage.table_file import TableFile
+    from kanalyze.readers.storage import TableFile
 
 _SAMPLES, _SCHEDULE, _NVTX = "COMPOSITE_EVENTS", "SCHED_EVENTS", "NVTX_EVENTS"
 

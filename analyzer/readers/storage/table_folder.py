@@ -38,7 +38,7 @@ _OF_SYSTEM: Final = re.compile(r"(?s)(?P<reason>.*?) \(os error (?P<code>\d+)\)"
 
 
 class TableFolder:
-    """A read-only folder of tables; see :class:`kanalyze.readers.storage.table_file.TableFile`.
+    """A read-only folder of tables; it answers as :class:`kanalyze.readers.storage.sqlite_file.SqliteFile`.
 
     Raises:
         DamagedReportError: From every method: a file is truncated, or is corrupt.
@@ -85,14 +85,7 @@ class TableFolder:
     def integers(
         self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame:
-        """Integer columns of a table, in row order, mapped by `transform`.
-
-        `transform` gets a part of the table with Int64 columns (null where the row or the whole table lacks a
-        value) and gives the part of the result; it works on rows alone, since the parts are cut anywhere.
-
-        Raises:
-            DamagedReportError: Also when a column holds anything but integers and null.
-        """
+        """Integer columns of a table, in row order, mapped by `transform` part by part."""
         types, rows = dict.fromkeys(columns, pl.Int64), range(self.last_row(table))
         scan = self._scan(table, columns)
         parts = [rows[start : start + _ROWS_AT_ONCE] for start in rows[::_ROWS_AT_ONCE]] or [rows]
@@ -106,13 +99,7 @@ class TableFolder:
     def frame(
         self, table: str, schema: Mapping[str, DataType | DataTypeClass], only: tuple[str, int] | None = None
     ) -> pl.DataFrame:
-        """Columns of a table with the types of `schema`, in row order; a missing column is null.
-
-        With `only`, of the rows in which one of these columns has a value.
-
-        Raises:
-            DamagedReportError: Also when a column is of another type.
-        """
+        """Columns of a table with the types of `schema`; `only` the rows in which one of them has a value."""
         found = self._read(table, self._scan(table, schema), schema, range(self.last_row(table)))
         return found if only is None else found.filter(pl.col(only[0]) == only[1])
 

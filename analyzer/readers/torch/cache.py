@@ -11,11 +11,11 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.readers.shared.checksums import checksum
 from kanalyze.readers.shared.user_cache import (
     MOST_BYTES,
     alone,
     cache_folder,
+    checksum,
     digest,
     kept,
     make_room,

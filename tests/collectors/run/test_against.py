@@ -9,7 +9,7 @@ import pytest
 from kanalyze.collectors import collect, collect_against
 from kanalyze.collectors.base.errors import BadOptionError, CompileError, InterruptedCaptureError, WorkloadError
 from kanalyze.errors import CollectError, OutputError
-from kanalyze.readers.capture.runs import runs_of, sides_in
+from kanalyze.readers.capture.reports import runs_of, sides_in
 from kanalyze.turns import interleaved
 from support.stand_ins import PROGRAM, left
 

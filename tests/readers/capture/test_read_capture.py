@@ -10,8 +10,7 @@ import pytest
 
 import kanalyze
 from kanalyze.errors import CannotTellError, KanalyzeError
-from kanalyze.readers.capture.reports import counters_at, every_report
-from kanalyze.readers.capture.runs import runs_of
+from kanalyze.readers.capture.reports import counters_at, every_report, runs_of
 from kanalyze.readers.ncu import asked_launches as capture_manifest
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from kanalyze.errors import KanalyzeError
-from kanalyze.readers.capture.runs import runs_of, sides_in
+from kanalyze.readers.capture.reports import runs_of, sides_in
 from kanalyze.turns import Turn, interleaved
 from support.command import ADD, REPORTS, SAMPLES
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.model import KINDS
-from kanalyze.readers.shared import checksums, user_cache
+from kanalyze.readers.shared import user_cache
 from kanalyze.readers.torch import cache as torch_cache
 from kanalyze.readers.torch import read_json as read_torch_json
 from support.command import environment
@@ -101,26 +101,26 @@ def test_files_that_are_others_are_decoded_again(cache, trace, decoded, change):
 def test_a_sum_tells_every_change(tmp_path_factory, content, data):
     path = tmp_path_factory.mktemp("summed") / "file"
     path.write_bytes(content)
-    told = checksums.checksum(path)
+    told = user_cache.checksum(path)
     at = data.draw(st.integers(0, len(content) - 1))
     bit = data.draw(st.integers(0, 7))
     path.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
-    assert checksums.checksum(path) != told
+    assert user_cache.checksum(path) != told
     path.write_bytes(content[:at])
-    assert checksums.checksum(path) != told
+    assert user_cache.checksum(path) != told
     path.write_bytes(content)
-    assert checksums.checksum(path) == told
+    assert user_cache.checksum(path) == told
 
 
 def test_the_sum_of_a_large_file_is_made_of_its_parts(tmp_path, monkeypatch):
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 40)
-    monkeypatch.setattr(checksums, "_PART_BYTES", 1000)
-    parts = checksums.checksum(path)
+    monkeypatch.setattr(user_cache, "_PART_BYTES", 1000)
+    parts = user_cache.checksum(path)
     changed = bytearray(path.read_bytes())
     changed[4321] ^= 1
     path.write_bytes(changed)
-    assert checksums.checksum(path) != parts
+    assert user_cache.checksum(path) != parts
 
 
 # By the user

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-__all__ = ["Block", "Column", "DamagedPageError", "NotDecodableError", "PagesFile", "RowRange", "TableScan"]
+__all__ = ["Block", "Column", "DamagedPageError", "NotDecodableError", "PagesFile"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -79,63 +79,13 @@ class _Header(NamedTuple):
     pages: int
 
 
-class RowRange(NamedTuple):
-    """The range of rows scanned in a table.
-
-    Attributes:
-        rows: How many.
-        first_rowid: The smallest rowid; 0 where there are no rows.
-        last_rowid: The largest rowid; -1 where there are no rows.
-    """
-
-    rows: int = 0
-    first_rowid: int = 0
-    last_rowid: int = -1
-
-    @property
-    def gaps(self) -> int:
-        """The number of missing rowids between first and last: rows deleted or lost."""
-        return self.last_rowid - self.first_rowid + 1 - self.rows
-
-    def followed_by(self, other: RowRange) -> RowRange:
-        """The union with `other`, a later non-empty range."""
-        first = self.first_rowid if self.rows else other.first_rowid
-        return RowRange(self.rows + other.rows, first, other.last_rowid)
-
-
 class _Decoded(NamedTuple, Generic[T]):
-    """Result of one block: its first page number, its rows, and the result of `transform`."""
+    """Result of one block: its first page number, its first and last rowid, and the result of `transform`."""
 
     page: int
-    range: RowRange
+    first_rowid: int
+    last_rowid: int
     result: T
-
-
-class TableScan(Generic[T]):
-    """Iterator over the results of a table scan, in rowid order; single use.
-
-    Attributes:
-        range: The rows of the results handed out so far; the table's once the iteration is over.
-    """
-
-    def __init__(self, blocks: Generator[_Decoded[T], None, None]) -> None:
-        """Iterate over the results of `blocks`."""
-        self._blocks = blocks
-        self.range = RowRange()
-
-    def __iter__(self) -> Iterator[T]:
-        """Yield each block's result.
-
-        Raises:
-            DamagedPageError: SQLite could not have written one of the table's pages.
-            NotDecodableError: Only SQLite can read the wanted columns.
-        """
-        with closing(self._blocks):
-            for block in self._blocks:
-                if self.range.rows and block.range.first_rowid <= self.range.last_rowid:
-                    raise DamagedPageError(block.page, "rowids do not increase")
-                self.range = self.range.followed_by(block.range)
-                yield block.result
 
 
 class PagesFile:
@@ -178,8 +128,8 @@ class PagesFile:
         *,
         threads: int | None = None,
         block_bytes: int = _BLOCK_BYTES,
-    ) -> TableScan[T]:
-        """Decode integer `columns` of `table`, both spelled as in the schema.
+    ) -> Iterator[T]:
+        """Decode integer `columns` of `table`, both spelled as in the schema, block by block in rowid order.
 
         Args:
             table: Name of the table.
@@ -201,10 +151,9 @@ class PagesFile:
         def work(numbers: Ints) -> _Decoded[T]:
             block = decode(self._read(numbers), layout, columns)
             rowids = block.rowids
-            seen = RowRange(len(rowids), int(rowids[0]), int(rowids[-1]))
-            return _Decoded(int(numbers[0]), seen, transform(block))
+            return _Decoded(int(numbers[0]), int(rowids[0]), int(rowids[-1]), transform(block))
 
-        return TableScan(_in_order(work, runs, min(threads or workers(), len(runs))))
+        return _rising(_in_order(work, runs, min(threads or workers(), len(runs))))
 
     def _leaf_pages(self, root: int) -> Ints:
         """The numbers of the leaf pages under `root` from left to right, int64; none for an empty table."""
@@ -340,6 +289,21 @@ def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
 def _is_real(declared: str) -> bool:
     """Whether a column declared as `declared` has REAL affinity (https://sqlite.org/datatype3.html, section 3.1)."""
     return next((word for word in _AFFINITIES if word in declared.upper()), "") in _REALS
+
+
+def _rising(blocks: Generator[_Decoded[T], None, None]) -> Iterator[T]:
+    """The results of `blocks`.
+
+    Raises:
+        DamagedPageError: A block does not begin behind the one before it.
+    """
+    last_rowid: int | None = None
+    with closing(blocks):
+        for block in blocks:
+            if last_rowid is not None and block.first_rowid <= last_rowid:
+                raise DamagedPageError(block.page, "rowids do not increase")
+            last_rowid = block.last_rowid
+            yield block.result
 
 
 def _split(numbers: Ints, step: int) -> list[Ints]:
