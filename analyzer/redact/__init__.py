@@ -20,10 +20,13 @@ from kanalyze.redact.rules.names import asked
 from kanalyze.redact.rules.texts import Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from os import PathLike
 
     from kanalyze.redact.rules.names import Names
+
+    #: Writes the copy to a path, or for None only counts what is removed.
+    Copy = Callable[[Path | None], None]
 
 __all__ = ["Removed", "redact"]
 
@@ -60,10 +63,11 @@ def redact(
     if target is not None:
         _check(source, target)
     names.folder(source.absolute().parent)
-    if source.is_dir():
-        _folder(source, target, names, removed)
+    copy = (_of_folder if source.is_dir() else _of_file)(source, names, removed)
+    if target is None:
+        copy(None)
     else:
-        _file(source, target, names, removed)
+        _write(target, copy, folder=source.is_dir())
     return removed
 
 
@@ -74,35 +78,27 @@ def _check(source: Path, target: Path) -> None:
         raise OutputError.because(target, "it is within the folder that is redacted")
 
 
-def _file(source: Path, target: Path | None, names: Names, removed: Removed) -> None:
+def _of_file(source: Path, names: Names, removed: Removed) -> Copy:
     kind = kind_of(source)
     files.learn(source, kind, names)
     texts = Texts(names, removed)
-    if target is None:
-        files.copy(source, kind, None, texts, names)
-        return
+    return lambda made: files.copy(source, kind, made, texts, names)
+
+
+def _of_folder(source: Path, names: Names, removed: Removed) -> Copy:
+    kinds = folders.learn(source, folders.known_files(source, removed), names, removed)
+    return lambda made: folders.copy(source, kinds, made, names, removed)
+
+
+def _write(target: Path, copy: Copy, *, folder: bool) -> None:
+    """Write a copy beside `target`, and move it there when it is whole."""
     try:
         with unfinished(target.absolute(), folder=True) as place:
-            made = place / target.name
-            files.copy(source, kind, made, texts, names)
-            _settle(made, target)
-    except FileExistsError as error:
-        raise OutputError.exists(target) from error
-    except OSError as error:
-        raise OutputError.because(target, error.strerror or str(error)) from error
-
-
-def _folder(source: Path, target: Path | None, names: Names, removed: Removed) -> None:
-    kinds = folders.learn(source, folders.known_files(source, removed), names, removed)
-    if target is None:
-        folders.copy(source, kinds, None, names, removed)
-        return
-    try:
-        with unfinished(target.absolute(), folder=True) as made:
-            folders.copy(source, kinds, made, names, removed)
-            if os.path.lexists(target):
+            made = place if folder else place / target.name
+            copy(made)
+            if folder and os.path.lexists(target):
                 raise OutputError.exists(target)
-            made.rename(target)
+            made.rename(target) if folder else _settle(made, target)
     except OSError as error:
         raise OutputError.because(target, error.strerror or str(error)) from error
 
@@ -111,7 +107,7 @@ def _settle(made: Path, target: Path) -> None:
     """Move the finished file to its final name, by a hard link where possible: unlike a rename, it never overwrites."""
     try:
         os.link(made, target)
-    except FileExistsError:
-        raise
+    except FileExistsError as error:
+        raise OutputError.exists(target) from error
     except OSError:  # file systems without hard links
         made.rename(target)

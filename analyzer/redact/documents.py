@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.errors import UnknownFormatError
+from kanalyze.redact.rules import words
 from kanalyze.redact.rules.assigned import is_argument, is_secret
-from kanalyze.redact.rules.words import words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,32 +113,31 @@ def document(value: object, texts: Texts) -> object:
     return _Walk(texts).value(value, known=True)
 
 
-class _Walk:
+class _Walk(NamedTuple):
     """Recursive redaction of a document, key by key."""
 
-    def __init__(self, texts: Texts) -> None:
-        self._texts = texts
+    texts: Texts
 
     def value(self, value: object, *, known: bool, all_below: bool = False) -> object:
         """Redacts `value`, of a known key or not; with `all_below` all keys within it count as known."""
         if isinstance(value, dict):
             return {
-                self._texts.free(str(key)): self._item(str(key), item, known, all_below) for key, item in value.items()
+                self.texts.free(str(key)): self._item(str(key), item, known, all_below) for key, item in value.items()
             }
         if isinstance(value, list):
             return self._list(value, known=known, all_below=all_below)
         if isinstance(value, str):
-            return self._texts.free(value) if known else self._texts.blank("values of unknown keys", value)
+            return self.texts.free(value) if known else self.texts.blank("values of unknown keys", value)
         return value
 
     def _item(self, key: str, value: object, known: bool, all_below: bool) -> object:  # noqa: FBT001 - two facts of a place
         if key in _GONE and not isinstance(value, dict | list):
-            self._texts.removed.add(_GONE[key], bool(value))
+            self.texts.removed.add(_GONE[key], bool(value))
             return None
         if key == "environment" and isinstance(value, dict):
             return self._environment(value)
         if isinstance(value, str) and value and is_secret(key) and key not in _KEYS:
-            self._texts.removed.add("secrets")
+            self.texts.removed.add("secrets")
             return "[secret]"
         own = all_below or key in _OWN
         return self.value(value, known=own or (known and key in _KEYS), all_below=own)
@@ -148,7 +147,7 @@ class _Walk:
         made: list[object] = []
         for before, value in zip(["", *values], values, strict=False):
             if is_argument(before, value):
-                self._texts.removed.add("secrets")
+                self.texts.removed.add("secrets")
                 made.append("[secret]")
             else:
                 made.append(self.value(value, known=known, all_below=all_below))
@@ -159,9 +158,9 @@ class _Walk:
         for name, value in variables.items():
             harmless = _VARIABLE.fullmatch(name) and not is_secret(name) and _VALUE.fullmatch(str(value))
             if harmless:
-                kept[name] = self._texts.free(str(value))
+                kept[name] = self.texts.free(str(value))
             else:
-                self._texts.removed.add("variables of the environment")
+                self.texts.removed.add("variables of the environment")
         return kept
 
 

@@ -16,10 +16,11 @@ from kanalyze.errors import (
     UnknownFormatError,
     UnreadableReportError,
 )
-from kanalyze.redact import documents, plain_text
+from kanalyze.redact import documents
 from kanalyze.redact import ncu as ncu_report
 from kanalyze.redact import nsys as nsys_sqlite
 from kanalyze.redact import trace as torch_trace
+from kanalyze.redact.rules.assigned import CLOSED, LONGEST_KEY, OPENED
 from kanalyze.redact.sqlite_files import holds
 from kanalyze.tools import EXPORT
 
@@ -65,7 +66,7 @@ def learn(path: Path, kind: Kind, names: Names) -> None:
             documents.learn(path, names)
         else:
             with opened(path) as source:
-                (torch_trace if kind == "trace" else plain_text).learn(source, names)
+                (torch_trace.learn if kind == "trace" else _learn_lines)(source, names)
     except OSError as error:
         raise UnreadableReportError.of(path, error) from error
 
@@ -109,7 +110,7 @@ def _pass_on(source: BinaryIO, sink: BinaryIO, kind: Kind, texts: Texts) -> None
     if kind == "trace":
         torch_trace.copy(source, sink, texts)
     else:
-        plain_text.copy(source, sink, texts, cells=kind == "csv")
+        _copy_lines(source, sink, texts, cells=kind == "csv")
 
 
 def _survives(path: Path, names: Names) -> bool:
@@ -265,3 +266,68 @@ def written(path: Path, *, packed: bool) -> Iterator[BinaryIO]:
             return
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as inner:
             yield cast("BinaryIO", inner)
+
+
+# Text files, line by line: CSV pages of ncu, logs, PTX, source, output of torch.
+
+#: Longest line, in bytes; longer ones are split: a page of ncu has thousands of columns, but no field of a gigabyte.
+_LONGEST: Final = 1 << 24
+
+#: A quoted CSV cell; each is redacted on its own. In a row nothing else is quoted, and nothing stands beside quotes.
+_CELL: Final = re.compile(r'"((?:[^"]|"")*)"')
+_ROW: Final = re.compile(r'(?:"(?:[^"]|"")*+"|[\d.]*)(?:,(?:"(?:[^"]|"")*+"|[\d.]*))*+\s*')
+_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
+
+_HOST_COLUMN: Final = "Host Name"
+
+
+def _learn_lines(source: BinaryIO, names: Names) -> None:
+    """Collect identifying names from the lines of `source` into `names`."""
+    for block in _blocks(source):
+        names.text(block)
+
+
+def _copy_lines(source: BinaryIO, target: BinaryIO, texts: Texts, *, cells: bool = False) -> None:
+    """Write the redacted lines of `source` to `target`; with `cells` each quoted cell on its own."""
+    host = -1
+    for block in _blocks(source):
+        # a private key goes from all its lines at once, before each is redacted on its own
+        for line in _LINE.findall(texts.free(block) if "\n" in block[:-1] else block):
+            text = line
+            if cells and '"' in text and _ROW.fullmatch(text):
+                found = _CELL.findall(text)
+                host = found.index(_HOST_COLUMN) if _HOST_COLUMN in found else host
+                if 0 <= host < len(found) and _HOST_COLUMN not in found:
+                    text = _without_host(text, host, texts)
+                text = _CELL.sub(
+                    lambda cell: '"' + texts.free(cell[1].replace('""', '"')).replace('"', '""') + '"', text
+                )
+            else:
+                text = texts.free(text)
+            target.write(text.encode("utf-8", "surrogateescape"))
+
+
+def _blocks(source: BinaryIO) -> Iterator[str]:
+    """Lines of `source`, and those of a private key together."""
+    while line := source.readline(_LONGEST):
+        block = [_decoded(line)]
+        missing, size = len(OPENED.findall(block[0])) - len(CLOSED.findall(block[0])), 0
+        while missing > 0 and size < LONGEST_KEY and (line := source.readline(_LONGEST)):
+            block.append(_decoded(line))
+            missing += len(OPENED.findall(block[-1])) - len(CLOSED.findall(block[-1]))
+            size += len(line)
+        yield "".join(block)
+
+
+def _without_host(line: str, column: int, texts: Texts) -> str:
+    """A CSV row of ncu with the host name in `column` replaced, unless it is the tool's own placeholder."""
+    cells = list(_CELL.finditer(line))
+    cell = cells[column]
+    if cell[1] in ("", "127.0.0.1", "localhost", "[host]"):
+        return line
+    texts.removed.add("host names")
+    return f'{line[: cell.start()]}"[host]"{line[cell.end() :]}'
+
+
+def _decoded(line: bytes) -> str:
+    return line.decode("utf-8", "surrogateescape")

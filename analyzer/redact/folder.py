@@ -162,9 +162,3 @@ class Removed:
         """Count `count` more places of the kind `what`."""
         if count:
             self.counts[what] += count
-
-    def include(self, other: Removed) -> None:
-        """Add the tally of another file."""
-        self.counts.update(other.counts)
-        self.left_out.update(other.left_out)
-        self.notes.extend(note for note in other.notes if note not in self.notes)

@@ -13,7 +13,6 @@ are sources (8.1: path and text of a file; 4: the compiled code, with the same p
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import RedactError
@@ -31,19 +30,6 @@ if TYPE_CHECKING:
 
     Place = tuple[int, ...]
     Leaf = tuple[Place, Field]
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Known fields of a message, by field path; needed where the bytes alone are ambiguous.
-
-    Attributes:
-        messages: Fields that are messages.
-        texts: Fields that are texts.
-    """
-
-    messages: frozenset[Place]
-    texts: frozenset[Place]
 
 
 MAGIC: Final = b"NVR\0"
@@ -64,26 +50,22 @@ _STAYS: Final = frozenset(
 )
 _STAYS_WITH_ALL_BELOW: Final = frozenset((*_SESSION, part) for part in (_DEVICE, _VERSION, _COMMAND))
 _SYSTEMS: Final = ((*_SESSION, _TARGET), (*_SESSION, _HOST))
-_LAYOUT: Final = _Layout(
-    messages=frozenset(
-        (
-            *(_SESSION, _PROCESS, *_SYSTEMS, *((*system, _ADDRESS) for system in _SYSTEMS)),
-            *((*_SESSION, *rest) for rest in ((_DEVICE,), (_DEVICE, 3), (_DEVICE, 3, 2), (_VERSION,))),
-            *((_ENTRY, 8), (_ENTRY, 8, 1), (_ENTRY, 9), (_ENTRY, 9, 1)),
-        )
-    ),
-    texts=frozenset(
-        (
-            *((*system, fact) for system in _SYSTEMS for fact in range(1, 6)),
-            *((*system, _ADDRESS, 1) for system in _SYSTEMS),
-            *(
-                (*_SESSION, *rest)
-                for rest in ((_DEVICE, 2), (_DEVICE, 3, 1), (_VERSION, 1), (_VERSION, 2), (_COMMAND,))
-            ),
-            *(_OF_PROCESS_HOST, _OF_PROCESS_PATH, _SOURCE_PATH, (_ENTRY, 8, 1, 2)),
-            *((_ENTRY, 5), (_ENTRY, 6), (_ENTRY, 7)),
-        )
-    ),
+#: Fields that are messages, and fields that are texts, by path; needed where the bytes alone are ambiguous.
+_MESSAGES: Final = frozenset(
+    (
+        *(_SESSION, _PROCESS, *_SYSTEMS, *((*system, _ADDRESS) for system in _SYSTEMS)),
+        *((*_SESSION, *rest) for rest in ((_DEVICE,), (_DEVICE, 3), (_DEVICE, 3, 2), (_VERSION,))),
+        *((_ENTRY, 8), (_ENTRY, 8, 1), (_ENTRY, 9), (_ENTRY, 9, 1)),
+    )
+)
+_TEXTS: Final = frozenset(
+    (
+        *((*system, fact) for system in _SYSTEMS for fact in range(1, 6)),
+        *((*system, _ADDRESS, 1) for system in _SYSTEMS),
+        *((*_SESSION, *rest) for rest in ((_DEVICE, 2), (_DEVICE, 3, 1), (_VERSION, 1), (_VERSION, 2), (_COMMAND,))),
+        *(_OF_PROCESS_HOST, _OF_PROCESS_PATH, _SOURCE_PATH, (_ENTRY, 8, 1, 2)),
+        *((_ENTRY, 5), (_ENTRY, 6), (_ENTRY, 7)),
+    )
 )
 _HERE: Final = (b"127.0.0.1", b"localhost", b"::1")
 
@@ -214,8 +196,8 @@ def _followed(path: Path, data: bytes) -> Iterator[Leaf]:
     """
     for part, begin, end in _parts(path, data):
         try:
-            for place, field in _leaves(data, begin, end, _LAYOUT, (part,)):
-                known = place in _LAYOUT.texts or place[:2] != _SESSION
+            for place, field in _leaves(data, begin, end, (part,)):
+                known = place in _TEXTS or place[:2] != _SESSION
                 if not known and _text_of(data[field.begin : field.end]) is not None and _is_message(data, field):
                     raise ValueError  # noqa: TRY301 - it would be overwritten as a text, and may be a message
                 yield place, field
@@ -255,22 +237,22 @@ def _length(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 4], "little")
 
 
-def _leaves(data: bytes, at: int, end: int, layout: _Layout, above: Place) -> Iterator[Leaf]:
+def _leaves(data: bytes, at: int, end: int, above: Place) -> Iterator[Leaf]:
     """Texts and byte strings in a message and its nested messages, with their field paths.
 
-    A field that `layout` does not know is text if it is valid text, else a message if it can be parsed as one.
+    A field of an unknown path is text if it is valid text, else a message if it can be parsed as one.
     """
     for field in fields(data, at, end):
         if not field.sized or field.begin == field.end:
             continue
         place = (*above, field.key)
-        if place in layout.messages:
+        if place in _MESSAGES:
             inner = _is_message(data, field)
         else:
-            inner = place not in layout.texts and _text_of(data[field.begin : field.end]) is None
+            inner = place not in _TEXTS and _text_of(data[field.begin : field.end]) is None
             inner = inner and _is_message(data, field)
         if inner:
-            yield from _leaves(data, field.begin, field.end, layout, place)
+            yield from _leaves(data, field.begin, field.end, place)
         else:
             yield place, field
 

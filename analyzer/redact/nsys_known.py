@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from kanalyze.redact.rules.words import words
+from kanalyze.redact.rules import words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

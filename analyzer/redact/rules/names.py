@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.redact.rules import words
 from kanalyze.redact.rules.assigned import OPENED, is_secret, values
-from kanalyze.redact.rules.words import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

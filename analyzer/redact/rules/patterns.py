@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kanalyze.redact.rules.words import words
+from kanalyze.redact.rules import words
 
 _OCTET: Final = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 
