@@ -18,23 +18,27 @@ import polars as pl
 from kanalyze.counter_model import METRICS, RULE_RESULTS
 from kanalyze.readers.ncu import errors as ncu_errors
 from kanalyze.readers.ncu.labels import LABELS, SECTION_OF, SECTIONS
-from kanalyze.readers.ncu.pages import NO_PERMISSION, PERMISSION
-from kanalyze.readers.ncu.printed_numbers import POINT, AmbiguousError, base_unit, missing, numbers, plainly, way_of
+from kanalyze.readers.ncu.pages import KEYS, NO_PERMISSION, PERMISSION
+from kanalyze.readers.ncu.printed_numbers import POINT, AmbiguousError, base_unit, missing, numbers, plainly, separators
 from kanalyze.readers.ncu.tables import LAUNCHES, Measured, metrics_frame
-from kanalyze.readers.ncu.wide_pages import KEYS, Cells
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from kanalyze.readers.ncu.pages import Page, PagesFile
+    from kanalyze.readers.ncu.pages import Cells, Page, PagesFile
+    from kanalyze.readers.ncu.tables import Note
 
     #: Numbers whose value is known from another column of the page, with their texts.
-    Known = Callable[[], Iterable[tuple[str, int]]]
+    Known = Iterable[tuple[str, int]]
 
 
 #: Columns required of a page.
 _HEADINGS: Final = {"details": ("Section Name", "Metric Name", "Metric Unit", "Metric Value"), "raw": ()}
+
+_WITHOUT_RAW: Final = (
+    "only what ncu's details page prints is known; print the raw page, too: ncu --import … --csv --page raw"
+)
 
 #: Sort order of rule results: kernel, section, rule; the same in every reader.
 _RULE_ORDER: Final = ("event_id", "section", "rule", "message")
@@ -48,7 +52,8 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
     Raises:
         DamagedReportError: They are of different runs, or their numbers can be read in two ways.
     """
-    values, notes = [], []
+    values: list[pl.DataFrame] = []
+    notes: list[Note] = []
     launches = None
     if raw is not None:
         rows, cells = _raw_rows(raw)
@@ -62,11 +67,13 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
             _same(details.path, raw.path, of_details, launches)
         launches = of_details if launches is None else launches
         found = _detail_metrics(details.path, rows)
-        notes += _label_notes(found.select(pl.col("metric").filter(~pl.col("known")).n_unique()).item())
+        if unknown := found.select(pl.col("metric").filter(~pl.col("known")).n_unique()).item():
+            effect = "they have their label for a name, and no table but metrics shows them"
+            notes.append(("metrics of unknown label", unknown, None, effect))
         values.append(metrics_frame(found))
         rules = _rules(details.path, rows)
     if raw is None:
-        notes.append(_without_raw())
+        notes.append(("missing page", 1, None, _WITHOUT_RAW))
     assert launches is not None, "there is one page or the other"  # noqa: S101 - the caller's contract
     notes += [note for file in (details, raw) if file is not None for note in _file_notes(file)]
     return Measured(launches.drop("key"), _together(values), rules, notes)
@@ -83,17 +90,7 @@ def _together(values: list[pl.DataFrame]) -> pl.DataFrame:
     return first if missing.is_empty() else METRICS.check(pl.concat([first, missing]).sort(key))
 
 
-def _without_raw() -> tuple[str, int | None, int | None, str]:
-    effect = "only what ncu's details page prints is known; print the raw page, too: ncu --import … --csv --page raw"
-    return ("missing page", 1, None, effect)
-
-
-def _label_notes(unknown: int) -> list[tuple[str, int | None, int | None, str]]:
-    effect = "they have their label for a name, and no table but metrics shows them"
-    return [("metrics of unknown label", unknown, None, effect)] if unknown else []
-
-
-def _warning(said: str) -> tuple[str, int | None, int | None, str]:
+def _warning(said: str) -> Note:
     """A warning printed by ncu, as a note with the number of metrics affected, or with its meaning."""
     left_out = re.match(r"Unable to access the following (\d+) metrics", said)
     if left_out is not None:
@@ -103,8 +100,8 @@ def _warning(said: str) -> tuple[str, int | None, int | None, str]:
     return "warning of ncu", 1, None, said
 
 
-def _file_notes(file: PagesFile) -> list[tuple[str, int | None, int | None, str]]:
-    notes: list[tuple[str, int | None, int | None, str]] = [_warning(said) for said in file.warnings]
+def _file_notes(file: PagesFile) -> list[Note]:
+    notes: list[Note] = [_warning(said) for said in file.warnings]
     remedies = {said: f" {PERMISSION}" if NO_PERMISSION in said else "" for said in file.errors}
     notes += [("error of ncu", 1, None, said + remedy) for said, remedy in remedies.items()]
     if file.cut:
@@ -160,12 +157,13 @@ def _details_rows(file: PagesFile) -> pl.DataFrame:
     return _numbered(file, pages[0] if len(pages) == 1 else pl.concat(pages, how="diagonal"))
 
 
+def _column(rows: pl.DataFrame, name: str) -> pl.Expr:
+    return pl.col(name) if name in rows.columns else pl.lit(None, dtype=pl.String)
+
+
 def _launches(rows: pl.DataFrame) -> pl.DataFrame:
     """One row per launch, :data:`kanalyze.readers.ncu.tables.LAUNCHES`, and its key."""
-
-    def told(name: str) -> pl.Expr:
-        return pl.col(name) if name in rows.columns else pl.lit(None, dtype=pl.String)
-
+    told = partial(_column, rows)
     sizes = {
         f"{what}_{axis}": told(f"{what.title()} Size").str.extract_all(r"\d+").list.get(place, null_on_oob=True)
         for what in ("grid", "block")
@@ -212,7 +210,7 @@ def _raw_metrics(path: Path, rows: pl.DataFrame, pages: list[Cells]) -> pl.DataF
             dtype=pl.String,
         )
         names = [cells.names[place] for place in order]
-        values = parsed(path, "the raw page", texts, partial(_sizes, of_page, cells))
+        values = parsed(path, "the raw page", texts, _sizes(of_page, cells))
         found.append(
             _named(values, of_page.get_column("event_id"), names, [cells.records[0][place] or "" for place in order])
         )
@@ -244,8 +242,7 @@ def _sizes(rows: pl.DataFrame, cells: Cells) -> Iterator[tuple[str, int]]:
     for place, name in enumerate(cells.names):
         if name in KNOWN:
             for record, size in rows.select("record", KNOWN[name]).iter_rows():
-                if product(size):
-                    yield cells.records[record][place] or "", product(size)
+                yield cells.records[record][place] or "", product(size)
 
 
 @cache
@@ -272,7 +269,7 @@ def _detail_metrics(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
         text="Metric Value",
         unit=pl.col("Metric Unit").fill_null(""),
     )
-    values = parsed(path, "the details page", held.get_column("text"), partial(_told_sizes, held))
+    values = parsed(path, "the details page", held.get_column("text"), _told_sizes(held))
     raw_name = pl.col("label").str.contains("__", literal=True)  # a metric collected with --metrics has no label
     return (
         pl.concat([values, held[values.get_column("place")]], how="horizontal")
@@ -295,18 +292,14 @@ def _told_sizes(held: pl.DataFrame) -> Iterator[tuple[str, int]]:
     for label, column in KNOWN.items():
         known = held.filter(pl.col("label") == label).select(pl.col("text").str.strip_chars(), column).unique()
         for text, size in known.drop_nulls().iter_rows():
-            if product(size):
-                yield text, product(size)
+            yield text, product(size)
 
 
 def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     """Rule results of the details page, as :data:`kanalyze.counter_model.RULE_RESULTS`."""
     if "Rule Name" not in rows.columns:
         return RULE_RESULTS.empty()
-
-    def told(name: str) -> pl.Expr:
-        return pl.col(name) if name in rows.columns else pl.lit(None, dtype=pl.String)
-
+    told = partial(_column, rows)
     # ncu writes estimates with a point, or with its locale's sign, and never with thousands
     share = told("Estimated Speedup").str.replace(",", ".", literal=True).cast(pl.Float64, strict=False) / 100
     held = rows.filter(pl.col("Rule Name") != "").select(
@@ -354,7 +347,7 @@ def parsed(path: Path, where: str, texts: pl.Series, known: Known) -> pl.DataFra
         value=pl.when(value.is_finite()).then("value")
     )
     try:
-        way = way_of(different.get_column("plain"), different.get_column("value"), known)
+        way = separators(different.get_column("plain"), known)
     except AmbiguousError as error:
         raise ncu_errors.damaged(path, where, f"{error}; print it with LC_ALL=C") from error
     odd = value.is_null() if way == POINT else pl.lit(value=True)

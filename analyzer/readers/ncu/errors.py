@@ -1,15 +1,18 @@
-"""Errors about ncu reports, with their remedies."""
+"""Errors about ncu reports, with their remedies, and what guards calls of NVIDIA's module."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kanalyze import outlets
 from kanalyze.errors import DamagedReportError, ExportError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
+
+T = TypeVar("T")
 
 #: Longest program output quoted in an error, in characters.
 _LINES: Final = 3
@@ -51,3 +54,59 @@ def unreadable(path: Path, program: str, said: Iterable[str]) -> ExportError:
         "A report of a newer ncu needs a module or an ncu as new (`pip install --upgrade ncu-report`); a file that was "
         "cut off has to be copied again.",
     )
+
+
+# NVIDIA's module raises many types of errors on damaged reports, or returns invalid text.
+
+#: Exceptions raised by the module's functions for damaged parts of a report.
+DAMAGE: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SystemError,
+    TypeError,
+    ValueError,
+)
+
+_BEYOND: Final = 1 << 63
+
+
+class Damage:
+    """Counts the parts of a report that could not be read."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.count = 0
+
+    def tried(self, ask: Callable[[], T], otherwise: T) -> T:
+        """The result of `ask`; on failure `otherwise`, counted as one damaged part."""
+        with suppress(*DAMAGE):
+            return ask()
+        self.count += 1
+        return otherwise
+
+    def text(self, said: object) -> str:
+        """Valid text, as :func:`text` gives it; counted as one damaged part if it had to be repaired."""
+        found = text(said)
+        self.count += found != str(said)
+        return found
+
+    def notes(self, path_name: str) -> list[tuple[str, int | None, int | None, str]]:
+        """The health notes about damaged parts."""
+        if not self.count:
+            return []
+        effect = f"{path_name} is damaged: they are left out, and what is left may be wrong, too; copy it again"
+        return [("parts of a report that make no sense", self.count, None, effect)]
+
+
+def text(said: object) -> str:
+    """Text from the module with invalid bytes replaced."""
+    found = str(said)
+    return found if found.isascii() else found.encode(errors="replace").decode()
+
+
+def count(value: int) -> int | None:
+    """A count as Int64; None if it is out of range."""
+    return value if -_BEYOND <= value < _BEYOND else None

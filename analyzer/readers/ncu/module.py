@@ -16,7 +16,7 @@ import polars as pl
 
 from kanalyze.counter_model import RULE_RESULTS
 from kanalyze.readers.ncu import errors as ncu_errors
-from kanalyze.readers.ncu.damage import DAMAGE, Damage, count, text
+from kanalyze.readers.ncu.errors import DAMAGE, Damage, count, text
 from kanalyze.readers.ncu.labels import SECTION_OF
 from kanalyze.readers.ncu.rep_blocks import is_cut, is_sound
 from kanalyze.readers.ncu.tables import LAUNCHES, Measured, metrics_frame

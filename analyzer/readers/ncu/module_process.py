@@ -17,7 +17,7 @@ import polars as pl
 from kanalyze.counter_model import INSTRUCTIONS, SOURCE_FILES
 from kanalyze.machinery.parents import end_with
 from kanalyze.readers.ncu import errors as ncu_errors
-from kanalyze.readers.ncu.damage import DAMAGE, text
+from kanalyze.readers.ncu.errors import DAMAGE, text
 from kanalyze.readers.ncu.module import actions, module
 from kanalyze.readers.ncu.source import files_of_actions, instructions_of_actions
 

@@ -16,14 +16,11 @@ import polars as pl
 
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.ncu import errors as ncu_errors
-from kanalyze.readers.ncu import wide_pages as ncu_wide
 from kanalyze.regular_files import readable, regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from kanalyze.readers.ncu.wide_pages import Cells
 
 #: First lines of pages: the header of pages of launches, and the kernel line of the source page.
 _LAUNCHES: Final = b'"ID","'
@@ -50,6 +47,25 @@ PERMISSION: Final = (
 _NOTHING: Final = "Run it again with a filter (--kernel-name, --launch-skip, --launch-count) that some launch passes."
 
 _ENCODINGS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+#: Columns that identify a launch.
+KEYS: Final = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size")
+
+#: Launch columns that precede the metrics.
+_OF_LAUNCH: Final = (
+    *KEYS,
+    *("Process Name", "Host Name", "Kernel Time", "Context", "Stream", "Device", "CC", "Demangled Name"),
+    *("thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",),
+)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The metrics of a raw page: names, and per record (the first holds units) one text per name."""
+
+    names: Sequence[str]
+    records: Sequence[Sequence[str | None]]
 
 
 @dataclass(frozen=True)
@@ -167,8 +183,47 @@ def _page(path: Path, records: bytes) -> list[Page]:
         return [Page("source", _read(path, rest), _read_line(path, first))] if rest.strip() else []
     if records.find(b'"Metric Name"', 0, records.find(b"\n")) >= 0:
         return [Page("details", _read(path, records))]
-    rows, cells = ncu_wide.split(records) or ncu_wide.of_frame(_read(path, records))
+    rows, cells = _split(records) or _of_frame(_read(path, records))
     return [Page("raw", rows, cells=cells)]
+
+
+# A raw page has a row per launch, and about 2,200 columns, one per metric.
+#
+# Building a frame of that many columns takes far longer than reading them. ncu quotes every field; where no field
+# contains a quotation mark, a record is split at ``","``, and its metrics stay a list.
+
+
+def _split(records: bytes) -> tuple[pl.DataFrame, Cells] | None:
+    """Splits records into launch columns and metrics, without a CSV parser.
+
+    None if a record has another number of fields than the header, or a field is unquoted or contains a quotation mark.
+    """
+    lines = records.decode(errors="replace").removesuffix("\n").split("\n")
+    fields = [line[1:-1].split('","') for line in lines]
+    head = fields[0]
+    if len(set(head)) != len(head) or not all(head):
+        return None
+    # a record of these has two quotation marks per field at least, and just two where none is within a field
+    regular = all(
+        len(line) > 1 and line[0] == line[-1] == '"' and len(row) == len(head)
+        for line, row in zip(lines, fields, strict=True)
+    )
+    if not regular or records.count(b'"') != 2 * len(head) * len(lines):
+        return None
+    first = next((place for place, name in enumerate(head) if name not in _OF_LAUNCH), len(head))
+    if any(name in _OF_LAUNCH for name in head[first:]):
+        return None
+    of_launch = pl.DataFrame(
+        [row[:first] for row in fields[1:]], schema=dict.fromkeys(head[:first], pl.String), orient="row"
+    )
+    return of_launch, Cells(head[first:], [row[first:] for row in fields[1:]])
+
+
+def _of_frame(rows: pl.DataFrame) -> tuple[pl.DataFrame, Cells]:
+    """Splits a raw page that was parsed as a frame, as :func:`_split` does."""
+    of_launch = [name for name in rows.columns if name in _OF_LAUNCH]
+    names = [name for name in rows.columns if name not in _OF_LAUNCH]
+    return rows.select(of_launch), Cells(names, rows.select(names).rows())
 
 
 def _read(path: Path, records: bytes) -> pl.DataFrame:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 
 class Separators(NamedTuple):
@@ -56,39 +56,12 @@ class AmbiguousError(ValueError):
     """Numbers whose separators are ambiguous or contradictory; says which."""
 
 
-#: Sample size: if one of these has decimals after a point, only unparsable texts can contradict.
-_FIRST: Final = 500
-
-
 def plainly(column: str) -> pl.Expr:
     """Parses a text column as plain numbers: decimal points, no thousands separators.
 
     Null for texts that are not numbers; infinities and NaN may remain.
     """
     return pl.col(column).str.replace_all(POINT.thousands, "", literal=True).cast(pl.Float64, strict=False)
-
-
-def way_of(texts: pl.Series, plain: pl.Series, known: Callable[[], Iterable[tuple[str, int]]]) -> Separators:
-    """The separators used in `texts`, as :func:`separators` finds them, given the result of :func:`plainly`.
-
-    Args:
-        texts: All values of a file, numbers and others.
-        plain: What :func:`plainly` makes of them.
-        known: Gives values that are known from elsewhere in the file, with their texts.
-
-    Raises:
-        AmbiguousError: As there.
-    """
-    text, is_plain = pl.col("text"), pl.col("plain").is_not_null()
-    thousands = text.filter(is_plain & text.str.contains(POINT.thousands, literal=True))
-    odd = text.filter(~is_plain).str.replace_all(_SPACES, "")
-    found = pl.DataFrame({"text": texts, "plain": plain}).select(
-        point=text.filter(is_plain).head(_FIRST).str.contains(_SURE_POINT).any(),
-        comma=thousands.str.contains(_SURE_COMMA).any() | odd.str.contains(_SURE_COMMA).any(),
-    )
-    if found.row(0) == (True, False):
-        return POINT
-    return separators(texts, [*known()])
 
 
 def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separators:
@@ -114,8 +87,9 @@ def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separ
         return COMMA
     if not len(point_groups):
         return POINT
+    sizes = [(text, size) for text, size in known if size]
     for way in (POINT, COMMA):
-        if any(_is(text, value, way) for text, value in known):
+        if any(_is(text, value, way) for text, value in sizes):
             return way
     found = point_groups.sort()[0]
     other = f", and {comma_groups.sort()[0]!r} occurs, too" if len(comma_groups) else ""

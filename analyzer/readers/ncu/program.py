@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
-from glob import glob
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from kanalyze.machinery.parents import ending_with
 from kanalyze.readers.ncu import errors as ncu_errors
-from kanalyze.readers.nsys.program import newest
+from kanalyze.readers.nsys.program import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     Runner = Callable[[Sequence[str], IO[bytes], IO[bytes]], int]
 
@@ -37,10 +35,7 @@ _WHOLE_NAMES: Final = ("--rename-kernels", "off")
 
 def find() -> Path | None:
     """The ncu on PATH, else the newest in the usual folders; None if there is none."""
-    on_path = shutil.which("ncu")
-    if on_path:
-        return Path(on_path)
-    return newest([path for pattern in _USUAL for path in glob(pattern) if shutil.which(path)])  # noqa: PTH207 - absolute
+    return installed("ncu", _USUAL)
 
 
 def run(command: Sequence[str], said: IO[bytes], errors: IO[bytes]) -> int:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -26,7 +27,7 @@ from kanalyze.regular_files import regular
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import ModuleType
 
@@ -128,8 +129,7 @@ def _of_pages(pages: Mapping[str, Path]) -> Measured:
     """Reads a run from its pages, keyed by kind, with names and instructions of the source page."""
     files = {kind: pages_in(path) for kind, path in pages.items()}
     found = ncu_csv.measured(files.get("details"), files.get("raw"))
-    kind, page = next(iter(pages.items()))
-    return _named(found, page.with_name(page.name.removesuffix(_PAGES[kind]) + _SOURCE))
+    return _named(found, _stem(next(iter(pages.values()))))
 
 
 def through_program(path: Path, progress: Progress, runner: Runner = ncu_program.run) -> Measured:
@@ -151,19 +151,19 @@ def through_program(path: Path, progress: Progress, runner: Runner = ncu_program
 
 def pages_of_report(path: Path) -> dict[str, Path]:
     """The pages with the stem of the report at `path`."""
-    name = path.name.removesuffix(REPORT)
-    every = {kind: path.with_name(name + ending) for kind, ending in _PAGES.items()}
+    return _pages_of(path.with_name(path.name.removesuffix(REPORT)))
+
+
+def _pages_of(stem: Path) -> dict[str, Path]:
+    """The pages whose names begin with `stem`, by kind."""
+    every = {kind: stem.with_name(stem.name + ending) for kind, ending in _PAGES.items()}
     return {kind: page for kind, page in every.items() if page.is_file()}
 
 
-def pages_beside(path: Path) -> dict[str, Path]:
-    """The page at `path`, if named as one, and its sibling pages of the same stem."""
-    ending = next((ending for ending in _PAGES.values() if path.name.endswith(ending)), None)
-    if ending is None:
-        return {}
-    name = path.name.removesuffix(ending)
-    every = {kind: path.with_name(name + other) for kind, other in _PAGES.items()}
-    return {kind: page for kind, page in every.items() if page.is_file()}
+def _stem(page: Path) -> Path | None:
+    """What the pages of a run have in common of their names; None for a page that is not named so."""
+    ending = next((ending for ending in (*_PAGES.values(), _SOURCE) if page.name.endswith(ending)), None)
+    return page.with_name(page.name.removesuffix(ending)) if ending else None
 
 
 def report_of_page(path: Path) -> Report:
@@ -178,9 +178,9 @@ def report_of_page(path: Path) -> Report:
     given = pages_in(path)
     files = {kind: given for kind in _PAGES if given.of(kind)}
     if not files:
-        remedy = "Give the details page or the raw page with it: `ncu --import REPORT --csv --page details`."
-        raise UnknownFormatError.of(path, "ncu's page of sources, which tells no counters of kernels", remedy)
-    others = {kind: page for kind, page in pages_beside(path).items() if kind not in files}
+        raise _sources_alone(path)
+    stem = _stem(path)
+    others = {kind: page for kind, page in (_pages_of(stem) if stem else {}).items() if kind not in files}
     try:
         more = {kind: pages_in(page) for kind, page in others.items()}
         found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files, **more})
@@ -190,15 +190,13 @@ def report_of_page(path: Path) -> Report:
         found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files})
         note = ("page beside it left out", len(others), None, str(error))
         found = replace(found, notes=[*found.notes, note])
-    stem = next((path.name.removesuffix(ending) for ending in _PAGES.values() if path.name.endswith(ending)), None)
-    if stem is not None:
-        found = _named(found, path.with_name(stem + _SOURCE))
-    return Report(Meta(path, "ncu"), NcuTables(path, found))
+    return Report(Meta(path, "ncu"), NcuTables(path, _named(found, stem)))
 
 
-def _named(found: Measured, source: Path) -> Measured:
+def _named(found: Measured, stem: Path | None) -> Measured:
     """Adds full names and instructions from the source page, where it has them."""
-    if not source.is_file():
+    source = stem.with_name(stem.name + _SOURCE) if stem else None
+    if source is None or not source.is_file():
         return found
     launches = with_whole_names(found.launches, names_of_sources(content(source)))
     names = launches.get_column("name").to_list()
@@ -207,43 +205,36 @@ def _named(found: Measured, source: Path) -> Measured:
 
 def _beside_source(path: Path) -> Report:
     """The report of the pages beside the source page at `path`, which lists no launches itself."""
-    name = path.name.removesuffix(_SOURCE)
-    beside = [page for ending in _PAGES.values() if (page := path.with_name(name + ending)).is_file()]
-    if not beside:
-        remedy = "Give the details page or the raw page with it: `ncu --import REPORT --csv --page details`."
-        raise UnknownFormatError.of(path, "ncu's page of sources, which tells no counters of kernels", remedy)
-    found = report_of_page(beside[0])
-    return replace(found, meta=replace(found.meta, path=path, read_from=beside[0]))
+    beside = next(iter(_pages_of(path.with_name(path.name.removesuffix(_SOURCE))).values()), None)
+    if beside is None:
+        raise _sources_alone(path)
+    found = report_of_page(beside)
+    return replace(found, meta=replace(found.meta, path=path, read_from=beside))
+
+
+def _sources_alone(path: Path) -> UnknownFormatError:
+    remedy = "Give the details page or the raw page with it: `ncu --import REPORT --csv --page details`."
+    return UnknownFormatError.of(path, "ncu's page of sources, which tells no counters of kernels", remedy)
 
 
 def _joined(found: Sequence[Measured]) -> Measured:
     """Concatenates runs, renumbering the kernels of later ones."""
     if len(found) == 1:
         return found[0]
-    first, launches, metrics, rules, numbers = 0, [], [], [], []
-    for one in found:
-        moved = (pl.col("event_id") + first).alias("event_id")
-        launches.append(one.launches.with_columns(moved))
-        metrics.append(one.metrics.with_columns(moved))
-        rules.append(one.rules.with_columns(moved))
-        numbers.append(one.numbers.with_columns(moved))
-        first += one.launches.height
-    notes = [note for one in found for note in one.notes]
+    counts = [one.launches.height for one in found]
+    firsts = [*accumulate(counts[:-1], initial=0)]
+
+    def together(part: Callable[[Measured], pl.DataFrame]) -> pl.DataFrame:
+        """A table of all runs, of which the later ones' kernels have further numbers."""
+        moved = (pl.col("event_id") + first for first in firsts)
+        return pl.concat([part(one).with_columns(column) for one, column in zip(found, moved, strict=True)])
+
     return Measured(
-        pl.concat(launches),
-        pl.concat(metrics),
-        pl.concat(rules),
-        list(dict.fromkeys(notes)),
-        instructions=lambda: _instructions(found),
+        together(lambda one: one.launches),
+        together(lambda one: one.metrics),
+        together(lambda one: one.rules),
+        list(dict.fromkeys(note for one in found for note in one.notes)),
+        instructions=lambda: together(lambda one: one.instructions()),
         files=lambda: pl.concat([one.files() for one in found]).unique("file", keep="first", maintain_order=True),
-        numbers=pl.concat(numbers),
+        numbers=together(lambda one: one.numbers),
     )
-
-
-def _instructions(found: Sequence[Measured]) -> pl.DataFrame:
-    """Concatenates the instructions of several runs, renumbering their kernels."""
-    first, parts = 0, []
-    for one in found:
-        parts.append(one.instructions().with_columns(pl.col("event_id") + first))
-        first += one.launches.height
-    return pl.concat(parts)

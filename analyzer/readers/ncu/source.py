@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, SOURCE_FILES
 from kanalyze.readers.ncu import errors as ncu_errors
-from kanalyze.readers.ncu.damage import DAMAGE, count, text
+from kanalyze.readers.ncu.errors import DAMAGE, count, text
 from kanalyze.readers.ncu.pages import content, pages_of
 from kanalyze.readers.ncu.printed_names import names_of_sources, places
 from kanalyze.readers.ncu.printed_numbers import POINT, numbers

@@ -54,15 +54,16 @@ _LINE_BYTES: Final = 400
 
 def find() -> Path | None:
     """The nsys on PATH, else the newest in the usual folders; None if there is none."""
-    on_path = shutil.which("nsys")
+    return installed("nsys", _USUAL)
+
+
+def installed(name: str, usual: Sequence[str]) -> Path | None:
+    """The program of this `name` on PATH, else the newest in the `usual` places; None if there is none."""
+    on_path = shutil.which(name)
     if on_path:
         return Path(on_path)
-    return newest([path for pattern in _USUAL for path in glob(pattern) if shutil.which(path)])  # noqa: PTH207 - absolute
-
-
-def newest(paths: Sequence[str]) -> Path | None:
-    """The path with the highest version number; None if empty."""
-    return Path(max(paths, key=_numbers)) if paths else None
+    found = [path for pattern in usual for path in glob(pattern) if shutil.which(path)]  # noqa: PTH207 - absolute
+    return Path(max(found, key=_numbers)) if found else None
 
 
 def _numbers(path: str) -> list[int]:
