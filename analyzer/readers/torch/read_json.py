@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.errors import UnknownFormatError
+from kanalyze.outlets import line
 from kanalyze.readers.shared.archives import GZIP
 from kanalyze.readers.torch.cache import TraceCache
 from kanalyze.readers.torch.decode.processes import decoding
 from kanalyze.readers.torch.decode.text import open_text
-from kanalyze.readers.torch.other_traces import refuse_others
 from kanalyze.regular_files import regular
+from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from kanalyze.readers import Progress
@@ -44,7 +46,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
         frames = _decoded(path, progress)
         if cache:
             kept.keep(frames)
-    refuse_others(path, frames)
+    _refuse_others(path, frames)
     from kanalyze.readers.torch.report import report_of  # noqa: PLC0415 - imports polars
 
     return report_of(path, frames)
@@ -62,3 +64,150 @@ def _decoded(path: Path, progress: Progress) -> Frames:
     if text.around.bare and not frames.events and frames.counts and _NO_EVENTS.issuperset(frames.counts):
         raise UnknownFormatError.no_trace(path)
     return frames
+
+
+# Chrome traces of other programs are refused: browsers, compilers, converters and other frameworks write them, too.
+#
+# Those of torch's profilers have a property or category unique to them; one with events but none of these is another's.
+
+#: Trace properties that only Kineto writes.
+_PROPERTIES: Final = frozenset(
+    {
+        "baseTimeNanoseconds",
+        "deviceProperties",
+        "distributedInfo",
+        "profile_memory",
+        "record_shapes",
+        "schemaVersion",
+        "traceName",
+        "trace_id",
+        "with_flops",
+        "with_modules",
+        "with_stack",
+    }
+)
+
+#: Kinds of events that only torch's profilers write (:mod:`kanalyze.readers.torch.decode.events`).
+_KINDS: Final = frozenset(
+    {
+        "Annotation",
+        "Call",
+        "Copy",
+        "Kernel",
+        "Launch",
+        "Link",
+        "Memory",
+        "Memset",
+        "Op",
+        "Projection",
+        "Python",
+        "Record",
+        "Sync",
+    }
+)
+
+#: Prefix of the decoder's counters of ignored events.
+_CATEGORY: Final = "category "
+_OTHER_EVENTS: Final = (_CATEGORY, "no category", "no time")
+
+#: Most categories named in the error.
+_NAMED: Final = 4
+_WIDE: Final = 40
+
+
+class _Other(NamedTuple):
+    """Signature of a program that writes Chrome traces.
+
+    Attributes:
+        what: Description of such a trace, a noun phrase.
+        remedy: What to give or record instead.
+        categories: Categories of which any identifies it.
+        properties: Properties of which any does.
+        processes: Prefixes of process names of which any does.
+        surely: Whether it is detected even where events look like torch's, whose names it uses for other things.
+    """
+
+    what: str
+    remedy: str
+    categories: frozenset[str] = frozenset()
+    properties: frozenset[str] = frozenset()
+    processes: tuple[str, ...] = ()
+    surely: bool = False
+
+    def wrote(self, frames: Frames, categories: Iterable[str]) -> bool:
+        """Whether this program wrote the trace, judged by properties, process names and unknown `categories`."""
+        return (
+            not self.categories.isdisjoint(categories)
+            or not self.properties.isdisjoint(frames.properties)
+            or any(name.startswith(self.processes) for _, thread, name in frames.names if thread is None)
+        )
+
+
+_NSYS: Final = "record the program with Nsight Systems and give that report: `nsys profile --trace=cuda,nvtx …`"
+
+_OTHERS: Final = (
+    _Other(
+        "a trace of VizTracer",
+        f"For the GPU's time, {_NSYS}.",
+        frozenset({"FEE"}),
+        frozenset({"viztracer_metadata"}),
+    ),
+    _Other(
+        "what torch.compile traced of its own work",
+        "Give a trace of torch.profiler of the compiled program: `prof.export_chrome_trace(...)`.",
+        frozenset({"dynamo_timed"}),
+    ),
+    _Other(
+        "a Chrome trace made of a report of Nsight Systems",
+        f"Give the report itself, which holds more: the .nsys-rep, or its export (`{EXPORT}`).",
+        frozenset({"cuda", "nvtx", "nvtx-kernel", "CUDA", "NVTX", "osrt", "OSRT"}),
+    ),
+    _Other(
+        "a trace of XLA's profiler (JAX, TensorFlow)",
+        f"For a program on NVIDIA's GPUs, {_NSYS}.",
+        processes=("/device:", "/host:", "/task:", "/job:"),
+    ),
+    _Other(
+        "a profile of ONNX Runtime",
+        f"For the GPU's time, {_NSYS}.",
+        frozenset({"Session", "Node"}),
+        surely=True,
+    ),
+    _Other(
+        "a trace of Paddle's profiler",
+        f"For the GPU's time, {_NSYS}.",
+        frozenset({"CudaRuntime", "ProfileStep", "OperatorInner"}),
+        frozenset({"span_indx"}),
+        surely=True,
+    ),
+    _Other(
+        "a trace of a web browser",
+        "Give a trace of torch.profiler, or a report of nsys or ncu.",
+        frozenset({"blink", "blink.user_timing", "cc", "devtools.timeline", "loading", "toplevel", "v8"}),
+    ),
+    _Other(
+        "a trace of AMD's rocprof",
+        "Of a PyTorch program give a trace of torch.profiler, which records AMD's GPUs, too.",
+        frozenset({"hip_api", "hsa_api", "rocm"}),
+        processes=("COPY", "CPU HIP API", "CPU HSA API", "GPU0", "Markers and Ranges"),
+    ),
+)
+
+
+def _refuse_others(path: Path, frames: Frames) -> None:
+    """Raise :class:`UnknownFormatError` if the trace at `path` was not written by torch's profilers.
+
+    A trace without events, or with metadata only, passes.
+    """
+    counts = {word: count for word, count in frames.counts.items() if count and word.startswith(_OTHER_EVENTS)}
+    found = sorted((word for word in counts if word.startswith(_CATEGORY)), key=lambda word: (-counts[word], word))
+    categories = [word.removeprefix(_CATEGORY) for word in found]
+    single = {part for name in categories for part in name.split(",")}  # an event may be counted under several
+    of_torch = not _KINDS.isdisjoint(frames.events) or not _PROPERTIES.isdisjoint(frames.properties)
+    known = next((one for one in _OTHERS if (one.surely or not of_torch) and one.wrote(frames, single)), None)
+    if known is not None:
+        raise UnknownFormatError.of(path, known.what, known.remedy)
+    if counts and not of_torch:
+        told = ", ".join(f"'{line(name[:_WIDE])}'" for name in categories[:_NAMED])
+        more = f", with events of the categories {told}" if told else ", whose events have no categories"
+        raise UnknownFormatError.of(path, f"a Chrome trace of another program than torch.profiler{more}")

@@ -25,8 +25,7 @@ from kanalyze.model import (
 )
 from kanalyze.readers.torch.frames import FRAME_KINDS, FRAME_OF, ON_DEVICE
 from kanalyze.readers.torch.links import Links, Owners, event_records, known_id, sync_detail, sync_name
-from kanalyze.readers.torch.machine import devices, gpu_metrics, processes, whole, without_echoes
-from kanalyze.readers.torch.notes import notes
+from kanalyze.readers.torch.machine import devices, gpu_metrics, notes, processes, whole, without_echoes
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:

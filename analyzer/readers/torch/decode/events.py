@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Generic, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 #: Sentinel for an absent integer; no number of a trace has this value.
 MISSING: Final = -(1 << 63)
@@ -26,18 +26,18 @@ T = TypeVar("T")
 Number = int | str | None
 
 
-class Linked(Struct, frozen=True, gc=False, rename={"external_id": "External id", "collective": "Collective name"}):
+class Linked(Struct, frozen=True, gc=False):
     """Arguments of an event linked to an operator; `Collective name` only marks it as a collective."""
 
-    external_id: Number = MISSING
-    collective: Raw = NOTHING
+    external_id: Number = field(default=MISSING, name="External id")
+    collective: Raw = field(default=NOTHING, name="Collective name")
 
 
-class AnnotationArgs(Linked, frozen=True, gc=False, rename={"input_shapes": "Input Dims", "input_types": "Input type"}):
+class AnnotationArgs(Linked, frozen=True, gc=False):
     """Arguments of an annotation; the framework's own, such as those of collectives on the CPU, have inputs."""
 
-    input_shapes: Raw = NOTHING
-    input_types: Raw = NOTHING
+    input_shapes: Raw = field(default=NOTHING, name="Input Dims")
+    input_types: Raw = field(default=NOTHING, name="Input type")
 
 
 class CallArgs(Linked, frozen=True, gc=False):
@@ -46,124 +46,76 @@ class CallArgs(Linked, frozen=True, gc=False):
     correlation: Number = MISSING
 
 
-class OpArgs(
-    Linked,
-    frozen=True,
-    gc=False,
-    rename={
-        "sequence_number": "Sequence number",
-        "forward_thread_id": "Fwd thread id",
-        "input_shapes": "Input Dims",
-        "input_types": "Input type",
-        "input_strides": "Input Strides",
-    },
-):
+class OpArgs(Linked, frozen=True, gc=False):
     """Arguments of an operator."""
 
-    sequence_number: Number = MISSING
-    forward_thread_id: Number = MISSING
-    input_shapes: Raw = NOTHING
-    input_types: Raw = NOTHING
-    input_strides: Raw = NOTHING
+    sequence_number: Number = field(default=MISSING, name="Sequence number")
+    forward_thread_id: Number = field(default=MISSING, name="Fwd thread id")
+    input_shapes: Raw = field(default=NOTHING, name="Input Dims")
+    input_types: Raw = field(default=NOTHING, name="Input type")
+    input_strides: Raw = field(default=NOTHING, name="Input Strides")
 
 
-class DeviceArgs(
-    CallArgs, frozen=True, gc=False, rename={"graph_exec_id": "graph id", "graph_node_id": "graph node id"}
-):
+class DeviceArgs(CallArgs, frozen=True, gc=False):
     """Arguments of every device event."""
 
     device: Number = MISSING
     context: Number = MISSING
     stream: Number = MISSING
-    graph_exec_id: Number = MISSING
-    graph_node_id: Number = MISSING
+    graph_exec_id: Number = field(default=MISSING, name="graph id")
+    graph_node_id: Number = field(default=MISSING, name="graph node id")
 
 
-class KernelArgs(
-    DeviceArgs, frozen=True, gc=False, rename={"registers": "registers per thread", "shared_bytes": "shared memory"}
-):
+class KernelArgs(DeviceArgs, frozen=True, gc=False):
     """Arguments of a kernel."""
 
-    registers: Number = MISSING
-    shared_bytes: Number = MISSING
+    registers: Number = field(default=MISSING, name="registers per thread")
+    shared_bytes: Number = field(default=MISSING, name="shared memory")
     grid: Raw = NOTHING
     block: Raw = NOTHING
 
 
-class CopyArgs(
-    DeviceArgs,
-    frozen=True,
-    gc=False,
-    rename={
-        "size_bytes": "bytes",
-        "source_device": "fromDevice",
-        "target_device": "toDevice",
-        "copy_kind": "copy kind",
-        "source_kind": "src kind",
-        "target_kind": "dst kind",
-    },
-):
+class CopyArgs(DeviceArgs, frozen=True, gc=False):
     """Arguments of a copy or memset; PyTorch 2.15 has here what its name says in earlier versions."""
 
-    size_bytes: Number = MISSING
-    source_device: Number = MISSING
-    target_device: Number = MISSING
-    copy_kind: Raw = NOTHING
-    source_kind: Raw = NOTHING
-    target_kind: Raw = NOTHING
+    size_bytes: Number = field(default=MISSING, name="bytes")
+    source_device: Number = field(default=MISSING, name="fromDevice")
+    target_device: Number = field(default=MISSING, name="toDevice")
+    copy_kind: Raw = field(default=NOTHING, name="copy kind")
+    source_kind: Raw = field(default=NOTHING, name="src kind")
+    target_kind: Raw = field(default=NOTHING, name="dst kind")
 
 
-class SyncArgs(
-    DeviceArgs,
-    frozen=True,
-    gc=False,
-    rename={
-        "cuda_event_id": "wait_on_cuda_event_id",
-        "record_correlation": "wait_on_cuda_event_record_corr_id",
-        "record_stream": "wait_on_stream",
-    },
-):
+class SyncArgs(DeviceArgs, frozen=True, gc=False):
     """Arguments of a synchronisation; -1 is absent."""
 
-    cuda_event_id: Number = MISSING
-    record_correlation: Number = MISSING
-    record_stream: Number = MISSING
+    cuda_event_id: Number = field(default=MISSING, name="wait_on_cuda_event_id")
+    record_correlation: Number = field(default=MISSING, name="wait_on_cuda_event_record_corr_id")
+    record_stream: Number = field(default=MISSING, name="wait_on_stream")
 
 
-class RecordArgs(DeviceArgs, frozen=True, gc=False, rename={"cuda_event_id": "event_id"}):
+class RecordArgs(DeviceArgs, frozen=True, gc=False):
     """Arguments of a recorded CUDA event (cudaEventRecord)."""
 
-    cuda_event_id: Number = MISSING
+    cuda_event_id: Number = field(default=MISSING, name="event_id")
 
 
-class PythonArgs(Struct, frozen=True, gc=False, rename={"python_id": "Python id", "caller": "Python parent id"}):
+class PythonArgs(Struct, frozen=True, gc=False):
     """Arguments of a Python function."""
 
-    python_id: Number = MISSING
-    caller: Number = MISSING
+    python_id: Number = field(default=MISSING, name="Python id")
+    caller: Number = field(default=MISSING, name="Python parent id")
 
 
-class MemoryArgs(
-    Struct,
-    frozen=True,
-    gc=False,
-    rename={
-        "size_bytes": "Bytes",
-        "address": "Addr",
-        "device_type": "Device Type",
-        "device": "Device Id",
-        "allocated_bytes": "Total Allocated",
-        "reserved_bytes": "Total Reserved",
-    },
-):
+class MemoryArgs(Struct, frozen=True, gc=False):
     """Arguments of an allocation or free in the framework's allocator."""
 
-    size_bytes: Number = MISSING
-    address: Number = MISSING
-    device_type: Number = MISSING
-    device: Number = MISSING
-    allocated_bytes: Number = MISSING
-    reserved_bytes: Number = MISSING
+    size_bytes: Number = field(default=MISSING, name="Bytes")
+    address: Number = field(default=MISSING, name="Addr")
+    device_type: Number = field(default=MISSING, name="Device Type")
+    device: Number = field(default=MISSING, name="Device Id")
+    allocated_bytes: Number = field(default=MISSING, name="Total Allocated")
+    reserved_bytes: Number = field(default=MISSING, name="Total Reserved")
 
 
 #: Fields of a collective, on operators and kernels alike.

@@ -11,7 +11,7 @@ Categories have changed their names, and some of them what their events hold:
 from __future__ import annotations
 
 import types
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -51,41 +51,15 @@ _SPELLINGS: Final = {
     **dict.fromkeys(_UNREAD, of.Unread),
 }
 
-_MAIN: Final = (
-    of.Op,
-    of.Annotation,
-    of.Call,
-    of.Kernel,
-    of.Copy,
-    of.Memset,
-    of.Sync,
-    of.Record,
-    of.Overhead,
-    of.Python,
-    of.Memory,
-    of.Link,
-    of.Launch,
-    of.Projection,
-    of.Span,
-    of.Flow,
-    of.GraphNode,
-    of.Counter,
-    of.Unread,
-)
+#: Every kind of event.
+_MAIN: Final = (*of.Timed.__subclasses__(), of.Link, of.Launch, of.Flow)
 
-#: Argument type of each kind of event.
+#: Argument type of each kind of event that has arguments.
 ARGS: Final[dict[type, type[msgspec.Struct]]] = {
-    of.Op: of.OpArgs,
-    of.Annotation: of.AnnotationArgs,
-    of.Call: of.CallArgs,
-    of.Kernel: of.KernelArgs,
-    of.Copy: of.CopyArgs,
-    of.Memset: of.CopyArgs,
-    of.Sync: of.SyncArgs,
-    of.Record: of.RecordArgs,
-    of.Python: of.PythonArgs,
-    of.Memory: of.MemoryArgs,
-    of.Counter: of.CounterArgs,
+    kind: get_args(field.type)[0]
+    for kind in of.Timed.__subclasses__()
+    for field in msgspec.structs.fields(kind)
+    if field.name == "args"
 }
 
 #: Argument type of kinds without arguments.
