@@ -171,7 +171,8 @@ def kind_of(path: Path) -> Kind:
         raise ReportNotFoundError.at(path)
     if not path.is_file():
         raise UnknownFormatError.of(path, "no file")
-    head = _head(path)
+    with opened(path) as file:
+        head = file.read(_HEAD)
     if head.startswith(_NSYS):
         raise RedactError.of(path, "an Nsight Systems report in NVIDIA's own format", _NO_EXPORT)
     if head.startswith(_SQLITE):
@@ -187,11 +188,6 @@ def kind_of(path: Path) -> Kind:
         return "csv" if path.suffix.lower() == ".csv" else "text"
     remedy = "Give an nsys .sqlite, a torch trace (.json, .json.gz), a capture's folder, or a file of it."
     raise UnknownFormatError.of(path, "a file that redaction does not know", remedy)
-
-
-def _head(path: Path) -> bytes:
-    with opened(path) as file:
-        return file.read(_HEAD)
 
 
 # Transparent gzip: reads truncated files as far as possible, writes no file name and no time stamp.

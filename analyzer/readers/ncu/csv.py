@@ -61,7 +61,7 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
         values.append(_raw_metrics(raw.path, rows, cells))
     rules = RULE_RESULTS.empty()
     if details is not None:
-        rows = _details_rows(details)
+        rows = _numbered(details, pl.concat([page.rows for page in _of_kind(details, "details")], how="diagonal"))
         of_details = _launches(rows)
         if raw is not None and launches is not None:
             _same(details.path, raw.path, of_details, launches)
@@ -150,11 +150,6 @@ def _raw_rows(file: PagesFile) -> tuple[pl.DataFrame, list[Cells]]:
         parts.append(page.rows.with_row_index("record").slice(1).with_columns(page=pl.lit(number)))
         every.append(page.cells)
     return _numbered(file, pl.concat(parts, how="diagonal")), every
-
-
-def _details_rows(file: PagesFile) -> pl.DataFrame:
-    pages = [page.rows for page in _of_kind(file, "details")]
-    return _numbered(file, pages[0] if len(pages) == 1 else pl.concat(pages, how="diagonal"))
 
 
 def _column(rows: pl.DataFrame, name: str) -> pl.Expr:

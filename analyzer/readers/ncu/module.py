@@ -70,18 +70,15 @@ def measured(path: Path, library: ModuleType, opened: Sequence[Any], *, cut: boo
         launches.append(_launch(event_id, action, library, damage))
         rules += _rules(event_id, action, damage)
     found = pl.DataFrame(rules, schema=RULE_RESULTS.schema, orient="row")
+    lost = f"{path.name} was not written or copied whole: {len(opened)} of its kernels can be read, and others are lost"
     return Measured(
         pl.DataFrame(launches, schema=LAUNCHES, orient="row"),
         metrics_frame(
             pl.concat(values).with_columns(section=pl.col("metric").replace_strict(names.sections, default=None))
         ),
         RULE_RESULTS.check(found.sort("event_id", "section", "rule", "message")),
-        [*([("report cut off", 1, None, _cut(path, len(opened)))] if cut else []), *damage.notes(path.name)],
+        [*([("report cut off", 1, None, lost)] if cut else []), *damage.notes(path.name)],
     )
-
-
-def _cut(path: Path, whole: int) -> str:
-    return f"{path.name} was not written or copied whole: {whole} of its kernels can be read, and others are lost"
 
 
 def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:

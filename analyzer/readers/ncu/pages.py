@@ -180,7 +180,8 @@ def _records(lines: Sequence[bytes]) -> bytes:
 def _page(path: Path, records: bytes) -> list[Page]:
     if records.startswith(_SOURCE):
         first, _, rest = records.partition(b"\n")
-        return [Page("source", _read(path, rest), _read_line(path, first))] if rest.strip() else []
+        name = _read(path, b'"a","b"\n' + first.rstrip(b",") + b"\n").item(0, "b")
+        return [Page("source", _read(path, rest), str(name))] if rest.strip() else []
     if records.find(b'"Metric Name"', 0, records.find(b"\n")) >= 0:
         return [Page("details", _read(path, records))]
     rows, cells = _split(records) or _of_frame(_read(path, records))
@@ -234,12 +235,6 @@ def _read(path: Path, records: bytes) -> pl.DataFrame:
         raise ncu_errors.damaged(path, "a page of CSV", str(error).splitlines()[0]) from error
     unnamed = [name for name in rows.columns if name == "" or name.startswith("_duplicated_")]
     return rows.drop(unnamed) if unnamed else rows
-
-
-def _read_line(path: Path, line: bytes) -> str:
-    """The second field of a CSV line."""
-    row = _read(path, b'"a","b"\n' + line.rstrip(b",") + b"\n")
-    return str(row.item(0, "b"))
 
 
 def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:

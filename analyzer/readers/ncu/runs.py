@@ -21,7 +21,6 @@ from kanalyze.readers.ncu import program as ncu_program
 from kanalyze.readers.ncu import source as ncu_source
 from kanalyze.readers.ncu.module_process import read_apart
 from kanalyze.readers.ncu.pages import content, pages_in, pages_of
-from kanalyze.readers.ncu.printed_names import names_of_sources, with_whole_names
 from kanalyze.readers.ncu.tables import Measured, NcuTables
 from kanalyze.regular_files import regular
 from kanalyze.report import Meta, Report
@@ -198,7 +197,7 @@ def _named(found: Measured, stem: Path | None) -> Measured:
     source = stem.with_name(stem.name + _SOURCE) if stem else None
     if source is None or not source.is_file():
         return found
-    launches = with_whole_names(found.launches, names_of_sources(content(source)))
+    launches = ncu_source.with_whole_names(found.launches, ncu_source.names_of_sources(content(source)))
     names = launches.get_column("name").to_list()
     return replace(found, launches=launches, instructions=lambda: ncu_source.instructions_of_page(source, names))
 

@@ -95,8 +95,8 @@ _TOGETHER: Final = (("kernel", "memcpy", "memset"), ("op", "range"))
 
 _USED: Final = {"process_id": pl.Int64, "device": pl.Int64}
 
-#: `device_type` of allocations on a GPU (c10::DeviceType): CUDA, HIP, XPU.
-_GPUS: Final = (1, 6, 12)
+#: Whether an allocation is on a GPU, by `device_type` (c10::DeviceType): CUDA, HIP, XPU.
+_ON_GPU: Final = pl.col("device_type").is_in((1, 6, 12))
 
 
 class TorchTables:
@@ -129,11 +129,13 @@ class TorchTables:
         name = FRAME_OF[kind]
         made = self._placed(name, frame)
         own: dict[str, pl.Expr | pl.Series] = {
-            "event_id": self._ids(name),
+            "event_id": self._links.ids(name),
             "kind": pl.lit(kind),
             "name": self._names(name, frame),
             "dur_ns": pl.col("dur_ns").fill_null(0) if "dur_ns" in made.columns else pl.lit(0),
-            "correlation_id": _correlation() if "correlation" in made.columns else pl.lit(None),
+            "correlation_id": pl.when(pl.col("correlation") > 0).then("correlation")
+            if "correlation" in made.columns
+            else pl.lit(None),
             "context_id": pl.col("context") if "context" in made.columns else pl.lit(None),
             "parent_id": self._links.parents(name),
         }
@@ -149,7 +151,7 @@ class TorchTables:
             COPY_DETAIL.name: self._copy_detail,
             RANGE_DETAIL.name: self._range_detail,
             SYNC_DETAIL.name: self._sync_detail,
-            EVENT_RECORDS.name: self._event_records,
+            EVENT_RECORDS.name: lambda: event_records(self._frame("Sync"), self._frame("Record"), self._owners),
             MEMORY_DETAIL.name: self._memory_detail,
             OP_DETAIL.name: self._op_detail,
             COLLECTIVE_DETAIL.name: self._collective_detail,
@@ -178,14 +180,11 @@ class TorchTables:
     def _frame(self, name: str) -> pl.DataFrame:
         return self._frames.events.get(name, pl.DataFrame())
 
-    def _ids(self, name: str) -> pl.Expr:
-        return self._links.ids(name)
-
     def _placed(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
         """Adds `process_id` and, for host events, `thread_id`; for device events, `device` and `stream`."""
         if name not in ON_DEVICE:
             moved = frame.with_columns(process_id="pid", thread_id="tid")
-            return moved.with_columns(device=_device_of_memory()) if name == "Memory" else moved
+            return moved.with_columns(device=pl.when(_ON_GPU).then("device")) if name == "Memory" else moved
         device, stream = pl.coalesce("device", "pid"), known_id(pl.coalesce("stream", "tid"))
         return frame.with_columns(process_id=self._owners.processes(frame), device=device, stream=stream)
 
@@ -239,7 +238,7 @@ class TorchTables:
         return _completed(
             KERNEL_CONFIG,
             self._in_blocks(frame.with_columns(*shapes)).with_columns(
-                event_id=self._ids("Kernel"),
+                event_id=self._links.ids("Kernel"),
                 registers_per_thread="registers",
                 static_shared_bytes=pl.when(pl.col("shared_bytes").is_not_null()).then(0),
                 dynamic_shared_bytes="shared_bytes",
@@ -269,7 +268,7 @@ class TorchTables:
             if frame.is_empty():
                 continue
             told = copies_told(copy_names(frame), memset=name == "Memset").drop("shown")
-            made = frame.with_columns(event_id=self._ids(name), **_of_graph()).hstack(told)
+            made = frame.with_columns(event_id=self._links.ids(name), **_of_graph()).hstack(told)
             found.append(_completed(COPY_DETAIL, made))
         return pl.concat(found)
 
@@ -277,27 +276,23 @@ class TorchTables:
         frame = self._frame("Annotation")
         if frame.is_empty():
             return RANGE_DETAIL.empty()
-        return _completed(RANGE_DETAIL, frame.select(event_id=self._ids("Annotation"), style=pl.lit("PushPop")))
+        return _completed(RANGE_DETAIL, frame.select(event_id=self._links.ids("Annotation"), style=pl.lit("PushPop")))
 
     def _sync_detail(self) -> pl.DataFrame:
         frame = self._frame("Sync")
-        return SYNC_DETAIL.empty() if frame.is_empty() else sync_detail(frame, self._ids("Sync"))
-
-    def _event_records(self) -> pl.DataFrame:
-        return event_records(self._frame("Sync"), self._frame("Record"), self._owners)
+        return SYNC_DETAIL.empty() if frame.is_empty() else sync_detail(frame, self._links.ids("Sync"))
 
     def _memory_detail(self) -> pl.DataFrame:
         frame = self._frame("Memory")
         if frame.is_empty():
             return MEMORY_DETAIL.empty()
-        on_gpu = pl.col("device_type").is_in(_GPUS)
         made = frame.select(
-            event_id=self._ids("Memory"),
-            memory=pl.when(on_gpu).then(pl.lit("Device")).otherwise(pl.lit("Pageable")),
+            event_id=self._links.ids("Memory"),
+            memory=pl.when(_ON_GPU).then(pl.lit("Device")).otherwise(pl.lit("Pageable")),
             address=pl.col("address").fill_null(0),
             size_bytes=pl.col("size_bytes").abs().fill_null(0),
-            pool_size_bytes=pl.when(on_gpu).then("reserved_bytes"),
-            pool_used_bytes=pl.when(on_gpu).then("allocated_bytes"),
+            pool_size_bytes=pl.when(_ON_GPU).then("reserved_bytes"),
+            pool_used_bytes=pl.when(_ON_GPU).then("allocated_bytes"),
         )
         return _completed(MEMORY_DETAIL, made)
 
@@ -305,11 +300,11 @@ class TorchTables:
         found = [OP_DETAIL.empty()]
         op, annotation = self._frame("Op"), self._frame("Annotation")
         if annotation.height:
-            found.append(_completed(OP_DETAIL, annotation.with_columns(event_id=self._ids("Annotation"))))
+            found.append(_completed(OP_DETAIL, annotation.with_columns(event_id=self._links.ids("Annotation"))))
         if op.height:
             numbered = pl.when(pl.col("sequence_number") >= 0).then("sequence_number")
             made = op.with_columns(
-                event_id=self._ids("Op"), sequence_number=numbered, forward_id=self._links.forwards()
+                event_id=self._links.ids("Op"), sequence_number=numbered, forward_id=self._links.forwards()
             )
             found.append(_completed(OP_DETAIL, made))
         return pl.concat(found)
@@ -321,15 +316,6 @@ class TorchTables:
         first = pl.col("kind").replace_strict(self._links.first_ids, default=None, return_dtype=pl.Int64)
         made = rows.with_columns(event_id=first + pl.col("row")).drop_nulls("event_id")
         return _completed(COLLECTIVE_DETAIL, made)
-
-
-def _correlation() -> pl.Expr:
-    """The correlation id; 0 becomes null."""
-    return pl.when(pl.col("correlation") > 0).then("correlation")
-
-
-def _device_of_memory() -> pl.Expr:
-    return pl.when(pl.col("device_type").is_in(_GPUS)).then("device")
 
 
 def _of_graph() -> dict[str, pl.Expr]:

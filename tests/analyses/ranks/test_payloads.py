@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from kanalyze.jobs import Asked, job
-from kanalyze.readers.nsys.payloads import communicator_calls
+from kanalyze.readers.nsys.report import communicator_calls
 
 REPORT = Path(__file__).parents[2] / "reports" / "communicators.sqlite"
 MB = 1 << 20

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Union
 import msgspec
 
 from kanalyze.readers.torch.decode import events as of
-from kanalyze.readers.torch.decode.kinds import ARGS, EMPTY_ARGS, MEANT, OLD_OP, modern
+from kanalyze.readers.torch.decode.events import ARGS, EMPTY_ARGS, MEANT, OLD_OP, modern
 from kanalyze.readers.torch.decode.old_forms import arrow, as_event, in_ns, number, repaired, whole_objects
 
 if TYPE_CHECKING:

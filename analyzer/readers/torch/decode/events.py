@@ -1,4 +1,4 @@
-"""Types of Chrome trace events of torch.profiler: their fields, by category.
+"""Types of Chrome trace events of torch.profiler: their fields, and the categories that each is written under.
 
 The names are those that Kineto writes (libkineto/src/output_json.cpp), and those of older versions. Only what the
 tables hold is declared; everything else is skipped without being looked at.
@@ -6,8 +6,10 @@ tables hold is declared; everything else is skipped without being looked at.
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeVar
+import types
+from typing import Any, Final, Generic, TypeVar, get_args
 
+import msgspec
 from msgspec import Raw, Struct, field
 
 #: Sentinel for an absent integer; no number of a trace has this value.
@@ -263,3 +265,121 @@ class Counter(Timed[T], gc=False, tag="counter of a GPU"):
 
 class Unread(Timed[T], gc=False, tag="another category"):
     """Other Kineto events, of other devices and tools; ignored."""
+
+
+# Categories of a trace, mapped to kinds of events. They have changed their names, and some of them what their events
+# hold:
+#
+# - torch 1.8 to 1.10 call them Operator, Runtime, Kernel, Memcpy and Memset; what Kineto calls "External id" since is
+#   "external id" there, and "Input Dims" was "Input dims" at first.
+# - What made a step of the profiler was an Operator like all others there; here it is an annotation, as in all that
+#   came later.
+
+#: Kineto categories that are ignored.
+_UNREAD: Final = (
+    "external_correlation",
+    "cuda_profiler_range",
+    "collective_comm",
+    "hpu_op",
+    "mtia_ccp_events",
+    "mtia_counters",
+    "mtia_insight",
+    "xpu_scope_profiler",
+    "xpu_sync",
+    "hardware_counters",
+)
+
+#: Categories of torch 1.8 to 1.10.
+_OLD: Final = {"Operator": Op, "Runtime": Call, "Kernel": Kernel, "Memcpy": Copy, "Memset": Memset}
+
+#: Alternative spellings of categories.
+_SPELLINGS: Final = {
+    **_OLD,
+    "cuda_driver": Call,
+    "xpu_runtime": Call,
+    "mtia_runtime": Call,
+    "privateuse1_runtime": Call,
+    "glow_runtime": Call,
+    "xpu_driver": Call,
+    "privateuse1_driver": Call,
+    "gpu_user_Annotation": Projection,
+    "forward_backward": Link,
+    "graph_event_node": GraphNode,
+    **dict.fromkeys(("async", "async_gpu", "async_cpu_to_gpu"), Flow),
+    **dict.fromkeys(_UNREAD, Unread),
+}
+
+#: Every kind of event.
+_MAIN: Final[tuple[Any, ...]] = (*Timed.__subclasses__(), Link, Launch, Flow)
+
+#: Argument type of each kind of event that has arguments.
+ARGS: Final[dict[type, type[Struct]]] = {
+    kind: get_args(one.type)[0]
+    for kind in Timed.__subclasses__()
+    for one in msgspec.structs.fields(kind)
+    if one.name == "args"
+}
+
+#: Argument type of kinds without arguments.
+EMPTY_ARGS: Final = {kind: args() for kind, args in ARGS.items()}
+
+#: Name prefix of a profiler step.
+STEP: Final = "ProfilerStep#"
+
+
+def _old_args(kind: type) -> type[Struct]:
+    """The argument type of `kind` with the field names of torch 1.8 to 1.10, in the same order."""
+    fields = msgspec.structs.fields(ARGS[kind])
+    names = {one.name: one.encode_name for one in fields}
+    extra: list[tuple[str, type, Any]] = []
+    if kind is Op:
+        extra, names["first_shapes"] = [("first_shapes", Raw, NOTHING)], "Input dims"
+    else:
+        names["external_id"] = "external id"
+    return msgspec.defstruct(
+        f"Old{ARGS[kind].__name__}",
+        [*((one.name, one.type, one.default) for one in fields), *extra],
+        frozen=True,
+        gc=False,
+        rename=names,
+    )
+
+
+def _spelled(category: str, base: Any) -> Any:  # noqa: ANN401 - a class that can be subscripted
+    parent = base if base is Flow else base[T]
+
+    def add_args(namespace: dict[str, Any]) -> None:
+        if category in _OLD:
+            namespace["__annotations__"] = {"args": _old_args(base) | None}
+            namespace["args"] = None
+
+    return types.new_class(f"{base.__name__}_{category}", (parent,), {"tag": category, "gc": False}, add_args)
+
+
+_SPELLED: Final = {category: _spelled(category, base) for category, base in _SPELLINGS.items()}
+
+#: Operator events of torch 1.8 to 1.10, which include profiler steps; :func:`modern` converts them.
+OLD_OP: Final = _SPELLED["Operator"]
+
+#: Kind name by decoded class.
+MEANT: Final[dict[type, type]] = {
+    **{kind: kind for kind in _MAIN},
+    **{_SPELLED[category]: base for category, base in _SPELLINGS.items()},
+}
+
+#: Decoded class by category.
+KIND_OF: Final[dict[str, type]] = {**{str(kind.__struct_config__.tag): kind for kind in _MAIN}, **_SPELLINGS}
+
+
+def modern(event: Any) -> Any:  # noqa: ANN401 - of any kind
+    """Converts an event of torch 1.8 to 1.10 to the current kind."""
+    if type(event) is not OLD_OP:
+        return event
+    args, fields = event.args, {name: getattr(event, name) for name in ("ts", "dur", "pid", "tid", "name")}
+    if event.name.startswith(STEP):
+        return Annotation(**fields, args=args and AnnotationArgs(args.external_id, args.collective))
+    if args is not None:
+        known = {name: getattr(args, name) for name in OpArgs.__struct_fields__}
+        shapes = args.input_shapes if bytes(args.input_shapes) else args.first_shapes
+        args = OpArgs(**{**known, "input_shapes": shapes})
+    return Op(**fields, args=args)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kanalyze.readers.torch.decode import events as of
-from kanalyze.readers.torch.decode.kinds import ARGS, KIND_OF
+from kanalyze.readers.torch.decode.events import ARGS, KIND_OF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -106,7 +106,11 @@ def _properties(inside: bytes) -> dict[str, Any] | None:
     """Parses the inside of an object, with stray commas at its ends; None if invalid."""
     text = b"{" + inside.strip(b", \t\r\n") + b"}"
     # until 2026 Kineto wrote the quotes in metadata as /", where JSON has \"
-    mends: tuple[Callable[[bytes], bytes], ...] = (bytes, _repaired, lambda given: given.replace(b'/"', b'\\"'))
+    mends: tuple[Callable[[bytes], bytes], ...] = (
+        bytes,
+        lambda given: repaired(given)[0],
+        lambda given: given.replace(b'/"', b'\\"'),
+    )
     for mended in mends:
         try:
             found: dict[str, Any] = _LENIENT.decode(mended(text).decode("utf-8", "replace"))
@@ -114,10 +118,6 @@ def _properties(inside: bytes) -> dict[str, Any] | None:
             continue
         return found
     return None
-
-
-def _repaired(text: bytes) -> bytes:
-    return repaired(text)[0]
 
 
 def _value(text: str, name: str) -> object:

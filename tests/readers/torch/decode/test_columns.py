@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from kanalyze.readers.torch.decode import columns as trace_decode
 from kanalyze.readers.torch.decode import old_forms as trace_loose
 from kanalyze.readers.torch.decode.columns import Decoder
-from kanalyze.readers.torch.decode.events import MISSING
-from kanalyze.readers.torch.decode.kinds import KIND_OF, MEANT
+from kanalyze.readers.torch.decode.events import KIND_OF, MEANT, MISSING
 from kanalyze.readers.torch.decode.old_forms import number, repaired, whole_objects
 from kanalyze.readers.torch.decode.repair import Part
 from kanalyze.readers.torch.frames import frames_of
