@@ -14,40 +14,13 @@ if TYPE_CHECKING:
 #: Family of a kernel whose name does not reveal what it does.
 OTHER: Final = "other"
 
-#: Families of kernels; docs/definitions.md defines each.
-FAMILIES: Final = (
-    "gemm",
-    "conv",
-    "attention",
-    "elementwise",
-    "reduce",
-    "scan",
-    "sort",
-    "softmax",
-    "normalization",
-    "copy",
-    "index",
-    "embedding",
-    "random",
-    "optimizer",
-    "loss",
-    "pooling",
-    "resample",
-    "fft",
-    "linalg",
-    "rnn",
-    "communication",
-    "fill",
-    OTHER,
-)
-
 
 class KernelName(NamedTuple):
     """A decoded kernel name; fields that the name does not reveal are None or empty.
 
     Attributes:
         function: The function's qualified name, without parameters and template arguments.
-        family: One of :data:`FAMILIES`; ``other`` if the name does not reveal it.
+        family: What it does, such as gemm, of those in docs/kernel-names.md; ``other`` if the name does not reveal it.
         library: The library, such as cublas, cutlass, cudnn, nccl, aten, inductor.
         operation: What it computes, such as pow, sum, allreduce, fprop.
         kind: Inductor's kind of kernel: pointwise, reduction, persistent_reduction, template, foreach, split_scan.

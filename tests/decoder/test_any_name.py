@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kanalyze.decoder.decode import decode
-from kanalyze.decoder.fields import FAMILIES
 from kanalyze.decoder.inductor import operators
 from kanalyze.decoder.spelling import spelled, taken_apart
+from support.kernel_families import FAMILIES
 
 #: Pieces of real names, to get near to them, and what may stand between.
 PIECES = st.sampled_from(

@@ -67,21 +67,15 @@ main()
 """
 
 
-def decoded(text: PlainText | GzipText, progress: Progress) -> list[Part]:
-    """Decodes every piece of a trace, in order; damaged pieces as far as they can be recovered.
-
-    Raises:
-        DecoderEndedError: A process that decoded was ended from outside.
-    """
-    with decoding(text) as await_parts:
-        return await_parts(progress)
-
-
 @contextmanager
 def decoding(text: PlainText | GzipText) -> Iterator[Callable[[Progress], list[Part]]]:
     """Starts decoding, in worker processes if the trace is large; yields a function that waits for the result.
 
-    The caller can do other work meanwhile, such as importing polars, which takes a tenth of a large trace's time.
+    That is every piece, in order; damaged ones as far as they can be recovered. The caller can do other work meanwhile,
+    such as importing polars, which takes a tenth of a large trace's time.
+
+    Raises:
+        DecoderEndedError: A process that decoded was ended from outside; of the function that waits.
     """
     size = text.path.stat().st_size
     small = size < (SMALL_PLAIN_BYTES if isinstance(text, PlainText) else SMALL_GZIP_BYTES)

@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.torch.decode.old_forms import repaired
@@ -152,20 +152,6 @@ def between(opening: bytes) -> re.Pattern[bytes]:
 
 #: Chunks of decompressed blanks at least this long are shortened to one.
 _BLANKS: Final = 1 << 16
-
-
-class Text(Protocol):
-    """Interface of the text of a trace."""
-
-    path: Path
-    around: Around
-
-    def pieces(self) -> Iterator[Piece]:
-        """The pieces in order; afterwards the properties around the events are known."""
-
-    @property
-    def share(self) -> float:
-        """The share of the file covered by the pieces so far."""
 
 
 class PlainText:

@@ -16,7 +16,6 @@ from kanalyze.errors import DecoderEndedError
 from kanalyze.readers.torch.decode import processes as trace_pool
 from kanalyze.readers.torch.decode import repair as trace_mend
 from kanalyze.readers.torch.decode import text as trace_text
-from kanalyze.readers.torch.decode.processes import decoded
 from kanalyze.readers.torch.decode.text import open_text
 from support.made_traces import trace, written_to, x
 
@@ -31,6 +30,11 @@ def pooled(monkeypatch):
     monkeypatch.setattr(trace_pool, "SMALL_GZIP_BYTES", 0)
     monkeypatch.setattr(trace_pool, "processors", partial(int, 2))
     monkeypatch.setattr(trace_text, "PIECE_BYTES", 2000)
+
+
+def decoded(text, progress):
+    with trace_pool.decoding(text) as await_parts:
+        return await_parts(progress)
 
 
 def names_of(parts):
@@ -161,7 +165,8 @@ from kanalyze.readers.torch.decode.text import open_text
 trace_pool.SMALL_PLAIN_BYTES = 0
 trace_pool.processors = partial(int, 2)
 trace_text.PIECE_BYTES = 2000
-print(len(trace_pool.decoded(open_text(Path(sys.argv[1])), lambda *_: None)))
+with trace_pool.decoding(open_text(Path(sys.argv[1]))) as await_parts:
+    print(len(await_parts(lambda *_: None)))
 """
 
 
