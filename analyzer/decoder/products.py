@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.decoder.fields import exact
 from kanalyze.decoder.spelling import TENSOR_TYPES, type_of, types_of
 
 if TYPE_CHECKING:
@@ -287,38 +288,30 @@ _CUBLAS: Final = (
     ("gemmk1_kernel", "gemm", 1),
 )
 _OLD_GEMM: Final = r"(?:gemm_kernel2x2|([sdcz])gemm_(?:largek|32x32x32|sm\d\d|kernel))"
-_WITH_CUBLAS: Final = {
-    "dot_kernel": ("reduce", "dot"),
-    "reduce_1Block_kernel": ("reduce", "dot"),
-    "scal_kernel": ("elementwise", "scal"),
-    "scal_kernel_val": ("elementwise", "scal"),
-    "axpy_kernel_val": ("elementwise", "axpy"),
-    "copy_kernel": ("copy", "copy"),
-    "swap_kernel": ("copy", "swap"),
-    "asum_kernel": ("reduce", "asum"),
-    "nrm2_kernel": ("reduce", "nrm2"),
-    "iamax_kernel": ("reduce", "iamax"),
-    "iamin_kernel": ("reduce", "iamin"),
-    "transpose_readWrite_alignment_kernel": ("copy", "transpose"),
-}
+_WITH_CUBLAS: Final = exact("""
+reduce dot: dot_kernel reduce_1Block_kernel
+elementwise scal: scal_kernel scal_kernel_val
+elementwise axpy: axpy_kernel_val
+copy copy: copy_kernel
+copy swap: swap_kernel
+reduce asum: asum_kernel
+reduce nrm2: nrm2_kernel
+reduce iamax: iamax_kernel
+reduce iamin: iamin_kernel
+copy transpose: transpose_readWrite_alignment_kernel
+""")
 
 #: Quantised and grouped GEMM kernels by function name: library.
-_OTHERS: Final = {
-    "marlin::Marlin": "marlin",
-    "marlin_moe_wna16::Marlin": "marlin",
-    "gptq_marlin::Marlin": "marlin",
-    "gptq_marlin_24::Marlin_24": "marlin",
-    "marlin_24::Marlin_24": "marlin",
-    "marlin_dense::Marlin": "marlin",
-    "machete::device_kernel": "machete",
-    "exllama::gemm_half_q_half_kernel": "exllama",
-    "vllm::gptq::gemm_half_q_half_gptq_4bit_kernel": "vllm",
-    "tinygemm_m16n8k16_chunk_kernel": "aten",
-    "kgemm_4bit_inference_naive": "bitsandbytes",
-    "kgemm_4bit_inference": "bitsandbytes",
-    "fused_moe_kernel": None,
-    "fused_moe_kernel_gptq_awq": None,
-}
+_OTHERS: Final = exact("""
+marlin: marlin::Marlin marlin_moe_wna16::Marlin marlin_dense::Marlin marlin_24::Marlin_24
+marlin: gptq_marlin::Marlin gptq_marlin_24::Marlin_24
+machete: machete::device_kernel
+exllama: exllama::gemm_half_q_half_kernel
+vllm: vllm::gptq::gemm_half_q_half_gptq_4bit_kernel
+aten: tinygemm_m16n8k16_chunk_kernel
+bitsandbytes: kgemm_4bit_inference_naive kgemm_4bit_inference
+-: fused_moe_kernel fused_moe_kernel_gptq_awq
+""")
 
 
 def cublas(name: Spelled) -> Fields | None:
@@ -430,7 +423,7 @@ def quantised(name: Spelled) -> Fields | None:
     function = name.function
     known = next((key for key in (function, name.word) if key in _OTHERS), None)
     if known:
-        fields: Fields = {"family": "gemm", "operation": "gemm", "library": _OTHERS[known]}
+        fields: Fields = {"family": "gemm", "operation": "gemm", "library": _OTHERS[known][0]}
         if "moe" in known:
             fields["operation"] = "grouped_gemm"
         if "arlin" in known or "m16n8k16" in known:
