@@ -14,7 +14,7 @@ from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS
 from kanalyze.readers.nsys.events import DEVICE_COLUMNS, EVENT_TABLES, NO_ID, RANGE_STYLES, process_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from kanalyze.readers.nsys.events import EventTable
@@ -185,10 +185,8 @@ _NEEDED: Final = {
     (_GPU, "maxWarpsPerSm"): _OCCUPANCY,
 }
 
-#: Tables of device work that we do not read.
-_UNREAD: Final = {
-    "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS": "work of the decompression engine counts as idle time",
-}
+#: The table of device work that we do not read.
+_UNREAD: Final = "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS"
 
 #: nsys' severities above plain information (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
 _WARNING: Final = 2
@@ -236,27 +234,20 @@ def notes(database: TableFile, seen: Seen, *, of_read: bool = False) -> pl.DataF
     return pl.DataFrame(found, schema=NOTES.schema, orient="row")
 
 
-def _lost_rows(database: TableFile, looked_at: Sequence[EventTable]) -> list[Note]:
+def _lost_rows(database: TableFile, looked_at: Sequence[EventTable]) -> Iterator[Note]:
     """Notes on lost rows: nsys numbers rows from 1, so that a gap in the row ids is a lost row."""
-    found: list[Note] = []
     for spec in looked_at:
-        lost = database.row_span(spec.table) - database.row_count(spec.table)
-        if lost:
-            found.append((f"rows missing from {spec.table}", lost, None, f"times of {spec.kind} may be too low"))
-    return found
+        if lost := database.row_span(spec.table) - database.row_count(spec.table):
+            yield f"rows missing from {spec.table}", lost, None, f"times of {spec.kind} may be too low"
 
 
-def _lost_ends(database: TableFile, endless: Mapping[str, int], looked_at: Sequence[EventTable]) -> list[Note]:
+def _lost_ends(database: TableFile, endless: Mapping[str, int], looked_at: Sequence[EventTable]) -> Iterator[Note]:
     """Notes on rows without an end time, in tables where every nsys version writes one."""
-    found: list[Note] = []
-    for spec in looked_at:
-        if spec.instant or spec.kind == "range":
-            continue
+    for spec in (spec for spec in looked_at if not spec.instant and spec.kind != "range"):
         lost = endless[spec.table] if spec.table in endless else database.count_missing(spec.table, "end")
         if lost:
             effect = f"they count as of no duration: times of {spec.kind} are too low"
-            found.append((f"rows of {spec.table} without an end", lost, None, effect))
-    return found
+            yield f"rows of {spec.table} without an end", lost, None, effect
 
 
 def _failed_launches(database: TableFile, failed: Sequence[pl.DataFrame]) -> list[Note]:
@@ -282,18 +273,15 @@ def _missing_columns(database: TableFile, looked_at: AbstractSet[str]) -> list[N
     return [(f"column {table}.{column} missing", 1, None, effect) for (table, column), effect in missing.items()]
 
 
-def _missing_tables(database: TableFile) -> list[Note]:
-    missing = {}
+def _missing_tables(database: TableFile) -> Iterator[Note]:
     if database.last_row(_KERNEL) and not database.last_row(_GPU):
-        missing[_GPU] = f"limits of the GPUs are not known: {_OCCUPANCY}"
+        yield f"table {_GPU} missing", 1, None, f"limits of the GPUs are not known: {_OCCUPANCY}"
     if database.last_row(_GPU) > 1 and not database.last_row(_ORDINALS):
-        missing[_ORDINALS] = "GPUs go by each process's own numbers, which CUDA_VISIBLE_DEVICES changes"
-    unread: list[Note] = [
-        (f"table {table} not read", database.row_count(table), None, effect)
-        for table, effect in _UNREAD.items()
-        if database.last_row(table)
-    ]
-    return [*((f"table {table} missing", 1, None, effect) for table, effect in missing.items()), *unread]
+        effect = "GPUs go by each process's own numbers, which CUDA_VISIBLE_DEVICES changes"
+        yield f"table {_ORDINALS} missing", 1, None, effect
+    if database.last_row(_UNREAD):
+        rows, effect = database.row_count(_UNREAD), "work of the decompression engine counts as idle time"
+        yield f"table {_UNREAD} not read", rows, None, effect
 
 
 def _limits(database: TableFile) -> list[Note]:

@@ -161,7 +161,7 @@ class Samples:
         for table, chains in _CALLS.items():
             if "callchainId" in self._database.columns(table) and self._database.last_row(chains):
                 raw = self._database.integers(
-                    table, ("callchainId", "eventClass"), _traced if "OSRT" in table else _all
+                    table, ("callchainId", "eventClass"), _traced if "OSRT" in table else pl.DataFrame.clone
                 )
                 stacks = self._stacks(chains).stack_ids(raw.get_column("callchainId"))
                 event_ids = pl.int_range(first_ids[table], first_ids[table] + raw.height).alias("event_id")
@@ -310,10 +310,6 @@ def _plain(text: str | None) -> str | None:
     from html import unescape  # noqa: PLC0415 - has a table of all entities, for Python's stacks only
 
     return None if text is None else unescape(text)
-
-
-def _all(raw: pl.DataFrame) -> pl.DataFrame:
-    return raw
 
 
 def _traced(raw: pl.DataFrame) -> pl.DataFrame:

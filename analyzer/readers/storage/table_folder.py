@@ -74,13 +74,8 @@ class TableFolder:
             self._heights[table] = 0 if counted is None else int(counted.item())
         return self._heights[table]
 
-    def row_span(self, table: str) -> int:
-        """The row count: a folder has no row ids that would show lost rows."""
-        return self.last_row(table)
-
-    def row_count(self, table: str) -> int:
-        """The row count; 0 if there is no table."""
-        return self.last_row(table)
+    #: A folder has no row ids that would show lost rows.
+    row_span = row_count = last_row
 
     def integers(
         self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]

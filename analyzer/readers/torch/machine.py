@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import device_limits
-from kanalyze.device_limits import capabilities, impossible, memory_bandwidth_bytes_per_s, plausible
+from kanalyze.device_limits import capabilities, memory_bandwidth_bytes_per_s, plausible
 from kanalyze.model import DEVICES, NOTES, PROCESSES
 from kanalyze.readers.torch.decode.events import MISSING
 from kanalyze.readers.torch.decode.old_forms import number
@@ -72,15 +72,6 @@ def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
     limits = capabilities().select("compute_capability", blocks="max_blocks_per_sm")
     joined = frame.join(limits, on="compute_capability", how="left", maintain_order="left")
     return DEVICES.select(plausible(joined.with_columns(max_blocks_per_sm=pl.coalesce("max_blocks_per_sm", "blocks"))))
-
-
-def impossible_limits(frames: Frames) -> int:
-    """The number of impossible device limits in the trace."""
-    told = frames.properties.get("deviceProperties")
-    rows = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-    given = [(name, one[key]) for one in rows for name, key in _LIMITS.items() if key in one]
-    # each on its own: not every version writes all of them
-    return sum(impossible(pl.DataFrame({name: [whole(value)]}, schema={name: pl.Int64})) for name, value in given)
 
 
 def _model(known: dict[int, dict[str, Any]]) -> dict[str, Any]:
@@ -280,8 +271,12 @@ def _unread(frames: Frames) -> Iterable[Note]:
 
 
 def _limits(frames: Frames) -> Iterable[Note]:
-    count = impossible_limits(frames)
-    if count:
+    """Impossible limits of devices, each by itself: not every version writes all of them."""
+    told = frames.properties.get("deviceProperties")
+    rows = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    given = [(name, one[key]) for one in rows for name, key in _LIMITS.items() if key in one]
+    limits = (pl.DataFrame({name: [whole(value)]}, schema={name: pl.Int64}) for name, value in given)
+    if count := sum(map(device_limits.impossible, limits)):
         yield device_limits.IMPOSSIBLE, count, None, device_limits.EFFECT
 
 

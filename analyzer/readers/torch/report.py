@@ -29,7 +29,7 @@ from kanalyze.readers.torch.machine import devices, gpu_metrics, notes, processe
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from kanalyze.readers.torch.frames import Frames
@@ -348,51 +348,33 @@ def copies_told(names: pl.Series, *, memset: bool) -> pl.DataFrame:
 
     Columns: shown (the name as nsys writes it), direction, source_memory and target_memory; null where not told.
     """
-    distinct = names.unique()
-    texts = distinct.cast(pl.String).alias("text").to_frame()
-    parts = pl.col("text").str.extract_groups(_COPY)
-    made = texts.select(
-        pl.col("text"),
-        way=parts.struct.field("1"),
-        source_memory=parts.struct.field("2"),
-        target_memory=parts.struct.field("3"),
-    )
-    memory = {"source_memory": pl.String, "target_memory": pl.String}
+    text, nothing = pl.col("text"), pl.lit(None, dtype=pl.String)
     if memset:
-        target = pl.col("text").str.extract(r"\((.+)\)")
-        made = made.select(
-            shown=pl.lit("[CUDA memset]"),
-            direction=pl.lit(None, dtype=pl.String),
-            source_memory=pl.lit(None, dtype=pl.String),
-            target_memory=target,
-        )
+        shown, direction, source, target = pl.lit("[CUDA memset]"), nothing, nothing, text.str.extract(r"\((.+)\)")
     else:
-        direction = pl.col("way").replace(_DIRECTIONS)
-        told = pl.when(pl.col("way").is_in(list(_DIRECTIONS))).then(direction)
-        shown = pl.when(told.is_null()).then("text").otherwise(pl.format("[CUDA memcpy {}]", told))
-        made = made.select(
-            shown=shown,
-            direction=told,
-            **{name: pl.when(pl.col(name) != "Unknown").then(name) for name in memory},
-        )
-    typed = made.select(pl.col(name).cast(pl.Categorical) for name in made.columns)
-    known = typed.insert_column(0, distinct.alias("name"))
-    rows = names.alias("name").to_frame().join(known, on="name", how="left", nulls_equal=True, maintain_order="left")
-    return rows.drop("name")
+        way, *memory = (text.str.extract(_COPY, group) for group in (1, 2, 3))
+        direction = pl.when(way.is_in([*_DIRECTIONS])).then(way.replace(_DIRECTIONS))
+        shown = pl.when(direction.is_null()).then(text).otherwise(pl.format("[CUDA memcpy {}]", direction))
+        source, target = (pl.when(one != "Unknown").then(one) for one in memory)
+    columns = {"shown": shown, "direction": direction, "source_memory": source, "target_memory": target}
+    return _parsed(names, {name: column.cast(pl.Categorical) for name, column in columns.items()})
 
 
 def launch_shapes(texts: pl.Series, prefix: str) -> list[pl.Series]:
     """Parses texts such as ``[256, 1, 1]`` into three series of sizes (``grid_x``…); 0 if absent."""
-    distinct = texts.unique()
-    parts = distinct.cast(pl.String).alias("text").to_frame().select(pl.col("text").str.extract_groups(_SHAPE))
-    fields = parts.to_series().struct.unnest()
-    sizes = fields.select(
-        pl.col(str(number)).cast(pl.Int32, strict=False).fill_null(0).alias(f"{prefix}_{axis}")
+    sizes = {
+        f"{prefix}_{axis}": pl.col("text").str.extract(_SHAPE, number).cast(pl.Int32, strict=False).fill_null(0)
         for number, axis in enumerate("xyz", 1)
-    )
-    known = sizes.insert_column(0, distinct.alias(prefix))
-    rows = texts.alias(prefix).to_frame().join(known, on=prefix, how="left", nulls_equal=True, maintain_order="left")
-    return rows.drop(prefix).get_columns()
+    }
+    return _parsed(texts, sizes).get_columns()
+
+
+def _parsed(texts: pl.Series, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
+    """The `columns`, expressions over a column "text", of all `texts`; each distinct text is parsed once."""
+    distinct = texts.unique()
+    known = distinct.cast(pl.String).alias("text").to_frame().select(**columns).insert_column(0, distinct.alias("key"))
+    rows = texts.alias("key").to_frame().join(known, on="key", how="left", nulls_equal=True, maintain_order="left")
+    return rows.drop("key")
 
 
 def in_blocks(kernels: pl.DataFrame, these: pl.Expr) -> pl.DataFrame:
