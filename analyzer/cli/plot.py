@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    import polars as pl
+
 #: What can be drawn.
 _PICTURES: Final = ("ledger", "timeline", "steps", "durations", "roofline", "ranks", "compare")
 
-#: Those of them that are of one report.
+#: Those of them that are of one report, and those that are of a table.
 _OF_ONE: Final = ("timeline", "steps", "durations")
+_OF_TABLES: Final = ("ledger", "compare", "ranks")
 
 #: Events of a timeline in print, single ones and sums.
 _EVENTS: Final = 6000
@@ -76,47 +79,38 @@ def _drawn(reports: Sequence[Path], picture: str, where: Where, kernel: str | No
     from kanalyze import catalog  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables import plots  # noqa: PLC0415 - as above
 
-    if picture == "ledger":
-        return plots.ledger(rows_of(reports, catalog.table("ledger"), where), form)
-    if picture == "compare":
-        return plots.waterfall(rows_of(reports, catalog.table("compare"), where), form)
-    if picture in ("timeline", "roofline", "ranks"):
-        return _further(reports, picture, where, form)
+    if picture in _OF_TABLES:
+        draw = {"ledger": plots.ledger, "compare": plots.waterfall, "ranks": plots.ranks}[picture]
+        return draw(rows_of(reports, catalog.table(picture), where), form)
     if picture == "durations":
         return _durations(reports[0], where, kernel, form)
-    import polars as pl  # noqa: PLC0415 - as above
-
-    from kanalyze.analyses.iterations.iterations import iteration_ledgers  # noqa: PLC0415 - as above
-
-    found = pl.concat(answered(reports[0], catalog.table("iterations"), where, iteration_ledgers).values())
-    if found.is_empty():
-        raise CannotTellError(
-            f"{reports[0]}: cannot tell steps, because nothing in it repeats.",
-            "Mark the program's steps by NVTX ranges or torch.profiler, or draw the ledger.",
-        )
-    return plots.steps(found, form)
-
-
-def _further(reports: Sequence[Path], picture: str, where: Where, form: str) -> bytes:
-    """The timeline, the roofline, or the ranks."""
-    from kanalyze import catalog  # noqa: PLC0415 - as above
-
-    if picture == "ranks":
-        from kanalyze.renderers.tables import track_plots  # noqa: PLC0415 - as above
-
-        return track_plots.ranks(rows_of(reports, catalog.table("ranks"), where), form)
+    if picture == "steps":
+        return plots.steps(_iterations(reports[0], where), form)
     if picture == "roofline":
         from kanalyze.analyses.joining._roof_points import roof_points  # noqa: PLC0415 - as above
-        from kanalyze.renderers.tables import roofline_plot  # noqa: PLC0415 - as above
 
-        return roofline_plot.render(roof_points(opened_together(expanded(reports), where)), form)
+        return plots.roofline(roof_points(opened_together(expanded(reports), where)), form)
     from kanalyze.analyses.timeline._tracks import timeline  # noqa: PLC0415 - as above
-    from kanalyze.renderers.tables import track_plots  # noqa: PLC0415 - as above
 
     parts = opened_parts(reports[0], where)
     if len(parts) > 1:
         raise click.UsageError("a timeline is of one window; name one of them, such as step#3.")
-    return track_plots.timeline(timeline(next(iter(parts.values())), _EVENTS), form)
+    return plots.timeline(timeline(next(iter(parts.values())), _EVENTS), form)
+
+
+def _iterations(report: Path, where: Where) -> pl.DataFrame:
+    import polars as pl  # noqa: PLC0415 - as above
+
+    from kanalyze import catalog  # noqa: PLC0415 - as above
+    from kanalyze.analyses.iterations.iterations import iteration_ledgers  # noqa: PLC0415 - as above
+
+    found = pl.concat(answered(report, catalog.table("iterations"), where, iteration_ledgers).values())
+    if found.is_empty():
+        raise CannotTellError(
+            f"{report}: cannot tell steps, because nothing in it repeats.",
+            "Mark the program's steps by NVTX ranges or torch.profiler, or draw the ledger.",
+        )
+    return found
 
 
 def _durations(report: Path, where: Where, kernel: str | None, form: str) -> bytes:

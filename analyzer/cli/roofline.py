@@ -31,14 +31,14 @@ def roofline(reports: Sequence[Path], plot: Path | None) -> None:
         from kanalyze.analyses.joining._roof_points import counted_of, roof_points  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE  # noqa: PLC0415 - as above
     from kanalyze.analyses.counters.roofline import roofline as table_of  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables import plots  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables.fitted import Choice, terminal  # noqa: PLC0415 - as above
-    from kanalyze.renderers.tables.roofline_plot import FORMATS, render  # noqa: PLC0415 - as above
 
-    if plot is not None and plot.suffix.removeprefix(".") not in FORMATS:
-        raise UnknownNameError.of("kind of picture", plot.suffix.removeprefix("."), FORMATS)
+    if plot is not None and plot.suffix.removeprefix(".") not in plots.ROOFLINE_FORMATS:
+        raise UnknownNameError.of("kind of picture", plot.suffix.removeprefix("."), plots.ROOFLINE_FORMATS)
     found = opened_together(reports, Where(window=None, device=None, process=None, no_cache=False))
     if plot is not None:
-        emit(render(roof_points(found), plot.suffix.removeprefix(".")), plot)
+        emit(plots.roofline(roof_points(found), plot.suffix.removeprefix(".")), plot)
         return
     rows = table_of(counted_of(found))
     emit(terminal(rows, width(), Choice(ROOFLINE.telling, how="kanalyze show roofline has --columns")), None)

@@ -105,14 +105,12 @@ def _arrow(table: Exported) -> pa.Table:
 
     found = pl.DataFrame(table.frame).to_arrow(compat_level=pl.CompatLevel.oldest())
     told = table.described()
-    fields = [field.with_metadata(_metadata(*told[field.name])) for field in found.schema]
+    fields = []
+    for field in found.schema:
+        unit, meaning = told[field.name]
+        fields.append(field.with_metadata({"description": meaning} | ({"unit": unit} if unit else {})))
     about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.forms[0].doc}
     return found.cast(pa.schema(fields, metadata=about))
-
-
-def _metadata(unit: str, meaning: str) -> dict[bytes | str, bytes | str]:
-    found: dict[bytes | str, bytes | str] = {"description": meaning}
-    return found | {"unit": unit} if unit else found
 
 
 class Contents:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.renderers.page.time import First, Ledger, Page, Topic
+    from kanalyze.renderers.page.time import Ledger, Page, Topic
     from kanalyze.renderers.text.grid import Chapter, Grid, Section
 
 _NAME: Final = 72
@@ -53,7 +53,7 @@ def page(shown: Shown, top: int | None) -> str:
     blocks += _findings(found, names)
     blocks += [_chapter(chapter, names[chapter.name]) for chapter in found.chapters]
     blocks += [f"<p class='dim'>{html(reason)}</p>" for reason in found.cannot_tell]
-    return f"{_STYLE}<div class='kanalyze tex2jax_ignore mathjax_ignore'>{''.join(blocks)}</div>"
+    return _framed("".join(blocks))
 
 
 def table(frame: pl.DataFrame) -> str:
@@ -64,7 +64,11 @@ def table(frame: pl.DataFrame) -> str:
     rest = frame.height - _ROWS
     more = f"<div class='dim'>{rest:,} rows more</div>" if rest > 0 else ""
     empty = "<div class='dim'>no rows</div>" if frame.is_empty() else ""
-    return f"{_STYLE}<div class='kanalyze tex2jax_ignore mathjax_ignore'>{_grid(grid, short)}{more}{empty}</div>"
+    return _framed(f"{_grid(grid, short)}{more}{empty}")
+
+
+def _framed(content: str) -> str:
+    return f"{_STYLE}<div class='kanalyze tex2jax_ignore mathjax_ignore'>{content}</div>"
 
 
 def _ledger(ledger: Ledger) -> str:
@@ -111,18 +115,16 @@ def _cells(row: Sequence[str], classes: Sequence[str], names: Mapping[str, str],
 def _first(found: Page, names: dict[str, str]) -> list[str]:
     if not found.first:
         return []
-    items = "".join(
-        f"<li>{_told(one, names)} <span class='dim'>{html(f'{one.finding.action} → kanalyze {one.more}')}</span></li>"
-        for one in found.first
-    )
+    items = ""
+    for first in found.first:
+        saved = f" (→ {html(first.saved)})" if first.saved else ""
+        told = "; ".join(
+            f"<b>{html(one.worth)}</b>{saved if one is first else ''} {html(one.headline(names))}"
+            for one in first.told()
+        )
+        action = html(f"{first.finding.action} → kanalyze {first.more}")
+        items += f"<li>{told} <span class='dim'>{action}</span></li>"
     return [f"<h4>What to do first <span class='dim'>{html(found.first_remark)}</span></h4><ul>{items}</ul>"]
-
-
-def _told(first: First, names: dict[str, str]) -> str:
-    saved = f" (→ {html(first.saved)})" if first.saved else ""
-    return "; ".join(
-        f"<b>{html(one.worth)}</b>{saved if one is first else ''} {html(one.headline(names))}" for one in first.told()
-    )
 
 
 def _findings(found: Page, names: dict[str, str]) -> list[str]:

@@ -235,8 +235,7 @@ def _finding(found: Finding) -> dict[str, Any]:
     }
 
 
-def _quick(verdict: Verdict) -> dict[str, Any]:
-    """The verdict of the quicker iterations, by the names of that of their mean."""
+def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {
         "verdict": verdict.word,
         "ratio": verdict.ratio,
@@ -253,12 +252,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
     buckets = found.table("compare").select("bucket", "detail", "base_ns", "new_ns", "delta_ns")
     return {
         "schema_version": SCHEMA_VERSION,
-        "verdict": verdict.word,
-        "ratio": verdict.ratio,
-        "ratio_low": verdict.low,
-        "ratio_high": verdict.high,
-        "base_ns": verdict.base_ns,
-        "new_ns": verdict.new_ns,
+        **_verdict(verdict),
         "scope": {
             "of": found.base.about.scope,
             "each": found.base.about.each or None,
@@ -270,7 +264,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
             "rank": found.base.about.rank,
         },
         "basis": verdict.basis or None,
-        "quick": None if found.quick is None else _quick(found.quick),
+        "quick": None if found.quick is None else _verdict(found.quick),
         "repeats_needed": verdict.repeats,
         "gate": None if found.gate is None else found.gate._asdict() | {"sentence": outlets.line(found.gate.sentence)},
         "runs": {

@@ -36,29 +36,7 @@ _INDENT: Final = "  "
 _STAKE: Final = 11
 
 #: Replacements for an ASCII-only terminal.
-ASCII: Final = str.maketrans(
-    {
-        "█": "#",
-        "▓": "%",
-        "▒": "=",
-        "░": "-",
-        "╬": "+",
-        "≡": "~",
-        "∷": ":",
-        "·": ".",
-        "×": "x",
-        "≤": "<",
-        "µ": "u",
-        "−": "-",
-        "…": "~",
-        **dict(zip("▁▂▃▄▅▆▇", ".:-=+*%", strict=True)),
-        "─": "-",
-        "→": ">",
-        "λ": "L",
-        "‹": "<",
-        "›": ">",
-    }
-)
+ASCII: Final = str.maketrans("█▓▒░╬≡∷·×≤µ−…▁▂▃▄▅▆▇─→λ‹›", "#%=-+~:.x<u-~.:-=+*%->L<>")
 
 _COLOURS: Final = {
     "kernel": "32",
@@ -171,7 +149,8 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
         start = f"{share.bucket.ljust(names)}  {share.time.rjust(times)}  {share.share.rjust(7)}"
         start += f"  {share.spread.rjust(spread)}" if spread else ""
         room = look.width - len(start) - 6
-        detail = _fitted(share.detail, room) or _fitted(share.plain, room) or _cut(share.detail, room)
+        cut = f"{share.detail[: room - 1]}…" if share.detail and room >= _TELLING else ""
+        detail = _fitted(share.detail, room) or _fitted(share.plain, room) or cut
         lines.append(f"{glyph} {start}    {look.paint(detail, _DIM)}".rstrip())
     lines.append(f"  {'total'.ljust(names)}  {ledger.total}  100.0 %")
     return [*lines, *_over_time(ledger, look)] if ledger.busy else lines
@@ -198,11 +177,6 @@ def _fitted(detail: str, width: int) -> str:
         parts.pop()
     text = ", ".join(parts)
     return text if len(text) <= width else ""
-
-
-def _cut(detail: str, width: int) -> str:
-    """Truncates a name to the width; empty if too little would be left."""
-    return f"{detail[: width - 1]}…" if detail and width >= _TELLING else ""
 
 
 def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:

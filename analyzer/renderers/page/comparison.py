@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._pair import Side
     from kanalyze.renderers.text.grid import Row
 
+    #: A column, or what makes the text of a row.
+    Told = str | Callable[[Row], str]
+
 #: Rows of each table, unless told.
 ROWS: Final = 6
 
@@ -49,11 +52,10 @@ _ONE: Final = "1 run a side"
 
 def comparison_page(found: Comparison, top: int) -> Page:
     """Builds the page of a comparison, at most `top` rows per table."""
-    sections = _sections(found, top)
     return Page(
         heading=_heading(found),
         answer=answer(found),
-        sections=sections,
+        sections=_sections(found, top),
         more=_more(found),
         blocks=[] if found.gate is None else [Block("GATE", found.gate.sentence)],
     )
@@ -278,13 +280,9 @@ def _short_names(rows: pl.DataFrame) -> dict[str, str]:
 
 def _families(found: Comparison, top: int) -> Section | None:
     """The families of kernels, where another GPU may give other names to the same ones."""
-    if found.base.about.gpu == found.new.about.gpu:
-        return None
-    return _changes("FAMILIES OF KERNELS", found.table("compare_families"), "family", lambda row: row["family"], top)
-
-
-def _ranges(found: Comparison, top: int) -> Section | None:
-    return _changes("RANGES", found.table("compare_ranges"), "range", lambda row: row["range"], top)
+    table = found.table("compare_families")
+    same_gpu = found.base.about.gpu == found.new.about.gpu
+    return None if same_gpu else _changes("FAMILIES OF KERNELS", table, "family", "family", top)
 
 
 def _waiting_calls(found: Comparison, top: int) -> Section | None:
@@ -292,7 +290,7 @@ def _waiting_calls(found: Comparison, top: int) -> Section | None:
     return _changes("CALLS THAT WAIT", table, "call", lambda row: unversioned(row["name"] or "(no name)"), top)
 
 
-def _changes(title: str, table: pl.DataFrame, plain: str, told: Callable[[Row], str], top: int) -> Section | None:
+def _changes(title: str, table: pl.DataFrame, plain: str, told: Told, top: int) -> Section | None:
     """The rows of a table that changed, the others counted; None where nothing did."""
     changed = table.filter("changed")
     if changed.is_empty() or not top:
@@ -335,10 +333,6 @@ def number(count: float) -> str:
     return f"{count:,.0f}" if abs(count - round(count)) < 0.05 else f"{count:,.1f}"  # noqa: PLR2004 - shown with one
 
 
-def _operators(found: Comparison, top: int) -> Section | None:
-    return _changes("OPERATORS", found.table("compare_ops"), "operator", _operator, top)
-
-
 def _operator(row: Row) -> str:
     """The operator and what is around it; of those that one side alone has, what became what under which."""
     names = (row["path"] or "").split(ARROW)
@@ -360,11 +354,18 @@ def _counters(found: Comparison, top: int) -> Section | None:
     if changed.is_empty() or not top:
         return None
     names = _short_names(changed.head(top + 1))
+
+    def change(row: Row) -> str:
+        """A difference of shares, else a ratio."""
+        if row["ratio"] is not None:
+            return units.times(row["ratio"])
+        return f"{'−' if row['difference'] < 0 else '+'}{abs(row['difference']) * 100:.1f} points"
+
     columns = (
         Column("counter", "counter", _COUNTED.__getitem__, left=True),
         Column("base", lambda row: _counted(row, "base")),
         Column("new", lambda row: _counted(row, "new")),
-        Column("change", _counter_change),
+        Column("change", change),
         Column("kernel", lambda row: _kernel({**row, "range": None}, names), left=True),
     )
     return section("COUNTERS", changed, columns, top + 1, "by ncu", cut=True)
@@ -374,13 +375,6 @@ def _counted(row: Row, side: str) -> str:
     name = row["counter"]
     show = units.percent if name.endswith("_share") else _SHOWN.get(name, lambda value: f"{value:,.4g}")
     return show(row[side])
-
-
-def _counter_change(row: Row) -> str:
-    """A difference of shares, else a ratio."""
-    if row["ratio"] is not None:
-        return units.times(row["ratio"])
-    return f"{'−' if row['difference'] < 0 else '+'}{abs(row['difference']) * 100:.1f} points"
 
 
 def _findings(found: Comparison, top: int) -> Section | None:
@@ -447,7 +441,17 @@ _SHOWN: Final[dict[str, Callable[[float], str]]] = {
     "sm_clock_hz": units.frequency,
 }
 
-_SECTIONS: Final = (_families, _kernels, _operators, _counters, _ranges, _waiting_calls, _findings, _memory, _ranks)
+_SECTIONS: Final[tuple[Callable[[Comparison, int], Section | None], ...]] = (
+    _families,
+    _kernels,
+    lambda found, top: _changes("OPERATORS", found.table("compare_ops"), "operator", _operator, top),
+    _counters,
+    lambda found, top: _changes("RANGES", found.table("compare_ranges"), "range", "range", top),
+    _waiting_calls,
+    _findings,
+    _memory,
+    _ranks,
+)
 
 
 def _more(found: Comparison) -> str:

@@ -9,10 +9,8 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.renderers.page.sections import launch_shape
-from kanalyze.renderers.page.time import Page, heading
-from kanalyze.renderers.text import commands
+from kanalyze.renderers.page.time import Page, gpu, heading, show
 from kanalyze.renderers.text.grid import Advice, Chapter, Column, Section, section, words
-from kanalyze.wording import processor
 
 if TYPE_CHECKING:
     from kanalyze.analyses.page.counters_page import CounterSummary
@@ -41,24 +39,16 @@ _NONE: Final = "-"
 def counters_page(found: CounterSummary, top: int) -> Page:
     """Builds the page of an ncu report, with at most `top` kernels."""
     rows = found.groups.join(found.kernels, left_on="first", right_on="event_id", how="left", maintain_order="left")
+    devices = found.devices.select("name", "compute_capability", "sm_count")
     path = found.meta.path
     return Page(
-        heading=_heading(found),
+        heading=heading(found.meta, [gpu(*one) for one in devices.iter_rows()]),
         health=_health(found.health),
         answer=found.answer,
         sections=[_kernels(rows, top)] if found.kernels.height > 1 else [],
-        more=f"counters, or stalls, roofline, advice, metrics: {commands.show('counters', path, scope=found.scope)}",
+        more=f"counters, or stalls, roofline, advice, metrics: {show('counters', path, scope=found.scope)}",
         chapters=[_chapter(row, found) for row in rows.head(top).iter_rows(named=True)],
     )
-
-
-def _heading(found: CounterSummary) -> list[str]:
-    parts = []
-    for device in found.devices.iter_rows(named=True):
-        capability, sms = device["compute_capability"], device["sm_count"]
-        known = processor(device["name"], capability, sms)
-        parts.append((device["name"] or "GPU") + (f", {known}" if known else ""))
-    return heading(found.meta, parts)
 
 
 def _health(health: pl.DataFrame) -> str:
@@ -85,7 +75,7 @@ def _kernels(rows: pl.DataFrame, top: int) -> Section:
 
 def _chapter(row: Row, found: CounterSummary) -> Chapter:
     facts = [
-        ("speed of light", joined(*(_percent(row, f"{what}_share", f"{what} {{}}") for what in ("compute", "memory")))),
+        ("speed of light", joined(*(percent(row, f"{what}_share", f"{what} {{}}") for what in ("compute", "memory")))),
         ("memory", _memory(row)),
         ("roofline", _roofline(row)),
         ("occupancy", _occupancy(row)),
@@ -94,10 +84,11 @@ def _chapter(row: Row, found: CounterSummary) -> Chapter:
         ("accesses", _accesses(row)),
     ]
     advice, more = _advice(found.advice.filter(pl.col("event_id") == row["first"]))
+    took = "" if row["dur_ns"] is None else units.time(row["dur_ns"])
     times = f", longest of {units.plural(row['count'], 'launch')}" if row["count"] > 1 else ""
     return Chapter(
         row["name"] or "(no name)",
-        f"{_launch(row)}{times}",
+        f"{joined(took, launch_shape(row, 'grid {} × block {}'))}{times}",
         row["conclusion"] if found.kernels.height > 1 else "",  # with a single kernel, it is the page's answer
         [(label, text) for label, text in facts if text],
         advice,
@@ -105,18 +96,12 @@ def _chapter(row: Row, found: CounterSummary) -> Chapter:
     )
 
 
-def _launch(row: Row) -> str:
-    """Duration, grid and block, as far as known."""
-    parts = [] if row["dur_ns"] is None else [units.time(row["dur_ns"])]
-    return joined(*parts, launch_shape(row, "grid {} × block {}"))
-
-
 def joined(*parts: str) -> str:
     """The parts that are not empty, with commas between them."""
     return ", ".join(part for part in parts if part)
 
 
-def _percent(row: Row, column: str, text: str) -> str:
+def percent(row: Row, column: str, text: str) -> str:
     """Formats a share into `text`; empty if unknown."""
     return "" if row[column] is None else text.format(units.percent(row[column]))
 
@@ -125,9 +110,9 @@ def _memory(row: Row) -> str:
     rate = row["dram_bytes_per_s"]
     moved = f" ({units.rate(rate)})" if rate is not None else ""
     return joined(
-        _percent(row, "dram_share", "DRAM {}" + moved),
-        _percent(row, "l2_share", "L2 {}" + _percent(row, "l2_hit_share", " (hits {})")),
-        _percent(row, "l1_share", "L1 {}" + _percent(row, "l1_hit_share", " (hits {})")),
+        percent(row, "dram_share", "DRAM {}" + moved),
+        percent(row, "l2_share", "L2 {}" + percent(row, "l2_hit_share", " (hits {})")),
+        percent(row, "l1_share", "L1 {}" + percent(row, "l1_hit_share", " (hits {})")),
     )
 
 
@@ -142,17 +127,14 @@ def _roofline(row: Row) -> str:
     integers = units.flop(row["tensor_int_op"], "OP on integers") if row["tensor_int_op"] else ""
     floats = units.flop(row["flop"]) if row["flop"] or not integers else ""
     unit = "OP" if integers else "FLOP"
+    intensity = row["intensity_flop_per_byte"]  # three significant digits, or all before the point
+    per_byte = f"{intensity:.3g}" if intensity < _MANY else f"{intensity:,.0f}"
     achieved, attainable = (units.flop(row[f"{what}_flop_per_s"], unit) for what in ("achieved", "attainable"))
     work = (
         f"{joined(floats, integers)} and {moved} of DRAM traffic, "
-        f"{_intensity(row['intensity_flop_per_byte'])} {unit}/byte; {achieved}/s of {attainable}/s attainable"
+        f"{per_byte} {unit}/byte; {achieved}/s of {attainable}/s attainable"
     )
     return f"{work}: {roof}{_tensor(row)}"
-
-
-def _intensity(value: float) -> str:
-    """Formats an arithmetic intensity: three significant digits, or all before the point."""
-    return f"{value:.3g}" if value < _MANY else f"{value:,.0f}"
 
 
 def _tensor(row: Row) -> str:
@@ -170,36 +152,27 @@ def _occupancy(row: Row) -> str:
     shared = None
     if row["static_shared_bytes"] is not None and row["dynamic_shared_bytes"] is not None:
         shared = row["static_shared_bytes"] + row["dynamic_shared_bytes"]
-    achieved = _percent(row, "achieved_occupancy_share", "{} achieved")
+    achieved = percent(row, "achieved_occupancy_share", "{} achieved")
     return joined(
-        achieved + _percent(row, "occupancy_share", (" of " if achieved else "") + "{} possible"),
+        achieved + percent(row, "occupancy_share", (" of " if achieved else "") + "{} possible"),
         f"limited by {row['limiter']}" if row["limiter"] else "",
         f"{row['registers_per_thread']} registers" if row["registers_per_thread"] is not None else "",
         f"{units.size(shared)} shared" if shared is not None else "",
-        "" if row["waves"] is None else f"{row['waves']:,.{_places(row['waves'])}f} waves",
-        _percent(row, "tail_share", "tail {}") if row["tail_share"] else "",
+        "" if row["waves"] is None else f"{row['waves']:,.{2 if row['waves'] < _MANY_WAVES else 0}f} waves",
+        percent(row, "tail_share", "tail {}") if row["tail_share"] else "",
     )
-
-
-def _places(waves: float) -> int:
-    """Decimals of a wave count: none for many waves."""
-    return 2 if waves < _MANY_WAVES else 0
 
 
 def _warps(row: Row) -> str:
     if row["active_warps"] is None or row["eligible_warps"] is None:
         return ""
+    only_moves = {row["tensor_flop"], row["tensor_int_op"]} == {0}  # of registers, which the tensor pipe executes, too
     return joined(
         f"{row['active_warps']:.1f} active and {row['eligible_warps']:.2f} eligible per scheduler",
-        _percent(row, "issue_share", "issues in {} of cycles"),
+        percent(row, "issue_share", "issues in {} of cycles"),
         f"{row['threads_per_instruction']:.1f} threads per instruction" if row["threads_per_instruction"] else "",
-        _percent(row, "tensor_share", "tensor pipe {}") if row["tensor_share"] and not _only_moves(row) else "",
+        percent(row, "tensor_share", "tensor pipe {}") if row["tensor_share"] and not only_moves else "",
     )
-
-
-def _only_moves(row: Row) -> bool:
-    """Whether the tensor pipe executed no tensor operations: it also executes register moves."""
-    return {row["tensor_flop"], row["tensor_int_op"]} == {0}
 
 
 def _waits(stalls: pl.DataFrame) -> str:
@@ -211,11 +184,11 @@ def _waits(stalls: pl.DataFrame) -> str:
 def _accesses(row: Row) -> str:
     parts = [
         f"{row[f'{what}_sectors_per_request']:.1f} sectors per {what}"
-        + _percent(row, f"{what}_used_share", " ({} used)")
+        + percent(row, f"{what}_used_share", " ({} used)")
         for what in ("load", "store")
         if row[f"{what}_sectors_per_request"] is not None
     ]
-    conflicts = _percent(row, "bank_conflict_share", "bank conflicts {}") if row["bank_conflicts"] else ""
+    conflicts = percent(row, "bank_conflict_share", "bank conflicts {}") if row["bank_conflicts"] else ""
     local = (row["local_loads"] or 0) + (row["local_stores"] or 0)
     spills = f"{units.plural(local, 'access')} to local memory" if local else ""
     return joined(*parts, conflicts, spills)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import units
-from kanalyze.renderers.page.time import Page, heading
-from kanalyze.renderers.text import commands
+from kanalyze.outlets import command
+from kanalyze.renderers.page.time import Page, heading, options
 from kanalyze.renderers.text.grid import Column, Section, section
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
     from kanalyze.analyses.ranges._instances import Instances
-
+    from kanalyze.renderers.text.grid import Row
 
 #: Instances included in medians and shares.
 _USUAL: Final = ~pl.col("warm_up") & ~pl.col("odd")
@@ -36,11 +36,12 @@ def instances_page(found: Instances, top: int) -> Page:
         sections += [_spread(found.spread.filter(here), f"GPU {device}{whose}, {which}")]
         sections += [_slowest(rows, top, found.zero_ns)]
     first = found.instances.item(0, "window") if found.instances.height else ""
+    scope = replace(found.scope, window=Window(name=first))
     return Page(
         heading=heading(found.meta, [f"window {found.scope.window.name if found.scope.window else found.name}"]),
         answer=found.answer,
         sections=sections,
-        more=commands.summarize(found.meta.path, scope=replace(found.scope, window=Window(name=first))),
+        more=command("kanalyze", "summarize", found.meta.path, *options(scope)),
     )
 
 
@@ -60,8 +61,14 @@ def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:
     """Section of instances: outliers first, then longest."""
     median = float(rows.filter(_USUAL).select(pl.col("dur_ns").median()).item())
     order = rows.sort("odd", (pl.col("dur_ns") - median).abs(), "instance", descending=[True, True, False])
+
+    def name(row: Row) -> str:
+        """The window, or the number that every window ends in."""
+        numbered = f"#{row['instance']}"
+        return numbered if row["window"].endswith(numbered) else row["window"] or numbered
+
     columns = (
-        Column("instance", _shown),
+        Column("instance", name),
         Column("start", "start_ns", partial(units.instant, zero_ns=zero_ns)),
         Column("time", "dur_ns"),
         Column("of median", "dur_ns", lambda ns: units.times(ns / max(median, 1))),
@@ -69,9 +76,3 @@ def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:
         Column("most in", "cause", left=True),
     )
     return section("INSTANCES", order, columns, top, "furthest from the median first")
-
-
-def _shown(row: dict[str, Any]) -> str:
-    """Formats an instance's label: its index, or its step number."""
-    numbered = f"#{row['instance']}"
-    return numbered if row["window"].endswith(numbered) else row["window"] or numbered

@@ -64,14 +64,11 @@ def answer(job: Job) -> str:
     named = [one for one in late if one.named]
     if not named:
         return f"{first}: none is late for long."
-    waits = units.time(named[0].cost_ns / named[0].steps / others)  # the mean in each of these steps
-    return f"{first}. {_sentence(named[0])}; another rank waits {waits} for it."
-
-
-def _sentence(one: Late) -> str:
-    """``Rank 2 is 4.1 ms late in steps 3 to 5: kernel +4.0 ms``."""
+    one = named[0]
+    waits = units.time(one.cost_ns / one.steps / others)  # the mean in each of these steps
     steps = f"step {one.first}" if one.steps == 1 else f"steps {one.first} to {one.last}"
-    return f"Rank {one.rank} is {units.time(one.late_ns)} late in {steps}: {_causes(one)}"
+    told = f"Rank {one.rank} is {units.time(one.late_ns)} late in {steps}: {_causes(one)}"
+    return f"{first}. {told}; another rank waits {waits} for it."
 
 
 def _causes(one: Late) -> str:
@@ -161,18 +158,14 @@ def _late(job: Job, top: int) -> Section | None:
     found = late_ranks(job)
     if not found or not top:
         return None
-    cells = [
-        (
-            str(one.rank),
-            str(one.first) if one.steps == 1 else f"{one.first} to {one.last}",
-            units.time(one.late_ns),
-            units.time(one.cost_ns / one.steps),
-            _causes(one),
-        )
-        for one in found[:top]
-    ]
-    heads = (Head("rank"), Head("steps"), Head("late by"), Head("others wait"), Head("cause", left=True))
-    return Section("LATE RANKS", of(len(cells), len(found), "per step"), Grid(heads, cells, cut=True))
+    columns = (
+        Column("rank", lambda one: str(one.rank)),
+        Column("steps", lambda one: str(one.first) if one.steps == 1 else f"{one.first} to {one.last}"),
+        Column("late by", lambda one: units.time(one.late_ns)),
+        Column("others wait", lambda one: units.time(one.cost_ns / one.steps)),
+        Column("cause", _causes, left=True),
+    )
+    return section("LATE RANKS", found, columns, top, "per step", cut=True)
 
 
 def _findings(job: Job, top: int) -> list[Block]:

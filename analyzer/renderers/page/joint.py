@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import units
-from kanalyze.renderers.page.counters import capped, joined, key_sentence
+from kanalyze.renderers.page.counters import capped, joined, key_sentence, percent
 from kanalyze.renderers.page.sections import launch_shape
-from kanalyze.renderers.page.time import Page, page_of
-from kanalyze.renderers.text import commands
+from kanalyze.renderers.page.time import Page, page_of, show
 from kanalyze.renderers.text.grid import Advice, Chapter, Column, Section, section, telling_apart, words
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from kanalyze.analyses.page.joint_page import JointSummary
     from kanalyze.report import Meta
@@ -44,25 +42,16 @@ def joint_page(found: JointSummary, top: int) -> Page:
     """Builds the page of the timeline report, with counters and operators of the other tools."""
     page = page_of(found.summary, top)
     base, *others = found.metas
-    given = _given(found)
-    tables = f"joined, or gains: {commands.show('joined', *given, scope=found.summary.scope)}"
-    first, *rest = page.heading
+    # reports in a capture's folder are that folder
+    given = dict.fromkeys(meta.path for meta in found.metas if meta.path.parent != base.path)
+    tables = f"joined, or gains: {show('joined', *given, scope=found.summary.scope)}"
+    kernels = joined_kernels(found.joined, found.tools, top, (_left_over(found), _little(found)))
     return page._replace(
-        heading=[
-            first,
-            *rest,
-            *joined_with(others, found.tools, base),
-        ],
-        sections=[_kernels(found, top) if one.title == _KERNELS else one for one in page.sections],
+        heading=[*page.heading, *joined_with(others, found.tools, base)],
+        sections=[kernels if one.title == _KERNELS else one for one in page.sections],
         chapters=_chapters(found, top),
         more=f"{tables}\n{page.more}",
     )
-
-
-def _given(found: JointSummary) -> list[Path]:
-    """The paths that were given: reports in a capture's folder are that folder."""
-    base, *others = found.metas
-    return list(dict.fromkeys(meta.path for meta in (base, *others) if meta.path.parent != base.path))
 
 
 def joined_with(others: Sequence[Meta], tools: Sequence[str], base: Meta) -> list[str]:
@@ -113,11 +102,6 @@ def joined_kernels(joined: pl.DataFrame, tools: Sequence[str], top: int, remarks
     return section(_KERNELS, timed, columns, top, remark, "; ".join(filter(None, remarks)), named=True)
 
 
-def _kernels(found: JointSummary, top: int) -> Section:
-    """The section with what is left over, and what no advice gains."""
-    return joined_kernels(found.joined, found.tools, top, (_left_over(found), _little(found)))
-
-
 def _little(found: JointSummary) -> str:
     """The largest potential gain, if too small for a chapter."""
     if found.gains is None:
@@ -157,7 +141,8 @@ def _chapters(found: JointSummary, top: int) -> list[Chapter]:
 
 
 def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
-    shown = _chosen(advice)
+    telling = [one for one in advice if one["gain_share"] is not None or one["source"] == "kanalyze"]
+    shown = (telling or [*advice])[:_RULES]
     took = (
         f"{units.time(row['exclusive_ns'])}, {units.percent(row['window_share'])} of the window"
         if row["count"]
@@ -176,7 +161,7 @@ def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
         [(label, text) for label, text in facts if text],
         [
             Advice(
-                _worth(one),
+                percent(one, "gain_share", "{}") or percent(one, "speedup_share", "({})"),
                 f"{key_sentence(one['sentence'])} ({one['source']}: {one['rule']}){capped(one)}",
                 one["remedy"] or "",
             )
@@ -197,24 +182,12 @@ def _match(row: Row) -> str:
     return f"exact: {number}, {units.time(row['launch_ns'])} in the run" if number and row["count"] != 1 else ""
 
 
-def _chosen(advice: Sequence[Row]) -> list[Row]:
-    """Selects the best advice by gain for the program, including one of ours without an estimate."""
-    telling = [one for one in advice if one["gain_share"] is not None or one["source"] == "kanalyze"]
-    return (telling or [*advice])[:_RULES]
-
-
 def _counters(row: Row) -> str:
     parts = [
         f"{units.time(row['ncu_dur_ns'])} alone under ncu" if row["ncu_dur_ns"] is not None else "",
-        f"compute {units.percent(row['compute_share'])}" if row["compute_share"] is not None else "",
-        f"memory {units.percent(row['memory_share'])}" if row["memory_share"] is not None else "",
-        f"{units.percent(row['roof_share'])} of the {row['bound']} roof" if row["roof_share"] is not None else "",
+        percent(row, "compute_share", "compute {}"),
+        percent(row, "memory_share", "memory {}"),
+        percent(row, "roof_share", f"{{}} of the {row['bound']} roof"),
         f"waits for {row['top_stall']}" if row["top_stall"] else "",
     ]
     return joined(*parts)
-
-
-def _worth(row: Row) -> str:
-    if row["gain_share"] is not None:
-        return units.percent(row["gain_share"])
-    return f"({units.percent(row['speedup_share'])})" if row["speedup_share"] is not None else ""

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from kanalyze import units
 from kanalyze.renderers.page.time import Page
-from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.renderers.text.grid import Column, section
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._noise import Noise
-    from kanalyze.analyses.comparing._statistics import NoiseFloor
 
 
 def noise_page(found: Noise, top: int) -> Page:
@@ -23,20 +22,20 @@ def noise_page(found: Noise, top: int) -> Page:
         f"cases). Two single runs lie within {units.percent(found.floor)} of each other. Runs of each side that show "
         f"a change nine times in ten: {needed}."
     )
-    heads = (Head("mean"), Head("varies by"), Head("two runs within"), Head("2 % needs", spare=True))
+    columns = (
+        Column("mean", lambda row: units.time(row[1][0])),
+        Column("varies by", lambda row: units.percent(row[1][1].spread)),
+        Column("two runs within", lambda row: units.percent(row[1][1].least_ratio - 1)),
+        Column("2 % needs", lambda row: _runs(row[1][1].repeats.get(0.02)), spare=True),
+    )
     sections = []
     for title, what, rows in (("BUCKETS", "bucket", found.buckets), ("KERNELS AND COPIES", "kernel", found.kernels)):
-        cells = [_row(name, *one) for name, one in [*rows.items()][:top]]
-        grid = Grid((*heads, Head(what, left=True)), cells, named=rows is found.kernels)
-        sections += [Section(title, of(len(cells), len(rows), "between runs"), grid)] if rows else []
+        if rows:
+            own = (*columns, Column(what, lambda row: row[0], left=True))
+            sections.append(section(title, [*rows.items()], own, top, "between runs", named=rows is found.kernels))
     more = "kanalyze compare --noise RUN… -o floor.json\nkanalyze compare BASE NEW --floor floor.json"
     return Page([f"noise of {found.name}"], answer, sections, more)
 
 
 def _runs(number: int | None) -> str:
     return "more than 1,000" if number is None else str(number)
-
-
-def _row(name: str, mean_ns: float, floor: NoiseFloor) -> tuple[str, ...]:
-    within = units.percent(floor.least_ratio - 1)
-    return units.time(mean_ns), units.percent(floor.spread), within, _runs(floor.repeats.get(0.02)), name

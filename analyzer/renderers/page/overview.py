@@ -20,6 +20,8 @@ from kanalyze.renderers.page.time import (
     culprits_of,
     heading,
     health_line,
+    options,
+    rank_of,
     told_waits,
 )
 from kanalyze.renderers.text.grid import Column, Section, section, words
@@ -136,8 +138,7 @@ def _heading(found: Overview) -> list[str]:
         from kanalyze.renderers.page.joint import joined_with  # noqa: PLC0415 - most pages are of one report
 
         parts += joined_with(found.others, found.tools, found.meta)
-    if found.meta.rank is not None:
-        parts.append(f"rank {found.meta.rank}" + (f" of {found.meta.world_size}" if found.meta.world_size else ""))
+    parts += rank_of(found.meta)
     if found.steady is not None:
         parts.append(
             f"{units.count(found.steady.rows.filter(pl.col('name') == found.steady.each).height)} × {found.steady.each}"
@@ -152,7 +153,7 @@ def _heading(found: Overview) -> list[str]:
 def _ledger(found: Overview, per: PerIteration, window: dict[str, Any]) -> Callable[[int], Ledger]:
     """The ledger of a device, of as many buckets as it is told; the others become one."""
     rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
-    if _once_apart(found):
+    if found.window is None:
         rows = rows.filter(pl.col("bucket") != _LOADING)
     sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
     length = int(sums.get_column("ns").sum())
@@ -175,7 +176,7 @@ def _ledger(found: Overview, per: PerIteration, window: dict[str, Any]) -> Calla
         for (bucket, ns), text in zip(buckets, texts, strict=True)
     ]
     span = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
-    apart = ", loading apart" if _once_apart(found) and _once(found) else ""
+    apart = ", loading apart" if found.window is None and _once(found) else ""
     words = (words and f"{words}; least to most") if spread else words or f"{span}{apart}"
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
     heading, whole = f"GPU {window['device']}, {words}", units.adding_up([shown], shown)[0]
@@ -353,12 +354,15 @@ def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
 
 
 def _finding(finding: Finding, per: PerIteration, beside: Finding | None = None) -> First:
-    brief = finding.brief
     sign = "≤ " if finding.at_most else ""
     replayed_ns = beside.replayed_ns if beside is not None and finding.replayed_ns is None else finding.replayed_ns
-    saved = "" if replayed_ns is None else per.mean_time(replayed_ns)
-    other = None if beside is None else _finding(beside, per)
-    return First(f"{sign}{per.mean_time(finding.at_stake_ns)}", brief, f"explain {finding.rule}", saved, other)
+    return First(
+        f"{sign}{per.mean_time(finding.at_stake_ns)}",
+        finding.brief,
+        f"explain {finding.rule}",
+        "" if replayed_ns is None else per.mean_time(replayed_ns),
+        None if beside is None else _finding(beside, per),
+    )
 
 
 def _first_remark(per: PerIteration, first: Sequence[First]) -> str:
@@ -367,11 +371,6 @@ def _first_remark(per: PerIteration, first: Sequence[First]) -> str:
     told = [f"GPU time {per.of} that it takes", f"GPU time {per.of}", takes] if per.iterations else [takes]
     saved = "; → saved in all, by replay" if any(one.saved for one in first) else ""
     return next((text for one in told if len(text := f"{one}{saved}") <= _REMARK), f"{takes}{saved}")
-
-
-def _once_apart(found: Overview) -> bool:
-    """Whether contexts and loading are told apart from the ledger: on pages of a whole recording."""
-    return found.window is None
 
 
 def _once(found: Overview) -> str:
@@ -393,7 +392,7 @@ def _once(found: Overview) -> str:
 def _blocks(found: Overview) -> list[Block]:
     """Time outside of the ledger: before, between and after the steady part, or what was paid once."""
     table = found.tables.get("phases")
-    if _once_apart(found) and "ledger" in found.tables and (once := _once(found)):
+    if found.window is None and "ledger" in found.tables and (once := _once(found)):
         return [Block("PAID ONCE", once)]
     if table is None or table.is_empty() or found.steady is None:
         return []
@@ -433,9 +432,6 @@ def _part(name: str, count: int, own: str) -> str:
 
 def _more(found: Overview) -> str:
     """Commands to type next, one a line."""
-    narrowed = {"--window": found.scope.window, "--device": found.scope.device, "--process": found.scope.process}
-    options = [word for name, value in narrowed.items() if value is not None for word in (name, value)]
-    shown = [command("kanalyze", "summarize", found.meta.path, *options, "--full")]
-    if found.findings:
-        shown.append(command("kanalyze", "explain", found.findings[0].rule))
+    shown = [command("kanalyze", "summarize", found.meta.path, *options(found.scope), "--full")]
+    shown += [command("kanalyze", "explain", one.rule) for one in found.findings[:1]]
     return "\n".join(shown)

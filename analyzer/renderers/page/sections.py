@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import units
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, located, plain
-from kanalyze.renderers.text.grid import Column, Grid, Head, Section, of, operation, section, telling_apart, words
+from kanalyze.renderers.text.grid import Column, Section, of, operation, section, telling_apart, words
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kanalyze.renderers.text.grid import Row
 
@@ -22,31 +22,43 @@ if TYPE_CHECKING:
 
 _FOOT: Final = 78  # width of a line below a table, in characters, on the narrowest usual page
 
+#: Headings of columns that tell apart rows which are otherwise called the same.
+_WHOSE: Final = {
+    "process_id": "process",
+    "thread_id": "thread",
+    "context_id": "context",
+    "device": "GPU",
+    "graph_exec_id": "executable",
+}
+
+
+def _whose(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[Column]:
+    """Those of `columns` that tell apart rows of equal `names`."""
+    return [Column(_WHOSE[name], name) for name in telling_apart(table, names, columns)]
+
 
 def exposure(tables: Tables, top: int) -> Section:
     """Section of total and exposed time; all rows."""
     del top
     table = tables["exposure"]
     many = table.get_column("device").n_unique() > 1
-    heads = (Head("", left=True), Head("total"), Head("at once", wide=True), Head("exposed"), Head("hidden"))
-    single = (
-        table.filter(pl.col("detail").is_not_null()).group_by("device", "category").len().filter(pl.col("len") == 1)
+    alone = pl.col("detail").count().over("device", "category") == 1  # which says what its category does
+
+    def name(row: Row) -> str:
+        return f"  {row['detail']}" if row["detail"] else f"{_gpu(row) if many else ''}{row['category']}"
+
+    columns = (
+        Column("", name, left=True),
+        Column("total", "total_ns"),
+        Column("at once", "union_ns", wide=True),
+        Column("exposed", "exposed_ns"),
+        Column("hidden", "hidden_share"),
     )
-    lonely = set(single.select("device", "category").iter_rows())
-    rows = []
-    for row in table.iter_rows(named=True):
-        if row["detail"] is not None and (row["device"], row["category"]) in lonely:
-            continue
-        where = f"GPU {row['device']} " if many else ""
-        name = f"  {row['detail']}" if row["detail"] else f"{where}{row['category']}"
-        hidden = "" if row["hidden_share"] is None else units.percent(row["hidden_share"])
-        times = (units.time(row[f"{column}_ns"]) for column in ("total", "union", "exposed"))
-        rows.append((name, *times, hidden))
-    late = table.filter((pl.col("category") == "launch") & (pl.col("exposed_ns") > pl.col("total_ns")))
+    late = (table.get_column("category") == "launch") & (table.get_column("exposed_ns") > table.get_column("total_ns"))
     remark = "hidden: behind more useful work"
-    if late.height:  # exposed time of launches is a ledger bucket, which extends beyond the calls
+    if late.any():  # exposed time of launches is a ledger bucket, which extends beyond the calls
         remark = "hidden: behind useful work; exposed launches with latency"
-    return Section("TOTAL AND EXPOSED", remark, Grid(heads, rows))
+    return section("TOTAL AND EXPOSED", table.filter(pl.col("detail").is_null() | ~alone), columns, remark=remark)
 
 
 def kernels(tables: Tables, top: int) -> Section:
@@ -116,20 +128,15 @@ def copies(tables: Tables, top: int) -> Section:
     return section("COPIES", tables["copies"], columns, top, cut=True)
 
 
-_NAMES: Final = ("kernel", "api")
-
-#: Columns that distinguish launches of one kernel by one call, with labels.
-_WHOSE_CALLS: Final = {"process_id": "process", "thread_id": "thread", "device": "GPU"}
-
-
 def launches(tables: Tables, top: int) -> Section:
     """Section of launches by host time."""
     table = tables["launch_summary"].sort("charged_api_ns", descending=True)
     hot = tables["hot_kernels"]
     bound = set(hot.filter(pl.col("launch_bound")).get_column("name"))
     # the process may matter in any row, the thread only where rows would be equal
-    whose = telling_apart(table, _NAMES, ("process_id",))
-    whose += telling_apart(table.head(top), (*_NAMES, *whose), ("thread_id", "device"))
+    names = ("kernel", "api")
+    whose = _whose(table, names, ["process_id"])
+    whose += _whose(table.head(top), (*names, *(["process_id"] if whose else [])), ["thread_id", "device"])
     columns = (
         Column("host time", "charged_api_ns"),
         Column("count", "count", spare=bool(whose)),
@@ -137,7 +144,7 @@ def launches(tables: Tables, top: int) -> Section:
         Column("queue", "queue_median_ns", spare=True),
         Column("kernel", "kernel_median_ns", spare=True),
         Column("", lambda row: "!" if row["kernel"] in bound else "", left=True),
-        *(Column(_WHOSE_CALLS[name], name) for name in whose),
+        *whose,
         Column("call", "api", left=True, wide=True, missing="(no name)"),
         words("kernel", "kernel"),
     )
@@ -157,8 +164,6 @@ def calls(tables: Tables, top: int) -> Section:
     )
     return section("CUDA CALLS", tables["api"], columns, top, cut=True)
 
-
-T = TypeVar("T")
 
 #: Fewer rows for tables of secondary interest.
 _FEWER: Final = 5
@@ -276,17 +281,13 @@ def _steps_together(table: pl.DataFrame) -> pl.DataFrame:
     return rows.sort("total_ns", descending=True, maintain_order=True)
 
 
-#: Columns that identify a graph.
-_WHOSE_GRAPH: Final = {"process_id": "process", "device": "GPU", "graph_exec_id": "executable"}
-
-
 def graphs(tables: Tables, top: int) -> Section:
     """Section of CUDA graphs: host cost per launch, GPU time."""
     table = tables["graphs"]
     # whole graphs are listed as kernels, with their CUDA ids where known
     whole = table.get_column("kernels_per_launch").null_count() == table.height
     numbered = "graph_id" if whole and not table.get_column("graph_id").has_nulls() else "graph"
-    whose = telling_apart(table, (numbered,), _WHOSE_GRAPH)
+    whose = _whose(table, (numbered,), ("process_id", "device", "graph_exec_id"))
     columns = (
         Column("launches", "launches", units.count),
         Column("nodes", "nodes", units.count, spare=bool(whose)),
@@ -294,7 +295,7 @@ def graphs(tables: Tables, top: int) -> Section:
         Column("span", "span_median_ns"),
         Column("busy", "busy_ns"),
         Column("idle in it", "idle_ns", wide=True),
-        *(Column(_WHOSE_GRAPH[name], name) for name in whose),
+        *whose,
         Column("graph", lambda row: f"graph {row[numbered]}", left=True),
     )
     remark = "medians of call and span; busy and idle in all"
@@ -317,14 +318,13 @@ def unified_memory(tables: Tables, top: int) -> Section:
     return section("UNIFIED MEMORY", tables["migration_totals"], columns, remark=remark)
 
 
-#: Columns that identify a kind of memory on a GPU.
-_WHOSE_MEMORY: Final = {"process_id": "process"}
-
-
 def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
     """Section of memory by kind: peak, allocations and frees; times relative to `zero_ns`."""
     table = tables["memory"]
-    whose = telling_apart(table, ("memory", "device"), _WHOSE_MEMORY)
+
+    def place(row: Row) -> str:
+        return f"{row['memory']}, {'host' if row['device'] is None else 'GPU ' + str(row['device'])}"
+
     columns = (
         Column("peak", "peak_bytes"),
         Column("at", "peak_at_ns", partial(units.instant, zero_ns=zero_ns), spare=True),
@@ -332,39 +332,30 @@ def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
         Column("calls", "allocations", units.count),
         Column("in a loop", "loop_allocations", units.count),
         Column("held at the end", "held_bytes", spare=True),
-        *(Column(_WHOSE_MEMORY[name], name) for name in whose),
-        Column("memory", _where_memory_is, left=True),
+        *_whose(table, ("memory", "device"), ["process_id"]),
+        Column("memory", place, left=True),
     )
     return section("MEMORY", table, columns, min(top, _FEWER))
-
-
-def _where_memory_is(row: Row) -> str:
-    return f"{row['memory']}, {'host' if row['device'] is None else 'GPU ' + str(row['device'])}"
-
-
-#: Columns that distinguish streams of the same number, with labels.
-_WHOSE_STREAM: Final = {"process_id": "process", "context_id": "context"}
 
 
 def streams(tables: Tables, top: int) -> Section:
     """Section of CUDA streams: busy time, and time without overlap."""
     table = tables["concurrency"].sort("busy_ns", descending=True)
-    whose = telling_apart(table, ("device", "stream"), _WHOSE_STREAM)
+
+    def name(row: Row) -> str:
+        number = "migrations" if row["stream"] is None else f"stream {row['stream']}"
+        return f"GPU {row['device']} {number}" + (f" ({row['name']})" if row.get("name") else "")
+
     columns = (
         Column("busy", "busy_ns"),
         Column("alone", "alone_ns"),
         Column("with kernels", "overlap_kernel_ns"),
         Column("with copies", "overlap_memcpy_ns", spare=True),
         Column("operations", "operations", units.count, spare=True),
-        *(Column(_WHOSE_STREAM[name], name) for name in whose),
-        Column("stream", _stream, left=True),
+        *_whose(table, ("device", "stream"), ("process_id", "context_id")),
+        Column("stream", name, left=True),
     )
     return section("STREAMS", table, columns, min(top, _FEWER), "alone, or beside others' work", cut=True)
-
-
-def _stream(row: dict[str, object]) -> str:
-    number = "migrations" if row["stream"] is None else f"stream {row['stream']}"
-    return f"GPU {row['device']} {number}" + (f" ({row['name']})" if row.get("name") else "")
 
 
 def operators(tables: Tables, top: int) -> Section:
@@ -387,9 +378,6 @@ def operators(tables: Tables, top: int) -> Section:
     return section("OPERATORS", table, columns, top, remark, cut=True)
 
 
-# Section of profiler steps.
-
-
 def steps(tables: Tables, top: int) -> Section:
     """Section of steps in order; if many, warm-up and outliers first, then those furthest from the median."""
     table = tables["steps"]
@@ -400,17 +388,24 @@ def steps(tables: Tables, top: int) -> Section:
     chosen = known.sort(marked, "away", descending=True, maintain_order=True).head(top)
     shown = chosen.sort("start_ns", "device", maintain_order=True)
     several = table.get_column("device").n_unique() > 1
-    ranks = bool(telling_apart(table, ("step", "device"), ("process_id",)))
+
+    def idle(row: Row) -> str:
+        return f"{row['idle_in']} {units.time(row[row['idle_in'] + '_ns'])}" if row["idle_in"] else ""
+
+    def mark(row: Row) -> str:
+        odd = f"odd ({row['cause']})" if row["cause"] else "odd" if row["odd"] else ""
+        return "warm-up" if row["warm_up"] else odd
+
     columns = (
-        *([Column("process", "process_id")] if ranks else []),
+        *_whose(table, ("step", "device"), ["process_id"]),
         Column("step", lambda row: f"{_gpu(row) if several else ''}{row['step']}"),
         Column("time", "dur_ns"),
         Column("of median", "ratio", units.times),
         Column("GPU busy", "busy_share"),
         Column("launched", "operations", units.count, spare=True),
         Column("runs on", "late_ns", _or_nothing, spare=True),
-        Column("idle most in", _most_idle, left=True),
-        Column("", _mark, left=True),
+        Column("idle most in", idle, left=True),
+        Column("", mark, left=True),
     )
     rows = shown.to_dicts()
     kept = [one for one in columns if any(map(one.text, rows))]
@@ -420,11 +415,3 @@ def steps(tables: Tables, top: int) -> Section:
 
 def _gpu(row: Row) -> str:
     return "" if row["device"] is None else f"GPU {row['device']} "
-
-
-def _most_idle(row: Row) -> str:
-    return f"{row['idle_in']} {units.time(row[row['idle_in'] + '_ns'])}" if row["idle_in"] else ""
-
-
-def _mark(row: Row) -> str:
-    return "warm-up" if row["warm_up"] else f"odd ({row['cause']})" if row["cause"] else "odd" if row["odd"] else ""

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import units
+from kanalyze import outlets, units
 from kanalyze.named_ranges import located
 from kanalyze.renderers.page import sections
-from kanalyze.renderers.text import commands
 from kanalyze.renderers.text.kernel_names import shorten
 from kanalyze.wording import processor, worded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.renderers.text.grid import Chapter, Section
     from kanalyze.report import Meta
+    from kanalyze.window import Scope
 
     #: Description of a part of a bucket, and its duration.
     _Part = tuple[str | None, int]
@@ -66,9 +67,6 @@ _SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Se
 #: Tables of GPU activity.
 _LEDGER: Final = "ledger"
 _OF_GPU: Final = (_LEDGER, "exposure", "hot_kernels", "copies", "launch_summary")
-
-#: Titles of sections where ranges are none of NVTX.
-_OTHERWISE: Final = {"NVTX RANGES": "RANGES"}
 
 
 class Share(NamedTuple):
@@ -194,7 +192,11 @@ def page_of(summary: Summary, top: int) -> Page:
         for name, make in _SECTIONS
         if name in summary.tables and summary.tables[name].height
     ]
-    parts = [_adapted(name, make(summary.tables, top), summary) for name, make in made]
+    parts = []
+    for name, section in ((name, make(summary.tables, top)) for name, make in made):
+        title = section.title if summary.meta.recorder.nvtx else section.title.removeprefix("NVTX ")
+        foot = summary.remarks.get(name, section.foot)
+        parts.append(section._replace(title=worded(title, summary.interface), foot=foot))
     topics = _topics(summary.findings)
     return Page(
         heading=_heading(summary),
@@ -208,13 +210,25 @@ def page_of(summary: Summary, top: int) -> Page:
     )
 
 
+def options(scope: Scope) -> list[str]:
+    """The options that choose what is in `scope`."""
+    chosen = {"--window": scope.window, "--device": scope.device, "--process": scope.process}
+    return [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
+
+
+def show(table: str, *paths: Path, scope: Scope) -> str:
+    """The command that shows `table` of the part in `scope` of the reports at `paths`."""
+    return outlets.command("kanalyze", "show", table, *paths, *options(scope))
+
+
 def _more(summary: Summary, hidden: int) -> str:
     """Commands that lead on, a line each, with `hidden` findings first."""
-    show = partial(commands.show, scope=summary.scope)
-    rest = f"{units.plural(hidden, 'further kind')} of findings: {show('findings', summary.meta.path)}\n"
-    known = _LEDGER if _LEDGER in summary.tables else "health"
-    one = f"any table, such as: {show(known, summary.meta.path)}"
-    return f"{rest if hidden > 0 else ''}{one}\nall tables: kanalyze tables"
+    rest, known = "", _LEDGER if _LEDGER in summary.tables else "health"
+    if hidden > 0:
+        findings = show("findings", summary.meta.path, scope=summary.scope)
+        rest = f"{units.plural(hidden, 'further kind')} of findings: {findings}\n"
+    table = show(known, summary.meta.path, scope=summary.scope)
+    return f"{rest}any table, such as: {table}\nall tables: kanalyze tables"
 
 
 def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
@@ -226,12 +240,6 @@ def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
     return [f"Without what the GPU did there is no table {', '.join(missing[:-1])} or {missing[-1]}.", *others]
 
 
-def _adapted(name: str, section: Section, summary: Summary) -> Section:
-    """Adapts a section to the report's tool, and adds the summary's remarks."""
-    title = section.title if summary.meta.recorder.nvtx else _OTHERWISE.get(section.title, section.title)
-    return section._replace(title=worded(title, summary.interface), foot=summary.remarks.get(name, section.foot))
-
-
 def heading(meta: Meta, parts: list[str]) -> list[str]:
     """The heading: file name, tool, then `parts`."""
     tool = " ".join(part for part in (meta.tool, meta.tool_version) if part)
@@ -239,20 +247,25 @@ def heading(meta: Meta, parts: list[str]) -> list[str]:
 
 
 def _heading(summary: Summary) -> list[str]:
-    meta, parts = summary.meta, []
     models = summary.windows.group_by("name", "compute_capability", "sm_count", maintain_order=True).len()
-    for name, capability, sms, count in models.iter_rows():
-        times = f"{count} × " if count > 1 else ""
-        known = processor(name, capability, sms)
-        parts.append(f"{times}{name or 'GPU'}" + (f", {known}" if known else ""))
-    if meta.driver_version:
-        parts.append(f"driver {meta.driver_version}")
-    parts.append(units.plural(summary.process_count, "process"))
-    if meta.rank is not None:
-        parts.append(f"rank {meta.rank}" + (f" of {meta.world_size}" if meta.world_size else ""))
+    parts = [f"{f'{count} × ' if count > 1 else ''}{gpu(*model)}" for *model, count in models.iter_rows()]
+    parts += [f"driver {summary.meta.driver_version}"] if summary.meta.driver_version else []
+    parts += [units.plural(summary.process_count, "process"), *rank_of(summary.meta)]
     if summary.scope.window is not None and summary.scope.window.name:
         parts.append(f"window {summary.scope.window.name}")
-    return heading(meta, parts)
+    return heading(summary.meta, parts)
+
+
+def gpu(name: str | None, capability: str | None, sms: int | None) -> str:
+    """A GPU with its number of SMs and its architecture, as far as known."""
+    known = processor(name, capability, sms)
+    return (name or "GPU") + (f", {known}" if known else "")
+
+
+def rank_of(meta: Meta) -> list[str]:
+    """``rank 2 of 8``, where a report names its rank."""
+    of = f" of {meta.world_size}" if meta.world_size else ""
+    return [] if meta.rank is None else [f"rank {meta.rank}{of}"]
 
 
 def health_line(health: pl.DataFrame) -> str:
@@ -311,15 +324,9 @@ def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
         length,
         shares,
         units.adding_up([length], length)[0],
-        _busy(summary, window["device"]),
+        summary.tables["utilisation"].filter(device=window["device"]).get_column("busy_share").to_list(),
         span=(start, end),
     )
-
-
-def _busy(summary: Summary, device: int) -> list[float]:
-    """The busy share of a device in each part of the window."""
-    chunks = summary.tables["utilisation"].filter(pl.col("device") == device)
-    return chunks.get_column("busy_share").to_list()
 
 
 def culprits_of(bucket: str, reasons: pl.DataFrame) -> list[_Part]:

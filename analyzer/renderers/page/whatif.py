@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze import units
 from kanalyze.outlets import command
 from kanalyze.renderers.page.time import Page
-from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.renderers.text.grid import Column, Section, section
 from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 #: Of the gain, what Amdahl's differs by for the page to say so.
 _NOTABLE: Final = 0.1
+
+#: What a profiler's cost is of.
+_EVENT: Final = "recorded call, range and operator"
 
 
 def whatif_page(found: WhatIf, top: int) -> Page:
@@ -51,10 +54,6 @@ def _profiler(found: WhatIf) -> str:
     return "No cost of the profiler explains the measured time."
 
 
-#: What a profiler's cost is of.
-_EVENT: Final = "recorded call, range and operator"
-
-
 def _each(found: WhatIf, ns: float) -> float:
     return ns / (found.iterations or 1)
 
@@ -69,33 +68,28 @@ def _gain(found: WhatIf) -> str:
 
 def _critical(found: WhatIf, top: int) -> Section:
     """Critical path to the end of the window, now and then."""
-    heads = (Head("now"), Head("then"), Head("of then"), Head("", left=True))
-    rows = [
-        (
-            units.time(_each(found, one.now_ns)),
-            units.time(_each(found, one.then_ns)),
-            units.percent(one.then_ns / found.then_ns) if found.then_ns else "",
-            one.name or one.cause,
-        )
-        for one in found.critical[:top]
-    ]
-    remark = of(len(rows), len(found.critical), "what the end waits for, adding up to all of it")
-    return Section("CRITICAL PATH", remark, Grid(heads, rows, named=True))
+    columns = (
+        Column("now", lambda one: units.time(_each(found, one.now_ns))),
+        Column("then", lambda one: units.time(_each(found, one.then_ns))),
+        Column("of then", lambda one: units.percent(one.then_ns / found.then_ns) if found.then_ns else ""),
+        Column("", lambda one: one.name or one.cause, left=True),
+    )
+    remark = "what the end waits for, adding up to all of it"
+    return section("CRITICAL PATH", found.critical, columns, top, remark, named=True)
 
 
 def _single(found: WhatIf, top: int) -> Section:
     """Single changes by gain."""
-    heads = (Head("gain"), Head("then"), Head("at least", wide=True), Head("at most", wide=True), Head("by Amdahl"))
-    rows = [
-        (
-            units.time(_each(found, found.now_ns - one.then_ns)),
-            units.time(_each(found, one.then_ns)),
-            units.time(_each(found, found.now_ns - one.high_ns)),
-            units.time(_each(found, found.now_ns - one.low_ns)),
-            units.time(_each(found, found.now_ns - one.amdahl_ns)),
-            one.change,
-        )
-        for one in found.single[:top]
-    ]
-    remark = of(len(rows), len(found.single), "each alone")
-    return Section("CHANGES", remark, Grid((*heads, Head("change", left=True)), rows, cut=True))
+
+    def gain(then_ns: float) -> str:
+        return units.time(_each(found, found.now_ns - then_ns))
+
+    columns = (
+        Column("gain", lambda one: gain(one.then_ns)),
+        Column("then", lambda one: units.time(_each(found, one.then_ns))),
+        Column("at least", lambda one: gain(one.high_ns), wide=True),
+        Column("at most", lambda one: gain(one.low_ns), wide=True),
+        Column("by Amdahl", lambda one: gain(one.amdahl_ns)),
+        Column("change", lambda one: one.change, left=True),
+    )
+    return section("CHANGES", found.single, columns, top, "each alone", cut=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil, floor, log10, sqrt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kanalyze import outlets, units
+from kanalyze.renderers.tables.plots import roofs
+from kanalyze.renderers.text.grid import text_of
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -98,24 +101,17 @@ def _ticks(low: float, high: float, text: Callable[[float], str]) -> list[tuple[
     powers = range(floor(log10(low)), floor(log10(high)) + 1)
     parts = (1, 2, 5) if len(powers) <= _FEW else (1,)
     places = [part * 10.0**power for power in powers for part in parts if low <= part * 10.0**power <= high]
-    return [(place, _plain(text(place))) for place in places[:: max(ceil(len(places) / _TICKS), 1)]]
-
-
-def _plain(text: str) -> str:
-    """A quantity without zeros after its point."""
-    number, _, unit = text.partition(" ")
-    return f"{float(number.replace(',', '')):g} {unit}".rstrip()
+    ticks = []
+    for place in places[:: max(ceil(len(places) / _TICKS), 1)]:
+        number, _, unit = text(place).partition(" ")
+        ticks.append((place, f"{float(number.replace(',', '')):g} {unit}".rstrip()))  # no zeros after its point
+    return ticks
 
 
 def roofline(found: RoofPoints) -> dict[str, Any]:
     """The kernels under their roofs: FLOP/s by FLOP for each byte of DRAM traffic."""
     rows = found.points.to_dicts()
-    speed = max((row["peak_dram_bytes_per_s"] or 0 for row in rows), default=0)
-    peaks: dict[str, float] = {}
-    for row in rows:
-        if row["precision"] and row["peak_flop_per_s"]:
-            peaks[row["precision"]] = max(peaks.get(row["precision"], 0), row["peak_flop_per_s"])
-    ridges = [peak / speed for peak in peaks.values()] if speed else []
+    speed, peaks, ridges = roofs(rows)
     axes = _Axes(
         [row["intensity_flop_per_byte"] for row in rows] + ridges,
         [row["achieved_flop_per_s"] for row in rows] + [*peaks.values()],
@@ -135,7 +131,7 @@ def roofline(found: RoofPoints) -> dict[str, Any]:
     ]
     left = f"; without {units.plural(found.left_out, 'kernel')} that did no such work" if found.left_out else ""
     remark = f"{units.plural(len(rows), 'kernel')}{left}; area: time by {found.time_from}; at the clocks of ncu's runs"
-    return _scatter(axes, points, _roofs(axes, speed, peaks), _flops, _intensity) | {
+    return _scatter(axes, points, _roofs(axes, speed, peaks), partial(text_of, "flop_per_s"), "{:g}".format) | {
         "remark": remark,
         "across": "FLOP for each byte of DRAM traffic",
         "up": "FLOP/s",
@@ -146,7 +142,7 @@ def roofline(found: RoofPoints) -> dict[str, Any]:
 
 def _kernel_text(name: str, row: Mapping[str, Any], whole: int) -> str:
     share = f", {units.percent(row['roof_share'])} of its roof" if row["roof_share"] is not None else ""
-    flops = _flops(row["achieved_flop_per_s"])
+    flops = text_of("achieved_flop_per_s", row["achieved_flop_per_s"])
     return f"{name}: {units.percent(row['time_ns'] / whole)} of the time, {flops}{share}"
 
 
@@ -164,14 +160,6 @@ def _roofs(axes: _Axes, speed: float, peaks: Mapping[str, float]) -> list[Line]:
         text = outlets.short(f"{precision} {units.flop(peak, units.operations(precision))}/s")
         lines.append(Line([axes.at(axes.x_high, peak), axes.at(min(start, axes.x_high), peak)], text))
     return lines
-
-
-def _flops(value: float) -> str:
-    return f"{units.flop(value)}/s"
-
-
-def _intensity(value: float) -> str:
-    return f"{value:g}"
 
 
 def copies(found: CopyPoints) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from kanalyze import outlets, units
 from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.buckets import BUCKETS, MEANINGS
 from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.page.time import short_names
+from kanalyze.renderers.page.time import rank_of, short_names
 from kanalyze.renderers.report_file import charts
 from kanalyze.renderers.report_file.timeline_data import drawn_name, fitted
 from kanalyze.renderers.tables.frame import is_text, last_of
@@ -169,7 +169,8 @@ _SECTIONS: Final = (
 
 def _own_parts() -> dict[str, str]:
     """Script and style for the template, with their hashes."""
-    script, style = _script(), _resource("page.css")
+    script = "\n".join(map(_resource, ("timeline.js", "flame.js", "page.js")))
+    style = _resource("page.css")
     return {
         "script": Markup(script),  # noqa: S704 - ours, as the style: nothing of a report is in them
         "style": Markup(style),  # noqa: S704 - as above
@@ -223,24 +224,16 @@ def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("kanalyze.renderers.report_file", "."),
         autoescape=True,
-        finalize=_printable,
+        # a text becomes one line without control characters; what is markup of ours, or no text, stays
+        finalize=lambda one: outlets.line(one) if isinstance(one, str) and not isinstance(one, Markup) else one,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
 
 
-def _printable(value: object) -> object:
-    """A text as one line without control characters; what is markup of ours, or no text, as it is."""
-    return outlets.line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
 def _resource(name: str) -> str:
     return files("kanalyze.renderers.report_file").joinpath(name).read_text(encoding="utf-8")
-
-
-def _script() -> str:
-    return "\n".join(map(_resource, ("timeline.js", "flame.js", "page.js")))
 
 
 def _hash(text: str) -> str:
@@ -277,14 +270,17 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
 
 
 def _first(one: First, found: FilePage[Shown], names: dict[str, str], tables: set[str]) -> dict[str, Any]:
-    finding = one.finding
+    finding, find = one.finding, ""
+    if finding.names and found.timeline is not None:
+        drawn = found.timeline.events.get_column("name") == finding.names[0]
+        find = drawn_name(finding.names[0]) if drawn.any() else ""
     return {
         "told": [_told(part, names, tables) for part in one.told()],
         "saved": one.saved,
         "action": finding.action,
         "remedy": finding.remedy.format(),
         "more": one.more,
-        "find": drawn_name(finding.names[0]) if finding.names and _is_drawn(finding.names[0], found.timeline) else "",
+        "find": find,
         "window": _window(found),
     }
 
@@ -297,11 +293,6 @@ def _told(one: First, names: dict[str, str], tables: set[str]) -> dict[str, str]
         "text": finding.text.format(*(names[name] for name in finding.names)),
         "table": finding.table if finding.table in tables else "",
     }
-
-
-def _is_drawn(name: str, timeline: Timeline | None) -> bool:
-    """Whether the timeline has an event of a name."""
-    return timeline is not None and bool((timeline.events.get_column("name") == name).any())
 
 
 def _window(found: FilePage[Shown]) -> str:
@@ -371,7 +362,10 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
 def _flames(found: FilePage[Shown]) -> list[dict[str, Any]]:
     """The flame graphs: of the call tree by each kind of time, and of the host time that each GPU waited for."""
     calls = {f"{by} time": _tree(tree, f"{by}_ns") for by, tree in found.trees.items()}
-    waits = {f"{gpu}: {_whole(tree)}": _tree(tree, "ns") for gpu, tree in found.waiting_trees.items()}
+    waits = {}
+    for gpu, tree in found.waiting_trees.items():
+        whole_ns = int(tree.filter(pl.col("parent").is_null()).get_column("ns").sum())
+        waits[f"{gpu}: {units.time(whole_ns)}"] = _tree(tree, "ns")
     pictures = [
         {
             "id": "flame",
@@ -391,11 +385,6 @@ def _flames(found: FilePage[Shown]) -> list[dict[str, Any]]:
         },
     ]
     return [one for one in pictures if one["trees"]]
-
-
-def _whole(tree: pl.DataFrame) -> str:
-    """The time of all nodes."""
-    return units.time(int(tree.filter(pl.col("parent").is_null()).get_column("ns").sum()))
 
 
 def _tree(tree: pl.DataFrame, time: str) -> list[tuple[int | None, str, str, int, int]]:
@@ -478,7 +467,9 @@ def _listed(table: Table, title: str, shown: pl.DataFrame, height: int, duration
         heads.insert(
             1, Heading("durations", "Distribution of its durations, from the shortest to the longest.", left=True)
         )
-        columns.insert(1, _distributions(shown.get_column("name"), durations))
+        known = {row["name"]: row for row in durations.iter_rows(named=True)}
+        names = shown.get_column("name")
+        columns.insert(1, [_bars(known[name]) if name in known else Cell("", left=True) for name in names])
     rest = f"the first {units.count(shown.height)} of {units.count(height)} rows; " if height > shown.height else ""
     remark = f"{rest}all of it: kanalyze show {table.name}"
     return Listed(table.name, title, remark, heads, [list(row) for row in zip(*columns, strict=True)])
@@ -489,11 +480,6 @@ def _cells(column: str, values: pl.Series, *, name: bool) -> list[Cell]:
         return [Cell(outlets.short(str(value)) if value is not None else "", left=True, name=name) for value in values]
     numeric = values.dtype.is_numeric()
     return [Cell(outlets.short(text_of(column, value)), value if numeric else None) for value in values]
-
-
-def _distributions(names: pl.Series, durations: pl.DataFrame) -> list[Cell]:
-    known = {row["name"]: row for row in durations.iter_rows(named=True)}
-    return [_bars(known[name]) if name in known else Cell("", left=True) for name in names]
 
 
 def _bars(row: Mapping[str, Any]) -> Cell:
@@ -523,5 +509,4 @@ def _recorded(metas: Sequence[Meta]) -> Iterator[tuple[str, str]]:
             yield "driver", outlets.short(meta.driver_version)
         if meta.duration_ns is not None:
             yield "length", units.time(meta.duration_ns)
-        if meta.rank is not None:
-            yield "rank", f"{meta.rank}" + (f" of {meta.world_size}" if meta.world_size else "")
+        yield from (("rank", rank.removeprefix("rank ")) for rank in rank_of(meta))

@@ -116,25 +116,17 @@ def json(tables: Sequence[Described]) -> str:
             "equals": table.equals,
             "by": list(table.groupings),
             "options": table.flags,
-            "columns": _objects(table),
-            "forms": [{"when": form.when, "doc": form.doc, "columns": _objects(form)} for form in forms],
+            "columns": [*map(_object, table.columns)],
+            "forms": [{"when": form.when, "doc": form.doc, "columns": [*map(_object, form.columns)]} for form in forms],
         }
         for table, forms in tables
     ]
     return encoder.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 
-def _objects(table: Table) -> list[dict[str, object]]:
-    return [
-        {
-            "name": column.name,
-            "type": _type(column),
-            "unit": column.unit,
-            "doc": column.doc,
-            "nullable": column.nullable,
-        }
-        for column in table.columns
-    ]
+def _object(column: Column) -> dict[str, object]:
+    told = {"unit": column.unit, "doc": column.doc, "nullable": column.nullable}
+    return {"name": column.name, "type": _type(column), **told}
 
 
 FORMATS: Final[dict[str, Callable[[Sequence[Described]], str]]] = {"markdown": markdown, "json": json}

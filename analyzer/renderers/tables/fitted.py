@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze import outlets, units
 from kanalyze.renderers.tables.frame import KERNELS, PHRASES, is_text, last_of, on_phrases
-from kanalyze.renderers.text.distinct import distinct, short_paths
-from kanalyze.renderers.text.grid import LEAST_NAME, Grid, Head, text_of, wrapped
+from kanalyze.renderers.text.grid import LEAST_NAME, Grid, Head, distinct, short_paths, text_of, wrapped
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:

@@ -41,25 +41,23 @@ def joined(parts: Mapping[str | None, pl.DataFrame], column: str = "instance") -
     if None in parts:
         return parts[None]
     if any({*frame.columns} != {*next(iter(parts.values())).columns} for frame in parts.values()):
-        parts = {name: _with_instance(frame) for name, frame in parts.items()}
+        # those of one report have the windows that they are of
+        parts = {
+            name: frame
+            if "instance" in frame.columns
+            else frame.clone().insert_column(0, _constant("instance", None, frame))
+            for name, frame in parts.items()
+        }
     return pl.concat([frame.clone().insert_column(0, _constant(column, name, frame)) for name, frame in parts.items()])
 
 
-def _with_instance(frame: pl.DataFrame) -> pl.DataFrame:
-    """The table of a report with the column `instance`, which that of another report has."""
-    if "instance" in frame.columns:
-        return frame
-    return frame.clone().insert_column(0, _constant("instance", None, frame))
-
-
 def of_reports(tables: Sequence[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
-    """Concatenates the tables of several reports with a leading column `report`."""
-    return joined({report: _plain(frame) for report, frame in tables}, "report")
+    """Concatenates the tables of several reports with a leading column `report`.
 
-
-def _plain(frame: pl.DataFrame) -> pl.DataFrame:
-    """A copy of the table with texts in place of categories, which differ from report to report."""
-    return frame.with_columns(pl.col(pl.Categorical).cast(pl.String))
+    Texts take the place of categories, which differ from report to report.
+    """
+    plain = pl.col(pl.Categorical).cast(pl.String)
+    return joined({report: frame.with_columns(plain) for report, frame in tables}, "report")
 
 
 def _constant(column: str, text: str | None, frame: pl.DataFrame) -> pl.Series:

@@ -50,9 +50,9 @@ def _frame(rows: pl.DataFrame) -> tuple[str, str]:
 
 def _file(rows: pl.DataFrame, text: list[str], head: str, look: Look) -> list[str]:
     by_line = {row["line"]: row for row in rows.iter_rows(named=True)}
-    shown = _shown(by_line, len(text))
+    around = {line + step for line in by_line for step in range(-_AROUND, _AROUND + 1)}
     lines, before = [look.paint(f"{head}   line", _DIM)], None
-    for number in shown:
+    for number in sorted({*by_line, *(line for line in around if 1 <= line <= len(text))}):
         if before is not None and number > before + 1:
             lines.append(look.paint(f"{'':{len(head)}}    ...", _DIM))
         source = outlets.line(text[number - 1].expandtabs(4)) if number <= len(text) else ""
@@ -61,20 +61,13 @@ def _file(rows: pl.DataFrame, text: list[str], head: str, look: Look) -> list[st
     return lines
 
 
-def _shown(known: dict[int, Any], length: int) -> list[int]:
-    """Line numbers to show: annotated lines and their context, where the text is known."""
-    around = {line + step for line in known for step in range(-_AROUND, _AROUND + 1)}
-    return sorted(set(known) | {line for line in around if 1 <= line <= length})
-
-
 def _line(row: dict[str, Any] | None, source: str, head: str, look: Look) -> str:
     """Formats a line: metrics below the `head`, line number, text."""
     if row is None:
         return _cut(f"{'':{len(head)}}{source}", look.width)
-    figures = (
-        f"{_share(row['share']):>8}{_count(row['instructions']):>10}"
-        f"{_decimal(row['threads_per_instruction']):>5}{_share(row['ideal_share']):>8}"
-    )
+    executed = units.short_count(row["instructions"]) if row["instructions"] else ""
+    threads = "" if row["threads_per_instruction"] is None else f"{row['threads_per_instruction']:.1f}"
+    figures = f"{_share(row['share']):>8}{executed:>10}{threads:>5}{_share(row['ideal_share']):>8}"
     if head.endswith(_LIVE):
         figures += f"{row['live_registers'] if row['live_registers'] is not None else '':>{len(_LIVE)}}"
     hot = (row["share"] or 0) >= _HOT
@@ -118,11 +111,3 @@ def _cut(text: str, width: int) -> str:
 
 def _share(value: float | None) -> str:
     return "" if not value else units.percent(value)
-
-
-def _decimal(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
-
-
-def _count(value: int | None) -> str:
-    return "" if not value else units.short_count(value)

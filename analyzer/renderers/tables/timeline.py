@@ -42,7 +42,9 @@ def timeline(rows: pl.DataFrame, width: int) -> str:
         begin, until = min(cells[0], room - moved), min(cells[1], room - moved)
         bar = " " * begin + _WAITING * (until - begin) + _TRANSFER * moved
         lines.append(f"  {rank:<{widths[0]}}  {late:>{widths[1]}}  {wait:>{widths[2]}}  {bar}".rstrip())
-    lines.append(f"  came, waited; {_WAITING} waiting {_TRANSFER} transfer{_last(first)}")
+    late, last = first["lateness_ns"], first["last_rank"]
+    came_last = f"; rank {last} came last, by {units.time(late)}" if isinstance(late, int) else ""
+    lines.append(f"  came, waited; {_WAITING} waiting {_TRANSFER} transfer{came_last}")
     return "\n".join(outlets.line(line) for line in lines) + "\n"
 
 
@@ -51,8 +53,3 @@ def _title(row: dict[str, object]) -> str:
     told = f" of {units.size(size)}" if isinstance(size, int) else ""
     group = f" in {row['group']}" if row["group"] else ""
     return f"collective {row['id']}: {row['kind']}{told}{group}, {row['class']}"
-
-
-def _last(row: dict[str, object]) -> str:
-    late = row["lateness_ns"]
-    return f"; rank {row['last_rank']} came last, by {units.time(late)}" if isinstance(late, int) else ""

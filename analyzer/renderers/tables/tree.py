@@ -37,13 +37,8 @@ def terminal(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str:
     widths = [max(len(title), *(len(row[name]) for row in numbers), 0) for name, title in head] if rows else []
     room = look.width - sum(widths) - len(_GAP) * len(widths)
     names = _names(rows, _guides(rows), room)
-    title = f"CALL TREE{f'  {heading}' if heading else ''}"
-    lines = [look.paint(title, _BOLD)]
-    lines.append(
-        look.paint(
-            _GAP.join([*(text.rjust(width) for (_, text), width in zip(head, widths, strict=True)), "called"]), _DIM
-        )
-    )
+    titles = [*(text.rjust(width) for (_, text), width in zip(head, widths, strict=True)), "called"]
+    lines = [look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", _BOLD), look.paint(_GAP.join(titles), _DIM)]
     for row, cells, (guide, name) in zip(rows, numbers, names, strict=True):
         left = _GAP.join(cells[column].rjust(width) for column, width in zip(columns, widths, strict=True))
         lines.append(f"{left}{_GAP}{look.paint(guide, _DIM)}{look.paint(name, _COLOURS.get(row['kind'], ''))}".rstrip())
@@ -88,7 +83,6 @@ def _guides(rows: Sequence[Row]) -> list[str]:
 
 def _names(rows: Sequence[Row], guides: Sequence[str], room: int) -> list[tuple[str, str]]:
     """Each node's guide and name, the name shortened to the remaining width."""
-    found: list[tuple[str, str]] = []
     order = sorted(range(len(rows)), key=lambda i: len(guides[i]))
     texts: dict[int, str] = {}
     for length, group in groupby(order, key=lambda i: len(guides[i])):
@@ -98,9 +92,7 @@ def _names(rows: Sequence[Row], guides: Sequence[str], room: int) -> list[tuple[
         short = shorten([rows[i]["name"] or "(no name)" for i in kernels], width)
         texts.update(zip(kernels, short, strict=True))
         texts.update((i, _name(rows[i], width)) for i in places if i not in texts)
-    for i, guide in enumerate(guides):
-        found.append((guide, texts[i]))
-    return found
+    return [(guide, texts[i]) for i, guide in enumerate(guides)]
 
 
 def _name(row: Row, width: int) -> str:

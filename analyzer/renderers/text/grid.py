@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import textwrap
+from itertools import count
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import outlets, units
-from kanalyze.renderers.text.distinct import distinct
 from kanalyze.schema import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     Row = dict[str, Any]
 
@@ -159,7 +160,7 @@ class Column(NamedTuple):
     """
 
     title: str
-    value: str | Callable[[Row], str]
+    value: str | Callable[[Any], str]
     say: Callable[[Any], str] | None = None
     left: bool = False
     wide: bool = False
@@ -188,7 +189,7 @@ def words(title: str, name: str, say: Callable[[str], str] = str, missing: str =
 
 def section(  # noqa: PLR0913 - as many as a section has parts
     title: str,
-    table: pl.DataFrame,
+    table: pl.DataFrame | Sequence[Any],
     columns: Sequence[Column],
     top: int | None = None,
     remark: str = "",
@@ -198,11 +199,12 @@ def section(  # noqa: PLR0913 - as many as a section has parts
     cut: bool = False,
     broken: bool = False,
 ) -> Section:
-    """The section of the first `top` rows of a table; the remark says how many where these are not all."""
-    shown = table if top is None else table.head(top)
-    rows = [tuple(one.text(row) for one in columns) for row in shown.iter_rows(named=True)]
+    """The section of the first `top` rows of a table or a list; the remark says how many where these are not all."""
+    shown = table[:top]
+    every = shown.iter_rows(named=True) if isinstance(shown, pl.DataFrame) else shown
+    rows = [tuple(one.text(row) for one in columns) for row in every]
     grid = Grid(tuple(one.head for one in columns), rows, named=named, cut=cut, broken=broken)
-    return Section(title, of(len(rows), table.height, remark), grid, foot)
+    return Section(title, of(len(rows), len(table), remark), grid, foot)
 
 
 def text_of(name: str, value: object) -> str:
@@ -239,11 +241,6 @@ def telling_apart(table: pl.DataFrame, names: Sequence[str], columns: Iterable[s
     return needed
 
 
-def number(value: int | None) -> str:
-    """Formats an id of a process, thread or device; empty if unknown."""
-    return "" if value is None else str(value)
-
-
 def operation(name: str) -> str:
     """A memory operation without nsys' brackets."""
     found = re.fullmatch(r"\[(?:CUDA|HIP) (.*)\]", name)
@@ -278,6 +275,46 @@ def _joined(row: Sequence[str], heads: Sequence[Head], widths: Sequence[int]) ->
         for text, head, width in zip(row, heads, widths, strict=True)
     ]
     return _GAP.join(aligned).rstrip()
+
+
+# Texts that are no kernel names, such as ranges and paths, shortened so that no two look alike.
+
+_CUT: Final = "…"
+
+
+def distinct(texts: Sequence[str], width: int) -> list[str]:
+    """The texts in at most `width` characters each, different ones different; one that fits stays as it is.
+
+    What is left out stands in the middle, or where that is what tells two of them apart at one of the ends.
+    """
+    owners = {text: text for text in texts if len(text) <= width}
+    for text in texts:
+        if len(text) > width and text not in owners.values():
+            owners[next(form for form in _forms(text, width) if form not in owners)] = text
+    return [*map({text: form for form, text in owners.items()}.__getitem__, texts)]
+
+
+def _forms(text: str, width: int) -> Iterator[str]:
+    """Shorter forms of a text, the first the best; endless, with a number at last."""
+    kept = width - len(_CUT)
+    front = (kept + 1) // 2
+    yield text[:front] + _CUT + text[len(text) - (kept - front) :]
+    yield _CUT + text[-kept:]
+    yield text[:kept] + _CUT
+    for number in count(2):
+        mark = f"{_CUT}#{number}"
+        yield text[: max(width - len(mark), 0)] + mark
+
+
+def short_paths(paths: Sequence[str]) -> list[str]:
+    """The ends of paths that tell them apart, of as many parts as that takes; equal paths stay equal."""
+    parts = {path: PurePath(path).parts for path in paths}
+    found: dict[str, str] = {}
+    for path, own in parts.items():
+        others = [other for other in parts.values() if other != own]
+        length = next((n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)), len(own))
+        found[path] = str(PurePath(*own[-length:])) if own else path
+    return [found[path] for path in paths]
 
 
 # Chapters of a page: one kernel each, as texts without layout.

@@ -7,7 +7,7 @@ import pytest
 import kanalyze
 from kanalyze.analyses.joining._roof_points import roof_points
 from kanalyze.errors import OutputError
-from kanalyze.renderers.tables import roofline_plot
+from kanalyze.renderers.tables import plots
 from support.command import SAMPLES, run
 from support.counters import measured
 from support.real_reports import real_capture
@@ -44,7 +44,7 @@ def test_the_time_is_that_of_the_report_that_the_counters_belong_to():
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(OutputError, match="needs matplotlib") as raised:
-        roofline_plot.render(roof_points(real_capture(CDIST)), "svg")
+        plots.roofline(roof_points(real_capture(CDIST)), "svg")
     assert "kanalyze[plot]" in raised.value.remedy
 
 
@@ -82,5 +82,5 @@ def test_pictures(tmp_path):
 def test_a_picture_is_the_same_each_time_and_may_be_empty():
     pytest.importorskip("matplotlib")
     found = roof_points(real_capture(CDIST))
-    assert roofline_plot.render(found, "svg") == roofline_plot.render(found, "svg")
-    assert b"no kernel did floating-point work" in roofline_plot.render(roof_points([measured({})]), "svg")
+    assert plots.roofline(found, "svg") == plots.roofline(found, "svg")
+    assert b"no kernel did floating-point work" in plots.roofline(roof_points([measured({})]), "svg")

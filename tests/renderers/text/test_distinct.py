@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.renderers.text.distinct import distinct, short_paths
+from kanalyze.renderers.text.grid import distinct, short_paths
 
 TEXTS = st.lists(st.text("ab/", max_size=40), max_size=12)
 
