@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._options import (
-    Where,
-    asked_of_job,
-    closed_at_end,
-    different,
-    opened_counters,
-    opened_parts,
-    opened_together,
-    part,
-    parts_of,
-    print_doubts_early,
-    print_left_out,
-    progress_shown,
-)
+from kanalyze.cli import _options
 from kanalyze.cli._output import drop_registered, print_message
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery.memory import sparing_memory
@@ -98,7 +85,7 @@ def of_each(
             if bearable and lacking:
                 lacking(path)
             elif len(paths) > 1:
-                print_left_out(error)
+                _options.print_left_out(error)
     if not results and (failed or missing):
         raise next(iter((failed | missing).values()))
     return results
@@ -125,7 +112,7 @@ class Opened:
 
 
 def answered(
-    path: Path, table: Table, where: Where, make: Callable[[Report], T], opened: Opened | None = None
+    path: Path, table: Table, where: _options.Where, make: Callable[[Report], T], opened: Opened | None = None
 ) -> dict[str | None, T]:
     """Results of `make` for each part of a report that was asked for, by its name.
 
@@ -135,7 +122,7 @@ def answered(
     held = opened or Opened()
     ways = held.once((path, "ways"), lambda: _ways(path, where))
     if table.counted or len(ways) < 2:  # noqa: PLR2004 - one report has no other
-        source = opened_counters if table.counted else opened_parts
+        source = _options.opened_counters if table.counted else _options.opened_parts
         parts = held.once((path, table.counted), lambda: source(path, where))
         return {name: make(part) for name, part in parts.items()}
     suited = [way for way in ways if way.recorder.short in table.tools] or ways[:1]
@@ -145,7 +132,7 @@ def answered(
         if table.name == _SAYS_ITSELF:
             _try_others(path, whole, ways, held)
         try:
-            parts = held.once((path, way, "parts"), lambda whole=whole: parts_of(whole, where))  # type: ignore[misc]
+            parts = held.once((path, way, "parts"), lambda whole=whole: _options.parts_of(whole, where))  # type: ignore[misc]
             found = {name: make(part) for name, part in parts.items()}
         except CannotTellError as error:
             if opened is None:
@@ -156,7 +143,7 @@ def answered(
             if opened is None:
                 whole.source.close()
             continue
-        closed_at_end(whole)
+        _options.closed_at_end(whole)
         if way is not ways[0]:
             held.origins[table.name] = _from(table.name, way, ways) + _cost(way, ways, held, path, whole)
             if opened is None:
@@ -172,7 +159,7 @@ def _try_others(path: Path, report: Report, ways: Sequence[Way], held: Opened) -
     for way in ways[1:]:
         try:
             if way.recorder.counts or (way.recorder.ranked and not alone):
-                closed_at_end(held.once((path, way), way.opened))
+                _options.closed_at_end(held.once((path, way), way.opened))
         except KanalyzeError as error:
             report.go_without(way.name, error)
 
@@ -180,7 +167,7 @@ def _try_others(path: Path, report: Report, ways: Sequence[Way], held: Opened) -
 def rows_of(  # noqa: PLR0913 - what commands ask for
     reports: Sequence[Path],
     declared: Table,
-    where: Where,
+    where: _options.Where,
     keywords: dict[str, Any] | None = None,
     opened: Opened | None = None,
     first: int | None = None,
@@ -192,13 +179,22 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
     from kanalyze import catalog  # noqa: PLC0415 - as above
 
     table = declared.name
-    if declared.sides or declared.job:
-        return _of_sides(reports, table, where) if declared.sides else _of_job(reports, table, where)
-    if not any(part(where).values()) and _over_ranks(reports, declared, keywords or {}):
-        return _of_ranks(reports, where)
+    if declared.sides:
+        from kanalyze.sides import Asked, comparison, given  # noqa: PLC0415 - as above
+
+        asked = Asked(_options.part(where), cache=not where["no_cache"], progress=_options.progress_shown())
+        return comparison(*given(reports), asked).table(table)
+    if declared.job:
+        from kanalyze.jobs import job  # noqa: PLC0415 - as above
+
+        return job(reports, _options.asked_of_job(where)).table(table)
+    if not any(_options.part(where).values()) and _over_ranks(reports, declared, keywords or {}):
+        from kanalyze.jobs import path_of_ranks  # noqa: PLC0415 - as above
+
+        return path_of_ranks(reports, _options.asked_of_job(where))
     if declared.together:
-        base, *others = (opened or Opened()).once(("together",), lambda: opened_together(reports, where))
-        return catalog.make(base, table, *others, **(keywords or {}), **part(where))
+        base, *others = (opened or Opened()).once(("together",), lambda: _options.opened_together(reports, where))
+        return catalog.make(base, table, *others, **(keywords or {}), **_options.part(where))
 
     def make(report: Report) -> pl.DataFrame:
         if first is not None:
@@ -208,55 +204,33 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
     return of_every_report(reports, declared, where, make, opened)
 
 
-def _of_sides(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
-    """The table of two sides of runs."""
-    from kanalyze.sides import Asked, comparison, given  # noqa: PLC0415 - as above
-
-    asked = Asked(part(where), cache=not where["no_cache"], progress=progress_shown())
-    return comparison(*given(reports), asked).table(table)
-
-
-def _of_job(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
-    """The table of the ranks of one job."""
-    from kanalyze.jobs import job  # noqa: PLC0415 - as above
-
-    return job(reports, asked_of_job(where)).table(table)
-
-
 def _over_ranks(reports: Sequence[Path], declared: Table, keywords: dict[str, Any]) -> bool:
     """Whether this form of the table is one of all ranks of a job, and several reports are given."""
     from kanalyze import catalog  # noqa: PLC0415 - as above
 
     form = f"--by {keywords.get('by')}"
     together = any(one.job and one.when == form for one in catalog.forms(declared.name))
-    return together and len(different(expanded(reports))) > 1
-
-
-def _of_ranks(reports: Sequence[Path], where: Where) -> pl.DataFrame:
-    """The critical path over the ranks of one job, by rank."""
-    from kanalyze.jobs import path_of_ranks  # noqa: PLC0415 - as above
-
-    return path_of_ranks(reports, asked_of_job(where))
+    return together and len(_options.different(expanded(reports))) > 1
 
 
 def of_every_report(
     reports: Sequence[Path],
     table: Table,
-    where: Where,
+    where: _options.Where,
     make: Callable[[Report], pl.DataFrame],
     opened: Opened | None,
 ) -> pl.DataFrame:
     """The table of each report, one after the other; of several with a first column that names the report."""
     from kanalyze.renderers.tables.frame import joined, of_reports  # noqa: PLC0415 - as above
 
-    paths = different(expanded(reports))
+    paths = _options.different(expanded(reports))
 
     def rows(report: Path) -> tuple[str, pl.DataFrame]:
         found = answered(report, table, where, make, opened)
         if table.name == _SAYS_ITSELF:
             drop_registered()
         if len(paths) > 1 and opened is None:
-            print_doubts_early()  # lest all of them are held
+            _options.print_doubts_early()  # lest all of them are held
         return str(report), joined(found)
 
     def lacking(report: Path) -> None:
@@ -267,7 +241,7 @@ def of_every_report(
     return found[0][1] if len(paths) == 1 else of_reports(found)
 
 
-def _ways(path: Path, where: Where) -> list[Way]:
+def _ways(path: Path, where: _options.Where) -> list[Way]:
     """The reports of the capture at `path`; none of any other path."""
     path = unpacked(path)
     if not os.path.isdir(path):  # noqa: PTH112 - as above
@@ -276,7 +250,7 @@ def _ways(path: Path, where: Where) -> list[Way]:
         from kanalyze.readers.capture.read_capture import accepts  # noqa: PLC0415 - as above
     from kanalyze.readers.capture.reports import ways  # noqa: PLC0415 - as above
 
-    return ways(path, progress_shown(), cache=not where["no_cache"]) if accepts(path, b"") else []
+    return ways(path, _options.progress_shown(), cache=not where["no_cache"]) if accepts(path, b"") else []
 
 
 def _unsampled(table: Table, found: dict[str | None, T]) -> bool:
@@ -295,7 +269,7 @@ def _cost(way: Way, ways: Sequence[Way], held: Opened, path: Path, sampled: Repo
         return ""
     from kanalyze.analyses.iterations._steady import sampling_cost  # noqa: PLC0415 - few tables need it
 
-    plain = closed_at_end(held.once((path, ways[0], "plain"), ways[0].opened))
+    plain = _options.closed_at_end(held.once((path, ways[0], "plain"), ways[0].opened))
     return f" {sampling_cost(plain, sampled)}"
 
 

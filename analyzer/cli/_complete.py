@@ -7,6 +7,7 @@ not looked at, and an error completes nothing.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze.tools import NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     import click
     from click.shell_completion import CompletionItem
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from kanalyze.schema import Table
 
     Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+    Choices = Iterable[tuple[str, str]]  # with a word about each
 
 #: Largest reports of which ranges are read, in bytes: 0.2 s besides the start.
 _MOST_SQLITE: Final = 128 << 20
@@ -38,26 +40,22 @@ _STEPS: Final = "steps"
 _STEP: Final = "ProfilerStep#"
 
 
-def _completer(choices: Callable[[click.Context, str], Iterable[tuple[str, str]]]) -> Completer:
+def _completer(choices: Callable[[click.Context, str], Choices]) -> Completer:
     """A completer of the values that `choices` gives with a word about each; of none where anything goes wrong."""
 
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - only where a shell asks
 
-        del param
         try:
             found = [(value, about) for value, about in choices(ctx, incomplete) if value.startswith(incomplete)]
         except Exception:  # noqa: BLE001 - a traceback in the middle of a line that is being typed helps nobody
             return []
-        return [CompletionItem(_typed(value), help=about or None) for value, about in found]
+        # bash inserts a value as it is, the other shells quote it themselves
+        if os.environ.get("_KANALYZE_COMPLETE", "").startswith("bash"):
+            found = [(shlex.quote(value) if re.search(r"\s", value) else value, about) for value, about in found]
+        return [CompletionItem(value, help=about or None) for value, about in found]
 
     return complete
-
-
-def _typed(value: str) -> str:
-    """A value as it stands on the line: bash inserts it as it is, the other shells quote it themselves."""
-    in_bash = os.environ.get("_KANALYZE_COMPLETE", "").startswith("bash")
-    return shlex.quote(value) if in_bash and any(character.isspace() for character in value) else value
 
 
 def _words(ctx: click.Context) -> list[str]:
@@ -76,15 +74,17 @@ def _declared(ctx: click.Context) -> list[Table]:
     return [form for form in forms if form.when == f"--by {by}"] or forms
 
 
-def _tables(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+@_completer
+def tables(_: click.Context, incomplete: str) -> Choices:
+    """Names of tables."""
     from kanalyze import catalog  # noqa: PLC0415 - as above
 
-    del ctx
     return [(name, catalog.table(name).purpose) for name in catalog.names() if name.startswith(incomplete)]
 
 
-def _groupings(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
-    del incomplete
+@_completer
+def groupings(ctx: click.Context, _: str) -> Choices:
+    """Groupings of the table on the line."""
     from kanalyze import catalog  # noqa: PLC0415 - as above
 
     return [(grouping, "") for grouping in catalog.table(_words(ctx)[0]).groupings]
@@ -94,7 +94,8 @@ def _column_names(ctx: click.Context) -> dict[str, str]:
     return {column.name: column.doc for form in _declared(ctx) for column in form.columns}
 
 
-def _columns(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+@_completer
+def columns(ctx: click.Context, incomplete: str) -> Choices:
     """Lists of columns, the last of which is being typed."""
     before, comma, _ = incomplete.rpartition(",")
     chosen = before.split(",")
@@ -102,13 +103,14 @@ def _columns(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
     return [*every, *((before + comma + name, doc) for name, doc in _column_names(ctx).items() if name not in chosen)]
 
 
-def _sorted(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+@_completer
+def sorted_columns(ctx: click.Context, _: str) -> Choices:
     """Single columns; to click a word that begins with a minus is an option."""
-    del incomplete
     return _column_names(ctx).items()
 
 
-def _windows(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+@_completer
+def windows(ctx: click.Context, incomplete: str) -> Choices:
     """The steady part and ranges of the report on the line; of the range that is being typed its instances."""
     counts = _ranges(ctx)
     name, mark, which = incomplete.partition("#")
@@ -125,7 +127,7 @@ def _windows(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
     return [*ends, *((f"{name}#{number}", "") for number in numbers[:_MOST_INSTANCES])]
 
 
-def _named(counts: dict[str, int]) -> Iterable[tuple[str, str]]:
+def _named(counts: dict[str, int]) -> Choices:
     """Windows by name: steady, ranges, steps of a profiler."""
     steps = sorted(int(number) for name in counts if (number := name.removeprefix(_STEP)) != name and number.isdigit())
     counts = {name: count for name, count in counts.items() if not name.startswith(_STEP)}
@@ -157,46 +159,33 @@ def _quick(path: Path) -> Path | None:
     return path if path.is_file() and path.stat().st_size <= most else None
 
 
-def _findings(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+@_completer
+def findings(_: click.Context, _incomplete: str) -> Choices:
+    """Names of findings."""
     from kanalyze.explanations import names  # noqa: PLC0415 - as above
 
-    del ctx, incomplete
     return [(name, "") for name in names()]
 
 
-def _references(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+@_completer
+def references(_: click.Context, _incomplete: str) -> Choices:
+    """Names of reference workloads."""
     from kanalyze.collectors.base.workloads import references  # noqa: PLC0415 - as above
 
-    del ctx, incomplete
     return [(one.name, one.teaches) for one in references()]
 
 
-def _lists(known: Sequence[str]) -> Callable[[click.Context, str], Iterable[tuple[str, str]]]:
-    """Lists of `known` words with commas between them."""
-
-    def choices(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
-        del ctx
-        before, comma, _ = incomplete.rpartition(",")
-        return [(before + comma + word, "") for word in known if word not in before.split(",")]
-
-    return choices
+@_completer
+def passes(_: click.Context, incomplete: str) -> Choices:
+    """Lists of tools with commas between them."""
+    before, comma, _last = incomplete.rpartition(",")
+    return [(before + comma + word, "") for word in NAMES if word not in before.split(",")]
 
 
-tables = _completer(_tables)
-groupings = _completer(_groupings)
-columns = _completer(_columns)
-sorted_columns = _completer(_sorted)
-windows = _completer(_windows)
-findings = _completer(_findings)
-references = _completer(_references)
-passes = _completer(_lists(NAMES))
-
-
-def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def files(_: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Whatever files there are."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415 - only where a shell asks
 
-    del ctx, param
     return [CompletionItem(incomplete, type="file")]
 
 

@@ -78,6 +78,16 @@ class Where(TypedDict):
     no_cache: bool
 
 
+#: A report as it is.
+WHOLE: Final = Where(window=None, device=None, process=None, no_cache=False)
+
+
+def where_of(options: dict[str, Any]) -> Where:
+    """The part of a report that is asked for by some of the options of a command."""
+    window, device, process, no_cache = (options[name] for name in WHOLE)
+    return Where(window=window, device=device, process=process, no_cache=no_cache)
+
+
 def scope(command: F) -> F:
     """Add ``--window``, ``--device`` and ``--process``; and ``--no-cache``, which all commands that read have, too."""
     for option in (
@@ -116,9 +126,17 @@ def in_one_thread_if_small(command: F) -> F:
     def chosen(*arguments: object, **options: object) -> object:
         paths = cast("Sequence[Path]", options["reports"] if "reports" in options else [options["report"]])
         size = sum(map(_bytes, paths))
-        small = size < _SMALL_BYTES
-        click.get_current_context().meta[_EVERYTHING] = small
-        work = partial(_with_doubts, partial(command, *arguments, **options), everything=small)
+        click.get_current_context().meta[_EVERYTHING] = size < _SMALL_BYTES
+
+        def work() -> object:
+            try:
+                found = command(*arguments, **options)
+            except click.exceptions.Exit:  # with a status that is an answer
+                print_doubts_early()
+                raise
+            print_doubts_early()
+            return found
+
         if size >= _ONE_THREAD_BYTES:
             return work()
         with sparing_memory(), loading_late(_RARELY_USED):
@@ -126,17 +144,6 @@ def in_one_thread_if_small(command: F) -> F:
         return in_one_thread(work)
 
     return cast("F", chosen)
-
-
-def _with_doubts(work: Callable[[], object], *, everything: bool) -> object:
-    """Runs `work` and returns its result; prints doubts about the reports unless it failed."""
-    try:
-        found = work()
-    except click.exceptions.Exit:  # with a status that is an answer
-        print_doubts(everything=everything)
-        raise
-    print_doubts(everything=everything)
-    return found
 
 
 def print_doubts_early() -> None:
@@ -166,6 +173,24 @@ def output(command: F) -> F:
     return click.option("-o", "--output", type=WRITTEN, metavar="FILE", help="Write to FILE, all of it or nothing.")(
         command
     )
+
+
+def formats(*names: str) -> Callable[[F], F]:
+    """Add ``--format``; without it a command prints for the terminal."""
+    return click.option("--format", "form", type=click.Choice(["terminal", *names]), default="terminal")
+
+
+def tool_paths(command: F) -> F:
+    """Add an option for the path of each tool that collects."""
+    file = click.Path(path_type=Path)
+    for name, attribute, text in (
+        ("--ncu", "ncu", "The ncu to use."),
+        ("--nsys", "nsys", "The nsys to use."),
+        ("--nvcc-path", "nvcc", "The nvcc to use."),
+        ("--python", "python", "The Python that runs a script."),
+    ):
+        command = click.option(name, attribute, type=file, metavar="FILE", help=text)(command)
+    return command
 
 
 def no_formulas(command: F) -> F:
@@ -246,6 +271,12 @@ def part(where: Where) -> Part:
     return {"window": where["window"], "device": where["device"], "process": where["process"]}
 
 
+def refuse_part(where: Where, message: str) -> None:
+    """Refuses a window, device or process of what is whole, with a `message`."""
+    if any(value is not None for value in part(where).values()):
+        raise click.UsageError(message)
+
+
 def asked_of_job(where: Where) -> Asked:
     """How the reports of a job are read: what cannot be read is left out with a word."""
     from kanalyze.jobs import Asked  # noqa: PLC0415 - --help need not import polars
@@ -254,13 +285,12 @@ def asked_of_job(where: Where) -> Asked:
 
 
 def progress_shown() -> Progress | None:
-    """Shows the progress of opening a report, where standard error is a terminal."""
-    return _print_progress if stderr_is_terminal() else None
+    """Shows the progress of opening a report on one line, where standard error is a terminal."""
 
+    def shown(what: str, share: float) -> None:
+        print_message(f"\r{outlets.line(what)}: {share:.0%}", newline=share >= 1)
 
-def _print_progress(what: str, share: float) -> None:
-    """Shows the progress of an export on one line of the terminal."""
-    print_message(f"\r{outlets.line(what)}: {share:.0%}", newline=share >= 1)
+    return shown if stderr_is_terminal() else None
 
 
 def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:

@@ -68,6 +68,13 @@ def emit(data: bytes | str, output: Path | None) -> None:
         raise OutputError.because(_STANDARD_OUTPUT, error.strerror or str(error)) from error
 
 
+def emit_rows(rows: pl.DataFrame, form: str, output: Path | None, *, no_formulas: bool) -> None:
+    """Prints a table for programs, or writes it."""
+    from kanalyze.renderers.tables.frame import FORMATS  # noqa: PLC0415 - --help need not import polars
+
+    emit(FORMATS[form](outlets.spreadsheet(rows) if no_formulas and form == "csv" else rows), output)
+
+
 def unwritten(error: BaseException) -> OutputError | None:
     """The error to report if standard output did not take the help or the version; None for any other error."""
     if isinstance(error, OSError) and error.filename is None and error.errno in {errno.ENOSPC, errno.EBADF, errno.EIO}:
@@ -276,18 +283,17 @@ def print_doubts(*, everything: bool) -> None:
     spoken_of: set[str] = meta.setdefault(_SPOKEN_OF, set())
     for report in meta.pop(_OPENED, ()):
         file = _file(report)
-        if file not in spoken_of and (line := _line(report, file, everything=everything)):
+        if file in spoken_of:
+            continue
+        from kanalyze.analyses.findings._doubts import doubts  # noqa: PLC0415 - --help need not import polars
+
+        try:
+            line = doubt_line(file, doubts(report, everything=everything))
+        except KanalyzeError as error:  # in a table that the command did not need
+            line = f"not all of it can be read: {error} See `{command(file)}`"
+        if line:
             print_message(f"kanalyze: {outlets.line(line)}")
         spoken_of.add(file)
-
-
-def _line(report: Report, file: str, *, everything: bool) -> str:
-    from kanalyze.analyses.findings._doubts import doubts  # noqa: PLC0415 - --help need not import polars
-
-    try:
-        return doubt_line(file, doubts(report, everything=everything))
-    except KanalyzeError as error:  # in a table that the command did not need
-        return f"not all of it can be read: {error} See `{command(file)}`"
 
 
 def _file(report: Report) -> str:
@@ -364,15 +370,15 @@ def _clock(seconds: float) -> str:
 def emit_pages(found: Sequence[Shown], form: str, top: int | None, output: Path | None) -> None:
     """Prints pages, or writes them, as JSON, Markdown or for the terminal."""
     if form == "json":
-        from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
+        from kanalyze.renderers.formats import json  # noqa: PLC0415 - one format is used
 
-        emit(render_json(found).encode(), output)
+        emit(json.render(found).encode(), output)
     elif form == "markdown":
-        from kanalyze.renderers.formats.markdown import render as render_markdown  # noqa: PLC0415 - as above
+        from kanalyze.renderers.formats import markdown  # noqa: PLC0415 - as above
 
-        emit(render_markdown(found, top).encode(), output)
+        emit(markdown.render(found, top).encode(), output)
     else:
-        from kanalyze.renderers.formats.terminal import render  # noqa: PLC0415 - as above
+        from kanalyze.renderers.formats import terminal  # noqa: PLC0415 - as above
         from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
 
-        emit(render(found, Look(width(), colour(output)), top), output)
+        emit(terminal.render(found, Look(width(), colour(output)), top), output)

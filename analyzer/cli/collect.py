@@ -13,6 +13,7 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli import _complete
+from kanalyze.cli._options import tool_paths
 from kanalyze.cli._output import Progress, emit, flush, print_message
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.turns import SIDES
@@ -81,14 +82,11 @@ _OPTIONS = (
     _option("--cuda-profiler-api", is_flag=True, help="Only from cudaProfilerStart to cudaProfilerStop."),
     _option("--delay", "delay_s", type=float, metavar="SECONDS", help="nsys begins so much later."),
     _option("--duration", "duration_s", type=float, metavar="SECONDS", help="nsys records so long, and ends the run."),
-    _option("--python", type=_FILE, metavar="FILE", help="The Python that runs a script."),
-    _option("--nvcc-path", "nvcc", type=_FILE, metavar="FILE", help="The nvcc to use."),
-    _option("--nsys", type=_FILE, metavar="FILE", help="The nsys to use."),
-    _option("--ncu", type=_FILE, metavar="FILE", help="The ncu to use."),
 )
 
 
 def _all_options(command: F) -> F:
+    command = tool_paths(command)
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

@@ -9,22 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kanalyze.cli._options import (
-    READ,
-    WRITTEN,
-    Where,
-    doubted,
-    in_one_thread_if_small,
-    no_formulas,
-    output,
-    part,
-    print_left_out,
-    progress_shown,
-    scope,
-    top,
-)
-from kanalyze.cli._output import InputPath, emit, emit_pages
-from kanalyze.errors import BadThresholdError, OutputError
+from kanalyze.cli import _options
+from kanalyze.cli._output import InputPath, emit, emit_pages, emit_rows
+from kanalyze.errors import BadThresholdError, IncomparableError, OutputError, UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.regular_files import open_regular, readable
 from kanalyze.units import parse_percent
@@ -45,26 +32,26 @@ _FILE: Final = InputPath(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.argument("reports", nargs=-1, type=READ)
-@click.option("--base", multiple=True, type=READ, metavar="RUN", help="A run of base.")
+@click.argument("reports", nargs=-1, type=_options.READ)
+@click.option("--base", multiple=True, type=_options.READ, metavar="RUN", help="A run of base.")
 @click.option("--baseline", type=_FILE, metavar="FILE", help="What --save wrote, as base.")
-@scope
-@top(None, "Rows in each table of the page.")
+@_options.scope
+@_options.top(None, "Rows in each table of the page.")
 @click.option("--least", default=_LEAST, metavar="SHARE", show_default=True, help="The least change that counts.")
 @click.option("--floor", type=_FILE, metavar="FILE", help="The noise floor that --noise stored, for one run a side.")
-@click.option("--save", type=WRITTEN, metavar="FILE.kz", help="Reduce REPORTS, runs of base, to a baseline of 0.1 MB.")
+@click.option(
+    "--save", type=_options.WRITTEN, metavar="FILE.kz", help="Reduce REPORTS, runs of base, to a baseline of 0.1 MB."
+)
 @click.option("--noise", is_flag=True, help="How much REPORTS, runs of one program, differ; -o FILE.json stores it.")
 @click.option("--fail-above", metavar="SHARE", help="End with 1 if new takes more than that longer, 3 if unsure.")
 @click.option(
     "--metric", default="step", metavar="step|quick|busy|bucket:NAME|kernel:NAME", help="What the gate measures."
 )
 @click.option("--allow", multiple=True, metavar="KIND", help="Judge even so: runs, cold, gpu, driver, clocks, tool, …")
-@click.option(
-    "--format", "form", type=click.Choice(["terminal", "markdown", "json", "csv", "junit"]), default="terminal"
-)
-@no_formulas
-@output
-@in_one_thread_if_small
+@_options.formats("markdown", "json", "csv", "junit")
+@_options.no_formulas
+@_options.output
+@_options.in_one_thread_if_small
 def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, **options: Any) -> None:  # noqa: ANN401 - each has its own type
     """Compare BASE with NEW: reports, folders of them, captures with --repeat, or baselines.
 
@@ -86,8 +73,13 @@ def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, 
     found = sides.comparison(*sides.given(reports, before), asked)
     status = 0
     if options["fail_above"] is not None:
-        found = _gated(found, options)
-        status = _STATUS[found.gate.state] if found.gate is not None else 0
+        from kanalyze.analyses.comparing._gate import gate_of  # noqa: PLC0415 - as above
+
+        limit = parse_percent(options["fail_above"])
+        if limit is None or not isfinite(limit):
+            raise BadThresholdError.of(options["fail_above"], "a share, 0 % or more", "3%", "--fail-above")
+        gate = gate_of(found, limit, options["metric"], options["allow"])
+        found, status = replace(found, gate=gate), _STATUS[gate.state]
     _emit(found, output, options)
     if status:
         raise click.exceptions.Exit(status)  # which leaves the reports open until their doubts are told
@@ -97,58 +89,51 @@ def shown(base: Path, new: Path) -> None:
     """Print the page of two sides, whole, as the command does that is given no option."""
     with sparing_memory():
         from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
-    none = {"window": None, "device": None, "process": None, "no_cache": False}
-    asked = _asked({**none, "least": _LEAST, "floor": None, "allow": ()})
+    asked = _asked({**_options.WHOLE, "least": _LEAST, "floor": None, "allow": ()})
     emit_pages([sides.comparison([base], [new], asked)], "terminal", None, None)
 
 
 def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> None:
     form = options["form"]
     if form == "csv":
-        from kanalyze import outlets  # noqa: PLC0415 - one format is used
-        from kanalyze.renderers.tables.frame import csv  # noqa: PLC0415 - as above
-
-        rows = found.table("compare")
-        emit(csv(outlets.spreadsheet(rows) if options["no_formulas"] else rows), output)
+        emit_rows(found.table("compare"), form, output, no_formulas=options["no_formulas"])
     elif form == "junit":
-        from kanalyze.renderers.formats.junit import render as render_junit  # noqa: PLC0415 - as above
+        from kanalyze.renderers.formats import junit  # noqa: PLC0415 - one format is used
 
-        emit(render_junit(found).encode(), output)
+        emit(junit.render(found).encode(), output)
     else:
         emit_pages([found], form, options["top"], output)
 
 
 def _asked(options: dict[str, Any]) -> Asked:
     """How the sides are read and compared."""
-    from kanalyze.analyses.comparing._noise import read_floor  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.comparing._gate import KINDS  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.comparing._noise import read_floor  # noqa: PLC0415 - as above
     from kanalyze.analyses.comparing._pair import Limits  # noqa: PLC0415 - as above
     from kanalyze.sides import Asked  # noqa: PLC0415 - as above
 
-    window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
-    where = Where(window=window, device=device, process=process, no_cache=no_cache)
-    effect, floor = _share("--least", options["least"], _LEAST), options["floor"]
+    where = _options.where_of(options)
+    effect, floor = parse_percent(options["least"]), options["floor"]
+    if effect is None or not 0 < effect < 1:
+        raise BadThresholdError.of(options["least"], "a share between 0 and 100 %", _LEAST, "--least")
     if floor is None:
         limits = Limits(effect)
     else:
         with readable(floor), open_regular(floor) as file:
             limits = Limits(effect, *read_floor(file.read(), floor))
-    other_ranks = "ranks" in _allowed(options)
-    return Asked(part(where), not where["no_cache"], progress_shown(), doubted, limits, print_left_out, other_ranks)
-
-
-def _share(option: str, text: str, example: str) -> float:
-    """A share above 0 and below 1."""
-    found = parse_percent(text)
-    if found is None or not 0 < found < 1:
-        raise BadThresholdError.of(text, "a share between 0 and 100 %", example, option)
-    return found
+    for kind in options["allow"]:
+        if kind not in KINDS:
+            raise UnknownNameError.of("kind of doubt", kind, KINDS)
+    cache, ranks = not where["no_cache"], "ranks" in options["allow"]
+    return Asked(
+        _options.part(where), cache, _options.progress_shown(), _options.doubted, limits, _options.print_left_out, ranks
+    )
 
 
 def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
     """Writes the baseline of the runs of one side."""
     from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
     from kanalyze.digest import SUFFIX, dumped  # noqa: PLC0415 - as above
-    from kanalyze.errors import IncomparableError  # noqa: PLC0415 - as above
 
     if output.suffix != SUFFIX:
         raise OutputError.because(output, f"the name of a baseline ends in {SUFFIX}")
@@ -163,31 +148,8 @@ def _noise(reports: Sequence[Path], output: Path | None, options: dict[str, Any]
     from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.comparing._noise import noise_of, stored  # noqa: PLC0415 - as above
 
-    noise = noise_of(sides.runs_of_one_tool(reports, asked))
-    if output is not None and options["form"] == "terminal":
+    noise, form = noise_of(sides.runs_of_one_tool(reports, asked)), options["form"]
+    if form == "json" or (form == "terminal" and output is not None):
         emit(stored(noise), output)
-    elif options["form"] == "json":
-        emit(stored(noise), output)
-        return
-    emit_pages([noise], "terminal" if options["form"] != "markdown" else "markdown", options["top"], None)
-
-
-def _gated(found: Comparison, options: dict[str, Any]) -> Comparison:
-    """The comparison with what became of the gate."""
-    from kanalyze.analyses.comparing._gate import gate_of  # noqa: PLC0415 - --help need not import polars
-
-    limit = parse_percent(options["fail_above"])
-    if limit is None or not isfinite(limit):
-        raise BadThresholdError.of(options["fail_above"], "a share, 0 % or more", "3%", "--fail-above")
-    return replace(found, gate=gate_of(found, limit, options["metric"], options["allow"]))
-
-
-def _allowed(options: dict[str, Any]) -> tuple[str, ...]:
-    """The kinds of doubts that --allow names."""
-    from kanalyze.analyses.comparing._gate import KINDS  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.errors import UnknownNameError  # noqa: PLC0415 - as above
-
-    for kind in options["allow"]:
-        if kind not in KINDS:
-            raise UnknownNameError.of("kind of doubt", kind, KINDS)
-    return tuple(options["allow"])
+    if form != "json":
+        emit_pages([noise], form if form == "markdown" else "terminal", options["top"], None)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from kanalyze import outlets
+from kanalyze.cli._options import tool_paths
 from kanalyze.cli._output import emit, width
 
 if TYPE_CHECKING:
-    from kanalyze.collectors.tools.doctor import Examined
+    from pathlib import Path
 
-_FILE = click.Path(path_type=Path)
+    from kanalyze.collectors.tools.doctor import Examined
 
 
 @click.command()
-@click.option("--python", type=_FILE, metavar="FILE", help="The Python that runs a script.")
-@click.option("--nvcc-path", "nvcc", type=_FILE, metavar="FILE", help="The nvcc to use.")
-@click.option("--nsys", type=_FILE, metavar="FILE", help="The nsys to use.")
-@click.option("--ncu", type=_FILE, metavar="FILE", help="The ncu to use.")
+@tool_paths
 def doctor(**told: Path | None) -> None:
     """Check what `kanalyze collect` needs: found or missing, what for, and how to get it.
 
@@ -33,7 +30,7 @@ def doctor(**told: Path | None) -> None:
     from kanalyze.collectors.tools.doctor import complete  # noqa: PLC0415 - as above
     from kanalyze.collectors.tools.doctor import doctor as examined  # noqa: PLC0415 - as above
 
-    lines = examined(Options(python=told["python"], nvcc=told["nvcc"], nsys=told["nsys"], ncu=told["ncu"]))
+    lines = examined(Options(**told))
     emit("".join(_text(line) for line in lines), None)
     sys.exit(0 if complete(lines) else 1)
 

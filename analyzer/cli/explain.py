@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze.cli import _complete
-from kanalyze.cli._options import output
+from kanalyze.cli._options import formats, output
 from kanalyze.cli._output import emit, width
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", required=False, shell_complete=_complete.findings)
-@click.option("--format", "form", type=click.Choice(["terminal", "markdown"]), default="terminal")
+@formats("markdown")
 @output
 def explain(name: str | None, form: str, output: Path | None) -> None:
     """Explain the finding NAME: meaning, evidence, remedy; or list all findings, a line each."""

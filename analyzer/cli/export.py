@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Final, Unpack
 import click
 
 from kanalyze import outlets
-from kanalyze.cli import _complete
+from kanalyze.cli import _complete, _options
 from kanalyze.cli._answers import Opened, expanded, rows_of
 from kanalyze.cli._in_parts import large, written
-from kanalyze.cli._options import (
-    Where,
-    asked_of_job,
-    closed_at_end,
-    in_one_thread_if_small,
-    part,
-    progress_shown,
-    reports_argument,
-    scope,
-)
 from kanalyze.cli._output import OutputPath, emit_file, emit_folder, print_message
 from kanalyze.errors import CannotTellError
 from kanalyze.machinery.memory import sparing_memory
@@ -38,8 +28,8 @@ _TRACES: Final = ("perfetto", "speedscope")
 
 
 @click.command()
-@reports_argument
-@scope
+@_options.reports_argument
+@_options.scope
 @click.option("--to", "form", type=click.Choice([*_TABLES, *_TRACES]), required=True, help="What is written.")
 @click.option(
     "--tables",
@@ -55,13 +45,13 @@ _TRACES: Final = ("perfetto", "speedscope")
     metavar="PLACE",
     help="A file, or for tables a folder that is not there yet; all of it is written, or nothing.",
 )
-@in_one_thread_if_small
+@_options.in_one_thread_if_small
 def export(
     reports: Sequence[Path],
     form: str,
     tables: str | None,
     output: Path,
-    **where: Unpack[Where],
+    **where: Unpack[_options.Where],
 ) -> None:
     """Write REPORTS as files of other programs.
 
@@ -80,7 +70,7 @@ def export(
     _write_tables(reports, where, form, tables, output)
 
 
-def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str | None, output: Path) -> None:
+def _write_tables(reports: Sequence[Path], where: _options.Where, form: str, named: str | None, output: Path) -> None:
     """Writes a folder of tables: those that are `named`, or all that the reports give."""
     with sparing_memory():
         from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
@@ -112,17 +102,15 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
     _say(len(chosen) - len(missing), missing, opened, output / CONTENTS)
 
 
-def _slices(reports: Sequence[Path], where: Where) -> Slices:
+def _slices(reports: Sequence[Path], where: _options.Where) -> Slices:
     """The events of a report, or of the ranks of a job."""
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
     if (given := len(expanded(reports))) > 1:
-        if any(value is not None for value in part(where).values()):
-            message = "the ranks of a job are written whole; give one of their reports for a part of it."
-            raise click.UsageError(message)
+        _options.refuse_part(where, "the ranks of a job are written whole; give one of their reports for a part of it.")
         from kanalyze.pictures import slices_of_job  # noqa: PLC0415 - few reports need it
 
-        found = slices_of_job(reports, asked_of_job(where))
+        found = slices_of_job(reports, _options.asked_of_job(where))
         if found is None:
             message = "no report names its rank: give one report, or those of the ranks of one job."
             raise click.UsageError(message)
@@ -131,13 +119,13 @@ def _slices(reports: Sequence[Path], where: Where) -> Slices:
             print_message(f"kanalyze: {told}; the others are left out.")
         return found
     with sparing_memory():
-        whole = closed_at_end(read(reports[0], progress_shown(), cache=not where["no_cache"]))
+        whole = _options.closed_at_end(read(reports[0], _options.progress_shown(), cache=not where["no_cache"]))
     from kanalyze.analyses.slices.slices import slices  # noqa: PLC0415 - as above
 
-    return slices(whole.narrow(**part(where)))
+    return slices(whole.narrow(**_options.part(where)))
 
 
-def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path) -> None:
+def _write_trace(reports: Sequence[Path], where: _options.Where, form: str, output: Path) -> None:
     """Writes all events of a report, or of the ranks of a job, as slices on tracks."""
     found = _slices(reports, where)
     from kanalyze.renderers.exports import perfetto, speedscope  # noqa: PLC0415 - as above

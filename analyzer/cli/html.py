@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from kanalyze import outlets, units
+from kanalyze.cli import _options
 from kanalyze.cli._answers import expanded, of_each
-from kanalyze.cli._options import (
-    READ,
-    WRITTEN,
-    Where,
-    asked_of_job,
-    different,
-    doubted,
-    opened_together,
-    part,
-    print_left_out,
-    progress_shown,
-    reports_argument,
-    scope,
-    several_ranks,
-)
 from kanalyze.cli._output import emit, print_doubts, print_message, refuse_overwriting
 from kanalyze.machinery.memory import sparing_memory
 
@@ -39,19 +25,19 @@ _EVENTS = 600_000
 
 
 @click.command()
-@reports_argument
-@click.option("--base", multiple=True, type=READ, metavar="RUN", help="A run of the side to compare with.")
-@scope
+@_options.reports_argument
+@click.option("--base", multiple=True, type=_options.READ, metavar="RUN", help="A run of the side to compare with.")
+@_options.scope
 @click.option(
     "-o",
     "--output",
-    type=WRITTEN,
+    type=_options.WRITTEN,
     metavar="FILE",
     help="The file; the report's name with .html unless told.",
 )
 @click.option("--open", "opens", is_flag=True, help="Show it in the browser.")
 def html(
-    reports: Sequence[Path], base: Sequence[Path], output: Path | None, *, opens: bool, **where: Unpack[Where]
+    reports: Sequence[Path], base: Sequence[Path], output: Path | None, *, opens: bool, **where: Unpack[_options.Where]
 ) -> None:
     """Write one HTML file of REPORTS of one program: page, timeline, tables; it opens anywhere, without network.
 
@@ -81,32 +67,36 @@ def _two_sides(reports: Sequence[Path], base: Sequence[Path]) -> bool:
     return sides_in(reports[0]) is not None
 
 
-def _compared(reports: Sequence[Path], base: Sequence[Path], where: Where) -> FilePage[Shown]:
+def _compared(reports: Sequence[Path], base: Sequence[Path], where: _options.Where) -> FilePage[Shown]:
     """The content: the comparison of two sides."""
     from kanalyze import sides  # noqa: PLC0415 - as above
     from kanalyze.pictures import file_page_of_sides  # noqa: PLC0415 - as above
 
-    asked = sides.Asked(part(where), not where["no_cache"], progress_shown(), doubted, left_out=print_left_out)
+    asked = sides.Asked(
+        _options.part(where),
+        not where["no_cache"],
+        _options.progress_shown(),
+        _options.doubted,
+        left_out=_options.print_left_out,
+    )
     return file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
 
 
-def _page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
+def _page(reports: Sequence[Path], where: _options.Where) -> FilePage[Shown]:
     """The content: of the ranks of one job together, else of the report that gives the time."""
     from kanalyze.analyses.page.file_page import file_pages  # noqa: PLC0415 - as above
 
-    paths = different(expanded(reports))
-    found = of_each(paths, lambda report: opened_together([report], where, runs=False))
+    paths = _options.different(expanded(reports))
+    found = of_each(paths, lambda report: _options.opened_together([report], where, runs=False))
     opened = [one for some in found for one in some]
     from kanalyze.jobs import of_ranks, reports_of_one_tool  # noqa: PLC0415 - as above
 
-    if several_ranks(one.meta for one in opened) or (len(opened) > 1 and of_ranks(opened)):
-        if any(value is not None for value in part(where).values()):
-            message = "the ranks of a job are shown whole; give one of their reports for a part of it."
-            raise click.UsageError(message)
+    if _options.several_ranks(one.meta for one in opened) or (len(opened) > 1 and of_ranks(opened)):
+        _options.refuse_part(where, "the ranks of a job are shown whole; give one of their reports for a part of it.")
         from kanalyze.pictures import file_page_of_job  # noqa: PLC0415 - as above
 
-        return file_page_of_job(reports_of_one_tool(opened), asked_of_job(where), _EVENTS)
-    pages = file_pages(*opened, most=_EVENTS, **part(where))
+        return file_page_of_job(reports_of_one_tool(opened), _options.asked_of_job(where), _EVENTS)
+    pages = file_pages(*opened, most=_EVENTS, **_options.part(where))
     if len(pages) > 1:
         names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)
         message = f"{len(pages)} reports have a time of their own ({names}): give one of them, and what belongs to it."

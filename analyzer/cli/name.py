@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import output
+from kanalyze.cli._options import formats, output
 from kanalyze.cli._output import emit, width
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="KERNEL...")
-@click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal")
+@formats("json")
 @output
 def name(names: tuple[str, ...], form: str, output: Path | None) -> None:
     """Decode the name KERNEL: family, library, operation, types, layout, tile and more.

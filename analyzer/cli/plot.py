@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
+from kanalyze.cli import _options
 from kanalyze.cli._answers import answered, expanded, rows_of
-from kanalyze.cli._options import (
-    WRITTEN,
-    Where,
-    in_one_thread_if_small,
-    opened_parts,
-    opened_together,
-    reports_argument,
-    scope,
-)
 from kanalyze.cli._output import emit
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
@@ -38,25 +30,25 @@ _EVENTS: Final = 6000
 
 
 @click.command()
-@reports_argument
+@_options.reports_argument
 @click.argument("picture", type=click.Choice(_PICTURES))
-@scope
+@_options.scope
 @click.option("--kernel", metavar="TEXT", help="durations: of the longest kernel with this in its name.")
 @click.option(
     "-o",
     "--output",
-    type=WRITTEN,
+    type=_options.WRITTEN,
     required=True,
     metavar="FILE",
     help="A file that ends in .svg, .png or .pdf.",
 )
-@in_one_thread_if_small
+@_options.in_one_thread_if_small
 def plot(
     reports: Sequence[Path],
     picture: str,
     kernel: str | None,
     output: Path,
-    **where: Unpack[Where],
+    **where: Unpack[_options.Where],
 ) -> None:
     """Draw a PICTURE of REPORTS.
 
@@ -75,7 +67,7 @@ def plot(
     emit(_drawn(reports, picture, where, kernel, form), output)
 
 
-def _drawn(reports: Sequence[Path], picture: str, where: Where, kernel: str | None, form: str) -> bytes:
+def _drawn(reports: Sequence[Path], picture: str, where: _options.Where, kernel: str | None, form: str) -> bytes:
     from kanalyze import catalog  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables import plots  # noqa: PLC0415 - as above
 
@@ -89,16 +81,16 @@ def _drawn(reports: Sequence[Path], picture: str, where: Where, kernel: str | No
     if picture == "roofline":
         from kanalyze.analyses.joining._roof_points import roof_points  # noqa: PLC0415 - as above
 
-        return plots.roofline(roof_points(opened_together(expanded(reports), where)), form)
+        return plots.roofline(roof_points(_options.opened_together(expanded(reports), where)), form)
     from kanalyze.analyses.timeline._tracks import timeline  # noqa: PLC0415 - as above
 
-    parts = opened_parts(reports[0], where)
+    parts = _options.opened_parts(reports[0], where)
     if len(parts) > 1:
         raise click.UsageError("a timeline is of one window; name one of them, such as step#3.")
     return plots.timeline(timeline(next(iter(parts.values())), _EVENTS), form)
 
 
-def _iterations(report: Path, where: Where) -> pl.DataFrame:
+def _iterations(report: Path, where: _options.Where) -> pl.DataFrame:
     import polars as pl  # noqa: PLC0415 - as above
 
     from kanalyze import catalog  # noqa: PLC0415 - as above
@@ -113,7 +105,7 @@ def _iterations(report: Path, where: Where) -> pl.DataFrame:
     return found
 
 
-def _durations(report: Path, where: Where, kernel: str | None, form: str) -> bytes:
+def _durations(report: Path, where: _options.Where, kernel: str | None, form: str) -> bytes:
     """The durations of the kernel that took longest, of those with a text in their names."""
     import polars as pl  # noqa: PLC0415 - as above
 

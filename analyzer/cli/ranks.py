@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import (
-    doubted,
-    in_one_thread_if_small,
-    output,
-    print_left_out,
-    progress_shown,
-    reports_argument,
-    top,
-)
+from kanalyze.cli import _options
 from kanalyze.cli._output import emit_pages
 from kanalyze.machinery.memory import sparing_memory
 
@@ -24,18 +16,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@reports_argument
+@_options.reports_argument
 @click.option("--one-host", is_flag=True, help="All ranks ran on one host: their clocks are one.")
 @click.option("--no-cache", is_flag=True, help="Read the report itself, not what is kept of it; keep nothing.")
-@top(None, "Rows in each table of the page.")
-@click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
-@output
-@in_one_thread_if_small
+@_options.top(None, "Rows in each table of the page.")
+@_options.formats("markdown", "json")
+@_options.output
+@_options.in_one_thread_if_small
 def ranks(  # noqa: PLR0913 - a click command has a parameter per option
     reports: Sequence[Path], top: int | None, form: str, output: Path | None, *, one_host: bool, no_cache: bool
 ) -> None:
     """Show one page on the ranks of a job, from their traces, from nsys reports, folders of them, or a capture."""
     with sparing_memory():
         from kanalyze.jobs import Asked, job  # noqa: PLC0415 - --help need not import polars
-    found = job(reports, Asked(one_host, not no_cache, progress_shown(), doubted, print_left_out))
+    found = job(
+        reports, Asked(one_host, not no_cache, _options.progress_shown(), _options.doubted, _options.print_left_out)
+    )
     emit_pages([found], form, top, output)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import WRITTEN, Where, in_one_thread_if_small, opened_together, reports_argument
+from kanalyze.cli._options import WHOLE, WRITTEN, in_one_thread_if_small, opened_together, reports_argument
 from kanalyze.cli._output import emit, width
 from kanalyze.errors import UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
@@ -36,7 +36,7 @@ def roofline(reports: Sequence[Path], plot: Path | None) -> None:
 
     if plot is not None and plot.suffix.removeprefix(".") not in plots.ROOFLINE_FORMATS:
         raise UnknownNameError.of("kind of picture", plot.suffix.removeprefix("."), plots.ROOFLINE_FORMATS)
-    found = opened_together(reports, Where(window=None, device=None, process=None, no_cache=False))
+    found = opened_together(reports, WHOLE)
     if plot is not None:
         emit(plots.roofline(roof_points(found), plot.suffix.removeprefix(".")), plot)
         return

@@ -6,21 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kanalyze import outlets
-from kanalyze.cli import _complete
+from kanalyze.cli import _complete, _options
 from kanalyze.cli._answers import rows_of
 from kanalyze.cli._in_parts import emitted
-from kanalyze.cli._options import (
-    NUMBER,
-    Where,
-    in_one_thread_if_small,
-    no_formulas,
-    output,
-    reports_argument,
-    scope,
-    top,
-)
-from kanalyze.cli._output import emit, width
+from kanalyze.cli._output import emit, emit_rows, width
 from kanalyze.errors import BadThresholdError, OutputError, UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
 
@@ -29,8 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import polars as pl
-
-    from kanalyze.schema import Table
 
 
 #: How to see the columns that do not fit.
@@ -45,8 +32,8 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks
 
 @click.command()
 @click.argument("table", shell_complete=_complete.tables)
-@reports_argument
-@scope
+@_options.reports_argument
+@_options.scope
 @click.option(
     "--by",
     metavar="GROUPING",
@@ -72,12 +59,12 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks
     shell_complete=_complete.sorted_columns,
     help="Sort by a column; -COLUMN is descending. Missing values come last.",
 )
-@click.option("--one", type=NUMBER, metavar="ID", help="A collective as a timeline of its ranks.")
-@top(None, "Only the first N rows: of each report, or with --sort of all.")
-@click.option("--format", "form", type=click.Choice(["terminal", "csv", "json", "parquet"]), default="terminal")
-@no_formulas
-@output
-@in_one_thread_if_small
+@click.option("--one", type=_options.NUMBER, metavar="ID", help="A collective as a timeline of its ranks.")
+@_options.top(None, "Only the first N rows: of each report, or with --sort of all.")
+@_options.formats("csv", "json", "parquet")
+@_options.no_formulas
+@_options.output
+@_options.in_one_thread_if_small
 def show(  # noqa: PLR0913 - a click command has a parameter per option
     table: str,
     reports: Sequence[Path],
@@ -105,9 +92,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if form == "parquet" and output is None:
         raise OutputError.needs_file(form)
     declared = catalog.table(table)
-    keywords = _asked(options) | _threshold(threshold, declared.options)
-    window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
-    where = Where(window=window, device=device, process=process, no_cache=no_cache)
+    keywords = _keywords(options, threshold, declared.options)
+    where = _options.where_of(options)
     plain = not keywords and not any((columns, sort, top, one is not None, options["no_formulas"]))
     if plain and emitted(reports, declared, where, form, output):
         return
@@ -116,23 +102,13 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         _emit_one(rows, one, output)
         return
     first = catalog.telling(table, rows.columns)
-    rows = rendered.chosen(rendered.arranged(rows, sort, top, _each(rows, declared)), columns)
+    each = _REPORT if _REPORT in rows.columns and _REPORT not in declared.schema else None
+    rows = rendered.chosen(rendered.arranged(rows, sort, top, each), columns)
     if form == "terminal":
         every = columns is not None and columns.strip() == rendered.ALL
         emit(terminal(rows, width(), Choice(first, _HOW, every, columns is not None and not every)), output)
     else:
-        rows = outlets.spreadsheet(rows) if options["no_formulas"] and form == "csv" else rows
-        emit(rendered.FORMATS[form](rows), output)
-
-
-def _each(rows: pl.DataFrame, declared: Table) -> str | None:
-    """The column that names the report, in the table of several."""
-    return _REPORT if _REPORT in rows.columns and _REPORT not in declared.schema else None
-
-
-def _asked(options: dict[str, Any]) -> dict[str, object]:
-    """The options that the table's function takes, as far as they are given."""
-    return {name: options[name] for name in _KEYWORDS if options[name] is not None}
+        emit_rows(rows, form, output, no_formulas=options["no_formulas"])
 
 
 def _emit_one(rows: pl.DataFrame, one: int, output: Path | None) -> None:
@@ -148,16 +124,17 @@ def _emit_one(rows: pl.DataFrame, one: int, output: Path | None) -> None:
     emit(timeline(found, width()).encode(), output)
 
 
-def _threshold(text: str | None, known: Sequence[str]) -> dict[str, object]:
-    """A threshold as the keyword of the table that takes one; as one that it does not know where it takes none."""
+def _keywords(options: dict[str, Any], text: str | None, known: Sequence[str]) -> dict[str, object]:
+    """What the table's function takes: the options that are given, and the threshold by the keyword that it knows."""
     from kanalyze.units import parse_percent, parse_time_ns  # noqa: PLC0415 - as above
 
+    given = {name: options[name] for name in _KEYWORDS if options[name] is not None}
     if text is None:
-        return {}
+        return given
     if "threshold_share" in known:
         keyword, value, what, example = "threshold_share", parse_percent(text), "a share", "50%"
     else:
         keyword, value, what, example = "threshold_ns", parse_time_ns(text), "a time", "10us"
     if value is None and keyword in known:
         raise BadThresholdError.of(text, what, example)
-    return {keyword: value}
+    return given | {keyword: value}

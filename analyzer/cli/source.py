@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import closed_at_end, in_one_thread_if_small, output, report_argument
+from kanalyze.cli._options import closed_at_end, formats, in_one_thread_if_small, output, report_argument
 from kanalyze.cli._output import colour, emit, width
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
@@ -27,7 +27,7 @@ _REMEDY = (
 @click.argument("kernel")
 @click.option("--sass", "view", flag_value="sass", help="The GPU's assembly.")
 @click.option("--ptx", "view", flag_value="ptx", help="The PTX that each instruction was made of.")
-@click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal")
+@formats("json")
 @output
 @in_one_thread_if_small
 def source(report: Path, kernel: str, view: str | None, form: str, output: Path | None) -> None:

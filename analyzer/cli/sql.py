@@ -12,8 +12,8 @@ import click
 from kanalyze import outlets
 from kanalyze.cli._answers import Opened, rows_of
 from kanalyze.cli._memory import apart, limits_of_process, noted
-from kanalyze.cli._options import Where, in_one_thread_if_small, no_formulas, output, reports_argument, scope
-from kanalyze.cli._output import emit, print_message, width
+from kanalyze.cli._options import Where, formats, in_one_thread_if_small, no_formulas, output, reports_argument, scope
+from kanalyze.cli._output import emit, emit_rows, print_message, width
 from kanalyze.errors import OutputError, SqlError
 from kanalyze.machinery.memory import sparing_memory
 
@@ -35,7 +35,7 @@ _GIB: Final = ("KANALYZE_SQL_GIB", 4)
 @reports_argument
 @click.argument("statement")
 @scope
-@click.option("--format", "form", type=click.Choice(["terminal", "csv", "json", "parquet"]), default="terminal")
+@formats("csv", "json", "parquet")
 @no_formulas
 @output
 @in_one_thread_if_small
@@ -59,7 +59,6 @@ def sql(
 
     from kanalyze.queries import answer, refused  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables.fitted import Choice, terminal  # noqa: PLC0415 - as above
-    from kanalyze.renderers.tables.frame import FORMATS  # noqa: PLC0415 - as above
 
     if form == "parquet" and output is None:
         raise OutputError.needs_file(form)
@@ -74,12 +73,10 @@ def sql(
     if form == "terminal":
         emit(terminal(rows, width(), Choice(tuple(rows.columns), _HOW)), output)
     else:
-        rows = outlets.spreadsheet(rows) if no_formulas and form == "csv" else rows
         try:
-            data = FORMATS[form](rows)
+            emit_rows(rows, form, output, no_formulas=no_formulas)
         except PolarsError as error:  # lists, which CSV cannot hold
             raise refused(error) from error
-        emit(data, output)
 
 
 @contextmanager

@@ -9,22 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import click
 
 from kanalyze import outlets
+from kanalyze.cli import _options
 from kanalyze.cli._answers import expanded, of_each
-from kanalyze.cli._options import (
-    Where,
-    different,
-    in_one_thread_if_small,
-    opened_parts,
-    opened_together,
-    output,
-    part,
-    parts_of,
-    print_left_out,
-    reports_argument,
-    scope,
-    several_ranks,
-    top,
-)
 from kanalyze.cli._output import drop_registered, emit, emit_pages, print_doubts, print_message, register_figures
 from kanalyze.errors import KanalyzeError
 from kanalyze.machinery.memory import sparing_memory
@@ -59,12 +45,12 @@ def _print_schema(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
 
 
 @click.command()
-@reports_argument
-@scope
-@top(None, "Rows in each table of the page; as many as suit it unless told.")
+@_options.reports_argument
+@_options.scope
+@_options.top(None, "Rows in each table of the page; as many as suit it unless told.")
 @click.option("--full", is_flag=True, help="All sections, of the whole recording or the window.")
 @click.option("--whole", is_flag=True, help="The page of the whole recording, not of what the program repeats.")
-@click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
+@_options.formats("markdown", "json")
 @click.option(
     "--schema",
     is_flag=True,
@@ -73,8 +59,8 @@ def _print_schema(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
     callback=_print_schema,
     help="Print the JSON Schema of --format json, and stop.",
 )
-@output
-@in_one_thread_if_small
+@_options.output
+@_options.in_one_thread_if_small
 def summarize(  # noqa: PLR0913 - the options of the command
     reports: Sequence[Path],
     top: int | None,
@@ -83,7 +69,7 @@ def summarize(  # noqa: PLR0913 - the options of the command
     *,
     full: bool,
     whole: bool,
-    **where: Unpack[Where],
+    **where: Unpack[_options.Where],
 ) -> None:
     """Show one page that says where the time of each REPORT went, or each report in a folder of them."""
     pages = _pages(reports, where, Form(full=full, whole=whole))
@@ -94,7 +80,7 @@ def summarize(  # noqa: PLR0913 - the options of the command
 def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
     """Says which command looks at the ranks of one job together, where the reports are of several."""
     told = outlets.command("kanalyze", "ranks", *reports)
-    if several_ranks(meta for page in pages for meta in _metas(page)):
+    if _options.several_ranks(meta for page in pages for meta in _metas(page)):
         print_message(f"kanalyze: these are ranks of one job: `{told}` says who waits for whom, and why.")
     elif sum(page.kind == "overview" and page.communicates for page in pages) > 1:
         print_message(f"kanalyze: if these are ranks of one job, `{told}` says who waits for whom, and why.")
@@ -111,15 +97,16 @@ def _metas(page: Shown) -> Sequence[Meta]:
     return [page.meta] if page.kind == "time" else []
 
 
-def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]:
+def _pages(reports: Sequence[Path], where: _options.Where, form: Form) -> Sequence[Shown]:
     """One page of reports of one program by different tools, or of a capture that has such; else a page for each.
 
     Where several reports give time, such as those of two captures, each has its page, and the others are on it.
     """
     reports = expanded(reports)
-    if not _several(reports) or _instances_asked(where["window"]):
+    instances = (where["window"] is not None and where["window"].endswith("#*")) or where["window"] == "steps"
+    if not _several(reports) or instances:
         return of_each(reports, lambda report: _page(report, where, form))
-    opened = of_each(different(reports), lambda report: opened_together([report], where, runs=False))
+    opened = of_each(_options.different(reports), lambda report: _options.opened_together([report], where, runs=False))
     given = [one for some in opened for one in some]
     opened.clear()
     if len({one.meta.tool for one in given}) == 1 or all(one.meta.timeless for one in given):
@@ -130,11 +117,13 @@ def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]
     from kanalyze.analyses.page.joint_page import overviews_together, summarize_together  # noqa: PLC0415 - as in _page
 
     if form.full:
-        return [_with_runs(page, where, form) for page in summarize_together(*given, **part(where))]
-    return [_with_runs(page, where, form) for page in overviews_together(*given, whole=form.whole, **part(where))]
+        return [_with_runs(page, where, form) for page in summarize_together(*given, **_options.part(where))]
+    return [
+        _with_runs(page, where, form) for page in overviews_together(*given, whole=form.whole, **_options.part(where))
+    ]
 
 
-def _with_runs(page: JointSummary | Overview | Summary | CounterSummary, where: Where, form: Form) -> Shown:
+def _with_runs(page: JointSummary | Overview | Summary | CounterSummary, where: _options.Where, form: Form) -> Shown:
     """The page of a report that may have been recorded several times; it then says how far the runs are apart."""
     if page.kind == "joint":
         answer = _apart(page.summary, page.metas[0].path, where, form).answer
@@ -144,9 +133,14 @@ def _with_runs(page: JointSummary | Overview | Summary | CounterSummary, where: 
     return _apart(page, page.meta.path, where, form)
 
 
-def _apart(page: Summary | Overview, report: Path, where: Where, form: Form) -> Summary | Overview:
+def _apart(page: Summary | Overview, report: Path, where: _options.Where, form: Form) -> Summary | Overview:
     """The same of a page of one report; a run that cannot be read, or lacks that part, is left out with a word."""
-    others = _further_runs(report)
+    folder = unpacked(report)
+    if not os.path.isdir(folder):  # noqa: PTH112 - never raises
+        return page
+    from kanalyze.readers.capture.read_capture import accepts, reports_in  # noqa: PLC0415 - --help need not import polars
+
+    others = reports_in(folder)[1:] if accepts(folder, b"") else []
     if not others:
         return page
     from kanalyze.analyses.page.overview_page import repeated  # noqa: PLC0415 - few reports need it
@@ -154,10 +148,10 @@ def _apart(page: Summary | Overview, report: Path, where: Where, form: Form) -> 
     runs = [page]
     for run in others:
         try:
-            parts = opened_parts(run, where)
+            parts = _options.opened_parts(run, where)
             runs += [_timed(parts[None], form)] if None in parts else []
         except KanalyzeError as error:
-            print_left_out(error)
+            _options.print_left_out(error)
     return repeated(runs)
 
 
@@ -173,25 +167,9 @@ def _several(reports: Sequence[Path]) -> bool:
     return several_tools(reports[0])
 
 
-def _instances_asked(window: str | None) -> bool:
-    """Whether each instance of a range is asked for, which makes a page of another kind."""
-    return window is not None and (window.endswith("#*") or window == "steps")
-
-
-def _further_runs(report: Path) -> list[Path]:
-    """The reports that a path stands for beside the one that is read: those of a nsys pass that ran several times."""
-    report = unpacked(report)
-    if not os.path.isdir(report):  # noqa: PTH112 - as above
-        return []
-    from kanalyze.readers.capture.read_capture import accepts, reports_in  # noqa: PLC0415 - --help need not import polars
-
-    return reports_in(report)[1:] if accepts(report, b"") else []
-
-
 def shown(reports: Sequence[Path]) -> None:
     """Print the pages of `reports`, whole, as the command does that is given no option."""
-    whole = Where(window=None, device=None, process=None, no_cache=False)
-    emit_pages(_pages(reports, whole, Form()), "terminal", None, None)
+    emit_pages(_pages(reports, _options.WHOLE, Form()), "terminal", None, None)
     print_doubts(everything=True)
 
 
@@ -206,7 +184,7 @@ def _timed(report: Report, form: Form) -> Summary | Overview:
     return overview(report, whole=form.whole)
 
 
-def _page(report: Path, where: Where, form: Form, whole: Report | None = None) -> Shown:
+def _page(report: Path, where: _options.Where, form: Form, whole: Report | None = None) -> Shown:
     """The page of a report, of counters or of time, or the comparison of instances where the window names several.
 
     Of a report that was recorded several times, the page says how far the runs are apart. `whole` is the report where
@@ -214,12 +192,14 @@ def _page(report: Path, where: Where, form: Form, whole: Report | None = None) -
     """
     if whole is not None:
         register_figures(whole)
-    page = _page_of(report, opened_parts(report, where) if whole is None else parts_of(whole, where), where, form)
+    page = _page_of(
+        report, _options.opened_parts(report, where) if whole is None else _options.parts_of(whole, where), where, form
+    )
     print_doubts(everything=True)  # the page looked at all of it
     return page
 
 
-def _page_of(report: Path, parts: Mapping[str | None, Report], where: Where, form: Form) -> Shown:
+def _page_of(report: Path, parts: Mapping[str | None, Report], where: _options.Where, form: Form) -> Shown:
     """The page of the `parts` of a report that were asked for."""
     if None in parts and parts[None].meta.timeless:
         from kanalyze.analyses.page.counters_page import summarize_counters  # noqa: PLC0415 - few reports need it

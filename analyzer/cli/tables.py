@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze.cli import _complete
-from kanalyze.cli._options import output
+from kanalyze.cli._options import formats, output
 from kanalyze.cli._output import emit, width
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("table", required=False, shell_complete=_complete.tables)
-@click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
+@formats("markdown", "json")
 @output
 def tables(table: str | None, form: str, output: Path | None) -> None:
     """List the tables, a line each; or the columns of TABLE with units and meaning.

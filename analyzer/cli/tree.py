@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from kanalyze.cli import _options
 from kanalyze.cli._answers import answered
-from kanalyze.cli._options import (
-    COUNT,
-    Where,
-    in_one_thread_if_small,
-    output,
-    report_argument,
-    scope,
-)
 from kanalyze.cli._output import colour, emit, width
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import parse_percent
@@ -24,16 +17,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@report_argument
-@scope
+@_options.report_argument
+@_options.scope
 @click.option(
     "--by", type=click.Choice(["device", "host"]), help="Whose time matters; the device's where there is any."
 )
-@click.option("--depth", type=COUNT, metavar="N", help="At most so many nodes below each other.")
+@click.option("--depth", type=_options.COUNT, metavar="N", help="At most so many nodes below each other.")
 @click.option("--min-share", default="1%", show_default=True, metavar="SHARE", help="Leave out what takes less.")
-@click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal")
-@output
-@in_one_thread_if_small
+@_options.formats("json")
+@_options.output
+@_options.in_one_thread_if_small
 def tree(  # noqa: PLR0913 - a click command has a parameter per option
     report: Path,
     by: str | None,
@@ -41,7 +34,7 @@ def tree(  # noqa: PLR0913 - a click command has a parameter per option
     min_share: str,
     form: str,
     output: Path | None,
-    **where: Unpack[Where],
+    **where: Unpack[_options.Where],
 ) -> None:
     """Show the calls of REPORT, a trace of torch.profiler or a capture, the kernels they led to, and their time."""
     with sparing_memory():

@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from kanalyze import outlets
-from kanalyze.cli._options import (
-    Where,
-    in_one_thread_if_small,
-    no_formulas,
-    opened_together,
-    output,
-    part,
-    reports_argument,
-    scope,
-)
-from kanalyze.cli._output import emit, width
+from kanalyze.cli import _options
+from kanalyze.cli._output import emit, emit_rows, width
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
@@ -28,13 +18,13 @@ _FAILED = 1
 
 
 @click.command()
-@reports_argument
-@scope
+@_options.reports_argument
+@_options.scope
 @click.option("--all", "every", is_flag=True, help="Also what is equal.")
-@click.option("--format", "form", type=click.Choice(["terminal", "csv", "json"]), default="terminal")
-@no_formulas
-@output
-@in_one_thread_if_small
+@_options.formats("csv", "json")
+@_options.no_formulas
+@_options.output
+@_options.in_one_thread_if_small
 def verify(
     reports: Sequence[Path],
     form: str,
@@ -42,7 +32,7 @@ def verify(
     *,
     every: bool,
     no_formulas: bool,
-    **where: Unpack[Where],
+    **where: Unpack[_options.Where],
 ) -> None:
     """Hold REPORTS of one program by different tools, or a capture's folder, against each other.
 
@@ -50,15 +40,13 @@ def verify(
     """
     with sparing_memory():
         from kanalyze.analyses.joining.agreement import agreement  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers.tables import frame as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables.agreement import render  # noqa: PLC0415 - as above
 
-    rows = agreement(*opened_together(reports, where), **part(where))
+    rows = agreement(*_options.opened_together(reports, where), **_options.part(where))
     shown = rows if every else rows.filter(rows.get_column("verdict") != "equal")
     if form == "terminal":
         emit(render(rows, shown, width()), output)
     else:
-        safe = outlets.spreadsheet(shown) if no_formulas and form == "csv" else shown
-        emit(rendered.FORMATS[form](safe), output)
+        emit_rows(shown, form, output, no_formulas=no_formulas)
     if "unexplained" in rows.get_column("verdict"):
         raise click.exceptions.Exit(_FAILED)  # which leaves the reports open until their doubts are told

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
-from kanalyze.cli._options import (
-    Where,
-    in_one_thread_if_small,
-    opened_parts,
-    output,
-    report_argument,
-    scope,
-    top,
-)
+from kanalyze.cli import _options
 from kanalyze.cli._output import emit_pages
 from kanalyze.errors import BadWindowError
 from kanalyze.machinery.memory import sparing_memory
@@ -31,7 +23,7 @@ _WITHOUT: Final = ("launch-gaps", "sync", "startup")
 
 
 @click.command()
-@report_argument
+@_options.report_argument
 @click.option(
     "--faster",
     multiple=True,
@@ -46,11 +38,11 @@ _WITHOUT: Final = ("launch-gaps", "sync", "startup")
 @click.option(
     "--measured", metavar="TIME", help="What the window (an iteration of it) takes without a profiler, such as 1.9ms."
 )
-@scope
-@top(None, "Rows in each table of the page.")
-@click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
-@output
-@in_one_thread_if_small
+@_options.scope
+@_options.top(None, "Rows in each table of the page.")
+@_options.formats("markdown", "json")
+@_options.output
+@_options.in_one_thread_if_small
 def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     report: Path,
     faster: Sequence[str],
@@ -63,7 +55,7 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     top: int | None,
     form: str,
     output: Path | None,
-    **where: Unpack[Where],
+    **where: Unpack[_options.Where],
 ) -> None:
     """Replay REPORT with a change: its operations and calls start anew as soon as what they wait for allows."""
     without = [*dict.fromkeys((*without, *(["startup"] if without_startup else [])))]
@@ -75,7 +67,7 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
         from kanalyze.analyses.replay._whatif import whatif_of  # noqa: PLC0415 - as above
 
     changes = Changes(tuple(asked), tuple(without), graph, rate)
-    parts = opened_parts(report, where)
+    parts = _options.opened_parts(report, where)
     if len(parts) > 1:
         raise BadWindowError.of(where["window"] or "", "it is several windows, and one is replayed")
     (part,) = parts.values()

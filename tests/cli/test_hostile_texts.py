@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import cache
 from html.parser import HTMLParser
 from itertools import chain, cycle
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -257,7 +258,7 @@ def test_a_page_of_nothing_but_hostile_texts(shift, monkeypatch):
         more=spoilt("more"),
         chapters=[spoilt(chapter)._replace(facts=[("label", spoilt("text"))])],
     )
-    monkeypatch.setattr(pages, "_builder", lambda _: lambda _: made)
+    monkeypatch.setattr(pages, "import_module", lambda _: SimpleNamespace(page_of=lambda *_: made))
     page(shown)
 
 
