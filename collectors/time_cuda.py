@@ -232,26 +232,21 @@ class _Gpu:
         first_ns = self._whole_ns(function)
         for _ in range(max(warmup, 1) - 1):
             function()
-        launch_ns = statistics.median_high(self._launch_ns(function) for _ in range(_LAUNCHES))
-        one_ns = max(self._whole_ns(lambda: self._prepared(function, launch_ns)), 1)
+        launches = []  # on an idle device
+        for _ in range(_LAUNCHES):
+            self.torch.cuda.synchronize()
+            launches.append(_host_ns(function))
+        launch_ns = statistics.median_high(launches)
+        one_ns = max(self._whole_ns(lambda: (self._prepare(launch_ns), function())), 1)
         count = _repeats(repeats, budget_s, one_ns)
         kept = tuple(self._between(function, count, launch_ns))
         flushed = self.flushed.nbytes if self.flushed is not None else 0
         return Timing(kept, first_ns, max(warmup, 1), self.properties.name, "cuda events", flushed)
 
-    def _launch_ns(self, function: Callable[[], object]) -> int:
-        """The host's launch time of a call on an idle device, in ns."""
-        self.torch.cuda.synchronize()
-        return _host_ns(function)
-
     def _whole_ns(self, function: Callable[[], object]) -> int:
         """Time from the call until the device is idle, by the host clock, in ns."""
         self.torch.cuda.synchronize()
         return _host_ns(lambda: (function(), self.torch.cuda.synchronize()))
-
-    def _prepared(self, function: Callable[[], object], launch_ns: int) -> None:
-        self._prepare(launch_ns)
-        function()
 
     def _prepare(self, launch_ns: int) -> None:
         """Flush the cache, and let the device sleep until the host has launched the call."""

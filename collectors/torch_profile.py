@@ -12,8 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from kanalyze.collectors.in_workload import recipes
-from kanalyze.collectors.in_workload.torch_session import SCHEMA, ProfilerBusyError, Request, Session, facts, write_json
-from kanalyze.collectors.in_workload.torch_sessions import TraceSession, session
+from kanalyze.collectors.in_workload.torch_sessions import (
+    SCHEMA,
+    ProfilerBusyError,
+    Request,
+    Session,
+    TraceSession,
+    facts,
+    session,
+    write_json,
+)
 from kanalyze.errors import CollectError, OutputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -129,7 +137,10 @@ class TorchProfile:
             import_module("torch")
             running = session(request)
             hidden.mkdir(parents=True)
-            _start(running, hidden)
+            with ExitStack() as failed:
+                failed.callback(hidden.rmdir)
+                running.start()
+                failed.pop_all()  # the folder stays
         except ImportError as error:
             raise CollectError.without_torch(error) from None
         except ProfilerBusyError as error:
@@ -233,14 +244,6 @@ def torch_profile(
     chosen = recipes.RECIPES[recipe].with_changes(dict(changes))  # type: ignore[arg-type]
     options = {"activities": tuple(activities) if activities else None, "key_averages": key_averages}
     return TorchProfile(chosen, None if out is None else Path(out), options, calls)
-
-
-def _start(running: Session, folder: Path) -> None:
-    """Start the session; remove the folder on failure."""
-    with ExitStack() as failed:
-        failed.callback(folder.rmdir)
-        running.start()
-        failed.pop_all()  # the folder stays
 
 
 def _free(wanted: str) -> Path:

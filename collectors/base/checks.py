@@ -37,12 +37,9 @@ def checks(log: Path) -> list[Check]:
     with log.open("rb") as file:
         file.seek(max(file.seek(0, 2) - _LOOKED_AT_BYTES, 0))
         text = file.read().replace(b"\r", b"\n")
-    found = [Check(line.decode(errors="replace").strip(), _passed(said, error)) for line, said, error in _found(text)]
+    lines = (match.groups(default=b"") for match in _LINE.finditer(text))
+    found = (Check(line.decode(errors="replace").strip(), _passed(said, error)) for line, said, error in lines)
     return list(dict.fromkeys(found))
-
-
-def _found(text: bytes) -> list[tuple[bytes, bytes, bytes]]:
-    return [(match[1], match[2] or b"", match[3] or b"") for match in _LINE.finditer(text)]
 
 
 def _passed(said: bytes, error: bytes) -> bool:

@@ -86,14 +86,10 @@ def settle(made: Path, final: Path) -> None:
     Raises:
         OSError: The disk does not take it.
     """
-    made.chmod(0o777 & ~_umask())
-    made.rename(final)
-
-
-def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
-    return mask
+    made.chmod(0o777 & ~mask)
+    made.rename(final)
 
 
 def full(folder: Path) -> bool:
@@ -130,14 +126,8 @@ def incomplete(path: Path) -> str:
         return "was not written"
     if not size:
         return "is empty"
-    if path.suffix == ".sqlite" and size != _sqlite_size(head):
-        return "was written in part"
+    if path.suffix == ".sqlite":
+        page = int.from_bytes(head[16:18], "big")  # its size, and behind it how many there are
+        if not head.startswith(_SQLITE) or size != (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big"):
+            return "was written in part"
     return ""
-
-
-def _sqlite_size(head: bytes) -> int | None:
-    """The size in bytes of a database according to its header; None if `head` is not one."""
-    if not head.startswith(_SQLITE) or len(head) < 32:  # noqa: PLR2004 - up to the number of pages
-        return None
-    page = int.from_bytes(head[16:18], "big")
-    return (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")

@@ -57,7 +57,7 @@ def arch_flags(arch: Sequence[str]) -> tuple[str, ...]:
 
     PTX of the newest goes in too, so that GPUs to come can run it. Without any, the GPUs of the machine are asked.
     """
-    numbers = list(dict.fromkeys(_number(text) for text in arch))
+    numbers = list(dict.fromkeys(re.sub(r"^(sm_|compute_)|\.", "", text) for text in arch))
     if not numbers:
         return (NATIVE,)
     if len(numbers) == 1:
@@ -70,10 +70,6 @@ def arch_flags(arch: Sequence[str]) -> tuple[str, ...]:
 def known_arch(text: str) -> bool:
     """Whether :func:`arch_flags` accepts `text` as an architecture."""
     return re.fullmatch(r"(sm_|compute_)?(\d{2,3}|\d{1,2}\.\d)[af]?", text) is not None
-
-
-def _number(text: str) -> str:
-    return text.removeprefix("sm_").removeprefix("compute_").replace(".", "")
 
 
 def supported(nvcc: Program) -> tuple[str, ...]:

@@ -88,15 +88,15 @@ def runnable(option: str, asked: str | PathLike[str]) -> Path:
 
 def installed(name: str, folders: Sequence[str]) -> list[Path]:
     """All programs `name` in `folders` (patterns below ``/``), in that order, newest version first."""
+
+    def by_version(path: Path) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
     found: list[Path] = []
     for pattern in folders:
-        places = sorted(Path("/").glob(pattern.lstrip("/")), key=_by_version, reverse=True)
+        places = sorted(Path("/").glob(pattern.lstrip("/")), key=by_version, reverse=True)
         found += [place / name for place in places if os.access(place / name, os.X_OK) and (place / name).is_file()]
     return found
-
-
-def _by_version(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 def _asked_for_version(name: str, path: Path, remedy: str) -> Program:

@@ -94,7 +94,9 @@ def resolve_other(text: str, first: Workload) -> Workload:
         raise BadOptionError.of("--against", text, "a program, or arguments of the first one")
     if words[0].startswith("-") and words[0] != MODULE:
         return replace(first, args=(*first.args, *words))
-    if first.target[:1] == (MODULE,) and (words[0] == first.target[1] or not _known(words[0])):
+    text = words[0]
+    known = text == MODULE or Path(text).is_file() or reference(text) is not None or shutil.which(text) is not None
+    if first.target[:1] == (MODULE,) and (text == first.target[1] or not known):
         words = [MODULE, *words]
     found = resolve(words[0], words[1:])
     if found.kind == "python" and not found.launcher:
@@ -102,11 +104,6 @@ def resolve_other(text: str, first: Workload) -> Workload:
     # of a command behind a launcher that hides it, nobody knows which words are arguments of the program
     hidden = first.kind == "executable" and first.path is not None and starts_another(first.path.name)
     return replace(found, args=(*(() if hidden else first.args), *found.args))
-
-
-def _known(text: str) -> bool:
-    """Whether `text` is a file, a reference workload, a program on PATH, or stands before a module's name."""
-    return text == MODULE or Path(text).is_file() or reference(text) is not None or shutil.which(text) is not None
 
 
 def _refuse(path: Path) -> None:
@@ -136,15 +133,11 @@ def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
         return _behind_launcher(found)
     of_python = head.startswith(b"#!") and re.search(rb"python[\d.]*\s*$", head.splitlines()[0])
     if of_python and absolute.name not in LAUNCHERS:
-        return Workload(_name(absolute.stem), "python", absolute, args, (_interpreter(head),), (str(absolute),))
+        interpreter = head.splitlines()[0][2:].decode(errors="replace").split()[-1]  # for env, the one on PATH
+        launcher = (shutil.which(interpreter) or interpreter,)
+        return Workload(_name(absolute.stem), "python", absolute, args, launcher, (str(absolute),))
     hidden = starts_python(str(absolute), args, head)
     return Workload(_name(absolute.name), "executable", absolute, args, starts_python=hidden)
-
-
-def _interpreter(head: bytes) -> str:
-    """The Python named in a script's shebang line; for ``env``, the one on PATH."""
-    words = head.splitlines()[0][2:].decode(errors="replace").split()
-    return shutil.which(words[-1]) or words[-1]
 
 
 def _behind_launcher(found: Behind) -> Workload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,20 +55,12 @@ def reference(text: str) -> Reference | None:
 
 def _described(file: Path) -> Reference:
     source = file.read_text(encoding="utf-8", errors="replace")
-    doc = _docstring(source) if file.suffix == ".py" else _first_comment(source)
+    doc = ""
+    if file.suffix == ".py":
+        with suppress(SyntaxError):
+            doc = ast.get_docstring(ast.parse(source)) or ""
+    elif comment := _COMMENT.match(source):
+        doc = _MARGIN.sub("", comment["block"] or comment["lines"]).strip()
     listed = _VARIANTS.search(doc)
     variants = tuple(word.strip() for word in listed[1].rstrip(".").split(",")) if listed else ()
     return Reference(file.stem, file, " ".join(doc.partition("\n\n")[0].split()), variants, doc)
-
-
-def _docstring(source: str) -> str:
-    try:
-        return ast.get_docstring(ast.parse(source)) or ""
-    except SyntaxError:
-        return ""
-
-
-def _first_comment(source: str) -> str:
-    found = _COMMENT.match(source)
-    text = (found["block"] or found["lines"]) if found else ""
-    return _MARGIN.sub("", text).strip()

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,7 @@ from .compiled_live import Caches
 from .torch_children import follow
 from .torch_foreign import Foreign
 from .torch_parts import Watched, watch, wrap
-from .torch_session import NO_STEP, SCHEMA, Outcome, ProfilerBusyError, Request, Session, facts, write_json
-from .torch_sessions import session
+from .torch_sessions import NO_STEP, SCHEMA, Outcome, ProfilerBusyError, Request, Session, facts, session, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,7 +110,7 @@ class Run:
         settings = self.settings
         running = self.session = session(self.request)
         if settings.recipe.cycle:
-            self.stepping = watch(settings.step, _nothing, running.step)
+            self.stepping = watch(settings.step, lambda: None, running.step)  # it begins where the last one ends
         if settings.recipe.leaves_out is not None:
             self.leaving_out = watch(settings.left_out, running.leave_out, running.take_up)
         self.foreign = Foreign(settings.out, settings.suffix, self._give_way)
@@ -133,7 +133,7 @@ class Run:
         wrappers = {}
         for watched in (self.stepping, self.leaving_out):
             if watched is not None and watched.part.name.startswith("__main__:"):
-                wrappers[watched.part.name.partition(":")[2]] = _wrapper(watched)
+                wrappers[watched.part.name.partition(":")[2]] = partial(wrap, watched=watched)
         began_ns = time.perf_counter_ns()
         try:
             torch_script.run(list(self.settings.workload), wrappers)
@@ -228,14 +228,6 @@ class Run:
             write_json(settings.out / f"torch-run{settings.suffix}.json", document)
         except OSError as error:
             self.failures.append(f"torch-run.json: {error}")
-
-
-def _nothing() -> None:
-    """No-op before a step: it began with the end of the previous one."""
-
-
-def _wrapper(watched: Watched) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return lambda function: wrap(function, watched)
 
 
 def _part(watched: Watched | None) -> dict[str, Any] | None:

@@ -121,7 +121,11 @@ def collect_against(  # noqa: PLR0913 - as of collect, and the other program
     works, final = _both(workload, other, args, chosen)
     settings = []
     for side, work, tools in zip(SIDES, works, _tools_of(works, chosen), strict=True):
-        settings.append(Setting(work, chosen, tools, _from_side(side, progress), starter, side))
+
+        def told(event: Event, side: str = side) -> None:
+            progress(replace(event, step=f"{side} {event.step}"))
+
+        settings.append(Setting(work, chosen, tools, told, starter, side))
     base, new = _recorded(settings, final, progress)
     return Captures(base.folder.parent, base, new)
 
@@ -201,11 +205,6 @@ def _tools_of(works: Sequence[Workload], options: Options) -> Iterator[Tools]:
         yield known[key]
 
 
-def _from_side(side: str, progress: Progress) -> Progress:
-    """The progress of one side, which stands before the step."""
-    return lambda event: progress(replace(event, step=f"{side} {event.step}"))
-
-
 def _recorded(settings: Sequence[Setting], final: Path, progress: Progress) -> list[Capture]:
     """Record one program, or two in turns, into the folder `final`.
 
@@ -242,7 +241,10 @@ class _Turns:
                 side.compile()
             for side in self.sides:
                 side.begin()
-            self._prepare()
+            for side in self.sides:
+                if side.setting.options.prepare:
+                    self.current = side.setting.of("prepare")
+                    side.prepare()
             for name in PASSES:
                 self._pass(name)
         except KeyboardInterrupt:
@@ -251,12 +253,6 @@ class _Turns:
             if error is not None:
                 raise error
         return self._kept(time.monotonic() - began)
-
-    def _prepare(self) -> None:
-        for side in self.sides:
-            if side.setting.options.prepare:
-                self.current = side.setting.of("prepare")
-                side.prepare()
 
     def _pass(self, name: str) -> None:
         """Run a pass as often as requested, until a run fails; the other program has its turn then nevertheless."""

@@ -44,8 +44,10 @@ def portable(plan: Plan, others: Sequence[Plan] = ()) -> Plan:
     paths = [other.workload.path for other in others]
     variable = _WORKLOADS[paths.index(work.path) if work.path in paths else len(paths)]
 
+    shipped = {str(one.path) for one in references()}
+
     def named(word: str) -> str:
-        return word if word == work.given else variable if _reference(word) else _relative(word)
+        return word if word == work.given else variable if word in shipped else _relative(word)
 
     path = work.path and Path(named(str(work.path)))
     target, launcher = tuple(map(named, work.target)), tuple(map(named, work.launcher))
@@ -72,10 +74,6 @@ def _named(program: Program, asked: object) -> Program:
     if asked is None and program.path is not None and shutil.which(program.name) == str(program.path):
         return replace(program, path=Path(program.name))
     return program
-
-
-def _reference(word: str) -> bool:
-    return any(str(one.path) == word for one in references())
 
 
 def _relative(word: str) -> str:

@@ -16,7 +16,7 @@ from kanalyze.collectors.base.options import NCU, NSYS, PASSES, SAMPLES
 from kanalyze.collectors.base.progress import Event
 from kanalyze.collectors.run import build_cache as cache
 from kanalyze.collectors.run import compiled_after
-from kanalyze.collectors.run.passes import ENDS, NO_KERNELS, RUNS, Found
+from kanalyze.collectors.run.passes import ENDS, NO_KERNELS, RUNS, Found, Pass
 from kanalyze.collectors.run.plan import Plan, numbered
 from kanalyze.collectors.run.runner import Runner, StepFailedError
 from kanalyze.collectors.tools import machine, manifest
@@ -203,7 +203,7 @@ class Recording:
         record = runner.record
         try:
             with self._compiling():
-                RUNS[record.name](self.plan, runner, self._found, number)
+                RUNS[record.name](Pass(self.plan, runner, self._found), number)
         except StepFailedError as error:
             self._failed(record, error)
             return False
@@ -219,7 +219,7 @@ class Recording:
             record.status, record.why = "interrupted", why
             self._say_locks(record)
         elif record.name in ENDS and self.runs.get(record.name):
-            ENDS[record.name](self.plan, runner, self._found)
+            ENDS[record.name](Pass(self.plan, runner, self._found))
         record.duration_ns = int(runner.spent_s * 1e9)
         record.after = machine.state(self.setting.tools.gpus.smi)
         self._runner = None

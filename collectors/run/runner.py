@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from contextlib import ExitStack
@@ -20,9 +21,6 @@ from kanalyze.collectors.tools.manifest import PassRecord, step_record
 from kanalyze.collectors.tools.torch_pass import RUNNER_FAILED
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable
-
     from kanalyze.collectors.base.process import Ended, Starter
     from kanalyze.collectors.base.step import Step
 
@@ -35,21 +33,14 @@ _WIDE: Final = 200
 #: Prefix of the torch runner's messages.
 _RUNNER_SAYS: Final = "kanalyze: "
 
-#: Interpreters of tool messages, by the first word of a step's name.
-_MEANINGS: Final = {"nsys": nsys.meaning, "samples": nsys.meaning, "ncu": ncu.meaning}
-
 #: Lines shown of a failure's output.
 _LINES: Final = 12
 
 #: Lines at the end of a log that are searched: a tool may print much after the program's end.
 _LOOKED_AT: Final = 200
 
-#: Patterns of each tool's own messages, by the first word of a step's name.
-_OWN: Final[dict[str, Callable[[str], re.Match[str] | None]]] = {
-    "nsys": nsys.OWN_LINE.search,
-    "samples": nsys.OWN_LINE.search,
-    "ncu": ncu.OWN_LINE.search,
-}
+#: The tool whose messages stand in a step's log, by the first word of its name.
+_TOOLS: Final = {"nsys": nsys, "samples": nsys, "ncu": ncu}
 
 
 class StepFailedError(Exception):
@@ -157,7 +148,10 @@ class Runner:
             return None
         of_runner = ended.status == RUNNER_FAILED and step.has_runner
         if of_runner or not step.runs_workload or ended.status < 0:
-            why = _of_runner(step) if of_runner else f"{Path(step.argv[0]).name} {_how(ended.status)}"
+            why = f"{Path(step.argv[0]).name} {_how(ended.status)}"
+            if of_runner:  # which says why itself
+                said = [line for line in last_words(step) if line.startswith(_RUNNER_SAYS)]
+                why = said[-1].removeprefix(_RUNNER_SAYS) if said else "the script could not be profiled"
             return StepFailedError(why, step, ended.status)
         if any(not check.passed for check in checks(step.log)):
             return None  # the program reports a wrong result, but was recorded
@@ -168,14 +162,9 @@ def _why_missing(step: Step, status: int, missing: list[str]) -> str:
     """Reason for missing outputs: the meaning of the tool's messages, else the exit status."""
     if full(step.log.parent):
         return NO_SPACE
-    meant = _MEANINGS.get(step.name.partition("-")[0], lambda _: "")(read_end(step.log))
+    tool, log = _TOOLS.get(step.name.partition("-")[0]), read_end(step.log)
+    meant = next((meant for pattern, meant in tool.MESSAGES if re.search(pattern, log)), "") if tool else ""
     return meant or ", and ".join([*([f"{Path(step.argv[0]).name} {_how(status)}"] if status else []), *missing])
-
-
-def _of_runner(step: Step) -> str:
-    """The torch runner's own error messages."""
-    said = [line.removeprefix(_RUNNER_SAYS) for line in last_words(step) if line.startswith(_RUNNER_SAYS)]
-    return said[-1] if said else "the script could not be profiled"
 
 
 def _how(status: int) -> str:
@@ -198,8 +187,8 @@ def last_words(step: Step, *, of_program: bool = False) -> list[str]:
     The temporary capture folder is removed from paths, since it is renamed at the end.
     """
     said = process.tail(step.log, _LOOKED_AT)
-    is_own = _OWN.get(step.name.partition("-")[0])
-    if of_program and is_own is not None:
-        said = [line for line in said if not is_own(line)] or said
+    tool = _TOOLS.get(step.name.partition("-")[0])
+    if of_program and tool is not None:
+        said = [line for line in said if not tool.OWN_LINE.search(line)] or said
     inside = f"{step.log.parent.parent}{os.sep}"
     return [line.replace(inside, "") for line in said[-_LINES:]]

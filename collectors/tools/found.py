@@ -86,8 +86,9 @@ class Obstacle:
 def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, Obstacle]:
     """The obstacles of requested passes that cannot run."""
     no_gpu = None if tools.gpus.present else Obstacle("this machine has no GPU that can be used", NO_GPU)
+    ranges = workload.kind == "python" and torch_pass.under_nsys(options)  # which torch emits in the nsys pass
     found = {
-        "nsys": no_gpu or _missing(tools.nsys) or _ranges_obstacle(workload, options, tools),
+        "nsys": no_gpu or _missing(tools.nsys) or (_missing(tools.torch) if ranges else None),
         "samples": no_gpu or _missing(tools.nsys) or (None if options.samples else _unpermitted()),
         "torch": _torch_obstacle(workload, options) or _missing(tools.torch),
         "ncu": no_gpu or _missing(tools.ncu) or _unpermitted(),
@@ -114,12 +115,6 @@ def _torch_obstacle(workload: Workload, options: Options) -> Obstacle | None:
             "the recipe nvtx is a part of the nsys pass", "choose another recipe for a trace of torch's own"
         )
     return None
-
-
-def _ranges_obstacle(workload: Workload, options: Options, tools: Tools) -> Obstacle | None:
-    """The obstacle to NVTX ranges of the recipe nvtx in the nsys pass."""
-    ranges = workload.kind == "python" and torch_pass.under_nsys(options)
-    return _missing(tools.torch) if ranges else None
 
 
 def _unpermitted() -> Obstacle | None:

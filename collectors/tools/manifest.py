@@ -82,11 +82,17 @@ def step_record(step: Step, status: int | None, seconds: float, *, timed_out: bo
 
 def beginning(workload: Workload, options: Options, tools: Tools, command: tuple[str, ...]) -> dict[str, Value]:
     """The part of the manifest that is known before the run."""
-    place = workload.path.parent if workload.path else Path.cwd()
+    place, own, digest = workload.path.parent if workload.path else Path.cwd(), None, None
+    with suppress(PackageNotFoundError):
+        own = version("kanalyze")
+    if workload.path:
+        with workload.path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    chosen = {name: value for name, value in asdict(options).items() if value not in (None, ())}
     return {
         "schema": SCHEMA,
         "kind": "kanalyze capture",
-        "kanalyze": _own_version(),
+        "kanalyze": own,
         "status": "complete",
         "began": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "duration_ns": 0,
@@ -94,12 +100,12 @@ def beginning(workload: Workload, options: Options, tools: Tools, command: tuple
             "name": workload.name,
             "kind": workload.kind,
             "path": str(workload.path) if workload.path else None,
-            "sha256": _sha256(workload.path),
+            "sha256": digest,
             "args": masked(workload.args),
             "command": masked(command),
             "cwd": str(Path.cwd()),
         },
-        "options": {name: _plain(value) for name, value in asdict(options).items() if value not in (None, ())},
+        "options": {name: str(value) if isinstance(value, os.PathLike) else value for name, value in chosen.items()},
         "machine": machine.host(),
         "gpus": [dict(row) for row in tools.gpus.rows],
         "tools": {
@@ -168,20 +174,3 @@ def masked(words: Sequence[str]) -> list[str]:
         else:
             kept.append(word)
     return kept
-
-
-def _plain(value: Value) -> Value:
-    return str(value) if isinstance(value, os.PathLike) else value
-
-
-def _own_version() -> str | None:
-    with suppress(PackageNotFoundError):
-        return version("kanalyze")
-    return None
-
-
-def _sha256(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -38,7 +38,7 @@ PAGES: Final = ("details", "raw", "source")
 NONE_PROFILED: Final = "no launch was profiled: the program launched none of the kernels that were chosen"
 
 #: Error messages of ncu, and their meaning.
-_MESSAGES: Final = (
+MESSAGES: Final = (
     (r"ERR_NVGPUCTRPERM", f"this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): {COUNTERS}"),
     (r"No space left on device", NO_SPACE),
     (r"No kernels were profiled", NONE_PROFILED),
@@ -94,11 +94,6 @@ def _part(options: Options) -> list[tuple[str, ...]]:
 def page(ncu: str, report: Path, name: str) -> tuple[str, ...]:
     """The command that prints one page of ``report.ncu-rep`` as CSV, in base units."""
     return (ncu, "--import", f"{report}.ncu-rep", "--csv", "--page", name, "--print-units", "base")
-
-
-def meaning(log: str) -> str:
-    """The meaning of ncu's messages; empty if none is known."""
-    return next((meant for pattern, meant in _MESSAGES if re.search(pattern, log)), "")
 
 
 def cannot_lock_clocks(log: str) -> bool:

@@ -53,7 +53,7 @@ METRICS: Final = ("--gpu-metrics-devices", "--gpu-metrics-device")
 _WIDE: Final = 300
 
 #: Error messages of nsys, and their meaning.
-_MESSAGES: Final = (
+MESSAGES: Final = (
     (r"No space left on device", NO_SPACE),
     (r"(?i)importer.*(not found|failed to start|error)|Unable to (find|start|run).*[Ii]mporter",
      "this nsys lacks its importer, as the copy in Nsight Compute's folder does; install Nsight Systems"),
@@ -76,15 +76,13 @@ def find_nsys(options: Options) -> Program:
     The one in Nsight Compute's folder records, but most copies of it cannot make a report of the recording.
     """
     found = find("nsys", "--nsys", options.nsys, _FOLDERS, _REMEDY)
-    if found.path is not None and "nsight-compute" in str(found.path) and not _has_importer(found.path):
+    if found.path is None or "nsight-compute" not in str(found.path):
+        return found
+    real = found.path.resolve()
+    if not any(real.parent.parent.glob("host-*/QdstrmImporter")) and not any(real.parent.glob("QdstrmImporter")):
         missing = f"{found.path} lacks its importer, so that it records and cannot write a report"
         return replace(found, problem=missing)
     return found
-
-
-def _has_importer(path: Path) -> bool:
-    real = path.resolve()
-    return any(real.parent.parent.glob("host-*/QdstrmImporter")) or any(real.parent.glob("QdstrmImporter"))
 
 
 def profile(nsys: str, report: Path, options: Options, workload: Sequence[str]) -> tuple[str, ...]:
@@ -190,11 +188,6 @@ def warnings(log: str) -> list[str]:
 def no_metrics(log: str) -> bool:
     """Whether nsys refused to sample the GPU's counters."""
     return re.search(r"(?i)gpu[- ]metrics|ERR_NVGPUCTRPERM", log) is not None
-
-
-def meaning(log: str) -> str:
-    """The meaning of nsys' messages; empty if none is known."""
-    return next((meant for pattern, meant in _MESSAGES if re.search(pattern, log)), "")
 
 
 def options_of(nsys: Program) -> str:

@@ -30,7 +30,6 @@ INSIDE = [
     "torch_run",
     "torch_runner",
     "torch_script",
-    "torch_session",
     "torch_sessions",
 ]
 
