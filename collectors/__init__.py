@@ -12,7 +12,7 @@ flags and messages, and nothing else does. torch and triton are imported when th
 from __future__ import annotations
 
 from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.base.progress import Event
+from kanalyze.collectors.base.step import Event
 from kanalyze.collectors.base.workload import Workload
 from kanalyze.collectors.base.workloads import Reference, references
 from kanalyze.collectors.run.collect import Captures, collect, collect_against, dry_run, dry_run_against

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
     from kanalyze.report import Meta, Report
     from kanalyze.report import Where as Part
+    from kanalyze.sides import Asked as AskedOfSides
 
 #: In reports of fewer bytes doubts are looked for in all of it; of those in NVIDIA's own format, and of compressed
 #: ones, ten times as much is made.
@@ -282,6 +283,13 @@ def asked_of_job(where: Where) -> Asked:
     from kanalyze.jobs import Asked  # noqa: PLC0415 - --help need not import polars
 
     return Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
+
+
+def asked_of_sides(where: Where) -> AskedOfSides:
+    """How the sides of a comparison are read: what is in doubt or left out is printed."""
+    from kanalyze.sides import Asked  # noqa: PLC0415 - as above
+
+    return Asked(part(where), not where["no_cache"], progress_shown(), doubted, left_out=print_left_out)
 
 
 def progress_shown() -> Progress | None:

@@ -110,9 +110,7 @@ def _asked(options: dict[str, Any]) -> Asked:
     from kanalyze.analyses.comparing._gate import KINDS  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.comparing._noise import read_floor  # noqa: PLC0415 - as above
     from kanalyze.analyses.comparing._pair import Limits  # noqa: PLC0415 - as above
-    from kanalyze.sides import Asked  # noqa: PLC0415 - as above
 
-    where = _options.where_of(options)
     effect, floor = parse_percent(options["least"]), options["floor"]
     if effect is None or not 0 < effect < 1:
         raise BadThresholdError.of(options["least"], "a share between 0 and 100 %", _LEAST, "--least")
@@ -124,14 +122,11 @@ def _asked(options: dict[str, Any]) -> Asked:
     for kind in options["allow"]:
         if kind not in KINDS:
             raise UnknownNameError.of("kind of doubt", kind, KINDS)
-    cache, ranks = not where["no_cache"], "ranks" in options["allow"]
-    return Asked(
-        _options.part(where), cache, _options.progress_shown(), _options.doubted, limits, _options.print_left_out, ranks
-    )
+    asked = _options.asked_of_sides(_options.where_of(options))
+    return asked._replace(limits=limits, other_ranks="ranks" in options["allow"])
 
 
 def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
-    """Writes the baseline of the runs of one side."""
     from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
     from kanalyze.digest import SUFFIX, dumped  # noqa: PLC0415 - as above
 

@@ -103,7 +103,6 @@ def _write_tables(reports: Sequence[Path], where: _options.Where, form: str, nam
 
 
 def _slices(reports: Sequence[Path], where: _options.Where) -> Slices:
-    """The events of a report, or of the ranks of a job."""
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
     if (given := len(expanded(reports))) > 1:

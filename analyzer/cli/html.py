@@ -68,18 +68,10 @@ def _two_sides(reports: Sequence[Path], base: Sequence[Path]) -> bool:
 
 
 def _compared(reports: Sequence[Path], base: Sequence[Path], where: _options.Where) -> FilePage[Shown]:
-    """The content: the comparison of two sides."""
     from kanalyze import sides  # noqa: PLC0415 - as above
     from kanalyze.pictures import file_page_of_sides  # noqa: PLC0415 - as above
 
-    asked = sides.Asked(
-        _options.part(where),
-        not where["no_cache"],
-        _options.progress_shown(),
-        _options.doubted,
-        left_out=_options.print_left_out,
-    )
-    return file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
+    return file_page_of_sides(*sides.given(reports, base), _options.asked_of_sides(where), _EVENTS)
 
 
 def _page(reports: Sequence[Path], where: _options.Where) -> FilePage[Shown]:

@@ -174,7 +174,6 @@ def shown(reports: Sequence[Path]) -> None:
 
 
 def _timed(report: Report, form: Form) -> Summary | Overview:
-    """The page of a report of time."""
     if form.full:
         from kanalyze.analyses.page.time_page import summarize as summary_of  # noqa: PLC0415 - one page is made
 
@@ -200,7 +199,6 @@ def _page(report: Path, where: _options.Where, form: Form, whole: Report | None 
 
 
 def _page_of(report: Path, parts: Mapping[str | None, Report], where: _options.Where, form: Form) -> Shown:
-    """The page of the `parts` of a report that were asked for."""
     if None in parts and parts[None].meta.timeless:
         from kanalyze.analyses.page.counters_page import summarize_counters  # noqa: PLC0415 - few reports need it
 

@@ -78,7 +78,6 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
 
 
 def _faster(text: str) -> tuple[str, float]:
-    """A pattern and its factor."""
     what, sign, number = text.rpartition("=")
     try:
         factor = float(number)
@@ -92,7 +91,6 @@ def _faster(text: str) -> tuple[str, float]:
 
 
 def _rate(text: str) -> float:
-    """A bandwidth in bytes per second."""
     rate = parse_rate(text)
     if rate is None:
         raise click.BadParameter(f"{text!r} is not a bandwidth, such as 50GB/s.", param_hint="--copies")
@@ -100,7 +98,6 @@ def _rate(text: str) -> float:
 
 
 def _time(text: str) -> int:
-    """A time in ns."""
     found = parse_time_ns(text)
     if not found or found < 0:
         raise click.BadParameter(f"{text!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.collectors.base.process import end_of
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -15,18 +17,10 @@ _LINE: Final = re.compile(rb"^(?:[\w.:-]+\s)?(check: *(ok|FAILED)\b.*|Max error:
 #: Tolerance of a single-precision result.
 _TOLERANCE: Final = 1e-3
 
-#: Bytes at the end of a log that are searched, since a check is the last thing a program prints.
-_LOOKED_AT_BYTES: Final = 1 << 20
-
 
 @dataclass(frozen=True)
 class Check:
-    """A parsed check line.
-
-    Attributes:
-        line: The line as printed.
-        passed: Whether the result is right.
-    """
+    """A check line as printed, and whether it says that the result is right."""
 
     line: str
     passed: bool
@@ -34,9 +28,7 @@ class Check:
 
 def checks(log: Path) -> list[Check]:
     """The distinct check lines in a log: ``check: ok …``, ``check: FAILED …`` and ``Max error: 0``."""
-    with log.open("rb") as file:
-        file.seek(max(file.seek(0, 2) - _LOOKED_AT_BYTES, 0))
-        text = file.read().replace(b"\r", b"\n")
+    text = end_of(log).replace(b"\r", b"\n")  # a check is the last thing a program prints
     lines = (match.groups(default=b"") for match in _LINE.finditer(text))
     found = (Check(line.decode(errors="replace").strip(), _passed(said, error)) for line, said, error in lines)
     return list(dict.fromkeys(found))

@@ -51,13 +51,7 @@ _STARTS_PYTHON: Final = re.compile(rb"(^|[\s/;&|])(python[\d.]*|torchrun|acceler
 
 @dataclass(frozen=True)
 class Behind:
-    """A script and its launcher.
-
-    Attributes:
-        launcher: The command words before the script, the launcher program first.
-        target: The script, or ``-m MODULE``.
-        args: The script's arguments.
-    """
+    """A script, or ``-m MODULE``, its arguments, and the words of the command before it, the launcher program first."""
 
     launcher: tuple[str, ...]
     target: tuple[str, ...]

@@ -56,12 +56,9 @@ Starter = Callable[..., Process]
 
 @dataclass(frozen=True)
 class Ended:
-    """Result of a command.
+    """Result of a command: its exit status, negative for a signal and None if it was stopped, and its run time.
 
-    Attributes:
-        status: Exit status, negative for a signal; None if it was stopped.
-        seconds: Run time.
-        shortened: Whether its log keeps only the beginning and the end of what it printed.
+    `shortened` says whether its log keeps only the beginning and the end of what it printed.
     """
 
     status: int | None
@@ -86,14 +83,8 @@ def run(  # noqa: PLR0913 - all of them belong to one start
 ) -> Ended:
     """Runs a command to its end, with its output in `log`: :data:`KEPT_BYTES` of its beginning and of its end.
 
-    Args:
-        argv: The program and its arguments, executed without a shell.
-        log: The log file for its output; appended to.
-        env: Variables added to this process's environment.
-        timeout_s: Time limit in seconds, after which it is terminated.
-        tick: Called a few times a second.
-        stdout: A separate file for standard output.
-        starter: Starts a process, as :class:`subprocess.Popen` does.
+    It is executed without a shell, with `env` added to this process's environment, and terminated after `timeout_s`;
+    `tick` is called a few times a second. The `log` is appended to; `stdout` is a separate file for standard output.
 
     Raises:
         OSError: It cannot be started, or a file cannot be written.
@@ -200,14 +191,17 @@ def _signal(processes: set[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
+def end_of(log: Path, size: int = 1 << 20) -> bytes:
+    """The last `size` bytes of a log; none where there is no log."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - size, 0))
+        return file.read()
+    return b""
+
+
 def tail(log: Path, lines: int) -> list[str]:
     """The last non-empty lines of a log, with carriage returns applied as on a terminal."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return []
+    text = end_of(log, _TAIL_BYTES).decode(errors="replace")
     shown = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n"))
     return [line for line in shown if line][-lines:]
 

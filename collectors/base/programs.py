@@ -25,15 +25,7 @@ _VERSION: Final = re.compile(r"V?(\d+\.\d+(?:\.\d+)*)")
 
 @dataclass(frozen=True)
 class Program:
-    """An external tool, found or not.
-
-    Attributes:
-        name: The tool's name, such as ``nsys``.
-        path: The executable; None if not found.
-        version: The version that it prints.
-        problem: Why it cannot be used; empty if it can.
-        remedy: How to install a usable one.
-    """
+    """An external tool, found or not; one with a `problem` cannot be used, and `remedy` says how to get another."""
 
     name: str
     path: Path | None = None
@@ -55,12 +47,8 @@ class Program:
 def find(name: str, option: str, asked: str | PathLike[str] | None, folders: Sequence[str], remedy: str) -> Program:
     """Finds the tool `name`.
 
-    Args:
-        name: Its file's name.
-        option: The option by which the user sets its path.
-        asked: The user's path; if given, nothing else is tried.
-        folders: Usual installation folders: patterns below ``/``, best first; among versions the newest first.
-        remedy: How to get it.
+    That is the one `asked` for with an option, else the one on PATH, else one in the usual installation `folders`:
+    patterns below ``/``, best first, and among versions the newest first.
 
     Raises:
         BadOptionError: There is no program at the user's path.

@@ -1,10 +1,11 @@
-"""A command of a run as data, for the dry run to print and the runner to execute."""
+"""A command of a run as data, for the dry run to print and the runner to execute; and its progress, to be shown."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +17,9 @@ _LONG: Final = {"-t": "--trace", "-s": "--sample", "-o": "--output", "-p": "--nv
 
 @dataclass(frozen=True)
 class Step:
-    """A command with its environment, log and expected outputs.
+    """A command with its environment, log and expected outputs; its log, progress and manifest have its `name`.
 
     Attributes:
-        name: Name in progress and manifest, and of its log.
-        argv: The program and its arguments, unquoted.
-        log: The log file for its output.
-        env: Variables added to the environment.
         outputs: Files that it must produce, complete and not empty.
         stdout: A separate file for standard output, if that is a result.
         runs_workload: Whether it runs the workload, so that exit status and check lines are the workload's.
@@ -54,3 +51,28 @@ def with_flags(ours: Iterable[tuple[str, ...]], theirs: Sequence[str]) -> list[s
     replaced = {_LONG.get(word, word) for word in (flag.partition("=")[0] for flag in theirs)}
     kept = (flag for flag in ours if flag[0].partition("=")[0] not in replaced)
     return [*(word for flag in kept for word in flag), *theirs]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A progress event.
+
+    Attributes:
+        kind: Step started, step running, step ended, or a note.
+        step: The step; of a note, the pass.
+        text: The tool's last output, the step's result, or the note.
+        elapsed_s: Seconds since the step began.
+    """
+
+    kind: Literal["begin", "tick", "end", "note"]
+    step: str
+    text: str = ""
+    elapsed_s: float = 0.0
+
+
+Progress = Callable[[Event], object]
+
+
+def silent(event: Event) -> None:
+    """Ignores progress."""
+    del event

@@ -141,7 +141,6 @@ def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
 
 
 def _behind_launcher(found: Behind) -> Workload:
-    """The workload of a script behind a launcher."""
     if found.target[0] == "-m":
         name = _name(found.target[1].rpartition(".")[2])
         return Workload(name, "python", None, found.args, found.launcher, found.target)

@@ -53,7 +53,6 @@ def _resources(cubin: bytes, function: str) -> Resources | None:
 
 
 def _sections(cubin: bytes) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and headers of all sections."""
     (start,) = struct.unpack_from("<Q", cubin, 40)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 58)
     headers = [_SECTION.unpack_from(cubin, start + number * size) for number in range(count)]

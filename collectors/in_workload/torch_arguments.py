@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ class Settings:
         fresh: Whether compilers work in caches of the capture's own.
         key_averages: Whether torch's table is made.
         rank: The number of this process among those of the program, or None.
+        given: The options that say so on the command line.
     """
 
     out: Path
@@ -48,23 +49,11 @@ class Settings:
     fresh: bool = True
     key_averages: bool = True
     rank: int | None = None
+    given: tuple[str, ...] = field(default=(), compare=False)
 
     def arguments(self) -> list[str]:
-        """The command line arguments for these settings, without the rank."""
-        options = ["--out", str(self.out.absolute()), "--recipe", self.recipe.name]
-        if self.activities:
-            options += ["--activities", ",".join(self.activities)]
-        for name in recipes.SWITCH_FIELDS:
-            on = getattr(self.recipe.switches, name)
-            options.append(f"--{'' if on else 'no-'}{name.replace('_', '-')}")
-        for name in recipes.CYCLE_FIELDS if self.recipe.cycle else ():
-            options += [f"--{name.replace('_', '-')}", str(getattr(self.recipe.cycle, name))]
-        options += _part_arguments(self.step, "--step-range", "--step-on")
-        if self.recipe.leaves_out is not None:
-            options += _part_arguments(self.left_out, "--leave-out", "--leave-out-call")
-        options += ["--caches", "fresh" if self.fresh else "user"]
-        options.append("--key-averages" if self.key_averages else "--no-key-averages")
-        return [*options, "--", *self.workload]
+        """The command line for these settings in any folder, without the rank."""
+        return [*self.given, "--out", str(self.out.absolute()), "--", *self.workload]
 
     @property
     def suffix(self) -> str:
@@ -102,6 +91,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
         fresh=given.caches == "fresh",
         key_averages=given.key_averages,
         rank=rank(environ),
+        given=tuple(options),
     )
 
 
@@ -112,10 +102,6 @@ def rank(environ: Mapping[str, str]) -> int | None:
         if number.isdecimal() and size.isdecimal():
             return int(number) if name == "RANK" or int(size) > 1 else None
     return None
-
-
-def _part_arguments(part: Part, of_range: str, other: str) -> list[str]:
-    return [of_range, part.name] if part.kind == "range" else [other, part.name or part.kind]
 
 
 def _parser() -> argparse.ArgumentParser:

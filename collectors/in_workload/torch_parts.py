@@ -251,7 +251,6 @@ def _watch_forward(watched: Watched) -> None:
 
 
 def _watch_module(module: Any, watched: Watched) -> None:  # noqa: ANN401
-    """Hook the calls of one module, from the next call on."""
     kind = type(module)
     call = kind.__call__
     around = wrap(call, watched)

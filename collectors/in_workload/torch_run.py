@@ -203,7 +203,6 @@ class Run:
             )
 
     def _report(self) -> None:
-        """Write torch-run.json with the current state."""
         settings = self.settings
         outcome = self.session.outcome if self.session else Outcome()
         own = self.foreign.files if self.foreign else []

@@ -37,11 +37,9 @@ class ProfilerBusyError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """Profile request: what to profile, and where to write.
+    """What to profile by which recipe, and the folder for the files, which exists.
 
     Attributes:
-        recipe: How.
-        folder: Where the files go; it exists.
         activities: 'cpu', 'cuda', or None for what this torch and machine can.
         suffix: Stands before each file's ending, such as '-rank0'.
         key_averages: Whether torch's table is made too, which takes long for traces of millions of events.

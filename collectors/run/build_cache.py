@@ -29,15 +29,7 @@ _HEADERS: Final = "headers.json"
 
 @dataclass(frozen=True)
 class Build:
-    """A compiled workload.
-
-    Attributes:
-        binary: The program.
-        key: The cache key.
-        cached: Whether it was in the cache.
-        command: The compile command.
-        seconds: Compile time; 0 if cached.
-    """
+    """A compiled workload: its binary, the key in the cache, whether it was there, the compile command and its time."""
 
     binary: Path
     key: str

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Unpack
 from kanalyze.collectors.base import files, nvcc
 from kanalyze.collectors.base.errors import InterruptedCaptureError
 from kanalyze.collectors.base.options import PASSES, TORCH, Options, checked
-from kanalyze.collectors.base.progress import Event, Progress, silent
+from kanalyze.collectors.base.step import Event, Progress, silent
 from kanalyze.collectors.base.workload import Workload, resolve, resolve_other
-from kanalyze.collectors.run.plan import Plan, Scripted, in_order, script
-from kanalyze.collectors.run.portable import defined, portable
+from kanalyze.collectors.run.plan import Plan, Scripted, defined, in_order, portable, script
 from kanalyze.collectors.run.recording import Capture, Recording, Setting
 from kanalyze.collectors.tools.found import Tools, find_tools, wanted_passes, wants_torch
 from kanalyze.collectors.tools.torch_pass import python_of
@@ -188,7 +187,6 @@ def _scripted(plans: Sequence[Plan]) -> list[str]:
 def _both(
     workload: str | PathLike[str], other: str | PathLike[str], args: Sequence[str], options: Options
 ) -> tuple[list[Workload], Path]:
-    """Both programs, and the folder to write."""
     first = resolve(str(workload), args)
     second = resolve_other(str(other), first)
     return [first, second], files.target(f"{first.name}-against-{second.name}", options.output)

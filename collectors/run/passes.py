@@ -28,12 +28,7 @@ NO_KERNELS: Final = "the program launched no kernel"
 
 @dataclass
 class Found:
-    """Results of earlier passes, for later ones.
-
-    Attributes:
-        launches: Kernel launches of the nsys pass; None if it did not run.
-        checks: Check lines of the program, by step.
-    """
+    """Results of earlier passes: kernel launches of nsys (None if it did not run), the check lines of each step."""
 
     launches: list[Launch] | None = None
     checks: dict[str, list[Check]] = field(default_factory=dict)

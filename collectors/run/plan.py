@@ -5,13 +5,16 @@ The dry run prints them, and the runner takes its steps from the same functions.
 
 from __future__ import annotations
 
+import os
 import shlex
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kanalyze.collectors.base.options import NCU, NSYS, PASSES, SAMPLES
 from kanalyze.collectors.base.step import Step
+from kanalyze.collectors.base.workloads import references
 from kanalyze.collectors.tools import ncu, nsys, torch_pass
 from kanalyze.collectors.tools.ncu_launches import Selection, filter_flags, unselected
 from kanalyze.collectors.tools.nsys import Sampled
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.collectors.base.options import Options
+    from kanalyze.collectors.base.programs import Program
     from kanalyze.collectors.base.workload import Workload
     from kanalyze.collectors.tools.found import Tools
 
@@ -40,13 +44,8 @@ _CHOSEN: Final = "CHOSEN_LAUNCHES"
 class Plan:
     """Inputs from which the commands of a run are built.
 
-    Attributes:
-        workload: The program to profile.
-        options: The collection's options.
-        tools: The tools found.
-        folder: The capture folder.
-        binary: The compiled workload, where it is a CUDA source.
-        runner: The script that runs in the workload's Python.
+    `folder` is that of the capture, `binary` the compiled workload where it is a CUDA source, and `runner` the script
+    that runs in the workload's Python.
     """
 
     workload: Workload
@@ -95,15 +94,9 @@ class Plan:
         report, tool = self.folder / name, self.tools.nsys.command
         recorded, exported = report.with_name(f"{name}.nsys-rep"), report.with_name(f"{name}.sqlite")
         profile = nsys.profile(tool, report, self.options, self.recorded)
+        ran, log = self.makes_ranges, self.log(name)
         return [
-            Step(
-                name,
-                profile,
-                self.log(name),
-                outputs=(recorded,),
-                runs_workload=True,
-                has_runner=self.makes_ranges,
-            ),
+            Step(name, profile, log, outputs=(recorded,), runs_workload=True, has_runner=ran),
             Step(f"{name}-export", nsys.export(tool, report), self.log(f"{name}-export"), outputs=(exported,)),
         ]
 
@@ -170,14 +163,7 @@ def in_order(sides: Sequence[T], number: int) -> Sequence[T]:
 
 
 class Scripted(NamedTuple):
-    """A program as a shell script.
-
-    Attributes:
-        plan: Its commands.
-        passes: Which passes.
-        compiled: The compile command.
-        side: ``base`` or ``new``, of two programs.
-    """
+    """A program as a shell script: its commands, the passes, the compile command, and its side, of two programs."""
 
     plan: Plan
     passes: Sequence[str]
@@ -205,7 +191,6 @@ def script(*programs: Scripted) -> list[str]:
 
 
 def _made_ready(one: Scripted) -> list[str]:
-    """The lines that make the folder, and compile."""
     lines = [f"mkdir -p {shlex.quote(str(one.plan.folder / 'logs'))}"]
     if one.compiled is not None:
         binary = Path(one.compiled[one.compiled.index("-o") + 1])
@@ -214,7 +199,6 @@ def _made_ready(one: Scripted) -> list[str]:
 
 
 def _run_lines(one: Scripted, name: str, number: int) -> list[str]:
-    """The lines of one run of a pass."""
     if name == NCU:
         return one.titled(name, _ncu_lines(one.plan, chosen=NSYS in one.passes))
     if name == SAMPLES:
@@ -235,3 +219,74 @@ def _ncu_lines(plan: Plan, *, chosen: bool) -> list[str]:
     first, *pages = plan.ncu(1, Selection((), filter_flags(_CHOSEN, options.kernels, options)))
     command = first.shell.replace(shlex.quote(_CHOSEN), f'"$({choose})"')
     return [listing.shell, command, *(step.shell for step in pages)]
+
+
+# Commands that fit another machine: names in place of what lies elsewhere there.
+
+#: Words that stand for a variable of the shell, in place of a path that only the other machine knows.
+_RUNNER: Final = "KANALYZE_RUNNER"
+_WORKLOADS: Final = ("KANALYZE_WORKLOAD", "KANALYZE_OTHER")
+
+_VARIABLES: Final = ("workload", "other")
+
+_SAYS_RUNNER: Final = "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"
+
+
+def portable(plan: Plan, others: Sequence[Plan] = ()) -> Plan:
+    """The same plan with names of programs and relative paths; `others` are those of programs that come before it.
+
+    A program that was given by its whole path, or that is not on PATH, stays. The Python is the one called python3.
+    """
+    options, tools, work = plan.options, plan.tools, plan.workload
+    python = tools.python if options.python is not None else Path(OWN_PYTHON)
+    tools = replace(
+        tools,
+        nvcc=_named(tools.nvcc, options.nvcc),
+        nsys=_named(tools.nsys, options.nsys),
+        ncu=_named(tools.ncu, options.ncu),
+        python=python,
+    )
+
+    paths = [other.workload.path for other in others]
+    variable = _WORKLOADS[paths.index(work.path) if work.path in paths else len(paths)]
+
+    shipped = {str(one.path) for one in references()}
+
+    def named(word: str) -> str:
+        return word if word == work.given else variable if word in shipped else _relative(word)
+
+    path = work.path and Path(named(str(work.path)))
+    target, launcher = tuple(map(named, work.target)), tuple(map(named, work.launcher))
+    work = replace(work, path=path, target=target, launcher=launcher)
+    return replace(plan, tools=tools, workload=work, runner=Path(_RUNNER))
+
+
+def defined(lines: list[str], plans: Sequence[Plan]) -> list[str]:
+    """Shell lines of portable plans with the variables that stand in them, defined first; `plans` are the originals."""
+    values = {_RUNNER: ("runner", shlex.join([OWN_PYTHON, "-c", _SAYS_RUNNER]))}
+    for word, variable, plan in zip(_WORKLOADS, _VARIABLES, plans, strict=False):
+        known = next((one.name for one in references() if one.path == plan.workload.path), "")
+        values[word] = variable, f"{shlex.join([OWN_PYTHON, '-m', 'kanalyze', 'workloads', known])} | head -n 1"
+    found = {word: value for word, value in values.items() if any(word in line for line in lines)}
+    for word, (name, _) in found.items():
+        lines = [line.replace(word, f'"${name}"') for line in lines]
+    lines = [*(f"{name}=$({says})" for name, says in found.values()), *lines]
+    ours = any(OWN_PYTHON in line for line in lines)
+    return [f"# {OWN_PYTHON} is one that has kanalyze, and what the program needs"] * ours + lines
+
+
+def _named(program: Program, asked: object) -> Program:
+    if asked is None and program.path is not None and shutil.which(program.name) == str(program.path):
+        return replace(program, path=Path(program.name))
+    return program
+
+
+def _relative(word: str) -> str:
+    """A path below the current folder as it is from there, a program on PATH by its name; else the word itself."""
+    if not os.path.isabs(word):  # noqa: PTH117 - it may be any word
+        return word
+    path = Path(word)
+    if path.is_relative_to(Path.cwd()):
+        inside = str(path.relative_to(Path.cwd()))
+        return inside if os.sep in inside or path.suffix == ".py" else f".{os.sep}{inside}"
+    return path.name if shutil.which(path.name) == word else word

@@ -13,7 +13,7 @@ from kanalyze.collectors.base import files, nvcc, process
 from kanalyze.collectors.base.checks import checks
 from kanalyze.collectors.base.errors import CompileError
 from kanalyze.collectors.base.options import NCU, NSYS, PASSES, SAMPLES
-from kanalyze.collectors.base.progress import Event
+from kanalyze.collectors.base.step import Event
 from kanalyze.collectors.run import build_cache as cache
 from kanalyze.collectors.run import compiled_after
 from kanalyze.collectors.run.passes import ENDS, NO_KERNELS, RUNS, Found, Pass
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from kanalyze.collectors.base.options import Options
     from kanalyze.collectors.base.process import Starter
-    from kanalyze.collectors.base.progress import Progress
+    from kanalyze.collectors.base.step import Progress
     from kanalyze.collectors.base.workload import Workload
     from kanalyze.collectors.tools.found import Tools
 
@@ -64,16 +64,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Setting:
-    """Recording: what is recorded, and how.
-
-    Attributes:
-        workload: The program.
-        options: The options.
-        tools: The tools found for it.
-        progress: Receives progress events.
-        starter: Starts processes.
-        side: ``base`` or ``new``, where two programs are recorded in turns; else empty.
-    """
+    """What is recorded, and how; `side` is ``base`` or ``new`` where two programs are recorded in turns, else empty."""
 
     workload: Workload
     options: Options
@@ -95,21 +86,12 @@ class Setting:
         """A pass or stage by its name, with the side whose it is."""
         return f"{name} of {self.side}" if self.side else name
 
-    @property
-    def arch(self) -> tuple[str, ...]:
-        """Architectures to compile for: as requested, else those of the GPUs present."""
-        return self.options.arch or self.tools.gpus.compute_capabilities
-
 
 @dataclass
 class Recording:
     """A program that is being recorded into `folder`.
 
     Attributes:
-        setting: The program, the options and the tools.
-        folder: The folder to write.
-        plan: The commands.
-        records: The passes so far.
         runs: How many runs each pass has finished.
         turns: The place of each run among those of both programs, by the name of its report.
         content: The manifest so far.
@@ -310,7 +292,8 @@ class Recording:
                 raise CompileError.of(source, late or nvcc.errors(said), said)
             return ended.seconds
 
-        arch, flags = setting.arch, setting.options.nvcc_flags
+        arch = setting.options.arch or setting.tools.gpus.compute_capabilities
+        flags = setting.options.nvcc_flags
         build = cache.build(setting.tools.nvcc, source, arch, flags, compile_with)
         if build.cached:
             setting.progress(Event("note", "compile", "compiled before"))

@@ -15,7 +15,7 @@ from kanalyze import outlets
 from kanalyze.collectors.base import process
 from kanalyze.collectors.base.checks import checks
 from kanalyze.collectors.base.files import NO_SPACE, discard, entries, full, incomplete
-from kanalyze.collectors.base.progress import Event, Progress
+from kanalyze.collectors.base.step import Event, Progress
 from kanalyze.collectors.tools import ncu, nsys
 from kanalyze.collectors.tools.manifest import PassRecord, step_record
 from kanalyze.collectors.tools.torch_pass import RUNNER_FAILED
@@ -23,9 +23,6 @@ from kanalyze.collectors.tools.torch_pass import RUNNER_FAILED
 if TYPE_CHECKING:
     from kanalyze.collectors.base.process import Ended, Starter
     from kanalyze.collectors.base.step import Step
-
-#: Bytes at the end of a log that are searched for known messages.
-_READ_BYTES: Final = 1 << 20
 
 #: Longest program line quoted within a sentence, in characters.
 _WIDE: Final = 200
@@ -68,13 +65,10 @@ class StepFailedError(Exception):
 
 @dataclass
 class Runner:
-    """Runs the steps of one pass.
+    """Runs the steps of one pass, and records the result of each.
 
     Attributes:
-        record: Records the result of each step.
-        progress: Receives progress events.
         timeout_s: Time limit of the pass, in seconds.
-        starter: Starts processes.
         stopped: Whether the tool stops the program at the end, so that its exit status is meaningless.
         spent_s: Seconds that its steps took, without what other programs ran in between.
     """
@@ -173,12 +167,7 @@ def _how(status: int) -> str:
 
 def read_end(log: Path) -> str:
     """The end of a log, for searching messages."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(file.seek(0, 2) - _READ_BYTES, 0))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
+    return process.end_of(log).decode(errors="replace")
 
 
 def last_words(step: Step, *, of_program: bool = False) -> list[str]:

@@ -43,45 +43,34 @@ class Examined:
 
 def doctor(options: Options | None = None, folder: Path | None = None) -> list[Examined]:
     """Examines all prerequisites of a capture into `folder` (default: the current one)."""
-    chosen = options or Options()
-    return examine(find_tools(chosen), folder or Path())
-
-
-def examine(tools: Tools, folder: Path) -> list[Examined]:
-    """Examines `tools` and the disk of `folder`."""
-    return [*_gpus(tools), *_nvcc(tools), *_profilers(tools), *_samples(tools), _torch(tools), _disk(folder)]
+    tools = find_tools(options or Options())
+    others = (_torch(tools), _disk(folder or Path()))
+    return [*_gpus(tools), *_nvcc(tools), *_profilers(tools), *_samples(tools), *others]
 
 
 def _gpus(tools: Tools) -> list[Examined]:
-    gpus = tools.gpus
+    gpus, why, remedy = tools.gpus, "", NO_GPU
     names = ", ".join(f"{row['name']} (compute capability {row['compute_capability']})" for row in gpus.rows)
-    means = "programs run on it; without one only the CPU side of Python workloads can be recorded"
-    if gpus.rows:
-        driver = Examined("driver", ok=True, found=str(gpus.driver_version), means="talks to the GPU")
-        return [Examined("GPU", ok=True, found=names, means=means), driver]
-    if gpus.present:
+    if gpus.present and not gpus.rows:
         why = f"there is one, but nvidia-smi does not tell which ({gpus.smi.problem or 'it fails'})"
         remedy = "check the driver's installation; --arch says what to compile for"
-        return [Examined("GPU", ok=False, found=why, means=means, remedy=remedy)]
-    why = f"none (nvidia-smi: {gpus.smi.problem})" if gpus.smi.problem else "none that nvidia-smi shows"
-    return [Examined("GPU", ok=False, found=why, means=means, remedy=NO_GPU)]
+    elif not gpus.rows:
+        why = f"none (nvidia-smi: {gpus.smi.problem})" if gpus.smi.problem else "none that nvidia-smi shows"
+    means = "programs run on it; without one only the CPU side of Python workloads can be recorded"
+    driver = [] if why else [_checked("driver", "talks to the GPU", str(gpus.driver_version))]
+    return [_checked("GPU", means, names, why, remedy), *driver]
 
 
 def _nvcc(tools: Tools) -> list[Examined]:
-    means = "compiles .cu files"
-    if not tools.nvcc.usable:
-        return [_tool(tools.nvcc, means)]
-    lines = [_tool(tools.nvcc, means)]
-    wanted, known = tools.gpus.compute_capabilities, nvcc.supported(tools.nvcc)
-    unknown = [text for text in wanted if known and text.replace(".", "") not in known]
-    means = "compiled programs run on this GPU"
-    if unknown:
-        why = f"nvcc {tools.nvcc.version} does not compile for {', '.join(unknown)}"
-        remedy = "install a CUDA toolkit that knows this GPU"
-        lines.append(Examined("architecture", ok=False, found=why, means=means, remedy=remedy))
-    elif wanted:
+    lines = [_tool(tools.nvcc, "compiles .cu files")]
+    wanted = tools.gpus.compute_capabilities if tools.nvcc.usable else ()
+    if wanted:
+        known = nvcc.supported(tools.nvcc)
+        unknown = [text for text in wanted if known and text.replace(".", "") not in known]
         found = ", ".join(f"sm_{text.replace('.', '')}" for text in wanted)
-        lines.append(Examined("architecture", ok=True, found=found, means=means))
+        why = f"nvcc {tools.nvcc.version} does not compile for {', '.join(unknown)}" if unknown else ""
+        remedy = "install a CUDA toolkit that knows this GPU"
+        lines.append(_checked("architecture", "compiled programs run on this GPU", found, why, remedy))
     return lines
 
 
@@ -104,27 +93,25 @@ def _samples(tools: Tools) -> list[Examined]:
         lines.append(_permission("OS symbols", names, "tell system calls in CPU samples apart", optional=True))
     if not tools.nsys.usable:
         return lines
-    means = "tell which line of Python the host is in"
-    if nsys.has_option(nsys.options_of(tools.nsys), "--python-sampling"):
-        found = "nsys takes them inside the process, without CPU samples too"
-        lines.append(Examined("Python samples", ok=True, found=found, means=means))
-    else:
-        why = f"nsys {tools.nsys.version or 'of unknown version'} does not take them"
-        remedy = "install a newer Nsight Systems"
-        lines.append(Examined("Python samples", ok=False, found=why, means=means, remedy=remedy, optional=True))
-    return [*lines, *_metrics(tools)]
+    has = nsys.has_option(nsys.options_of(tools.nsys), "--python-sampling")
+    found = "nsys takes them inside the process, without CPU samples too"
+    why = "" if has else f"nsys {tools.nsys.version or 'of unknown version'} does not take them"
+    means, remedy = "tell which line of Python the host is in", "install a newer Nsight Systems"
+    lines.append(_checked("Python samples", means, found, why, remedy, optional=True))
+    if tools.gpus.present:  # whether nsys samples their counters, as it says itself
+        means = "tell how busy the SMs, tensor cores and DRAM are over time"
+        remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
+        lines.append(_checked("GPU metrics", means, *nsys.metrics_of(tools.nsys), remedy, optional=True))
+    return lines
 
 
-def _metrics(tools: Tools) -> list[Examined]:
-    """Whether nsys samples the GPU's counters here, as it says itself."""
-    if not tools.gpus.present:
-        return []
-    found, why = nsys.metrics_of(tools.nsys)
-    means = "tell how busy the SMs, tensor cores and DRAM are over time"
-    if found:
-        return [Examined("GPU metrics", ok=True, found=found, means=means)]
-    remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
-    return [Examined("GPU metrics", ok=False, found=why, means=means, remedy=remedy, optional=True)]
+def _checked(  # noqa: PLR0913 - all that is told of one thing
+    name: str, means: str, found: str, why: str = "", remedy: str = "", *, optional: bool = False
+) -> Examined:
+    """What was found, or where there is a reason why it is not usable that, and how to get it."""
+    if why:
+        return Examined(name, ok=False, found=why, means=means, remedy=remedy, optional=optional)
+    return Examined(name, ok=True, found=found, means=means)
 
 
 def _permission(name: str, told: Permission, means: str, *, optional: bool = False) -> Examined:
@@ -132,13 +119,8 @@ def _permission(name: str, told: Permission, means: str, *, optional: bool = Fal
 
 
 def _tool(program: Program, means: str) -> Examined:
-    if program.usable:
-        return Examined(program.name, ok=True, found=_described(program), means=means)
-    return Examined(program.name, ok=False, found=program.problem, means=means, remedy=program.remedy)
-
-
-def _described(program: Program) -> str:
-    return f"{program.version or 'of unknown version'} ({program.path})"
+    found = f"{program.version or 'of unknown version'} ({program.path})"
+    return _checked(program.name, means, found, "" if program.usable else program.problem, program.remedy)
 
 
 def _torch(tools: Tools) -> Examined:
@@ -146,21 +128,19 @@ def _torch(tools: Tools) -> Examined:
     if not tools.torch.usable:
         return _tool(tools.torch, means)
     sees = "sees a GPU" if tools.torch_facts.get("gpu") else "sees no GPU"
-    return Examined("torch", ok=True, found=f"{tools.torch.version} of {tools.python}, {sees}", means=means)
+    return _checked("torch", means, f"{tools.torch.version} of {tools.python}, {sees}")
 
 
 def _disk(folder: Path) -> Examined:
-    means = "captures take space"
+    means, enough = "captures take space", size(files.ENOUGH_BYTES)
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         why = f"{folder}: {error.strerror or error}"
-        return Examined("disk", ok=False, found=why, means=means, remedy="choose a folder that exists with -o")
+        return _checked("disk", means, "", why, "choose a folder that exists with -o")
     found = f"{size(free)} free"
-    if free < files.ENOUGH_BYTES:
-        remedy = f"free some, or write elsewhere with -o; a longer program takes {size(files.ENOUGH_BYTES)}"
-        return Examined("disk", ok=False, found=found, means=means, remedy=remedy)
-    return Examined("disk", ok=True, found=found, means=means)
+    remedy = f"free some, or write elsewhere with -o; a longer program takes {enough}"
+    return _checked("disk", means, found, found if free < files.ENOUGH_BYTES else "", remedy)
 
 
 def complete(lines: Sequence[Examined]) -> bool:

@@ -30,15 +30,8 @@ NO_GPU: Final = (
 class Tools:
     """The GPUs and tools of this machine, each found or with a reason why not.
 
-    Attributes:
-        gpus: The GPUs listed by nvidia-smi.
-        nvcc: Compiles CUDA sources.
-        nsys: Records a run.
-        ncu: Profiles kernels.
-        python: The Python that runs scripts.
-        torch: The torch of that Python; queried only if a pass needs it.
-        torch_facts: Properties of that torch: CUDA version, GPU found.
-        python_version: Version of that Python, if a script runs in it.
+    The torch is that of `python`, which runs scripts; it is looked for only if a pass needs it, as are `torch_facts`
+    (CUDA version, GPU found) and the version of that Python.
     """
 
     gpus: Gpus

@@ -58,12 +58,9 @@ Row = dict[str, str | int | float | None]
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs listed by nvidia-smi.
+    """The GPUs that `smi`, nvidia-smi, lists, with the constant fields of each.
 
-    Attributes:
-        smi: The program nvidia-smi.
-        rows: One per GPU, with the constant fields.
-        present: Whether there is a GPU at all; nvidia-smi may be missing on a machine with one.
+    `present` says whether there is a GPU at all; nvidia-smi may be missing on a machine with one.
     """
 
     smi: Program

@@ -31,15 +31,7 @@ _FIRST_COLUMN: Final = "Start (ns)"
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel launch.
-
-    Attributes:
-        kernel: Mangled kernel name.
-        shape: Grid, block and shared memory size.
-        owner: Device and context.
-        start_ns: Start time.
-        dur_ns: Duration.
-    """
+    """A kernel launch: mangled name; grid, block and shared memory; device and context; start and duration."""
 
     kernel: str
     shape: tuple[str, ...]
@@ -50,12 +42,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Selection:
-    """Kernels that one run of ncu profiles at the same launch numbers.
+    """Kernels, heaviest first, that one run of ncu profiles at the same launch numbers, and the flags that select them.
 
-    Attributes:
-        kernels: Mangled kernel names, heaviest first.
-        flags: The ncu flags that select them.
-        expression: The name filter among the flags.
+    `expression` is the name filter among the flags.
     """
 
     kernels: tuple[str, ...]

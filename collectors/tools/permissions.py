@@ -54,13 +54,7 @@ _NAMES: Final = (
 
 @dataclass(frozen=True)
 class Permission:
-    """Whether something is permitted to this process.
-
-    Attributes:
-        ok: Whether it is; None where nothing tells.
-        found: The settings that decide it.
-        remedy: How to get it; empty if permitted.
-    """
+    """Whether something is permitted to this process (None: nothing tells), by which settings, and how to get it."""
 
     ok: bool | None
     found: str

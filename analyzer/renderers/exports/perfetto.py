@@ -182,17 +182,6 @@ def _line(trace: Slices, tracks: _Tracks) -> pl.DataFrame:
     return line.with_columns(pl.col("t") - first) if first < 0 else line
 
 
-class _Widths(NamedTuple):
-    """Bytes that the largest number of a kind takes."""
-
-    t: int
-    uuid: int
-    name: int
-    category: int
-    event: int
-    value: int
-
-
 class _Events(NamedTuple):
     """Slices of packets as arrays, and the flows from calls to what they launched."""
 
@@ -201,7 +190,7 @@ class _Events(NamedTuple):
     event: NDArray[np.uint64]
     flow: NDArray[np.uint64]
     many: dict[int, list[int]]
-    widths: _Widths
+    widths: dict[str, int]  # bytes that the largest number of a kind takes
 
     @classmethod
     def of(cls, trace: Slices, tracks: _Tracks, names: pl.Series, kinds: pl.Series) -> _Events:
@@ -210,14 +199,8 @@ class _Events(NamedTuple):
         name, category = names.to_numpy(), kinds.to_numpy()
         event = trace.slices.get_column("event_id").fill_null(_NONE).to_numpy().astype(np.uint64)
         values = [_unsigned(counter.points.get_column("value")) for counter in trace.counters]
-        widths = _Widths(
-            _width(_last(trace)),
-            _width(len(tracks.descriptors)),
-            _widest([name]),
-            _widest([category]),
-            _widest([event]),
-            _widest(values),
-        )
+        widths = {"t": _width(_last(trace)), "uuid": _width(len(tracks.descriptors)), "value": _widest(values)}
+        widths |= {"name": _widest([name]), "category": _widest([category]), "event": _widest([event])}
         return cls(_more(name), _more(category), _more(event), _more(flow), many, widths)
 
     def packets(self, line: pl.DataFrame) -> bytes:
@@ -233,8 +216,8 @@ class _Events(NamedTuple):
             (begins & ~flowing & ~many & noted, lambda at: self._begin(t[at], uuid[at], rows[at], flows=False)),
             (begins & flowing & ~many, lambda at: self._begin(t[at], uuid[at], rows[at], flows=True)),
             (begins & ~noted, lambda at: self._begin(t[at], uuid[at], rows[at], flows=False, noted=False)),
-            (~begins & ~counts, lambda at: self._end(t[at], uuid[at])),
-            (counts, lambda at: self._count(t[at], uuid[at], value[at])),
+            (~begins & ~counts, lambda at: self._plain(_END, t[at], uuid[at])),
+            (counts, lambda at: self._plain(_COUNTER, t[at], uuid[at], value[at])),
         ]
         made = [(at, make(at)) for at, make in parts if at.any()]
         width = max((found.shape[1] for _, found in made), default=0)
@@ -262,14 +245,11 @@ class _Events(NamedTuple):
             row = int(rows[place])
             flows = b"".join(_tag(_FLOWS, 1) + flow.to_bytes(8, "little") for flow in self.many[row])
             event = number(_TYPE, _BEGIN) + number(_UUID, int(uuid[place])) + number(_NAME, int(self.name[row]))
-            event += number(_CATEGORIES, int(self.category[row])) + flows + self._annotation(int(self.event[row]))
+            event += number(_CATEGORIES, int(self.category[row])) + flows
+            event += sized(_ANNOTATIONS, number(1, _EVENT_ID) + number(4, int(self.event[row])))
             body = number(_TIMESTAMP, int(t[place])) + _OURS + _NEEDS + sized(_EVENT, event)
             parts += [_packet(body), data[offsets[place] : offsets[after]]]
         return b"".join(parts)
-
-    @staticmethod
-    def _annotation(event: int) -> bytes:
-        return sized(_ANNOTATIONS, number(1, _EVENT_ID) + number(4, event))
 
     def _begin(
         self,
@@ -281,33 +261,30 @@ class _Events(NamedTuple):
         noted: bool = True,
     ) -> Bytes:
         wide = self.widths
-        head = _tag(_ANNOTATIONS, 2) + bytes([3 + wide.event]) + number(1, _EVENT_ID) + _tag(4)
-        note = [(head, _padded(self.event[rows], wide.event))] if noted else []
+        head = _tag(_ANNOTATIONS, 2) + bytes([3 + wide["event"]]) + number(1, _EVENT_ID) + _tag(4)
+        note = [(head, _padded(self.event[rows], wide["event"]))] if noted else []
         flow = [(_tag(_FLOWS, 1), self.flow[rows].astype("<u8").view(np.uint8).reshape(-1, 8))] if flows else []
         event = _message(
-            (number(_TYPE, _BEGIN) + _tag(_UUID), _padded(uuid, wide.uuid)),
-            (_tag(_NAME), _padded(self.name[rows], wide.name)),
-            (_tag(_CATEGORIES), _padded(self.category[rows], wide.category)),
+            (number(_TYPE, _BEGIN) + _tag(_UUID), _padded(uuid, wide["uuid"])),
+            (_tag(_NAME), _padded(self.name[rows], wide["name"])),
+            (_tag(_CATEGORIES), _padded(self.category[rows], wide["category"])),
             *flow,
             *note,
         )
         return self._around(t, event, _OURS + _NEEDS)
 
-    def _end(self, t: NDArray[np.uint64], uuid: NDArray[np.uint64]) -> Bytes:
-        event = _message((number(_TYPE, _END) + _tag(_UUID), _padded(uuid, self.widths.uuid)))
-        return self._around(t, event, _OURS)
-
-    def _count(self, t: NDArray[np.uint64], uuid: NDArray[np.uint64], value: NDArray[np.uint64]) -> Bytes:
+    def _plain(self, kind: int, t: NDArray[np.uint64], uuid: NDArray[np.uint64], *values: NDArray[np.uint64]) -> Bytes:
+        """The ends of slices, or points of counters with their values."""
         event = _message(
-            (number(_TYPE, _COUNTER) + _tag(_UUID), _padded(uuid, self.widths.uuid)),
-            (_tag(_VALUE), _padded(value, self.widths.value)),
+            (number(_TYPE, kind) + _tag(_UUID), _padded(uuid, self.widths["uuid"])),
+            *((_tag(_VALUE), _padded(value, self.widths["value"])) for value in values),
         )
         return self._around(t, event, _OURS)
 
     def _around(self, t: NDArray[np.uint64], event: Bytes, constant: bytes) -> Bytes:
         """The packets of track events at their times."""
         body = _message(
-            (_tag(_TIMESTAMP), _padded(t, self.widths.t)),
+            (_tag(_TIMESTAMP), _padded(t, self.widths["t"])),
             (constant + _tag(_EVENT, 2) + bytes([event.shape[1]]), event),
         )
         return _message((_tag(_PACKET, 2) + bytes([body.shape[1]]), body))
@@ -362,7 +339,6 @@ def _widest(arrays: Sequence[NDArray[np.uint64]]) -> int:
 
 
 def _width(value: int) -> int:
-    """Bytes that a number takes."""
     return max(-(-value.bit_length() // 7), 1)
 
 

@@ -144,7 +144,6 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
 
 
 def _chapter(chapter: Chapter, name: str) -> str:
-    """Renders the chapter of one kernel."""
     whole = html(chapter.name)
     title = f"<h4><span title='{whole}'>{html(name)}</span> <span class='dim'>{html(chapter.launch)}</span></h4>"
     conclusion = f"<p>{html(chapter.conclusion)}</p>" if chapter.conclusion else ""

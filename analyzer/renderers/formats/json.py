@@ -18,11 +18,8 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.iterations._steady import SteadyPart
-    from kanalyze.analyses.page.counters_page import CounterSummary
-    from kanalyze.analyses.page.joint_page import JointSummary
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
-    from kanalyze.analyses.ranges._instances import Instances
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.page.of_any_kind import Shown
@@ -66,7 +63,12 @@ def content(shown: Shown) -> dict[str, Any]:
     if shown.kind == "comparison" or shown.kind == "job":  # noqa: PLR1714 - narrows the type
         return _comparison(shown) if shown.kind == "comparison" else _job(shown)
     if shown.kind == "joint":
-        return content(shown.summary) | _joint(shown)
+        return content(shown.summary) | {
+            "joined_with": [str(_path(meta.path)) for meta in shown.metas[1:]],
+            "joined_reports": [_meta(meta) for meta in shown.metas[1:]],
+            "joined": shown.joined.to_dicts(),
+            "gains": [] if shown.gains is None else shown.gains.to_dicts(),
+        }
     window = shown.scope.window
     head = {
         "schema_version": SCHEMA_VERSION,
@@ -81,10 +83,14 @@ def content(shown: Shown) -> dict[str, Any]:
         "answer": shown.answer,
     }
     if shown.kind == "counters":
-        return head | _counters(shown)
-    if shown.kind == "overview":
-        return head | _overview(shown)
-    return head | (_summary(shown) if shown.kind == "time" else _instances(shown))
+        names = ("devices", "kernels", "groups", "stalls", "advice", "health")
+        own: dict[str, Any] = {name: getattr(shown, name).to_dicts() for name in names}
+    elif shown.kind == "instances":
+        tables = {"instances": shown.instances.to_dicts(), "spread": shown.spread.to_dicts()}
+        own = {"range": shown.name, **tables}
+    else:
+        own = _overview(shown) if shown.kind == "overview" else _summary(shown)
+    return head | own
 
 
 def _whatif(found: WhatIf) -> dict[str, Any]:
@@ -107,7 +113,7 @@ def _job(job: Job) -> dict[str, Any]:
         "late_ranks": [one._asdict() | {"causes": dict(one.causes)} for one in late_ranks(job)],
         "findings": [one._asdict() for one in job_findings(job)],
         "doubts": [{"check": check, "count": count, "effect": effect} for check, count, effect in job.doubts],
-        **{name: _rows(frame) for name, frame in job.tables.items()},
+        **{name: frame.to_dicts() for name, frame in job.tables.items()},
     }
 
 
@@ -125,9 +131,9 @@ def _path(path: Path | None) -> str | None:
 
 def _summary(summary: Summary) -> dict[str, Any]:
     return {
-        "windows": _rows(summary.windows),
-        "processes": _rows(summary.processes),
-        **{name: _rows(frame) for name, frame in summary.tables.items()},
+        "windows": summary.windows.to_dicts(),
+        "processes": summary.processes.to_dicts(),
+        **{name: frame.to_dicts() for name, frame in summary.tables.items()},
         "findings": [_finding(found) for found in summary.findings],
         "cannot_tell": _reasons(summary.cannot_tell),
         "not_recorded": summary.not_recorded,
@@ -142,7 +148,7 @@ def _overview(found: Overview) -> dict[str, Any]:
     doubts = found.tables["health"].filter("doubt") if "health" in found.tables else None
     return {
         "iterations": None if found.steady is None else _iterations(found.steady),
-        "windows": _rows(found.windows),
+        "windows": found.windows.to_dicts(),
         **tables,
         "findings": [_short_finding(one) for one in found.findings[:_FINDINGS]],
         "health": [] if doubts is None else _short_rows(doubts.select("check", "count").head(_FINDINGS)),
@@ -158,7 +164,6 @@ def _reasons(cannot_tell: dict[str, str]) -> dict[str, str]:
 
 
 def _iterations(steady: SteadyPart) -> dict[str, Any]:
-    """Iterations, and their steady part."""
     kinds = steady.rows.filter(pl.col("name") == steady.each).group_by("kind").len().sort("kind")
     return {
         "name": _cut(steady.each),
@@ -195,28 +200,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _counters(found: CounterSummary) -> dict[str, Any]:
-    names = ("devices", "kernels", "groups", "stalls", "advice", "health")
-    return {name: _rows(getattr(found, name)) for name in names}
-
-
-def _joint(found: JointSummary) -> dict[str, Any]:
-    return {
-        "joined_with": [str(_path(meta.path)) for meta in found.metas[1:]],
-        "joined_reports": [_meta(meta) for meta in found.metas[1:]],
-        "joined": _rows(found.joined),
-        "gains": [] if found.gains is None else _rows(found.gains),
-    }
-
-
-def _instances(found: Instances) -> dict[str, Any]:
-    return {"range": found.name, "instances": _rows(found.instances), "spread": _rows(found.spread)}
-
-
-def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    return frame.to_dicts()
-
-
 def _finding(found: Finding) -> dict[str, Any]:
     return {
         "rule": found.rule,
@@ -247,7 +230,6 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _comparison(found: Comparison) -> dict[str, Any]:
-    """A comparison: the verdict first, then the tables."""
     verdict = found.verdict
     buckets = found.table("compare").select("bucket", "detail", "base_ns", "new_ns", "delta_ns")
     return {
@@ -275,6 +257,6 @@ def _comparison(found: Comparison) -> dict[str, Any]:
             for name, side in (("base", found.base), ("new", found.new))
         },
         "differs": [{"kind": one.kind, "text": outlets.line(one.text)} for one in found.doubts],
-        "buckets": _rows(buckets),
-        **{name: _rows(frame) for name, frame in found.tables.items() if name != "compare"},
+        "buckets": buckets.to_dicts(),
+        **{name: frame.to_dicts() for name, frame in found.tables.items() if name != "compare"},
     }

@@ -134,7 +134,6 @@ def _headline(first: First, names: dict[str, str]) -> str:
 
 
 def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:
-    """Renders the chapter of one kernel."""
     facts = [f"| {markdown(label)} | {markdown(text)} |" for label, text in chapter.facts]
     table = ["", "| | |", "| :-- | :-- |", *facts] if facts else []
     advice = [

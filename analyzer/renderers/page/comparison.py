@@ -273,7 +273,6 @@ def _kernels(found: Comparison, top: int) -> Section | None:
 
 
 def _short_names(rows: pl.DataFrame) -> dict[str, str]:
-    """Short forms of the kernels of both sides."""
     every = sorted({name for side in ("base", "new") for name in rows.get_column(f"{side}_kernel") if name})
     return dict(zip(every, shorten(every, _NAME), strict=True))
 
@@ -308,7 +307,6 @@ def _changes(title: str, table: pl.DataFrame, plain: str, told: Told, top: int) 
 
 
 def _became(row: Row, what: str, say: Callable[[Any], str]) -> str:
-    """A quantity in base and in new."""
     return f"{say(row[f'base_{what}'])}{ARROW}{say(row[f'new_{what}'])}"
 
 
@@ -320,7 +318,6 @@ def _kernel(row: Row, names: dict[str, str]) -> str:
 
 
 def _several(row: Row, side: str, names: dict[str, str]) -> str:
-    """The kernel of a side, and how many more it stands for."""
     name, several = row[f"{side}_kernel"], row[f"{side}_names"]
     if not several:
         return ""

@@ -59,7 +59,6 @@ def _health(health: pl.DataFrame) -> str:
 
 
 def _kernels(rows: pl.DataFrame, top: int) -> Section:
-    """Section of kernels, one row per launch shape."""
     columns = (
         Column("time", "dur_ns", missing=_NONE),
         Column("count", "count", spare=True),

@@ -61,7 +61,6 @@ def joined_with(others: Sequence[Meta], tools: Sequence[str], base: Meta) -> lis
 
 
 def _with(others: Sequence[Meta], base: Meta) -> str:
-    """Lists the other reports of one tool."""
     first, *more = others
     if more:
         return f"with {units.plural(len(others), 'report')} of {first.tool}"

@@ -270,7 +270,6 @@ def kernels(found: Measured) -> list[dict[str, Any]]:
 
 
 def _reasons(rows: pl.DataFrame) -> list[dict[str, Any]]:
-    """Reasons to wait as bars."""
     most = max(rows.get_column("cycles_per_instruction"), default=1.0) or 1.0
     return [
         {
@@ -284,7 +283,6 @@ def _reasons(rows: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _lines(rows: pl.DataFrame) -> list[dict[str, Any]]:
-    """Lines of source as bars of their samples."""
     return [
         {
             "place": outlets.short(f"{(row['file'] or '?').rpartition('/')[2]}:{row['line']}"),

@@ -242,7 +242,6 @@ def _hash(text: str) -> str:
 
 
 def _contents(found: FilePage[Shown], page: Page, tables: Sequence[Listed]) -> list[tuple[str, str]]:
-    """Links to the parts of the file."""
     parts = [("first", "What to do first")] if page.first else []
     parts += [("timeline", "Timeline")] if found.timeline else []
     parts += [("iterations-picture", "Iterations")] if not found.iterations.is_empty() else []
@@ -431,16 +430,9 @@ def _part(shown: int, all_of_them: int, noun: str, which: str) -> str:
 
 
 def _section(section: Section, names: Mapping[str, str]) -> dict[str, Any]:
-    """A section of the page as a plain table."""
     grid = section.grid
     rows = [(*row[:-1], names.get(row[-1], row[-1])) if grid.named else row for row in grid.rows]
-    return {
-        "title": section.plain_title,
-        "remark": section.remark,
-        "heads": grid.heads,
-        "rows": rows,
-        "foot": section.foot,
-    }
+    return section._asdict() | {"title": section.plain_title, "heads": grid.heads, "rows": rows}
 
 
 def _tables(found: FilePage[Shown], most: int) -> Iterator[Listed]:
@@ -500,7 +492,6 @@ def _bars(row: Mapping[str, Any]) -> Cell:
 
 
 def _recorded(metas: Sequence[Meta]) -> Iterator[tuple[str, str]]:
-    """Origins of the reports, as pairs of label and text."""
     for meta in metas:
         tool = " ".join(filter(None, (meta.tool, meta.tool_version)))
         yield "report", outlets.short(meta.path.name)
