@@ -237,7 +237,12 @@ class _Gpu:
             self.torch.cuda.synchronize()
             launches.append(_host_ns(function))
         launch_ns = statistics.median_high(launches)
-        one_ns = max(self._whole_ns(lambda: (self._prepare(launch_ns), function())), 1)
+
+        def prepared() -> None:
+            self._prepare(launch_ns)
+            function()
+
+        one_ns = max(self._whole_ns(prepared), 1)
         count = _repeats(repeats, budget_s, one_ns)
         kept = tuple(self._between(function, count, launch_ns))
         flushed = self.flushed.nbytes if self.flushed is not None else 0

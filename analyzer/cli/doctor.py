@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,14 +13,12 @@ from kanalyze.cli._options import tool_paths
 from kanalyze.cli._output import emit, width
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kanalyze.collectors.tools.doctor import Examined
 
 
 @click.command()
 @tool_paths
-def doctor(**told: Path | None) -> None:
+def doctor(**told: Any) -> None:  # noqa: ANN401 - as of Options
     """Check what `kanalyze collect` needs: found or missing, what for, and how to get it.
 
     The exit status is 1 if anything is missing that a capture needs; what only CPU samples and GPU metrics need is

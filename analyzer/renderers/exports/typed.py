@@ -108,7 +108,8 @@ def _arrow(table: Exported) -> pa.Table:
     fields = []
     for field in found.schema:
         unit, meaning = told[field.name]
-        fields.append(field.with_metadata({"description": meaning} | ({"unit": unit} if unit else {})))
+        words: dict[bytes | str, bytes | str] = {"description": meaning}
+        fields.append(field.with_metadata(words | {"unit": unit} if unit else words))
     about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.forms[0].doc}
     return found.cast(pa.schema(fields, metadata=about))
 

@@ -65,7 +65,7 @@ def _sections(found: Comparison, top: int) -> list[Section]:
     """The sections, with fewer rows each than the usual number where all together would be too long."""
     for rows in range(top, 0, -1):
         made = [_waterfall(found, rows), *(make(found, rows) for make in _SECTIONS)]
-        sections = [section for section in made if section is not None]
+        sections = [section for section in made if section is not None and section.grid.rows]
         if top > ROWS or sum(len(section.grid.rows) + _AROUND for section in sections) <= _LINES:
             return sections
     return [_waterfall(found, top)]
@@ -266,7 +266,7 @@ def _bar(part: float) -> str:
     return f"{'█' * length:>{_BAR}}|" if part < 0 else f"{'':>{_BAR}}|{'█' * length}"
 
 
-def _kernels(found: Comparison, top: int) -> Section | None:
+def _kernels(found: Comparison, top: int) -> Section:
     table = found.table("compare_kernels")
     names = _short_names(table.filter("changed").head(top))
     return _changes("KERNELS AND COPIES", table, "kernel", lambda row: _kernel(row, names), top)
@@ -284,16 +284,14 @@ def _families(found: Comparison, top: int) -> Section | None:
     return None if same_gpu else _changes("FAMILIES OF KERNELS", table, "family", "family", top)
 
 
-def _waiting_calls(found: Comparison, top: int) -> Section | None:
+def _waiting_calls(found: Comparison, top: int) -> Section:
     table = found.table("compare_calls").filter("blocking")
     return _changes("CALLS THAT WAIT", table, "call", lambda row: unversioned(row["name"] or "(no name)"), top)
 
 
-def _changes(title: str, table: pl.DataFrame, plain: str, told: Told, top: int) -> Section | None:
-    """The rows of a table that changed, the others counted; None where nothing did."""
+def _changes(title: str, table: pl.DataFrame, plain: str, told: Told, top: int) -> Section:
+    """The rows of a table that changed, the others counted."""
     changed = table.filter("changed")
-    if changed.is_empty() or not top:
-        return None
     kinds = "change" in table.columns
     columns = (
         Column("difference", "delta_ns", signed),
@@ -339,7 +337,7 @@ def _operator(row: Row) -> str:
     return f"under {names[-1]}: {told}" if row["path"] else told
 
 
-def _counters(found: Comparison, top: int) -> Section | None:
+def _counters(found: Comparison, top: int) -> Section:
     """The counters that changed, of the kernels with the most time first."""
     table = found.table("compare_counters")
     told = pl.col("ratio").is_not_null() | pl.col("counter").str.ends_with("_share")
@@ -348,8 +346,6 @@ def _counters(found: Comparison, top: int) -> Section | None:
     kernels = both.with_columns(at=pl.struct("change", "base_kernel", "new_kernel").rank("dense"))
     kernels = kernels.with_columns(first=pl.int_range(pl.len()).min().over("at"), order=order)
     changed = kernels.filter("changed", told, pl.col("order").is_not_null()).sort("first", "order")
-    if changed.is_empty() or not top:
-        return None
     names = _short_names(changed.head(top + 1))
 
     def change(row: Row) -> str:
@@ -374,11 +370,9 @@ def _counted(row: Row, side: str) -> str:
     return show(row[side])
 
 
-def _findings(found: Comparison, top: int) -> Section | None:
+def _findings(found: Comparison, top: int) -> Section:
     """Findings that one side alone has."""
     table = found.table("compare_findings").filter("changed", pl.col("change").cast(pl.String) != "stays")
-    if table.is_empty() or not top:
-        return None
     columns = (
         Column("", "change", left=True),
         Column("at stake", lambda row: units.time(max(row["base_ns"], row["new_ns"]))),
@@ -388,10 +382,8 @@ def _findings(found: Comparison, top: int) -> Section | None:
     return section("FINDINGS", table.head(top), columns, remark=remark, cut=True)
 
 
-def _memory(found: Comparison, top: int) -> Section | None:
+def _memory(found: Comparison, top: int) -> Section:
     table = found.table("compare_memory").filter("changed")
-    if table.is_empty() or not top:
-        return None
     columns = (
         Column("peak", lambda row: _became(row, "peak_bytes", units.size)),
         Column("allocations", lambda row: _became(row, "allocations", number)),
@@ -403,7 +395,7 @@ def _memory(found: Comparison, top: int) -> Section | None:
 def _ranks(found: Comparison, top: int) -> Section | None:
     """The ranks, the largest difference first, where there are several and one of them changed."""
     table = found.table("compare_ranks")
-    if len(found.pairs) == 1 or not table.get_column("changed").any() or not top:
+    if len(found.pairs) == 1 or not table.get_column("changed").any():
         return None
     order = table.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
     columns = (

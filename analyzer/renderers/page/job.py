@@ -34,7 +34,7 @@ def job_page(job: Job, top: int) -> Page:
         heading=_heading(job),
         health=_health(job),
         answer=answer(job),
-        sections=[one for one in sections if one is not None],
+        sections=[one for one in sections if one is not None and one.grid.rows],
         cannot_tell=[f"{check}: {count:,}; {effect}" for check, count, effect in job.doubts],
         more=_more(job),
         blocks=_findings(job, top),
@@ -154,10 +154,8 @@ def _bar(parts: dict[str, int], whole: int) -> str:
     return text
 
 
-def _late(job: Job, top: int) -> Section | None:
+def _late(job: Job, top: int) -> Section:
     found = late_ranks(job)
-    if not found or not top:
-        return None
     columns = (
         Column("rank", lambda one: str(one.rank)),
         Column("steps", lambda one: str(one.first) if one.steps == 1 else f"{one.first} to {one.last}"),
@@ -175,10 +173,8 @@ def _findings(job: Job, top: int) -> list[Block]:
     return [Block("WHAT TO DO", "at most that much of a step is gained"), *told] if told else []
 
 
-def _collectives(job: Job, top: int) -> Section | None:
+def _collectives(job: Job, top: int) -> Section:
     table = job.table("collective_summary")
-    if table.is_empty() or not top:
-        return None
     whole = table.get_column("rank_ns").sum()
     known = pl.col("wait_ns") + pl.col("transfer_ns")
     columns = (
@@ -212,12 +208,10 @@ def _steps(job: Job, top: int) -> Section | None:
     return Section("STEPS, THE SLOWEST RANK OF EACH", units.plural(len(ns), "step"), Grid(heads, cells), foot)
 
 
-def _clocks(job: Job, top: int) -> Section | None:
+def _clocks(job: Job, top: int) -> Section:
     """The offsets of clocks, the widest of each, where there are several."""
     table = job.table("clocks").drop_nulls("offset_ns")
     others = table.filter((pl.col("low_ns") != 0) | (pl.col("high_ns") != 0))
-    if others.is_empty() or not top:
-        return None
     sums = others.group_by("rank", maintain_order=True).agg(
         pl.col("host").first(), pl.col("offset_ns").median(), pl.col("low_ns").min(), pl.col("high_ns").max()
     )

@@ -81,8 +81,9 @@ def _plain_grid(grid: Grid) -> Grid:
 
 def _plain_finding(finding: Finding) -> Finding:
     """A finding whose sentences are not cut: they have places for names."""
-    sentences = ("text", "remedy", "headline", "action", "where")
-    return finding._replace(**{name: outlets.line(getattr(finding, name)) for name in sentences})
+    names = ("text", "remedy", "headline", "action", "where")
+    sentences: dict[str, Any] = {name: outlets.line(getattr(finding, name)) for name in names}
+    return finding._replace(**sentences)
 
 
 #: Fields of a page that are no plain texts: a chapter's name is a kernel's, and commands are a line each.
