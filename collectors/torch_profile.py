@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
+from kanalyze.collectors.base.files import vacant
 from kanalyze.collectors.in_workload import recipes
 from kanalyze.collectors.in_workload.torch_sessions import (
     SCHEMA,
@@ -168,7 +169,7 @@ class TorchProfile:
         running.stop()
         outcome = running.outcome
         capture.notes = outcome.notes
-        target = capture.folder if error is None and not outcome.failures else _free(f"{capture.folder}-partial")
+        target = capture.folder if error is None and not outcome.failures else vacant(Path(f"{capture.folder}-partial"))
         document = {"schema": SCHEMA, **facts(request, outcome), "complete": error is None and not outcome.failures}
         outcome.attempt("torch-run.json", lambda: write_json(request.folder / "torch-run.json", document))
         if target.exists():
@@ -199,10 +200,9 @@ class TorchProfile:
 
     def _target(self) -> Path:
         if self._out is None:
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            return _free(f"torch-{self._recipe.name}-{stamp}")
+            return vacant(Path(f"torch-{self._recipe.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
         if self.captures:
-            return _free(f"{self._out}-{len(self.captures) + 1}")
+            return vacant(Path(f"{self._out}-{len(self.captures) + 1}"))
         if self._out.exists():
             raise OutputError.exists(self._out)
         return self._out
@@ -244,12 +244,3 @@ def torch_profile(
     chosen = recipes.RECIPES[recipe].with_changes(dict(changes))  # type: ignore[arg-type]
     options = {"activities": tuple(activities) if activities else None, "key_averages": key_averages}
     return TorchProfile(chosen, None if out is None else Path(out), options, calls)
-
-
-def _free(wanted: str) -> Path:
-    """`wanted`, or the same path with the first free number appended."""
-    path, number = Path(wanted), 1
-    while path.exists():
-        number += 1
-        path = Path(f"{wanted}-{number}")
-    return path

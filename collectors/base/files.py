@@ -45,9 +45,7 @@ def target(name: str, output: str | PathLike[str] | None) -> Path:
         if os.path.lexists(output):
             raise OutputError.exists(Path(output))
         return Path(output)
-    stem = f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    tried = (Path(stem if number == 1 else f"{stem}-{number}") for number in range(1, 1000))
-    return next(path for path in tried if not os.path.lexists(path))
+    return vacant(Path(f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"))
 
 
 def scratch(final: Path, sides: Iterable[str] = ("",)) -> Path:
@@ -75,7 +73,7 @@ def scarce(folder: Path) -> str:
 
 
 def vacant(final: Path) -> Path:
-    """`final`, or a free name beside it if it was taken meanwhile."""
+    """`final`, or where it is taken the first free name beside it: `final`-2 and so on."""
     beside = (final.with_name(f"{final.name}-{number}") for number in itertools.count(2))
     return final if not os.path.lexists(final) else next(path for path in beside if not os.path.lexists(path))
 
