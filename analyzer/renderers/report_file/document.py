@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.renderers.page.time import First, Ledger, Page
+    from kanalyze.renderers.page.time import First, Ledger
     from kanalyze.renderers.text.grid import Section
     from kanalyze.report import Meta
     from kanalyze.schema import Table
@@ -188,12 +188,11 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
     page = page_of_any(found.shown, None)
     names = short_names(page, _NAME)
     tables = [*_tables(found, rows)]
-    title, *parts = page.heading
-    return {
+    title, *beside = page.heading
+    parts = {
         "title": title,
-        "beside": " · ".join([*parts, page.health] if page.health else parts),
+        "beside": " · ".join([*beside, page.health] if page.health else beside),
         "answer": page.answer,
-        "contents": _contents(found, page, tables),
         "ledgers": [_ledger(ledger) for ledger in page.ledgers],
         "first": [_first(one, found, names, {table.name for table in tables}) for one in page.first],
         "first_remark": page.first_remark,
@@ -213,8 +212,8 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         "tables": tables,
         "chapters": page.chapters,
         "recorded": [*_recorded(found.metas)],
-        **_own_parts(),
     }
+    return parts | {"contents": _contents(parts)} | _own_parts()
 
 
 @cache
@@ -241,16 +240,21 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-def _contents(found: FilePage[Shown], page: Page, tables: Sequence[Listed]) -> list[tuple[str, str]]:
-    parts = [("first", "What to do first")] if page.first else []
-    parts += [("timeline", "Timeline")] if found.timeline else []
-    parts += [("iterations-picture", "Iterations")] if not found.iterations.is_empty() else []
-    parts += [(flame["id"], flame["title"]) for flame in _flames(found)]
-    parts += [("waiting-picture", "Waiting")] if not found.rank_steps.is_empty() else []
-    parts += [("roofline-picture", "Roofline")] if found.measured and found.measured.roofs else []
-    parts += [("measured", "Measured kernels")] if found.measured and charts.kernels(found.measured) else []
-    parts += [("copies-picture", "Copies against the link")] if found.copies else []
-    return [*parts, *((table.name, table.title) for table in tables), ("recorded", "How it was recorded")]
+def _contents(parts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Links to the parts of the file that are there."""
+    titled = [
+        ("first", "What to do first", parts["first"]),
+        ("timeline", "Timeline", parts["timeline"]),
+        ("iterations-picture", "Iterations", parts["iterations"]),
+        *((flame["id"], flame["title"], True) for flame in parts["flames"]),
+        ("waiting-picture", "Waiting", parts["waiting"]),
+        ("roofline-picture", "Roofline", parts["roofline"]),
+        ("measured", "Measured kernels", parts["measured"]),
+        ("copies-picture", "Copies against the link", parts["copies"]),
+        *((table.name, table.title, True) for table in parts["tables"]),
+        ("recorded", "How it was recorded", True),
+    ]
+    return [(place, title) for place, title, part in titled if part]
 
 
 def _ledger(ledger: Ledger) -> dict[str, Any]:
