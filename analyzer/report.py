@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
 import polars as pl
@@ -116,6 +116,32 @@ class Where(TypedDict, total=False):
     process: int | None
 
 
+class BareRun(NamedTuple):
+    """A run of a Python script without a profiler.
+
+    Attributes:
+        number: The number of the run, from 1.
+        rank: The rank that it is of; None for a program that is none.
+        starts_ns: When each occurrence of a recurring part began, in order, by name; on a clock of its own.
+    """
+
+    number: int
+    rank: int | None
+    starts_ns: dict[str, list[int]]
+
+
+class BareRuns(NamedTuple):
+    """Runs of a program without a profiler.
+
+    Attributes:
+        programs_ns: How long each took, from start to end of the process.
+        marked: Those of which there are marks, in order.
+    """
+
+    programs_ns: tuple[int, ...] = ()
+    marked: tuple[BareRun, ...] = ()
+
+
 def _nothing() -> None:
     """A report without another beside it."""
 
@@ -126,7 +152,8 @@ class Report:
 
     `meta` describes its origin, `scope` the selected part. Tables are read on first use and cached; narrowed views
     share the cache. `answers` caches results that analyses share. `beside` opens the trace of the same run that the
-    report's capture has, once; None without one. `sampled` does so for the run in which nsys sampled the program.
+    report's capture has, once; None without one. `sampled` does so for the run in which nsys sampled the program, and
+    `bare` for its runs without a profiler.
 
     A context manager: its file is closed at the end of the block, by :meth:`close`, or when nobody holds the report.
 
@@ -139,6 +166,7 @@ class Report:
     scope: Scope = field(default_factory=Scope)
     beside: Callable[[], Report | None] = _nothing
     sampled: Callable[[], Report | None] = _nothing
+    bare: Callable[[], BareRuns] = BareRuns
     _kept: Kept = field(default_factory=Kept)
     _whole: WeakValueDictionary[int | None, Report] = field(default_factory=WeakValueDictionary)
     answers: dict[object, Any] = field(default_factory=dict, init=False)

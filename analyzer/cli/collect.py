@@ -55,6 +55,7 @@ _OPTIONS = (
         shell_complete=_complete.passes,
         help="Which of nsys, torch and ncu, with commas between them.",
     ),
+    _option("--bare/--no-bare", default=True, help="Run it without a profiler first, for its true times; on."),
     _option("--samples", is_flag=True, help="Also sample the host, in a run of its own: functions, Python, waits."),
     _option("--metrics", is_flag=True, help="In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe."),
     _option(
@@ -66,7 +67,7 @@ _OPTIONS = (
         help="That run records so long at most, and is ended then; 60 unless told.",
     ),
     _option("--prepare", is_flag=True, help="Run it once without a profiler first, so that what it builds is there."),
-    _option("--repeat", type=int, default=1, metavar="K", help="Run the passes of nsys and torch K times."),
+    _option("--repeat", type=int, default=1, metavar="K", help="Run it bare, under nsys and under torch K times each."),
     _option("--timeout", "timeout_s", type=float, default=3600.0, metavar="SECONDS", help="Longest time of a pass."),
     _option("--arch", multiple=True, metavar="ARCH", help="Compile for sm_90 or the like; several make a fat binary."),
     _option("--nvcc", "nvcc_flags", flags=True, help="Further flags of nvcc, one or several in quotes."),

@@ -318,9 +318,9 @@ def cublas(name: Spelled) -> Fields | None:
     """Decodes cuBLAS kernels that are C++ templates, and the few others without an architecture in the name."""
     if name.function.endswith("gemvx::kernel"):
         return _cublas_gemm(name, "gemv", 2)
-    for start, operation, at in _CUBLAS:
+    for start, product, at in _CUBLAS:
         if name.word.startswith(start):
-            return _cublas_gemm(name, operation, at)
+            return _cublas_gemm(name, product, at)
     if name.word in _WITH_CUBLAS and "cublas" in name.text:
         family, operation = _WITH_CUBLAS[name.word]
         short = type_of(name.arg(0))

@@ -20,8 +20,11 @@ CHOICES: Final = NAMES
 NSYS, TORCH, NCU = CHOICES
 SAMPLES: Final = "samples"
 
+#: The pass without a profiler, which tells what the others cost.
+BARE: Final = "bare"
+
 #: All passes, in the order of execution.
-PASSES: Final = (NSYS, SAMPLES, TORCH, NCU)
+PASSES: Final = (BARE, NSYS, SAMPLES, TORCH, NCU)
 
 ClockControl = Literal["base", "none"]
 
@@ -32,12 +35,13 @@ class Options:
 
     Attributes:
         passes: Which of :data:`CHOICES` to run; None selects those that suit the workload.
+        bare: Whether the program first runs without a profiler, which tells what the others cost.
         output: The capture folder; by default named after the workload and the time, in the current folder.
         samples: Whether a pass of its own samples the host: CPU, Python, scheduler, system calls.
         metrics: Whether that pass samples the GPU's counters.
         samples_for_s: The longest time that it records, in seconds; the program is stopped then.
         prepare: Whether the program first runs once without a profiler, to warm up build and compile caches.
-        repeat: Number of runs of the nsys pass.
+        repeat: Number of runs of the passes that tell the time: bare, nsys and torch.
         timeout_s: Time limit of each pass, in seconds.
         arch: GPU architectures to compile for (``sm_90``, ``90a``); by default those of the GPUs present.
         nvcc_flags: Further flags of nvcc.
@@ -60,6 +64,7 @@ class Options:
     """
 
     passes: tuple[str, ...] | None = None
+    bare: bool = True
     output: str | PathLike[str] | None = None
     samples: bool = False
     metrics: bool = False
@@ -97,6 +102,7 @@ class Keywords(TypedDict, total=False):
     """The attributes of :class:`Options` as keyword arguments."""
 
     passes: tuple[str, ...] | None
+    bare: bool
     output: str | PathLike[str] | None
     samples: bool
     metrics: bool

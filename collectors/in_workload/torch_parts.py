@@ -110,7 +110,7 @@ def watch(part: Part, before: Callable[[], None], after: Callable[[], None]) -> 
     return watched
 
 
-def _compiling_test() -> Callable[[], bool]:
+def compiling_test() -> Callable[[], bool]:
     """torch.compiler.is_compiling or its predecessor: whether torch.compile is tracing, when hooks must do nothing.
 
     It is called by its own name, so that torch.compile knows it and sees a constant.
@@ -126,7 +126,7 @@ def wrap(function: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
         return _wrap_coroutine(function, watched)
     if inspect.isgeneratorfunction(function):
         return _wrap_generator(function, watched)
-    compiling = _compiling_test()
+    compiling = compiling_test()
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -185,7 +185,7 @@ def _watch_optimizer(watched: Watched) -> None:
     """
     optimizer: Any = import_module("torch.optim").Optimizer
     initialize = optimizer.__init__
-    compiling = _compiling_test()
+    compiling = compiling_test()
     counts = _OneOptimizer()
 
     def after_init(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
@@ -235,7 +235,7 @@ def _watch_forward(watched: Watched) -> None:
     """
     base: Any = import_module("torch.nn").Module
     call = base.__call__
-    compiling = _compiling_test()
+    compiling = compiling_test()
 
     def first_call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if compiling() or base.__call__ is not first_call:
@@ -254,7 +254,7 @@ def _watch_module(module: Any, watched: Watched) -> None:  # noqa: ANN401
     kind = type(module)
     call = kind.__call__
     around = wrap(call, watched)
-    compiling = _compiling_test()
+    compiling = compiling_test()
 
     def watched_call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         return (call if compiling() or self is not module else around)(self, *args, **kwargs)
@@ -279,7 +279,7 @@ def _watch_nvtx_package(module: Any, watched: Watched) -> None:  # noqa: ANN401
 
 
 def _matcher(pattern: str) -> Callable[[object], bool]:
-    compiling = _compiling_test()
+    compiling = compiling_test()
 
     def matches(name: object) -> bool:
         return not compiling() and fnmatchcase(str(name), pattern)

@@ -5,6 +5,9 @@ Usage::
     python torch_runner.py --out FOLDER [--recipe NAME] [options] -- SCRIPT [ARGS…]
     python torch_runner.py --out FOLDER [--recipe NAME] [options] -- -m MODULE [ARGS…]
     torchrun [torchrun's options] torch_runner.py --out FOLDER [options] -- SCRIPT [ARGS…]
+    python torch_runner.py --bare FILE -- SCRIPT [ARGS…]
+
+The last one runs the workload without a profiler, with or without torch; bare_run.py says what FILE has.
 
 Everything after ``--`` is the workload and its arguments, as they are. Options:
 
@@ -80,6 +83,10 @@ def main() -> None:
     """Run the command line."""
     if sys.path and sys.path[0] and Path(sys.path[0]).resolve() == _HERE:
         del sys.path[0]
+    if sys.argv[1:2] == ["--bare"]:
+        file, _, *workload = sys.argv[2:]
+        _sibling("bare_run").run(Path(file), workload)
+        return
     settings = _sibling("torch_arguments").parse(sys.argv[1:])
     _sibling("torch_run").Run(settings).run()
 

@@ -107,10 +107,10 @@ class _Decorate(ast.NodeTransformer):
 
 def own_traceback(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback without the frames of the runner."""
-    here = Path(__file__).parent
+    here = Path(__file__).resolve().parent
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
-        if file not in (runpy.__file__, "<frozen runpy>") and Path(file).parent != here:
+        if file not in (runpy.__file__, "<frozen runpy>") and Path(file).resolve().parent != here:
             break
         traceback = traceback.tb_next
     return traceback

@@ -275,7 +275,7 @@ class _Turns:
         """Save the finished runs of an interrupted collection, if there are some of each program."""
         for side in self.sides:
             side.interrupt()
-        if not all(side.runs for side in self.sides):
+        if not all(side.recorded for side in self.sides):
             return InterruptedCaptureError.during(self.current, None)
         self._kept(seconds, "interrupted")
         return InterruptedCaptureError.during(self.current, self.final)

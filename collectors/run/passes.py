@@ -11,7 +11,7 @@ from kanalyze.collectors.base import files
 from kanalyze.collectors.base.checks import Check, checks
 from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.run.runner import Runner, StepFailedError, read_end
-from kanalyze.collectors.tools import ncu, nsys, permissions, torch_pass
+from kanalyze.collectors.tools import ncu, nsys, nvtx_marks, permissions, torch_pass
 from kanalyze.collectors.tools.ncu_launches import Launch, first_launch, parse, select, unselected
 
 if TYPE_CHECKING:
@@ -40,6 +40,15 @@ class Pass(NamedTuple):
     plan: Plan
     runner: Runner
     found: Found
+
+    def bare(self, number: int) -> None:
+        """Run the program without a profiler for the `number`-th time, timed by its NVTX ranges if it is no script."""
+        (step,) = self.plan.bare(number)
+        if self.plan.workload.kind == "python":
+            self._run(step)
+            return
+        with nvtx_marks.environment((self.plan.folder / f"{step.name}.json").absolute()) as added:
+            self._run(replace(step, env=added))
 
     def nsys(self, number: int) -> None:
         """Record the run for the `number`-th time, and export it."""
@@ -173,6 +182,7 @@ class Pass(NamedTuple):
 
 #: One run of each pass, by its number from 1.
 RUNS: Final[dict[str, Callable[[Pass, int], None]]] = {
+    "bare": Pass.bare,
     "nsys": Pass.nsys,
     "samples": Pass.samples,
     "torch": Pass.torch,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from kanalyze.collectors.base.options import NCU, NSYS, PASSES, SAMPLES
+from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES
 from kanalyze.collectors.base.step import Step
 from kanalyze.collectors.base.workloads import references
 from kanalyze.collectors.tools import ncu, nsys, torch_pass
@@ -78,7 +78,7 @@ class Plan:
 
     def repetitions(self, name: str) -> int:
         """How often the pass `name` runs the program: those that say when things ran are repeated."""
-        return self.options.repeat if tool_of(name).timed else 1
+        return self.options.repeat if name == BARE or tool_of(name).timed else 1
 
     def log(self, name: str) -> Path:
         """The log file of the step `name`."""
@@ -87,6 +87,15 @@ class Plan:
     def prepare(self) -> Step:
         """The step that runs the program without a profiler."""
         return Step("prepare", self.command, self.log("prepare"), runs_workload=True)
+
+    def bare(self, number: int) -> list[Step]:
+        """The step of the run without a profiler; `number` is the repetition, from 1."""
+        name, command = numbered(BARE, number), self.command
+        if self.workload.kind == "python":
+            launcher = self.workload.launcher or (str(self.tools.python),)
+            marked = (str(self.runner), "--bare", str(self.folder / f"{name}.json"))
+            command = (*launcher, *marked, "--", *self.workload.target, *self.workload.args)
+        return [Step(name, command, self.log(name), runs_workload=True)]
 
     def nsys(self, number: int) -> list[Step]:
         """The steps of the nsys pass; `number` is the repetition, from 1."""
@@ -182,7 +191,7 @@ def script(*programs: Scripted) -> list[str]:
     """
     lines = [line for one in programs for line in _made_ready(one)]
     for one in programs:
-        lines += one.titled("without a profiler", [one.plan.prepare().shell]) if one.plan.options.prepare else []
+        lines += one.titled("to build what it needs", [one.plan.prepare().shell]) if one.plan.options.prepare else []
     for name in PASSES:
         taking_part = [one for one in programs if name in one.passes]
         for number in range(1, max((one.plan.repetitions(name) for one in taking_part), default=0) + 1):
@@ -203,7 +212,8 @@ def _run_lines(one: Scripted, name: str, number: int) -> list[str]:
         return one.titled(name, _ncu_lines(one.plan, chosen=NSYS in one.passes))
     if name == SAMPLES:
         return one.titled("samples, by nsys", [step.shell for step in one.plan.samples(one.plan.sampled())])
-    title, steps = tool_of(name).name, one.plan.nsys if name == NSYS else one.plan.torch
+    title = "without a profiler" if name == BARE else tool_of(name).name
+    steps = {BARE: one.plan.bare, NSYS: one.plan.nsys}.get(name, one.plan.torch)
     count = one.plan.repetitions(name)
     again = f", {number} of {count}" if count > 1 else ""
     return one.titled(f"{title}{again}", [step.shell for step in steps(number)])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kanalyze.collectors.base import files, nvcc, process
 from kanalyze.collectors.base.checks import checks
 from kanalyze.collectors.base.errors import CompileError
-from kanalyze.collectors.base.options import NCU, NSYS, PASSES, SAMPLES
+from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES
 from kanalyze.collectors.base.step import Event
 from kanalyze.collectors.run import build_cache as cache
 from kanalyze.collectors.run import compiled_after
@@ -135,7 +135,7 @@ class Recording:
         workload, options, tools = self.setting.workload, self.setting.options, self.setting.tools
         self.content |= manifest.beginning(workload, options, tools, self.plan.command)
         why, wanted = obstacles(workload, options, tools), wanted_passes(workload, options)
-        if len(why) == len(wanted):
+        if {*wanted} <= {*why, BARE}:
             reasons = {self.setting.said(name): obstacle.why for name, obstacle in why.items()}
             raise CollectError.impossible(reasons, dict.fromkeys(obstacle.remedy for obstacle in why.values()))
         for name, obstacle in why.items():
@@ -235,6 +235,11 @@ class Recording:
 
     # What came of it
 
+    @property
+    def recorded(self) -> set[str]:
+        """The passes that recorded something."""
+        return {*self.runs} - {BARE}
+
     def problems(self) -> list[str]:
         """Failed passes and failed checks."""
         wrong = [check.line for found in self._found.checks.values() for check in found if not check.passed]
@@ -242,7 +247,7 @@ class Recording:
 
     def nothing(self) -> CollectError | None:
         """The error of a program of which nothing was recorded; None if there is a run of any pass."""
-        if self.runs:
+        if self.recorded:
             return None
         reasons = [self.setting.said(reason) for reason in self._reasons()]
         return CollectError.every_pass_failed(reasons, self._last_failure.said if self._last_failure else [])
@@ -262,7 +267,7 @@ class Recording:
     def _failed(self, record: PassRecord, error: StepFailedError) -> None:
         self._last_failure = error
         record.status, record.why = "failed", error.reason(record.name)
-        if error.of_program and error.status is not None and not self.runs:
+        if error.of_program and error.status is not None and not self.recorded:
             raise CollectError.program_failed(self.setting.label, error.status, error.said) from error
         self.setting.progress(Event("note", record.name, f"failed: {record.why}"))
         self._say_locks(record, error)
@@ -325,7 +330,7 @@ class Recording:
 
     def _keep_compiled(self) -> None:
         """Save Triton's compiled kernels if the torch pass did not."""
-        recorded = [record for record in self.records if self.runs.get(record.name)]
+        recorded = [record for record in self.records if record.name in self.recorded]
         if self.setting.workload.kind == "cuda" or any(record.torch for record in recorded):
             return
         launched = {launch.kernel for launch in self._found.launches or ()}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors.base.nvcc import find_nvcc
-from kanalyze.collectors.base.options import NCU, NSYS, PASSES, SAMPLES, TORCH
+from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH
 from kanalyze.collectors.base.programs import Program, version_of
 from kanalyze.collectors.tools import ncu, permissions, torch_pass
 from kanalyze.collectors.tools.machine import Gpus, gpus
@@ -60,12 +60,16 @@ def wants_torch(workload: Workload, options: Options) -> bool:
 
 
 def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
-    """The requested passes, in order; by default those that suit the workload."""
-    sampled = {SAMPLES} if options.samples or options.metrics else set()
+    """The requested passes, in order; by default those that suit the workload.
+
+    Without a profiler nothing ends a program of which nsys records a given time, so that such a run is not made.
+    """
+    more = {SAMPLES} if options.samples or options.metrics else set()
+    more |= {BARE} if options.bare and options.duration_s is None else set()
     if options.passes is not None:
-        return tuple(name for name in PASSES if name in {*options.passes, *sampled})
+        return tuple(name for name in PASSES if name in {*options.passes, *more})
     usual = {NSYS, NCU} | ({TORCH} if workload.kind == "python" or workload.starts_python else set())
-    return tuple(name for name in PASSES if name in usual | sampled)
+    return tuple(name for name in PASSES if name in usual | more)
 
 
 @dataclass(frozen=True)

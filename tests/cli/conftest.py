@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from support.bare import leave_out_bare
 from support.stand_ins import PROGRAM, StandIns
 
 
@@ -16,6 +17,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", os.pathsep.join([str(folder), "/usr/bin", "/bin"]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(home)
+    leave_out_bare(monkeypatch)
     stand_ins = StandIns(folder).all()
     stand_ins.write("program", PROGRAM)
     return stand_ins

@@ -26,7 +26,11 @@ ENDLESS = "#!/bin/sh\necho started\nsleep 1000 &\nwait\n"
 def start(*arguments, **more):
     """The command in a process of its own."""
     return subprocess.Popen(  # noqa: S603 - it starts this very package
-        command_line("collect", *arguments), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
+        command_line("collect", "--no-bare", *arguments),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **more,
     )
 
 

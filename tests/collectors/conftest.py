@@ -7,6 +7,7 @@ import pytest
 from kanalyze.collectors.base import programs
 from kanalyze.collectors.tools import machine, permissions
 from kanalyze.collectors.tools.permissions import Permission
+from support.bare import leave_out_bare
 from support.stand_ins import StandIns
 
 
@@ -24,6 +25,7 @@ def bare(tmp_path, monkeypatch):
     for name in ("counters", "cpu_samples", "kernel_names"):
         monkeypatch.setattr(permissions, name, lambda: Permission(ok=True, found="permitted"))
     monkeypatch.chdir(home)
+    leave_out_bare(monkeypatch)
     return StandIns(folder)
 
 

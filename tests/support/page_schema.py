@@ -123,7 +123,7 @@ def _first_page(page: dict[str, str]) -> dict[str, Any]:
     rows["parts"] = _rows(_object({"range": {"type": "string"}} | times), keys["parts"]["description"])
     rows["health"] = _rows(_object({"check": {"type": "string"}, "count": whole}, ("count",)), _told_of(keys["health"]))
     joined = {"joined_with": {"type": "array", "items": {"type": "string"}, "description": "Reports of other tools."}}
-    steady = {"iterations": keys["iterations"] | _iterations()}
+    steady = {"iterations": keys["iterations"] | _iterations(), "without_profiler": keys["without_profiler"] | _bare()}
     given = ("windows", "findings", "health", "cannot_tell")
     every = _head(page) | keys | rows | steady | joined | {"cannot_tell": _reasons(keys["cannot_tell"])}
     return _object(every, tuple(name for name in (*keys, "joined_with") if name not in (*given, "iterations")))
@@ -142,6 +142,24 @@ def _iterations() -> dict[str, Any]:
             "kinds": {"type": "object", "additionalProperties": {"type": "integer"}},
         },
         "required": [*texts, "process_id", "device", *whole, "found_by", "mean_ns", "median_ns", "kinds"],
+    }
+
+
+def _bare() -> dict[str, Any]:
+    """Runs without a profiler: the object behind `without_profiler`."""
+    times = ("ns", "recorded_ns", "low_ns", "high_ns")
+    iteration = {
+        **{name: {"type": "number"} for name in times},
+        "runs_ns": {"type": "array", "items": {"type": "number"}},
+    }
+    iteration |= {"mark": {"type": "string"}, "by_device": {"type": "boolean"}}
+    programs = {"type": "array", "items": {"type": "integer"}}
+    return {
+        "properties": {
+            "programs_ns": programs,
+            "iteration": {"type": ["object", "null"], "properties": iteration, "required": list(iteration)},
+        },
+        "required": ["programs_ns", "iteration"],
     }
 
 

@@ -50,7 +50,6 @@ from kanalyze.named_ranges import NUMBER, STEP_PREFIX, plain
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-    from kanalyze.window import Window
 
 #: Most operations of a typical iteration that are kept apart; of more, those of one name and place are one.
 _MOST_SLOTS: Final = 60_000

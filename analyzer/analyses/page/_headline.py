@@ -13,8 +13,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings._doubts import unused_launches
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.culprits import culprits, own_samples
-from kanalyze.analyses.iterations._steady import sampling_cost
-from kanalyze.analyses.iterations._steady import known_steady_part
+from kanalyze.analyses.iterations._steady import known_steady_part, sampling_cost
 from kanalyze.analyses.launches._steady_window import steady_parts
 from kanalyze.analyses.shared.buckets import MEANINGS
 from kanalyze.analyses.shared.workers import side_by_side

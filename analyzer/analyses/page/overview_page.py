@@ -19,6 +19,7 @@ from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._parts_of_step import inner_parts, parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, spread_of
+from kanalyze.analyses.iterations._without_profiler import Bare, bare_sentence, without_profiler
 from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded_of
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
@@ -127,6 +128,7 @@ class Overview:
         interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
         zero_ns: Origin of displayed times.
         named: What names host time beside the report itself, and how sure that is; empty for nothing.
+        bare: Runs without a profiler; None without any.
         others: Reports of other tools of the same program.
         joined: The table `joined`, where there are such and the page is of the whole recording.
     """
@@ -147,6 +149,7 @@ class Overview:
     interface: str = CUDA
     zero_ns: int = 0
     named: str = ""
+    bare: Bare | None = None
     others: list[Meta] = field(default_factory=list)
     joined: pl.DataFrame | None = None
 
@@ -214,7 +217,12 @@ def overview(
         told = {name for one in usual for name in one.names}
         usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
     findings = _worth_doing(view, usual, times, spans)
-    answer = page_answer(view, spans, tables) if steady is None else _answer(report, steady, tables, findings)
+    bare = without_profiler(report, steady, _busy_ns(spans, main, steady))
+    if steady is None:
+        answer = page_answer(view, spans, tables)
+        answer = answer if bare is None else f"{answer} {bare_sentence(bare, report.meta.tool)}"
+    else:
+        answer = _answer(report, steady, tables, findings, bare)
     sampled = sampled_beside(report, view) if "ledger" in tables else ""
     return Overview(
         meta=report.meta,
@@ -231,6 +239,7 @@ def overview(
         interface=interface(report),
         zero_ns=report.zero_ns,
         named=told_briefly(view, tables["culprits"]) if "culprits" in tables else "",
+        bare=bare,
     )
 
 
@@ -264,6 +273,12 @@ def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
     return int(spans.sort("busy_ns", "device", descending=[True, False]).item(0, "device"))
 
 
+def _busy_ns(spans: pl.DataFrame, device: int | None, steady: SteadyPart | None) -> float:
+    """Time in which the GPU is busy in an iteration."""
+    busy = spans.filter(pl.col("device").eq_missing(device)).get_column("busy_ns").sum()
+    return float(busy) / (steady.number if steady is not None else 1)
+
+
 def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Maker]:
     """Functions that make the tables of the main device, and of the report."""
     makers: dict[str, Maker] = {
@@ -286,10 +301,13 @@ def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dic
     return makers
 
 
-def _answer(report: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
+def _answer(
+    report: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding], bare: Bare | None
+) -> str:
     """The answer in sentences: how long, what the GPU does in it, what is worth most, and what start-up took."""
     path = path_answer(steady.each, tables)
-    sentences = [_length(steady), _shares(steady, tables), path, _first(steady, findings), _start_up(tables)]
+    true = "" if bare is None else bare_sentence(bare, report.meta.tool)
+    sentences = [_length(steady), _shares(steady, tables), path, true, _first(steady, findings), _start_up(tables)]
     sentences.append(_slice(report, steady))
     return " ".join(sentence for sentence in sentences if sentence)
 

@@ -17,6 +17,7 @@ import polars as pl
 
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.model import COMPILED_KERNELS
+from kanalyze.readers.capture.bare_runs import bare_runs
 from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all, selections, selective
 from kanalyze.readers.ncu.runs import report_of as report_of_ncu
 from kanalyze.readers.ncu.runs import runs_in
@@ -68,7 +69,8 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
         remedy = "Collect it again with the nsys pass; `kanalyze doctor` says what is missing for that."
         raise UnknownFormatError.of(path, "a capture without a report of nsys", remedy)
     trace = read_torch_json.open_report(traces[0], progress, cache=cache)
-    return replace(trace, meta=replace(trace.meta, path=path, read_from=traces[0], capture=path))
+    meta = replace(trace.meta, path=path, read_from=traces[0], capture=path)
+    return replace(trace, meta=meta, bare=partial(bare_runs, path))
 
 
 def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
@@ -84,7 +86,7 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
     source = CaptureTables(folder, database, (beside, sampled))
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
-    return replace(report, meta=meta, source=source, beside=beside, sampled=sampled)
+    return replace(report, meta=meta, source=source, beside=beside, sampled=sampled, bare=partial(bare_runs, folder))
 
 
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import accepted, read, room_at
 from kanalyze.readers.capture import read_capture
+from kanalyze.readers.capture.bare_runs import bare_runs
 from kanalyze.readers.capture.read_capture import Beside, counters_of, samples_in, traces_in
 from kanalyze.readers.ncu.asked_launches import MANIFEST
 from kanalyze.readers.ncu.runs import file_of, runs_in
@@ -202,7 +203,7 @@ def counters_at(path: Path, progress: Progress | None = None, *, cache: bool = T
 def trace_of(folder: Path, trace: Path, progress: Progress | None, *, cache: bool) -> Report:
     """Opens one trace of a capture; raises as :func:`kanalyze.readers.read`."""
     found = read(trace, progress, cache=cache)
-    return replace(found, meta=replace(found.meta, capture=folder))
+    return replace(found, meta=replace(found.meta, capture=folder), bare=partial(bare_runs, folder))
 
 
 # The runs at a path: those of a capture, of a folder of reports, or of one side of an interleaved collection.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.iterations._steady import SteadyPart
+    from kanalyze.analyses.iterations._without_profiler import Bare
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranks._job import Job
@@ -153,6 +154,7 @@ def _overview(found: Overview) -> dict[str, Any]:
         "findings": [_short_finding(one) for one in found.findings[:_FINDINGS]],
         "health": [] if doubts is None else _short_rows(doubts.select("check", "count").head(_FINDINGS)),
         "cannot_tell": _reasons(found.cannot_tell),
+        **({} if found.bare is None else {"without_profiler": _bare(found.bare)}),
     } | ({"joined_with": [str(_path(meta.path)) for meta in found.others]} if found.others else {})
 
 
@@ -161,6 +163,12 @@ def _reasons(cannot_tell: dict[str, str]) -> dict[str, str]:
     reason = cannot_tell.get("ledger")
     told = {} if reason is None else {"findings": reason.replace("cannot tell ledger", "cannot tell findings", 1)}
     return cannot_tell | told
+
+
+def _bare(bare: Bare) -> dict[str, Any]:
+    """Runs without a profiler."""
+    iteration = bare.iteration and bare.iteration._asdict() | {"mark": _cut(bare.iteration.mark)}
+    return {"programs_ns": bare.programs_ns, "iteration": iteration}
 
 
 def _iterations(steady: SteadyPart) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def test_where_the_script_cannot_be_told_the_torch_pass_says_so(files, command):
     program, *args = command.split()
     work = resolve(program, args)
     assert (work.kind, work.starts_python) == ("executable", True)
-    assert wanted_passes(work, Options()) == ("nsys", "torch", "ncu")
+    assert wanted_passes(work, Options()) == ("bare", "nsys", "torch", "ncu")
     why = obstacles(work, Options(), find_tools(Options(), work, torch=False))["torch"]
     assert why.why.startswith("the script that this program starts cannot be told")
     assert "kanalyze collect torchrun --nproc" in why.remedy
@@ -113,7 +113,7 @@ def test_a_program_that_starts_no_python_has_no_torch_pass(files, command):
     program, *args = command.split()
     work = resolve(program, args)
     assert (work.kind, work.starts_python) == ("executable", False)
-    assert wanted_passes(work, Options()) == ("nsys", "ncu")
+    assert wanted_passes(work, Options()) == ("bare", "nsys", "ncu")
 
 
 @pytest.mark.parametrize(("lines", "seen"), [(6_552, True), (6_554, False)])

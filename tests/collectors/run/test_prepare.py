@@ -45,7 +45,7 @@ def test_one_that_takes_too_long_is_told(stand_ins):
 def test_a_dry_run_has_it_before_the_passes(stand_ins):
     program = stand_ins.write("program", COUNTING)
     lines = dry_run(program, ["a b"], output="cap", prepare=True)
-    at = lines.index("# without a profiler")
+    at = lines.index("# to build what it needs")
     assert lines[at + 1] == f"{program} 'a b'"
     assert lines[at + 2] == "# nsys"
 

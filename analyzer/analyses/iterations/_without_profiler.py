@@ -1,0 +1,170 @@
+"""How long a program and its iterations take without a profiler, from such runs of a capture.
+
+Definitions: docs/definitions.md, section 4, "Without a profiler".
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import mean, median
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.errors import KanalyzeError
+from kanalyze.units import percent, shortened, time, times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kanalyze.analyses.iterations._steady import SteadyPart
+    from kanalyze.report import BareRun, Report
+
+#: Marks of a program that repeats less often may be as many by chance; and so may those that come often in each.
+_FEWEST: Final = 5
+_MOST_EACH: Final = 64
+
+#: Marks of torch, the surest first; then come those that a program has for purposes of its own.
+_PREFERRED: Final = ("profiler.step", "Optimizer.step#", "the outermost module's call")
+
+#: Runs that differ by more than this part vary; and the part of iterations at each end that the range leaves out.
+_VARIES: Final = 0.05
+_TENTH: Final = 0.1
+
+#: Times that differ by less than this part are the same.
+_SAME: Final = 0.02
+
+#: Longer names of marks are shortened.
+_LONGEST: Final = 48
+
+
+class BareIteration(NamedTuple):
+    """An iteration without a profiler.
+
+    Attributes:
+        ns: The mean over the iterations of the steady part; of several runs the median of theirs.
+        recorded_ns: The mean over the same iterations as recorded.
+        runs_ns: The mean of each run, in order.
+        low_ns: Nine of ten iterations, of all runs, take as long at least.
+        high_ns: Nine of ten take as long at most.
+        mark: The mark of the program by which its iterations are known.
+        by_device: Whether the host was ahead, so that an iteration takes as long as the GPU works in it.
+    """
+
+    ns: float
+    recorded_ns: float
+    runs_ns: tuple[float, ...]
+    low_ns: float
+    high_ns: float
+    mark: str
+    by_device: bool
+
+
+class Bare(NamedTuple):
+    """Runs of a program without a profiler.
+
+    Attributes:
+        programs_ns: How long each took, from start to end of the process.
+        iteration: An iteration of them; None where no mark tells it.
+    """
+
+    programs_ns: tuple[int, ...]
+    iteration: BareIteration | None
+
+
+def without_profiler(report: Report, steady: SteadyPart | None, busy_ns: float) -> Bare | None:
+    """The runs without a profiler in the report's capture; None without any.
+
+    Args:
+        report: The report.
+        steady: Its steady part; None where nothing repeats.
+        busy_ns: Time that the GPU is busy in an iteration: none is shorter.
+    """
+    try:
+        programs_ns, runs = report.whole.bare()
+    except KanalyzeError as error:
+        report.go_without("of runs without a profiler", error)
+        return None
+    if not programs_ns:
+        return None
+    if steady is None or report.meta.partial or report.whole is not report:
+        return Bare(programs_ns, None)
+    return Bare(programs_ns, _iteration(_of_rank(runs, report.meta.rank), steady, busy_ns))
+
+
+def _of_rank(runs: Sequence[BareRun], rank: int | None) -> list[BareRun]:
+    """The runs of a rank; where none is of it, those of the first one."""
+    ranks = {one.rank for one in runs}
+    wanted = rank if rank in ranks else min(ranks, key=lambda one: -1 if one is None else one, default=None)
+    return [one for one in runs if one.rank == wanted]
+
+
+def _iteration(runs: Sequence[BareRun], steady: SteadyPart, busy_ns: float) -> BareIteration | None:
+    windows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns").get_column("window")
+    first, last = windows.index_of(steady.first), windows.index_of(steady.last)
+    if first is None or last is None:
+        return None
+    told = [lengths_of(run.starts_ns, steady.each, windows.len(), first, last) for run in runs]
+    known = [one for one in told if one is not None]
+    if not known:
+        return None
+    means_ns = [mean(lengths) for _, lengths in known]
+    every = pl.Series([ns for _, lengths in known for ns in lengths])
+    low, high = (max(every.quantile(part, "nearest") or 0.0, busy_ns) for part in (_TENTH, 1 - _TENTH))
+    runs_ns, recorded_ns = tuple(max(ns, busy_ns) for ns in means_ns), steady.ns / steady.number
+    return BareIteration(
+        median(runs_ns), recorded_ns, runs_ns, low, high, known[0][0], by_device=median(means_ns) <= busy_ns
+    )
+
+
+def lengths_of(
+    starts_ns: Mapping[str, Sequence[int]], each: str, count: int, first: int, last: int
+) -> tuple[str, list[int]] | None:
+    """The mark that tells iterations, and the time from the start of each to that of the next one, ns.
+
+    Args:
+        starts_ns: When occurrences of a mark began, by name.
+        each: The name of an iteration.
+        count: The number of iterations of the program.
+        first: The number of the first iteration that counts, from 0.
+        last: That of the last one.
+
+    Of marks that come equally often in each iteration, the one of its name is preferred, then those of torch. None
+    where there is no such mark.
+    """
+    if count < _FEWEST or last <= first:
+        return None
+    often = {name: len(starts) // count for name, starts in starts_ns.items() if len(starts) % count == 0}
+    usable = [name for name, in_each in often.items() if 1 <= in_each <= _MOST_EACH]
+    if not usable:
+        return None
+    name = min(usable, key=lambda one: (one != each, _place(one), often[one]))
+    starts = starts_ns[name][:: often[name]][first : last + 1]
+    return name, [later - start for start, later in pairwise(starts)]
+
+
+def _place(name: str) -> int:
+    """The place of a mark among those that are preferred."""
+    return next((at for at, start in enumerate(_PREFERRED) if name.startswith(start)), len(_PREFERRED))
+
+
+def bare_sentence(bare: Bare, tool: str) -> str:
+    """A sentence on the runs without a profiler, beside a report of `tool`."""
+    one = bare.iteration
+    if one is None:
+        return f"Without a profiler the program takes {time(median(bare.programs_ns))} from start to end."
+    how = "as long as the GPU works" if one.by_device else f"by {_called(one.mark)}"
+    spread = (max(one.runs_ns) - min(one.runs_ns)) / one.ns
+    varies = f"; its {len(one.runs_ns)} runs vary by {percent(spread)}" if spread > _VARIES else ""
+    range_of = f"{time(one.low_ns)} to {time(one.high_ns)}, " if one.high_ns > one.low_ns else ""
+    ratio = one.recorded_ns / one.ns
+    same = one.low_ns <= one.recorded_ns <= one.high_ns or abs(ratio - 1) <= _SAME
+    recorded = ", about as long" if same else f": recorded, {times(ratio)} as long"
+    return f"Without {tool} it takes {time(one.ns)} ({range_of}{how}{varies}){recorded}."
+
+
+def _called(mark: str) -> str:
+    """What a mark is called in a sentence."""
+    words = ("profiler.step", "steps of the optimizer", "calls of the outermost module")
+    place = _place(mark)
+    return words[place] if place < len(words) else repr(shortened(mark, _LONGEST))

@@ -1,0 +1,147 @@
+"""An iteration without a profiler: which mark tells it, how long it takes, and what the page says."""
+
+import json
+import re
+import shutil
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.iterations._steady import steady_part
+from kanalyze.analyses.iterations._without_profiler import (
+    Bare,
+    BareIteration,
+    bare_sentence,
+    lengths_of,
+    without_profiler,
+)
+from kanalyze.readers import read
+from support.command import ROOT, run
+
+CAPTURE = ROOT / "sample_reports" / "mlp_train"
+
+
+@given(
+    st.lists(st.integers(1, 10**9), min_size=5, max_size=40),
+    st.integers(1, 5),
+    st.integers(0, 10**12),
+    st.data(),
+)
+def test_of_marks_that_come_as_often_the_lengths_are_those_from_one_to_the_next(lengths, often, began, data):
+    """However often a mark comes in each iteration, and whatever other marks there are."""
+    count = len(lengths) + 1
+    starts = list(accumulate(lengths, initial=began))
+    every = [start + at for start in starts for at in range(often)]
+    first = data.draw(st.integers(0, count - 2))
+    last = data.draw(st.integers(first + 1, count - 1))
+    others = {"seldom": starts[:3], "never": [], "too often": list(range(65 * count)), "uneven": every[:-1]}
+    assert lengths_of({**others, "mark": every}, "step", count, first, last) == ("mark", lengths[first:last])
+
+
+@pytest.mark.parametrize(
+    ("marks", "told"),
+    [
+        (["other", "profiler.step", "step"], "step"),
+        (["other", "Optimizer.step#SGD.step", "profiler.step"], "profiler.step"),
+        (["the outermost module's call", "Optimizer.step#SGD.step"], "Optimizer.step#SGD.step"),
+        (["other", "the outermost module's call"], "the outermost module's call"),
+        (["b", "a"], "b"),
+    ],
+)
+def test_the_surest_mark_counts(marks, told):
+    starts = {name: list(range(10)) for name in marks}
+    found = lengths_of(starts, "step", 10, 0, 9)
+    assert found is not None
+    assert found[0] == told
+
+
+@pytest.mark.parametrize(("count", "first", "last"), [(4, 0, 3), (6, 2, 2)])
+def test_few_iterations_tell_nothing(count, first, last):
+    assert lengths_of({"step": list(range(count))}, "step", count, first, last) is None
+
+
+def capture(folder, **runs):
+    """A copy of a capture with runs without a profiler, by name, each the lengths of its steps."""
+    shutil.copytree(CAPTURE, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    steps = [{"name": name, "command": [], "exit_status": 0, "duration_ns": 10**9} for name in runs or {"bare": 0}]
+    manifest["passes"].insert(0, {"name": "bare", "status": "done", "steps": steps})
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    for name, lengths in runs.items():
+        spans = [ns for start in accumulate(lengths, initial=5) for ns in (start, start + 1)]
+        told = {"schema": 1, "marks": {"Optimizer.step#Adam.step": spans}}
+        (folder / f"{name.replace('_', '-')}.json").write_text(json.dumps(told))
+    return folder
+
+
+def steps():
+    """Iterations of the sample, their mean as recorded and the time that the GPU is busy in one, ns."""
+    with read(CAPTURE) as report:
+        steady = steady_part(report)
+        count = steady.rows.filter(name=steady.each).height
+        return count, steady.ns / steady.number
+
+
+def told(folder):
+    page = run("summarize", folder, "--format", "json")
+    assert page.error == ""
+    content = json.loads(page.text)
+    return re.sub(r"\s+", " ", content["answer"]), content["without_profiler"]
+
+
+def test_the_page_of_a_capture_says_how_long_a_step_takes_without(tmp_path):
+    count, recorded_ns = steps()
+    answer, bare = told(capture(tmp_path / "cap", bare=[10**9] * (count - 1)))
+    iteration = bare["iteration"]
+    assert (iteration["ns"], iteration["low_ns"], iteration["high_ns"]) == (1e9, 1e9, 1e9)
+    assert iteration["recorded_ns"] == pytest.approx(recorded_ns)
+    assert not iteration["by_device"]
+    assert "Without nsys it takes 1.000 s (by steps of the optimizer): recorded, 0.00 × as long." in answer
+
+
+def test_no_step_is_shorter_than_the_gpu_s_work_in_it(tmp_path):
+    count, _ = steps()
+    answer, bare = told(capture(tmp_path / "cap", bare=[1] * (count - 1)))
+    assert bare["iteration"]["by_device"]
+    assert bare["iteration"]["ns"] > 1
+    assert "as long as the GPU works" in answer
+
+
+def test_runs_that_vary_say_so(tmp_path):
+    count, _ = steps()
+    answer, bare = told(capture(tmp_path / "cap", bare=[10**9] * (count - 1), bare_2=[2 * 10**9] * (count - 1)))
+    assert bare["iteration"]["runs_ns"] == [1e9, 2e9]
+    assert "its 2 runs vary by 66.7 %" in answer
+
+
+def test_without_marks_the_whole_program_is_told(tmp_path):
+    answer, bare = told(capture(tmp_path / "cap"))
+    assert bare == {"programs_ns": [10**9], "iteration": None}
+    assert "Without a profiler the program takes 1.000 s from start to end." in answer
+
+
+@pytest.mark.parametrize("content", ["{", '{"marks": 3}', '{"marks": {"a": ["x", 1]}}', '{"marks": {"a": [1e999, 1]}}'])
+def test_a_damaged_file_is_a_doubt_and_the_page_goes_on(tmp_path, content):
+    folder = capture(tmp_path / "cap")
+    (folder / "bare.json").write_text(content)
+    ran = run("summarize", folder, "--format", "json")
+    assert ran.status == 0
+    page = json.loads(ran.text)
+    assert "Without" not in page["answer"]
+    assert any("runs without a profiler" in one["check"] for one in page["health"])
+
+
+def test_of_a_report_that_is_in_no_capture_there_is_nothing():
+    with read(CAPTURE / "nsys.sqlite") as report:
+        assert without_profiler(report, steady_part(report), 0.0) is None
+    assert "without_profiler" not in json.loads(run("summarize", CAPTURE / "nsys.sqlite", "--format", "json").text)
+
+
+def test_a_mark_s_name_is_cut_and_quoted():
+    iteration = BareIteration(100.0, 200.0, (100.0,), 90.0, 110.0, "my \x1b[31mmark" + "x" * 100, by_device=False)
+    text = bare_sentence(Bare((1,), iteration), "nsys")
+    assert "\x1b" not in text
+    assert len(text) < 160
+    assert text.endswith("): recorded, 2.00 × as long.")

@@ -1,0 +1,94 @@
+"""What a script's run without a profiler notes of its recurring parts."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+
+import pytest
+
+from kanalyze.collectors.in_workload import marks
+from kanalyze.collectors.run.plan import RUNNER
+
+#: A package with the functions of nvtx, and ranges that are objects.
+NVTX = """
+    class annotate:
+        def __init__(self, message):
+            self.attributes = type("Attributes", (), {"message": message})
+        def __enter__(self):
+            return self
+        def __exit__(self, *error):
+            return False
+    def push_range(message=None, color=None): return 0
+    def pop_range(): return 0
+"""
+
+TORCH = """
+    import torch
+    from torch.profiler import record_function
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = torch.utils.data.DataLoader(torch.rand(24, 8), batch_size=4)
+    for batch in batches:
+        with record_function("step"):
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+"""
+
+
+def marked(folder, source, **environment):
+    """The file that a run of a script left."""
+    script, file = folder / "script.py", folder / "bare.json"
+    script.write_text(textwrap.dedent(source))
+    words = [sys.executable, str(RUNNER), "--bare", str(file), "--", str(script)]
+    subprocess.run(  # noqa: S603 - a script of the test
+        words, check=True, env=os.environ | environment
+    )
+    (written,) = folder.glob("bare*.json")
+    return written.name, json.loads(written.read_text())
+
+
+def test_ranges_of_nvtx_are_marked_by_name_in_order(tmp_path):
+    package = tmp_path / "nvtx"
+    package.mkdir()
+    (package / "nvtx.py").write_text(textwrap.dedent(NVTX))
+    (package / "__init__.py").write_text("from nvtx.nvtx import *\n")
+    source = """
+        import nvtx.nvtx as nvtx
+        for number in range(3):
+            nvtx.push_range("outer")
+            with nvtx.annotate("inner"):
+                pass
+            nvtx.pop_range()
+        nvtx.pop_range()
+    """
+    name, told = marked(tmp_path, source, RANK="1")
+    assert name == "bare-rank1.json"
+    assert {one: len(spans) for one, spans in told["marks"].items()} == {"inner": 6, "outer": 6}
+    outer, inner = told["marks"]["outer"], told["marks"]["inner"]
+    assert outer == sorted(outer)
+    assert all(outer[at] <= inner[at] <= inner[at + 1] <= outer[at + 1] for at in (0, 2, 4))
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch; CI has it in a step of its own")
+def test_steps_of_torch_are_marked(tmp_path):
+    _, told = marked(tmp_path, TORCH)
+    counts = {name: len(spans) // 2 for name, spans in told["marks"].items()}
+    assert counts["step"] == counts["Optimizer.step#SGD.step"] == counts[marks.CALL] == 6
+    assert counts["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"] == 7
+    assert told["mark_ns"] > 0
+
+
+def test_no_more_than_so_many_are_kept(monkeypatch):
+    monkeypatch.setattr(marks, "EACH", 2)
+    monkeypatch.setattr(marks, "NAMES", 2)
+    kept = marks.Marks()
+    for name in "aaabbc":
+        kept.begin(name, name)
+        kept.end(name)
+    kept.end("never opened")
+    assert {name: len(spans) for name, spans in kept.spans.items()} == {"a": 4, "b": 4}
+    assert kept.left_out == 2

@@ -1,0 +1,172 @@
+"""The run without a profiler: first, of every program, and left out where asked for or where nothing would end it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kanalyze.collectors import collect, collect_against, dry_run
+from kanalyze.collectors.base.options import Options
+from kanalyze.collectors.base.workload import resolve
+from kanalyze.collectors.run import collect as collecting
+from kanalyze.collectors.run import recording
+from kanalyze.collectors.run.plan import RUNNER
+from kanalyze.collectors.tools import found, nvtx_marks
+from kanalyze.errors import CollectError
+from support.bare import WANTED
+from support.stand_ins import left
+
+#: Headers of NVTX, of CUDA's toolkit.
+HEADERS = sorted(Path("/usr/local").glob("cuda*/include/nvtx3/nvToolsExt.h"))
+
+
+@pytest.fixture(autouse=True)
+def with_bare(stand_ins, monkeypatch):
+    """The run is made, as by default."""
+    for module in (found, recording, collecting):
+        monkeypatch.setattr(module, "wanted_passes", WANTED)
+    return stand_ins
+
+
+def statuses(capture):
+    return {one["name"]: one["status"] for one in capture.manifest["passes"]}
+
+
+def test_a_program_runs_without_a_profiler_first(program):
+    capture = collect(program, ["a b"], output=Path("cap"))
+    first = capture.manifest["passes"][0]
+    assert statuses(capture) == {"bare": "done", "nsys": "done", "ncu": "done"}
+    assert [step["command"] for step in first["steps"]] == [[str(program), "a b"]]
+    assert first["steps"][0]["duration_ns"] > 0
+    assert "bare.json" not in left(Path("cap"))
+
+
+def test_without_it_there_is_no_such_pass(program):
+    assert statuses(collect(program, output=Path("cap"), bare=False, passes=("nsys",))) == {"nsys": "done"}
+
+
+def test_nothing_would_end_a_program_of_which_nsys_records_a_time(program):
+    assert WANTED(resolve(str(program), []), Options(duration_s=2.0)) == ("nsys", "ncu")
+
+
+def test_it_is_repeated_and_takes_turns(with_bare, program):
+    del program
+    both = collect_against("my program", "--new", output=Path("cap"), passes=("nsys",), repeat=2)
+    del with_bare
+    for capture in (both.base, both.new):
+        assert [step["name"] for step in capture.manifest["passes"][0]["steps"]] == ["bare", "bare-2"]
+    turns = [capture.manifest["against"]["turns"] for capture in (both.base, both.new)]
+    assert [(one["bare"], one["bare-2"]) for one in turns] == [(1, 4), (2, 3)]
+
+
+def test_a_program_that_fails_without_a_profiler_is_not_profiled(with_bare):
+    program = with_bare.write("program", "#!/bin/sh\necho 'ValueError: no'\nexit 3\n")
+    with pytest.raises(CollectError, match=r"^program: the program ended with exit status 3: ValueError: no\.$"):
+        collect(program, output=Path("cap"))
+    assert with_bare.called("nsys") == []
+    assert left() == set()
+
+
+def test_a_run_without_a_profiler_alone_is_no_capture(with_bare, program):
+    with_bare.mode("nsys", "fails")
+    with pytest.raises(CollectError, match="nsys failed"):
+        collect(program, output=Path("cap"), passes=("nsys",))
+    assert left() == set()
+
+
+def test_the_marks_of_a_script_are_kept(stand_ins):
+    del stand_ins
+    Path("train.py").write_text("import sys\nprint('check: ok', sys.argv[1:], 'torch' in sys.modules)\n")
+    capture = collect("train.py", ["-m", "x"], output=Path("cap"), passes=("nsys",), python=sys.executable)
+    assert capture.checks == ["check: ok ['-m', 'x'] False"]
+    told = json.loads(Path("cap/bare.json").read_text())
+    assert (told["schema"], told["marks"], told["left_out"]) == (1, {}, 0)
+    assert 0 < told["duration_ns"] < capture.manifest["passes"][0]["steps"][0]["duration_ns"]
+
+
+def test_a_dry_run_has_it_first(program):
+    lines = dry_run(program, output="cap", repeat=2)
+    at = [
+        lines.index(f"# {title}")
+        for title in ("without a profiler, 1 of 2", "without a profiler, 2 of 2", "nsys, 1 of 2")
+    ]
+    assert at == sorted(at)
+    Path("train.py").write_text("")
+    assert any("--bare cap/bare.json -- train.py" in line for line in dry_run("train.py", output="cap"))
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "said"),
+    [
+        ("raise SystemExit(3)", 3, ""),
+        ("raise ValueError('no')", 1, 'Traceback (most recent call last):\n  File "{path}", line 1, in <module>\n'),
+        ("import os; os._exit(4)", 4, ""),
+        ("import sys; sys.exit('no')", 1, "no\n"),
+    ],
+)
+def test_a_script_ends_as_it_would_alone(tmp_path, source, status, said):
+    script, file = tmp_path / "script.py", tmp_path / "bare.json"
+    script.write_text(source)
+    ended = subprocess.run(  # noqa: S603 - a script of the test
+        [sys.executable, str(RUNNER), "--bare", str(file), "--", str(script)],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert ended.returncode == status
+    assert ended.stderr.startswith(said.format(path=script))
+    assert file.exists() == ("_exit" not in source)
+
+
+NVTX = """
+#include <nvtx3/nvToolsExt.h>
+int main(void) {
+    nvtxDomainHandle_t domain = nvtxDomainCreateA("library");
+    nvtxEventAttributes_t registered = {0};
+    registered.version = NVTX_VERSION;
+    registered.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+    registered.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
+    registered.message.registered = nvtxDomainRegisterStringA(domain, "a \\"name\\"");
+    for (int number = 0; number < 7; number++) {
+        nvtxRangePushA("step");
+        nvtxDomainRangePushEx(domain, &registered);
+        nvtxRangeEnd(nvtxRangeStartA("elsewhere"));
+        nvtxRangePop();  /* before that of the domain, which is another stack */
+        nvtxDomainRangePop(domain);
+    }
+    nvtxRangePop();
+    nvtxRangePushA("never ends");
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None or not HEADERS, reason="needs a C compiler and NVTX's headers")
+def test_the_nvtx_ranges_of_a_program_are_marked(tmp_path):
+    source, program, file = tmp_path / "program.c", tmp_path / "program", tmp_path / "bare.json"
+    source.write_text(NVTX)
+    compile_it = ["cc", f"-I{HEADERS[0].parents[1]}", "-o", program, source, "-ldl"]
+    subprocess.run(compile_it, check=True)  # noqa: S603 - a program of the test
+    with nvtx_marks.environment(file) as added:
+        subprocess.run([program], check=True, env=os.environ | added)  # noqa: S603 - as above
+        first = file.read_bytes()
+        subprocess.run([program], check=True, env=os.environ | added)  # noqa: S603 - as above
+    marks = json.loads(first)["marks"]
+    assert {name: len(spans) // 2 for name, spans in marks.items()} == {
+        "step": 7,
+        'a "name"': 7,
+        "elsewhere": 7,
+        "never ends": 0,
+    }
+    assert marks["step"] == sorted(marks["step"])
+    assert file.read_bytes() == first
+    assert [*tmp_path.glob("*.part")] == []
+
+
+def test_a_library_that_the_user_has_nvtx_load_stays(monkeypatch, tmp_path):
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "other.so")
+    with nvtx_marks.environment(tmp_path / "bare.json") as added:
+        assert added == {}
