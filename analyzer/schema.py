@@ -145,8 +145,9 @@ class Table:
             wrong = [name for name in {*found, *expected} if found.get(name) != expected.get(name)]
             details = ", ".join(f"{name}: {found.get(name)} is not {expected.get(name)}" for name in sorted(wrong))
             raise TypeError(f"table {self.name}: {details or 'columns are in another order'}")
+        nulls = frame.null_count()  # a column of one value, got as a series, would take memory from then on
         for column in self.columns:
-            if not column.nullable and frame.get_column(column.name).null_count():
+            if not column.nullable and nulls.item(0, column.name):
                 raise TypeError(f"table {self.name}: column {column.name} has nulls")
         return frame
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkab
 
 import polars as pl
 
+from kanalyze.columns.grouping import constant
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 
 if TYPE_CHECKING:
@@ -97,25 +98,39 @@ class Kept:
         return name in self._values
 
     def stacked(self, names: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
-        """Concatenates columns of cached frames, once.
+        """Concatenates columns of cached frames, each once.
 
-        Cached frames then point into the concatenation, so that both take the memory of one.
+        Cached frames then point into the concatenation, so that both take the memory of one; columns of one value take
+        none.
         """
-        key = (*names, *columns)
+        key = tuple(names)
         with ExitStack() as locks:
             for name in sorted(names):
                 locks.enter_context(self._lock(name))
-            if key not in self._stacks:
-                self._stacks[key] = stack = pl.concat(
-                    (self._values[name].select(columns) for name in names), rechunk=True
-                )
-                at = 0
+            known = self._stacks.get(key, pl.DataFrame())
+            if missing := [column for column in columns if column not in known.columns]:
+                stack, at = _stack([self._values[name].select(missing) for name in names]), 0
                 for name in names:
-                    height = self._values[name].height
-                    self._values[name] = self._values[name].with_columns(stack.slice(at, height))
-                    at += height
-            return self._stacks[key]
+                    own = self._values[name]
+                    rest = [own.drop(missing), stack.slice(at, own.height)]
+                    self._values[name] = pl.concat(rest, how="horizontal")[own.columns]
+                    at += own.height
+                self._stacks[key] = pl.concat([known, stack], how="horizontal") if known.width else stack
+            return self._stacks[key].select(columns)
 
     def close(self) -> None:
         """Refuse further reads."""
         self.closed = True
+
+
+def _stack(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of several frames; columns of one integer as literals."""
+    stack = pl.concat([part for part in parts if part.height] or parts[:1], rechunk=True)
+    first = stack.head(1)
+    alike = [values.name for values in stack.clone() if values.dtype.is_integer() and len(values) and _one(values)]
+    return stack.with_columns(pl.lit(first.item(0, name), dtype=stack.schema[name]).alias(name) for name in alike)
+
+
+def _one(values: pl.Series) -> bool:
+    """Whether all of `values` are equal, or null."""
+    return values.null_count() == len(values) or constant(values)

@@ -37,6 +37,7 @@ def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], p
     """
     if frame.is_empty():
         return {}
+    frame = frame[[*keys]] if keys else frame  # got as a series, a column of one value takes memory from then on
     values = {key: _different(frame, key) for key in keys}
     several = [len(of) > 1 for of in values.values()]
     if prod(map(len, values.values())) > _FEW_PARTS:
@@ -104,7 +105,8 @@ def grouped(frame: pl.DataFrame, keys: Sequence[str], sums: Sequence[pl.Expr]) -
     GB; at 23 MB it takes the same.
     """
     told = [pl.col(key).first() for key in keys]
-    if frame.height and all(frame.schema[key].is_integer() and constant(frame.get_column(key)) for key in keys):
+    of_keys = frame[[*keys]]  # as in rows_by
+    if frame.height and all(frame.schema[key].is_integer() and constant(of_keys.get_column(key)) for key in keys):
         return frame.select(*told, *sums)
     number, size = numbered(frame, keys) if frame.height >= _MANY_ROWS else (pl.lit(0), LARGEST)
     if size >= LARGEST:
@@ -125,7 +127,8 @@ def numbered(frame: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.Expr, int]:
         code.cast(pl.Int64) if frame.schema[key].is_signed_integer() else code
         for key, code in zip(keys, codes, strict=True)
     ]
-    values = [frame.get_column(key).to_physical() for key in keys]
+    of_keys = frame[[*keys]]  # as in rows_by
+    values = [of_keys.get_column(key).to_physical() for key in keys]
     least: list[Any] = [one.min() for one in values]
     most: list[Any] = [one.max() for one in values]
     counts = [1 if low is None else high - low + 2 for low, high in zip(least, most, strict=True)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
+from kanalyze.columns.grouping import rows_by
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
@@ -99,6 +100,38 @@ def count_up_to(keys: pl.Series, points: pl.Series, *, equal: bool) -> pl.Series
             counts = asked.join_asof(near, on="key", allow_exact_matches=equal).get_column("n")
             return counts.fill_null(first) if counts.has_nulls() else counts
     return keys.search_sorted(points, side=side).cast(pl.UInt32)
+
+
+def nearest_place(times: pl.Series, at: pl.Series, *, later: bool = False, equal: bool = True) -> pl.Series:
+    """Place in the sorted `times` of the last one before each of `at`, or with `later` of the first one after it.
+
+    With `equal`, one at the same time counts, too; null for none, and for null.
+    """
+    known = at.fill_null(strategy="forward").fill_null(0) if at.has_nulls() else at
+    before = count_up_to(times, known, equal=equal != later)
+    place = before if later else before.cast(pl.Int64) - 1
+    return place.set(~(at.is_not_null() & (place >= 0) & (place < len(times))), None).cast(pl.UInt32)
+
+
+def as_of(points: pl.DataFrame, times: pl.DataFrame, *, later: bool = False, equal: bool = True) -> pl.Series:
+    """Row of `times` that is :func:`nearest_place` to each of `points` by their column at, of the same other values.
+
+    ``join_asof`` sorts and copies all columns of both: of 6 million operations 0.6 GB instead of 0.1.
+    """
+    keys = [name for name in points.columns if name != "at"]
+    at, begun, parts = points.get_column("at"), times.get_column("at"), rows_by(times, keys)
+    found = pl.Series([None], dtype=pl.UInt32).new_from_index(0, points.height)
+    for key, asked in rows_by(points, keys).items():
+        if None not in key and (rows := parts.get(key)) is not None:
+            own = begun[rows]
+            rows = (
+                rows
+                if own.is_sorted()
+                else rows[own.to_frame().select(pl.arg_sort_by("at", maintain_order=True)).to_series()]
+            )
+            place = nearest_place(begun[rows], at if len(asked) == len(at) else at[asked], later=later, equal=equal)
+            found = found.scatter(asked, gathered(rows, place))
+    return found
 
 
 def rows_at(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:

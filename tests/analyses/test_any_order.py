@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from kanalyze import catalog
-from kanalyze.analyses.idle import _idle_intervals
+from kanalyze.analyses.idle import _idle_parts
 from kanalyze.analyses.idle._attribution import idle_pieces
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
@@ -105,10 +105,18 @@ def test_other_columns_of_the_same_kinds():
         assert found.equals(fresh.kind(DEVICE_KINDS[0]).select(columns))
 
 
+def test_columns_stacked_one_after_the_other_leave_the_events_as_they_are():
+    report, fresh = opened("torch"), opened("torch")
+    kept = [fresh.kind(kind) for kind in DEVICE_KINDS]
+    for columns in (("device", "start_ns"), ("start_ns", "process_id", "parent_id"), COLUMNS):
+        assert report.of_kinds(DEVICE_KINDS, *columns).equals(pl.concat(events.select(columns) for events in kept))
+        assert all(report.kind(kind).equals(events) for kind, events in zip(DEVICE_KINDS, kept, strict=True))
+
+
 @pytest.mark.parametrize("order", [(ledger, culprits), (culprits, ledger)])
 def test_one_pass_serves_ledger_and_culprits_in_any_order(order, monkeypatch):
-    passes, find = [], _idle_intervals.idle_intervals
-    monkeypatch.setattr(_idle_intervals, "idle_intervals", lambda *given: passes.append(given) or find(*given))
+    passes, find = [], _idle_parts.idle_intervals
+    monkeypatch.setattr(_idle_parts, "idle_intervals", lambda *given: passes.append(given) or find(*given))
     report = opened("torch")
     idle_pieces(report, names=True)
     tables = {table: table(report) for table in order}

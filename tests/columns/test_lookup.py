@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.columns.lookup import count_up_to, nearest, positions
+from kanalyze.columns.lookup import as_of, count_up_to, nearest, positions
 from support.large import as_if_large
 
 NUMBERS = st.one_of(st.integers(-9, 9), st.integers(-400, 400), st.integers(-(1 << 62), 1 << 62))
@@ -69,3 +69,25 @@ def test_of_rows_at_one_time_the_nearest_is_next_to_it():
     left, right = pl.DataFrame({"at": [5]}), pl.DataFrame({"time": [5, 5], "row": [0, 1]})
     rows = [nearest(left, right, ("at", "time"), (), side).item(0, "row") for side in ("before", "after")]
     assert rows == [1, 0]
+
+
+ROWS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.none() | st.integers(-5, 5)), max_size=20)
+
+
+@given(ROWS, ROWS, st.booleans(), st.booleans(), st.booleans())
+def test_the_nearest_time_of_the_same_key_is_that_of_a_walk(points, times, later, equal, keyed):
+    times = [(key, at) for key, at in times if at is not None]
+    schema = {"key": pl.Int64, "at": pl.Int64}
+    asked, known = (pl.DataFrame(rows, schema, orient="row") for rows in (points, times))
+    expected = []
+    for key, at in points:
+        possible = [] if at is None else [
+            (time, row)
+            for row, (other, time) in enumerate(times)
+            if (not keyed or key == other is not None)
+            and ((equal and time == at) or (time > at if later else time < at))
+        ]  # fmt: skip
+        first = min(possible, default=(None, None)) if later else max(possible, default=(None, None))
+        expected.append(first[1])
+    columns = ["key", "at"] if keyed else ["at"]
+    assert as_of(asked.select(columns), known.select(columns), later=later, equal=equal).to_list() == expected

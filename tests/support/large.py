@@ -1,6 +1,6 @@
 """What is done for large reports, done for those of a few events."""
 
-from kanalyze.analyses.idle import _idle_intervals
+from kanalyze.analyses.idle import _idle_parts
 from kanalyze.analyses.shared import cut, thread_lanes
 from kanalyze.columns import grouping, lookup
 
@@ -18,7 +18,7 @@ def in_batches(patch, rows):
     If two, all else is done as for large reports; if three, every thread has a line of its own, as in reports whose
     times lie far apart.
     """
-    patch.setattr(_idle_intervals, "BATCH", rows)
+    patch.setattr(_idle_parts, "BATCH", rows)
     if rows == 2:
         as_if_large(patch)
     if rows == 3:

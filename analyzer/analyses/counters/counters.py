@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.counters._metrics import LATENCY, REASONS, measured_kernels, ratio, share, stall_metric, whole
-from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS
+from kanalyze.analyses.device._operations import SHAPE_COLUMNS
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.schema import Column, Table
 

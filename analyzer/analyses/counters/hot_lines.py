@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.counters._metrics import ratio, require_counters
 from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.statistics import known_sum
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def hot_lines(report: Report) -> pl.DataFrame:
         report.table("instructions")
         .group_by("event_id", "file", "line")
         .agg(
-            *(pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in SUMS),
+            *(known_sum(name) for name in SUMS),
             pl.col("live_registers").max(),
             sass_count=pl.len().cast(pl.Int64),
         )

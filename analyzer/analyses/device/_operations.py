@@ -8,6 +8,7 @@ by :func:`kanalyze.analyses.streams._streams.streamed_operations`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -15,8 +16,8 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._kernel_families import communicating
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.columns.grouping import grouped, mixed, parts_by, slices
-from kanalyze.columns.lookup import beside, gathered, marked, positions, rows_at
+from kanalyze.columns.grouping import grouped, mixed, of_parts, parts_by, slices
+from kanalyze.columns.lookup import beside, gathered, marked, nearest_place, positions, rows_at
 from kanalyze.columns.ordering import in_order
 from kanalyze.model import COPY_DETAIL, DEVICE_KINDS, GRAPH_DETAIL, KERNEL_CONFIG, LAUNCH_SHAPE
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.report import Report
-
 
 #: Buckets of a busy device by precedence, for operations that overlap (definitions.md, section 5).
 BUSY_BUCKETS: Final = ("kernel", "communication", "memcpy", "memset")
@@ -88,7 +88,9 @@ def with_facts(report: Report, work: pl.DataFrame, *facts: str) -> pl.DataFrame:
     """`work` with facts of the operations in its column `row`; see :func:`facts_of`."""
     if not facts:
         return work
-    return work.drop(facts, strict=False).hstack(facts_of(report, work.get_column("row"), *facts))
+    return pl.concat(
+        [work.drop(facts, strict=False), facts_of(report, work.get_column("row"), *facts)], how="horizontal"
+    )
 
 
 def facts_of(report: Report, rows: pl.Series, *facts: str) -> pl.DataFrame:
@@ -96,10 +98,10 @@ def facts_of(report: Report, rows: pl.Series, *facts: str) -> pl.DataFrame:
     work = _operations(report)
     every = len(rows) == work.height and rows.equals(work.get_column("row"))
     if work.height > _KEPT:
-        return pl.DataFrame(_joined(report, None if every else rows, facts)).select(facts)
+        return _joined(report, None if every else rows, facts)
     known = _known(report)
     if missing := [name for name in facts if name not in known]:
-        known |= _joined(report, None, missing)
+        known |= _joined(report, None, missing).to_dict()
     found = pl.DataFrame([known[name] for name in facts])
     return found if every else rows_at(found, rows)
 
@@ -111,25 +113,31 @@ def _known(report: Report) -> dict[str, pl.Series]:
     return {}
 
 
-def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> dict[str, pl.Series]:
-    """The facts of the operations in `rows`, or of all."""
+def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> pl.DataFrame:
+    """The facts of the operations in `rows`, or of all.
+
+    Those of the events are chosen as frames: in these a column of one value takes no memory.
+    """
     work, told = _operations(report), dict[str, pl.Series]()
 
-    def chosen(values: pl.Series) -> pl.Series:
-        return values if rows is None else gathered(values, rows)
+    def chosen(source: pl.DataFrame, *names: str) -> pl.DataFrame:
+        return source[[*names]] if rows is None else rows_at(source[[*names]], rows)
 
-    for source in (work, _recorded(report)) if {*_RECORDED}.intersection(facts) else (work,):
-        told |= {name: chosen(source.get_column(name)) for name in facts if name in source.columns}
+    frames = [chosen(work, *own)] if (own := [name for name in facts if name in work.columns]) else []
+    if own := [name for name in facts if name in _RECORDED]:
+        frames.append(chosen(_recorded(report), *own))
     if called := [name for name in facts if name in _CALL]:
-        told |= _of_calls(report, chosen(launch_rows(report)), called)
-    ids = chosen(work.get_column("event_id")).to_frame()
+        told |= _of_calls(report, chosen(launch_rows(report).to_frame(), "call").to_series(), called)
+    ids = chosen(work, "event_id")
     for table in _DETAILS:
         if own := [name for name in facts if name in table.schema and name not in work.columns]:
             for name, values in beside(ids, report.table(table.name), *own).drop("event_id").to_dict().items():
                 told[name] = told[name].zip_with(told[name].is_not_null(), values) if name in told else values
     if "shape" in facts:
         told["shape"] = beside(ids, _numbered(report), "shape").get_column("shape")
-    return {name: values.alias(name) for name, values in told.items()}
+    if told or not frames:
+        frames.append(pl.DataFrame([values.alias(name) for name, values in told.items()]))
+    return pl.concat(frames, how="horizontal")[[*facts]]
 
 
 def _of_calls(report: Report, called: pl.Series, names: list[str]) -> dict[str, pl.Series]:
@@ -187,16 +195,43 @@ def launching_rows(report: Report) -> pl.Series:
 def launch_calls(report: Report, *columns: str) -> pl.DataFrame:
     """The launch calls in the order of the api events: process_id, and those columns of a call that are asked for."""
     rows = launching_rows(report)
-    processes = gathered(report.kind("api").get_column("process_id"), rows)
-    return pl.DataFrame({"process_id": processes} | _of_calls(report, rows, [*columns]))
+    processes, told = rows_at(report.kind("api")[["process_id"]], rows), _of_calls(report, rows, [*columns])
+    return processes.with_columns(values.alias(name) for name, values in told.items())
 
 
 @once_per_process
-def launching_calls(report: Report) -> dict[int, pl.DataFrame]:
-    """Launch calls by process: thread_id and call_start, both without nulls; sorted by call_start."""
-    calls = launch_calls(report, "thread_id", "call_start").drop_nulls()
+def launching_by_start(report: Report) -> dict[int | None, pl.Series]:
+    """Rows of the launch calls of each process in the api events, sorted by start; those of no thread are left out."""
+    calls = launch_calls(report, "call_row", "call_start", "thread_id").drop_nulls().drop("thread_id")
     parts = parts_by(in_order(calls, "call_start"), ["process_id"])
-    return {process: part.drop("process_id") for (process,), part in parts.items()}
+    return {process: part.get_column("call_row") for (process,), part in parts.items()}
+
+
+def launches_of(report: Report, process: int | None, *columns: str, thread: int | None = None) -> pl.DataFrame:
+    """Columns of the launch calls of a process, or of one of its threads, sorted by start; see :func:`launch_calls`."""
+    rows = launching_by_start(report).get(process, pl.Series(dtype=pl.UInt32))
+    if thread is not None:
+        rows = rows.filter(gathered(report.kind("api").get_column("thread_id"), rows) == thread)
+    return pl.DataFrame(_of_calls(report, rows, [*columns]))
+
+
+def nearest_launches(
+    report: Report, points: pl.DataFrame, *columns: str, later: bool = False, equal: bool = False
+) -> pl.DataFrame:
+    """Columns of the last launch call before each point, or with `later` of the first one after it; null for none.
+
+    `points` has the columns process_id and at, and thread_id where only launches of that thread count. With `equal`, a
+    call that starts at the point counts, too.
+    """
+    keys = [name for name in ("process_id", "thread_id") if name in points.columns]
+
+    def rows_of(key: tuple[int | None, ...], part: pl.DataFrame) -> pl.Series:
+        calls = launches_of(report, key[0], "call_row", "call_start", thread=key[1] if len(keys) > 1 else None)
+        place = nearest_place(calls.get_column("call_start"), part.get_column("at"), later=later, equal=equal)
+        return gathered(calls.get_column("call_row"), place)
+
+    rows = of_parts(points.select(*keys, "at"), keys, pl.UInt32, rows_of)
+    return pl.DataFrame(_of_calls(report, rows, [*columns]))
 
 
 def launch_shapes(report: Report) -> pl.DataFrame:
@@ -229,10 +264,10 @@ def _shapes(report: Report) -> tuple[pl.DataFrame, pl.Series, pl.Series | None]:
 
 @once_per_process
 def _operations(report: Report) -> pl.DataFrame:
-    kinds = [kind for kind in DEVICE_KINDS if kind in report.kinds] or ["kernel"]
-    work = report.of_kinds(kinds, "event_id", "name", "start_ns", "dur_ns").rename({"start_ns": "start"})
-    told = pl.concat((_buckets(report, kind) for kind in kinds), rechunk=True)
-    work = pl.concat([work, told], how="horizontal").select(_OPERATION)
+    recorded = report.of_kinds(DEVICE_KINDS, "event_id", "name", "start_ns", "dur_ns", "device", "process_id")
+    recorded = recorded.rename({"start_ns": "start"}).with_columns(pl.col("device").fill_null(0))
+    told = pl.concat((_buckets(report, kind) for kind in DEVICE_KINDS), rechunk=True)
+    work = pl.concat([recorded, told], how="horizontal").select(_OPERATION)
     work = in_order(work, "event_id")
     buckets = pl.Series("bucket", BUSY_BUCKETS, dtype=pl.Enum(BUSY_BUCKETS))
     placed = work.with_row_index("row").with_columns(
@@ -277,7 +312,7 @@ def used_devices(report: Report) -> pl.DataFrame:
 
 @once_per_process
 def _used_devices(report: Report) -> pl.DataFrame:
-    return grouped(operations(report), ["device", "process_id"], [])
+    return grouped(operations(report)[["device", "process_id"]], ["device", "process_id"], [])
 
 
 def by_device(work: pl.DataFrame) -> list[pl.DataFrame]:
@@ -293,7 +328,7 @@ def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
 
 
 def _buckets(report: Report, kind: str) -> pl.DataFrame:
-    """Derived columns of the operations of one kind: kind, device, process_id, rank and detail."""
+    """Derived columns of the operations of one kind: kind, rank and detail."""
     events = report.kind(kind)
     rank, detail = pl.lit(BUSY_BUCKETS.index("kernel")), pl.lit(None, dtype=pl.Categorical)
     if kind == "kernel":
@@ -308,13 +343,8 @@ def _buckets(report: Report, kind: str) -> pl.DataFrame:
         names = events.get_column("name").unique()
         directions = names.cast(pl.String).str.extract(_MEMCPY_NAME).cast(pl.Categorical)
         detail = pl.col("name").replace_strict(names, directions, default=None, return_dtype=pl.Categorical)
-    return events.select(
-        pl.lit(kind, dtype=pl.Enum(DEVICE_KINDS)).alias("kind"),
-        pl.col("device").fill_null(0),
-        "process_id",
-        rank.cast(pl.Int8).alias("rank"),
-        detail.alias("detail"),
-    )
+    kind_column = pl.lit(kind, dtype=pl.Enum(DEVICE_KINDS)).alias("kind")
+    return events.with_columns(kind_column, rank=rank.cast(pl.Int8), detail=detail).select("kind", "rank", "detail")
 
 
 # The end of the recording: events with a later (wrong) end are clipped, so that they do not stretch a window.
@@ -391,3 +421,43 @@ def _most_begin_before(report: Report, end_ns: int) -> bool:
     """Whether at least half of all calls and operations begin before `end_ns`."""
     counts = [report.kind(kind).select(pl.len(), (pl.col("start_ns") < end_ns).sum()).row(0) for kind in _kinds(report)]
     return bool(2 * sum(before for _, before in counts) >= sum(every for every, _ in counts))
+
+
+#: Columns of the launch shape in tables where it may be unknown.
+SHAPE_COLUMNS: Final = tuple(replace(column, nullable=True) for column in LAUNCH_SHAPE)
+
+
+@once_per_report
+def kernel_shapes(report: Report) -> pl.DataFrame:
+    """Kernels in scope grouped by device, name, launch shape and resources.
+
+    Columns: device, bucket, name, the six of :data:`SHAPE`, :data:`RESOURCES`, count, total_ns, exclusive_ns, and
+    alone_ns (time in which the kernel ran without any other kernel).
+    """
+    needed = ("row", "kind", "device", "bucket", "name", "dur_ns", "start", "end", "exclusive_ns")
+    work = exclusive_operations(report).select(needed).filter(pl.col("bucket").is_in(["kernel", "communication"]))
+    ran = (
+        pl.concat([_alone(part) for part in by_device(work)])
+        .filter(pl.col("kind") == "kernel")
+        .drop("kind", "start", "end")
+    )
+    kernels = with_facts(report, ran, "shape").drop("row")
+    sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns")]
+    sums += [pl.col("exclusive_ns").sum(), pl.col("alone_ns").sum()]
+    found = grouped(kernels, ("device", "bucket", "name", "shape"), sums).join(
+        launch_shapes(report), on="shape", how="left"
+    )
+    return found.select("device", "bucket", "name", *SHAPE, *RESOURCES, "count", "total_ns", "exclusive_ns", "alone_ns")
+
+
+def other_shapes(shapes: pl.DataFrame) -> int:
+    """Number of distinct kernels and launch shapes besides that of the first row, resources aside."""
+    return shapes.select("name", *SHAPE).unique().height - 1
+
+
+def _alone(work: pl.DataFrame) -> pl.DataFrame:
+    """Adds alone_ns, the time in which no other kernel ran, to kernels of one device."""
+    if work.select((pl.col("exclusive_ns") == pl.col("end") - pl.col("start")).all()).item():
+        return work.with_columns(alone_ns="exclusive_ns")
+    single = intervals.alone(work)
+    return work.with_columns(alone_ns=intervals.overlap(work.get_column("start"), work.get_column("end"), single))

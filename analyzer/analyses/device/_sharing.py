@@ -77,7 +77,7 @@ def shared_devices(report: Report) -> list[Shared]:
     found = []
     for device, low, high in windows(report).iter_rows():
         own = of_device(device_operations(report), device)
-        if own.get_column("process_id").drop_nulls().n_unique() > 1:
+        if own.select(pl.col("process_id").drop_nulls().n_unique()).item() > 1:
             work = intervals.clip(own.filter(kernels).select("process_id", "name", "start", "end"), low, high)
             if (shared := _shared(device, work)) is not None:
                 found.append(shared)

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import in_time, of_device, operations, used_devices
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, in_time, of_device, operations, used_devices
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-
-
-_SCHEMA = dict.fromkeys(("device", "start", "end"), pl.Int64)
 
 
 @once_per_report
@@ -64,10 +61,21 @@ def _spans(events: pl.DataFrame) -> pl.DataFrame:
 
 
 @once_per_process
+def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
+    """By device, for each of :data:`BUSY_BUCKETS` the span set of its operations and those of the buckets before."""
+    work, found = operations(report).select("device", "start", "end", "rank"), {}
+    for device in work.get_column("device").unique().sort():
+        own, layers = of_device(work, device), [pl.DataFrame(schema=intervals.SPANS)]
+        for rank in range(len(BUSY_BUCKETS)):
+            part = own.filter(pl.col("rank") == rank).select("start", "end")
+            layers.append(intervals.union(pl.concat([layers[-1], part])) if part.height else layers[-1])
+        found[device] = layers[1:]
+    return found
+
+
 def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
     """Span set of busy time by device, at any time."""
-    work = operations(report).select("device", "start", "end")
-    return {device: intervals.union(of_device(work, device)) for device in work.get_column("device").unique().sort()}
+    return {device: layers[-1] for device, layers in busy_layers(report).items()}
 
 
 @once_per_report

@@ -8,6 +8,7 @@ from that table, since every command checks for doubts before it ends.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -21,15 +22,15 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._waited_for import STREAM, recorded_work
 from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import nearest, rows_at
-from kanalyze.columns.ordering import first_seen, in_order_of, repeated
+from kanalyze.columns.lookup import as_of, gathered, marked, positions, rows_at
+from kanalyze.columns.ordering import in_order_of, repeated
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.named_ranges import STEP_PREFIX
 from kanalyze.schema import Column, Table
 from kanalyze.tools import NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kanalyze.report import Report
 
@@ -65,6 +66,9 @@ _ROUNDED_NS: Final = 1_000
 
 #: So many ranges of a thread may start within one tick of the clock: the coarsest that nsys has takes 0.1 µs.
 _TOGETHER: Final = 2
+
+#: So many host events are put in order together: all of a report of a gigabyte take a gigabyte.
+_AT_ONCE: Final = 1 << 20
 
 #: Calls that start one kernel, unlike launches of graphs, or of a kernel on several devices.
 _ONE_KERNEL: Final = re.compile(r"(?:cuda|cu)Launch(?!.*MultiDevice)")
@@ -115,26 +119,25 @@ def waited_operations(report: Report) -> list[Check]:
     calls, work = blocking_calls(report), operations(report, "context_id", "stream", "call_end", "call_name")
     graph = pl.col("call_name").is_in(names_that(report, lambda name: "Graph" in name)).alias("graph")
     ended = work.select("row", *STREAM, "dur_ns", graph, at="call_end", ended=pl.col("began") + pl.col("dur_ns"))
-    ended = ended.drop_nulls("at")
-    contexts = ended.group_by("process_id").agg(only=pl.col("context_id").first(), n=pl.col("context_id").n_unique())
-    alone = contexts.filter(pl.col("n") == 1).select("process_id", "only")
+    contexts = grouped(ended.filter(pl.col("at").is_not_null()).select(STREAM[:2]), STREAM[:2], [])
+    alone = contexts.filter(pl.len().over("process_id") == 1).rename({"context_id": "only"})
     waits = calls.join(alone, on="process_id", how="left").with_columns(pl.coalesce("context_id", "only"))
     to_host = facts_of(report, waits.get_column("copied"), "detail").to_series().cast(pl.String) == "Device-to-Host"
     waits = waits.with_columns(scope=pl.when(to_host).then(pl.lit("stream")).otherwise(pl.col("scope").cast(pl.String)))
     waits = waits.sort("start").select("scope", *STREAM, "record_id", "start", returned="end")
-    waited = []
+    late, waited = pl.col("ended") > pl.col("returned") + _CLOCKS_NS, []
     for scope, keys, among in (("stream", STREAM, ~pl.col("graph")), ("device", STREAM[:2], pl.lit(value=True))):
-        own = waits.filter(pl.col("scope") == scope).select(*keys, "start", "returned").drop_nulls()
-        after = nearest(ended.filter(among), own, ("at", "start"), keys, "after")
-        waited.append(after.select("row", "dur_ns", "ended", "returned"))
+        own = waits.filter(pl.col("scope") == scope).select(*keys, "returned", at="start").drop_nulls()
+        next_wait = as_of(ended.select(*keys, "at"), own.drop("returned"), later=True)
+        after = ended.with_columns(gathered(own.get_column("returned"), next_wait))
+        waited.append(after.filter(among & late).select("row", "dur_ns"))
     events = waits.filter(pl.col("scope") == "event").drop_nulls("record_id")
     if events.height:
         events = events.join(recorded_work(report), on=["process_id", "record_id"])
         behind = ended.filter(~pl.col("graph")).join(events, left_on="row", right_on="behind")
-        waited.append(behind.select("row", "dur_ns", "ended", "returned"))
-    late = pl.concat(waited).filter(pl.col("ended") > pl.col("returned") + _CLOCKS_NS).unique("row")
+        waited.append(behind.filter(late).select("row", "dur_ns"))
     effect = "wrong times, or clocks that disagree: when these ran, and what idle time is told of, is wrong"
-    return [("operations that end after a wait for them", *_sum(late), effect)]
+    return [("operations that end after a wait for them", *_sum(pl.concat(waited).unique("row")), effect)]
 
 
 @once_per_process
@@ -193,26 +196,43 @@ def crossings(report: Report) -> list[Check]:
     if {"range", "op"}.isdisjoint(report.kinds):
         return []
     kinds = [report.kind(kind).select("kind", *THREAD, "start_ns", "dur_ns") for kind in ("api", "range", "op")]
-    line = in_order_of(pl.concat(kinds).drop_nulls("dur_ns"), (*THREAD, "start_ns"), ["dur_ns"])
     start, end, kind = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns"), pl.col("kind")
     crossed = (kind.shift(1) == "api") | ((kind.shift(1) == "op") & (kind != "range"))
     crossed &= pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in THREAD)
     for earlier, later in ((start.shift(1), start), (start, end.shift(1)), (end.shift(1), end)):
         crossed &= later - earlier > _ROUNDED_NS
+    found, last = [], kinds[0].clear()
+    for low, high in _turns(kinds):
+        events = pl.concat(part.filter(start.is_between(low, high, closed="left")) for part in kinds)
+        line = pl.concat([last, events.drop_nulls("dur_ns")])
+        line = in_order_of(line, (*THREAD, "start_ns"), ["dur_ns"])
+        found.append(_sum(line.filter(crossed)))
+        last = line.unique(THREAD, keep="last", maintain_order=True)
     effect = "wrong times, or clocks that disagree: which calls a range or operator made, and what ran in it, is wrong"
-    return [("host events that cross on a thread", *_sum(line.filter(crossed)), effect)]
+    return [("host events that cross on a thread", *_added(found), effect)]
+
+
+def _turns(kinds: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int]]:
+    """Equal parts of the time in which events start, few of which have more than :data:`_AT_ONCE` of them."""
+    start = pl.col("start_ns")
+    sides = pl.concat(own.select(low=start.min(), high=start.max() + 1, number=pl.len()) for own in kinds)
+    low, high, number = sides.select(pl.col("low").min(), pl.col("high").max(), pl.col("number").sum()).row(0)
+    turns = number // _AT_ONCE + 1
+    yield from pairwise(low + (high - low) * turn // turns for turn in range(turns + 1) if number)
 
 
 @once_per_process
 def wrong_launches(report: Report) -> list[Check]:
     """Launches outside their operator, kernels beyond the one of their launch, and names of calls for operations."""
     work, api = operations(report, "call_row"), report.kind("api")
-    calls = rows_at(api.select("parent_id", "start_ns", "dur_ns"), launching_rows(report)).drop_nulls("parent_id")
+    launching = marked(api.height, launching_rows(report)) & pl.col("parent_id").is_not_null()
+    calls = api.select("parent_id", "start_ns", "dur_ns").filter(launching)
     begun, end = pl.col("start_ns").alias("begun"), (pl.col("start_ns") + pl.col("dur_ns")).alias("end")
     makers = pl.concat(report.kind(kind).select("event_id", begun, end) for kind in ("op", "range"))
     inside = pl.col("start_ns").is_between(pl.col("begun") - _ROUNDED_NS, pl.col("end") + _ROUNDED_NS)
     strays = calls.join(makers, left_on="parent_id", right_on="event_id").filter(~inside)
-    again = work.filter(~first_seen(work.get_column("call_row"))).filter(pl.col("kind") == "kernel")
+    called = work.get_column("call_row")
+    again = work.filter((positions(called, called) != pl.col("row")) & (pl.col("kind") == "kernel"))
     again = with_facts(report, again, "call_name")
     again = again.filter(pl.col("call_name").is_in(names_that(report, _ONE_KERNEL.match)))
     called_alike = work.filter(pl.col("name").is_in(call_names(report).drop_nulls().implode()))

@@ -6,12 +6,11 @@ A context is created by a recorded call, or in an interval outside any recorded 
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import launch_calls, operations, with_facts
+from kanalyze.analyses.device._operations import launch_calls, nearest_launches, operations, with_facts
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, cuda_names, is_launch_name, names_that, shown
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -317,12 +316,13 @@ def shown_cold(report: Report, launches: pl.DataFrame) -> pl.Series:
     began = ~launches.get_column("process_id").is_in(warm.implode(), nulls_equal=True)
     numbered = launches.select(*THREAD, "call_start", "call_end").with_row_index("at")
     seen = loading_seen(report).select(*THREAD, "start", loaded="start")
-    asof = partial(pl.DataFrame.join_asof, by=list(THREAD), check_sortedness=False, coalesce=False)
-    late = asof(numbered.sort("call_end"), seen, left_on="call_end", right_on="start").drop_nulls("loaded")
+    late = numbered.sort("call_end").join_asof(
+        seen, left_on="call_end", right_on="start", by=list(THREAD), check_sortedness=False, coalesce=False
+    )
+    late = late.drop_nulls("loaded")
     late = late.filter(~began[late.get_column("at")])
     if late.is_empty():
         return began
-    calls = launch_calls(report, "thread_id", "call_start").rename({"call_start": "before"}).sort("before")
-    found = asof(late.sort("call_start"), calls, left_on="call_start", right_on="before", allow_exact_matches=False)
-    loads = found.filter(pl.col("before").is_null() | (pl.col("loaded") >= pl.col("before")))
+    before = nearest_launches(report, late.select(*THREAD, at="call_start"), "call_start").to_series()
+    loads = late.filter(before.is_null() | (late.get_column("loaded") >= before))
     return began.scatter(loads.get_column("at"), True)  # noqa: FBT003 - polars has no name for it

@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import as_of, rows_at
 from kanalyze.named_ranges import without_ids
 
 if TYPE_CHECKING:
@@ -80,14 +81,8 @@ def _repeating(report: Report) -> pl.DataFrame:
 
 def rounds_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """The iteration around each of `points` (process_id, at): round, round_name and instances; nulls for none."""
-    found = points.select("process_id", "at").with_row_index("place").sort("at")
-    joined = found.join_asof(
-        rounds(report).rename({"start": "since"}).sort("since"),
-        left_on="at",
-        right_on="since",
-        by="process_id",
-        check_sortedness=False,
-    )
-    inside = (pl.col("at") < pl.col("end")).fill_null(value=False)
-    told = {"round": "round", "round_name": "name", "instances": "instances"}
-    return joined.sort("place").select(pl.when(inside).then(of).alias(name) for name, of in told.items())
+    every = rounds(report)
+    last = as_of(points.select("process_id", "at"), every.select("process_id", at="start"))
+    around = rows_at(every.select("round", "end", "instances", round_name="name"), last)
+    inside = (points.get_column("at") < around.get_column("end")).fill_null(value=False)
+    return around.select(pl.when(inside).then(name).alias(name) for name in ("round", "round_name", "instances"))

@@ -92,20 +92,25 @@ class Thread(NamedTuple):
 
     Attributes:
         rows: Rows of the calls in the api events.
-        start: Start of each call.
+        starts: Starts of the api events.
         reached: Running maximum of the ends, so that the calls of an interval are found by binary search.
         overheads: Profiler overheads (start, end, name), sorted by start.
     """
 
     rows: pl.Series
-    start: pl.Series
+    starts: pl.Series
     reached: pl.Series
     overheads: pl.DataFrame
 
     def around(self, low: int, high: int) -> tuple[int, int]:
         """Index range of the calls that can overlap ``[low, high)``."""
         first = bisect_right(self.reached, low)
-        return first, max(bisect_left(self.start, high), first)
+        return first, max(bisect_left(self.rows, high, key=self.starts.item), first)
+
+    def begun_in(self, low: int, high: int) -> tuple[int, int]:
+        """Index range of the calls that start in ``(low, high)``."""
+        first = bisect_right(self.rows, low, key=self.starts.item)
+        return first, max(bisect_left(self.rows, high, key=self.starts.item), first)
 
 
 class Stretch(NamedTuple):
@@ -159,7 +164,7 @@ class Stretch(NamedTuple):
             made = pl.DataFrame({"row": rows}).join(own.select("row", "made_ns"), on="row", how="left")
             until = made.select(pl.col("made_ns").alias("end")).select(self.lanes.placed(lane, "end")).to_series()
             done = done.with_columns(pl.min_horizontal("end", until).alias("end"))
-            done = _relabelled(done, rows, own.get_column("row"), _context_label(report))
+            done = _relabelled(done, rows, own.get_column("row"), pl.lit(labels(report).height - 2, dtype=pl.UInt32))
             done = pl.concat([done, rest]).sort("start", maintain_order=True)
         over = thread.overheads
         if over.height:
@@ -193,8 +198,7 @@ class Stretch(NamedTuple):
         With a sentinel at each end of the lane: for the calls that start before the interval, and for the first one
         after it. A row is null where there is none.
         """
-        first = bisect_right(thread.start, self.low)
-        stop = max(bisect_left(thread.start, self.high), first)
+        first, stop = thread.begun_in(self.low, self.high)
         none, reached = pl.Series([None], dtype=pl.UInt32), thread.reached
         # the call that returned last is the first one at which the running maximum has its value
         last = thread.rows.slice(bisect_left(reached, reached.item(first - 1)), 1) if first else none
@@ -202,7 +206,7 @@ class Stretch(NamedTuple):
         begins = max(first - 1, 0)
         longer = (reached.slice(begins, stop - begins).diff() > 0).fill_null(value=True).slice(first - begins)
         earlier = pl.concat([last, rows.set(~longer, None)], rechunk=True).fill_null(strategy="forward")
-        inside = thread.start.slice(first, stop - first).alias("start").to_frame()
+        inside = gathered(thread.starts, rows).alias("start").to_frame()
         ends = (intervals.BEFORE_ALL, intervals.AFTER_ALL)
         low, high = (pl.Series([self.lanes.moved(time, lane)], dtype=pl.Int64) for time in ends)
         start = pl.concat([low, inside.select(self.lanes.placed(lane, "start")).to_series(), high])
@@ -214,14 +218,14 @@ def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Host threads with CUDA calls, by process id and thread id."""
     overheads = report.kind("overhead")
     every = _name_and_times(overheads).hstack(overheads.select(THREAD)).sort("start")
-    parts, none = parts_by(every, THREAD), every.clear()
+    parts, none, starts = parts_by(every, THREAD), every.clear(), report.kind("api").get_column("start_ns")
     times = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns").fill_null(0)}
     found = {}
     for lanes, calls in laned(report.kind("api").select(*THREAD, row=pl.int_range(pl.len(), dtype=pl.UInt32), **times)):
         line = in_order(calls.drop(THREAD), "start").with_columns(pl.col("end").cum_max())
         for key, own in lanes.of_each(line):
-            row, start, reached = own.get_columns()
-            found[key] = Thread(row, start, reached, parts.get(key, none).select("start", "end", "name"))
+            overheads = parts.get(key, none).select("start", "end", "name")
+            found[key] = Thread(own.get_column("row"), starts, own.get_column("end"), overheads)
     return found
 
 
@@ -231,10 +235,6 @@ def _relabelled(done: pl.DataFrame, rows: pl.Series, chosen: pl.Series, label: p
     if these is None or not these.any():
         return done
     return done.with_columns(pl.when(these).then(label).otherwise("label").alias("label"))
-
-
-def _context_label(report: Report) -> pl.Expr:
-    return pl.lit(labels(report).height - 2, dtype=pl.UInt32)
 
 
 def unseen_label(report: Report) -> pl.Expr:

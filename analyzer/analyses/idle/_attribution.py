@@ -14,15 +14,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, of_device, operations
-from kanalyze.analyses.device._windows import activity, windows
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, launching_by_start, operations
+from kanalyze.analyses.device._windows import activity, busy_layers, windows
 from kanalyze.analyses.host._context_creation import unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.host._range_lines import range_lines
-from kanalyze.analyses.idle._idle_intervals import idle_devices
-from kanalyze.analyses.idle._idle_parts import IDLE, NAMED, PIECE, range_names, reasons, split_idle, thread_keys
+from kanalyze.analyses.idle._idle_parts import (
+    IDLE,
+    NAMED,
+    PIECE,
+    idle_devices,
+    range_names,
+    reasons,
+    split_idle,
+    thread_keys,
+)
 from kanalyze.analyses.naming._host_names import host_names
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._waited_for import ended_last, event_waits, shared_streams
@@ -33,7 +41,7 @@ from kanalyze.window import Window
 if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
 
-    from kanalyze.analyses.idle._idle_intervals import IdleDevice
+    from kanalyze.analyses.idle._idle_parts import IdleDevice
     from kanalyze.report import Report
 
 _BUCKET: Final = pl.Enum(BUCKETS)
@@ -269,7 +277,7 @@ def _of_no_thread(device: IdleDevice) -> int:
     """
     rows = device.idle.get_column("row")
     thread, called = facts_of(device.report, rows, "thread_id", "call_start").get_columns()
-    nearby = called.is_null() & sure(device.idle.get_column("process_id").is_in([*device.launching]))
+    nearby = called.is_null() & sure(device.idle.get_column("process_id").is_in([*launching_by_start(device.report)]))
     lost = intervals.clip(device.idle.filter(thread.is_null() & ~nearby), device.begun, device.ended)
     return device.unrecorded_ns + int(lost.select(_NS.sum()).item())
 
@@ -342,19 +350,6 @@ def idle_within(report: Report, within: pl.DataFrame) -> dict[int, pl.DataFrame]
                 table = rows_at(reasons(report).table, cut.get_column("reason"))
                 parts.append(cut.select(**keys, start="start", end="end").hstack(table))
         found[device] = pl.concat(parts)
-    return found
-
-
-@once_per_process
-def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
-    """By device, for each of :data:`BUSY_BUCKETS` the span set of its operations and those of the buckets before."""
-    work, found = operations(report).select("device", "start", "end", "rank"), {}
-    for device in activity(report.whole).get_column("device"):
-        own, layers = of_device(work, device), [pl.DataFrame(schema=intervals.SPANS)]
-        for rank in range(len(BUSY_BUCKETS)):
-            part = own.filter(pl.col("rank") == rank).select("start", "end")
-            layers.append(intervals.union(pl.concat([layers[-1], part])) if part.height else layers[-1])
-        found[device] = layers[1:]
     return found
 
 

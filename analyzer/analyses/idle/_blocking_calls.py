@@ -16,9 +16,7 @@ from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, call_names, cuda_n
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._waited_for import STREAM, recorded_work
-from kanalyze.columns.grouping import constant
-from kanalyze.columns.lookup import beside, rows_at
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import as_of, beside, gathered, rows_at
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -151,36 +149,19 @@ def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     work = operations(report, "context_id", "thread_id", "call_start")
     contexts = work.drop_nulls(["process_id", "context_id"]).unique(["process_id", "context_id"], keep="first")
     of_context = contexts.select("process_id", "context_id", of_context="device")
-    told = _recent_devices(work, unsure).join(of_context, on=["process_id", "context_id"], how="left")
+    work = work.select(*THREAD, "device", at="call_start").drop_nulls("at")
+    recent = as_of(unsure.select(*THREAD, at="start"), work.select(*THREAD, "at"))
+    told = unsure.with_columns(gathered(work.get_column("device"), recent))
+    told = told.join(of_context, on=["process_id", "context_id"], how="left")
     copied = facts_of(report, told.get_column("copied"), "device").to_series().alias("copied_on")
     told = told.with_columns(device=pl.coalesce(copied, "of_context", "device"))
     return pl.concat([known.drop_nulls("device"), told.select(known.columns)])
 
 
-def _recent_devices(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """As-of join: the `device` of the last operation that the thread launched before each call."""
-    launched = work.select(*THREAD, "device", at="call_start").drop_nulls("at").sort("at", maintain_order=True)
-    return calls.sort("start").join_asof(
-        launched, left_on="start", right_on="at", by=list(THREAD), check_sortedness=False
-    )
-
-
 def _last_ended(calls: pl.DataFrame, work: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """As-of join by the columns `by`: adds `behind`, the row of the last of `work` to end before each call returned."""
-    if calls.is_empty() or work.is_empty():
-        return calls.with_columns(behind=pl.lit(None, dtype=pl.UInt32))
-    several = [name for name in by if not constant(work.get_column(name))]
-    own = pl.all_horizontal(
-        pl.lit(value=True), *(pl.col(name) == work.item(0, name) for name in by if name not in several)
-    )
-    if several:
-        used = calls.select(several).unique()
-        work = work.join(used, on=several, how="semi", nulls_equal=False, maintain_order="left")
-    ended = in_order(work.select(*several, "ended", behind="row"), "ended")
-    found = calls.sort("end").join_asof(
-        ended, left_on="end", right_on="ended", by=several or None, check_sortedness=False
-    )
-    return found.with_columns(pl.when(own).then("behind"))
+    """Adds `behind`, the row of the last of `work` of the same values of `by` to end before each call returned."""
+    last = as_of(calls.select(*by, at="end"), work.select(*by, at="ended"))
+    return calls.with_columns(gathered(work.get_column("row"), last).alias("behind"))
 
 
 def in_scope(report: Report) -> pl.DataFrame:

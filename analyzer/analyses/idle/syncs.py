@@ -14,7 +14,7 @@ from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._blocking_calls import SCOPES, in_scope, waited_for
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
 from kanalyze.columns.lookup import gathered
 from kanalyze.schema import Column, Table
 
@@ -103,14 +103,10 @@ def syncs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.D
     if by is None:
         return TABLE.select(rows.sort("start_ns", "call_row"))
     keys = [column.name for column in _CALL]
-    sums = rows.group_by(keys).agg(*duration_statistics(), *(_known_sum(of.name) for of in (_IDLE, _BUSY)))
+    sums = rows.group_by(keys).agg(*duration_statistics(), *(known_sum(of.name) for of in (_IDLE, _BUSY)))
     return BY_API.select(
         sums.with_columns(share_of_total()).sort("total_ns", *keys, descending=[True] + [False] * len(keys))
     )
-
-
-def _known_sum(column: str) -> pl.Expr:
-    return pl.when(pl.col(column).is_not_null().any()).then(pl.col(column).sum()).alias(column)
 
 
 def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

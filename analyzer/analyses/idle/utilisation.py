@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, of_device
-from kanalyze.analyses.device._windows import busy_spans, windows
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.device._windows import busy_layers, windows
 from kanalyze.analyses.host.launches import cuda_ordinal
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import UnknownNameError
@@ -120,21 +120,11 @@ def utilisation(
 
 def _of_device(report: Report, device: int, low: int, high: int, chunks: int) -> pl.DataFrame:
     edges = _edges(low, high, chunks)
-    work = of_device(exclusive_operations(report).select("device", "rank", "start", "end"), device)
-    ranks, found, below = (
-        work.get_column("rank").unique().to_list(),
-        {},
-        pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True),
-    )
-    for rank, bucket in enumerate(BUSY_BUCKETS):
+    found, below = {}, pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True)
+    for bucket, spans in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
         # the time of a bucket is what it adds to the union of those that take precedence over it
-        if rank in ranks:
-            last = rank == ranks[-1]  # the union of all operations, which is cached
-            spans = busy_spans(report)[device] if last else intervals.union(work.filter(pl.col("rank") <= rank))
-            covered = intervals.covered_before(edges, spans).diff().slice(1)
-            found[bucket], below = covered - below, covered
-        else:
-            found[bucket] = below * 0
+        covered = intervals.covered_before(edges, spans).diff().slice(1)
+        found[bucket], below = covered - below, covered
     times = pl.DataFrame({f"{bucket}_ns": ns for bucket, ns in found.items()})
     length = edges.diff().slice(1)
     shares = [(pl.col(f"{bucket}_ns") / length).alias(f"{bucket}_share") for bucket in ("busy", *BUSY_BUCKETS)]
@@ -171,14 +161,11 @@ def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataF
         own = overhead.filter(pl.col("process_id").eq_missing(process))
         found = _of_process(part.select("start", "end"), own.select("start", "end"), chunks, threshold_share)
         parts.append(found.with_columns(process_id=process, gpu=gpu, context_id=context))
-    together = pl.concat(parts) if parts else _no_region()
+    none = pl.DataFrame(schema={**_REGIONS, **dict.fromkeys((*_KEYS, "context_id"), pl.Int64)})
+    together = pl.concat(parts or [none])
     # nsys sorts by the printed value, a percentage with one decimal
     shown = (pl.col("in_use_share") * 1000 + 0.5).floor()
     return together.with_columns(cuda_ordinal(report).alias("device")).sort(shown, "dur_ns", "start_ns")
-
-
-def _no_region() -> pl.DataFrame:
-    return pl.DataFrame(schema={**_REGIONS, **dict.fromkeys((*_KEYS, "context_id"), pl.Int64)})
 
 
 def _of_process(work: pl.DataFrame, overhead: pl.DataFrame, chunks: int, threshold_share: float) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import launch_shapes, launching_calls, operations, with_facts
+from kanalyze.analyses.device._operations import launch_shapes, launches_of, launching_by_start, operations, with_facts
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.shared.cached import once_per_process
@@ -231,10 +231,11 @@ def _fills(report: Report) -> pl.DataFrame:
 def _recorded_after(report: Report, fills: pl.DataFrame, records: pl.DataFrame) -> int:
     """The number of fills after which their process records an event before it launches more."""
     number = 0
-    for process, calls in launching_calls(report).items():
+    for process in launching_by_start(report):
+        launches = launches_of(report, process, "call_start").to_series()
         own = fills.filter(of_process(process)).get_column("call_start")
         at = records.filter(of_process(process)).get_column("at").sort()
-        recorded, launched = (_next(times, own) for times in (at, calls.get_column("call_start")))
+        recorded, launched = (_next(times, own) for times in (at, launches))
         number += int((recorded < launched).sum())
     return number
 

@@ -110,6 +110,16 @@ SPANS: Final = {
 }
 
 
+_COMPUTES: Final = pl.col("bucket").is_in(["kernel", "communication"])
+
+#: Durations of :func:`launched_work`: of all, of kernels and whole graphs, and of all but communication.
+_TIMES: Final = {
+    "ns": pl.col("ns"),
+    "kernels_ns": pl.col("ns") * _COMPUTES,
+    "work_ns": pl.col("ns") * (pl.col("bucket") != "communication"),
+}
+
+
 @once_per_process
 def marked_iterations(report: Report) -> pl.DataFrame:
     """The iterations of each process that has marks: :data:`SPANS`, disjoint, sorted by process and start.
@@ -133,16 +143,12 @@ def marked_iterations(report: Report) -> pl.DataFrame:
 def launched_work(report: Report) -> pl.DataFrame:
     """The operations of all processes, sorted by launch.
 
-    Columns: process_id, at (start of the launching call; of an operation without one its own start), end, name, ns
-    (duration), kernels_ns (the same of kernels and whole graphs, 0 of copies and memsets), and work_ns (the same of all
-    but communication).
+    Columns: process_id, at (start of the launching call; of an operation without one its own start), end, name, bucket,
+    and ns (duration).
     """
-    length = (pl.col("end") - pl.col("start")).clip(lower_bound=0)
-    computes = pl.col("bucket").is_in(["kernel", "communication"])
-    alone = length * (pl.col("bucket") != "communication")
-    at = pl.coalesce("call_start", "start")
-    told = operations(report, "call_start").with_columns(at=at, ns=length, kernels_ns=length * computes, work_ns=alone)
-    return told.select("process_id", "at", "end", "name", "ns", "kernels_ns", "work_ns").sort("at")
+    length, at = (pl.col("end") - pl.col("start")).clip(lower_bound=0), pl.coalesce("call_start", "start")
+    told = operations(report, "call_start").select("process_id", "end", "name", "bucket", at=at, ns=length)
+    return told.sort("at")
 
 
 def of_process(process: object) -> pl.Expr:
@@ -160,11 +166,11 @@ def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
 def work_in(spans: pl.DataFrame, work: pl.DataFrame, *further: str) -> pl.DataFrame:
     """The operations launched in each of `spans` (start, end): columns operations, device_ns and kernels_ns.
 
-    `work` are rows of :func:`launched_work` of the spans' process; of its `further` columns the sums, too.
+    `work` are rows of :func:`launched_work` of the spans' process; of `further` ones of :data:`_TIMES` the sums, too.
     """
     columns = ["ns", "kernels_ns", *further]
     zero = pl.DataFrame({name: [0] for name in columns}, schema=dict.fromkeys(columns, pl.Int64))
-    sums = pl.concat([zero, work.select(pl.col(columns).cum_sum())])
+    sums = pl.concat([zero, work.select(_TIMES[name].cum_sum().alias(name) for name in columns)])
     at = work.get_column("at")
     first, last = (at.search_sorted(spans.get_column(side), side="left") for side in ("start", "end"))
     last = last.zip_with(last > first, first)
@@ -246,11 +252,11 @@ def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
     """
     spread = pl.int_range(iterations.height, eager=True) * _GOLDEN % _RANGE
     some = iterations.filter(spread * iterations.height < _COMPARED * _RANGE)
-    kernels = work.filter(pl.col("kernels_ns") > 0)
+    kernels = work.filter(_COMPUTES & (pl.col("ns") > 0))
     begun = count_up_to(some.get_column("start"), kernels.get_column("at"), equal=True).cast(pl.Int64)
     until = gathered(some.get_column("own_end"), (begun - 1).set(begun == 0, None).cast(pl.UInt32))
     inside = (kernels.get_column("at") < until).fill_null(value=False)
-    launched = kernels.filter(inside).select("name", ns="kernels_ns")
+    launched = kernels.filter(inside).select("name", "ns")
     launched = launched.with_columns((begun - 1).filter(inside).alias("place"))
     names = launched.get_column("name").unique()
     kinds = pl.DataFrame([names, families(names)])

@@ -128,7 +128,7 @@ def iterations(report: Report) -> pl.DataFrame:
     if window is not None and window.end_ns is not None:
         found = found.filter(pl.col("start_ns") < window.end_ns)
     if device is not None:
-        used = device_operations(report).get_column("process_id").unique()
+        used = device_operations(report).select(pl.col("process_id").unique()).to_series()
         found = found.filter(pl.col("process_id").is_in(used.implode(), nulls_equal=True))
     return TABLE.select(found)
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS
-from kanalyze.analyses.device._operations import SHAPE
+from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.device.copies import copies
 from kanalyze.analyses.joining._counts_apart import (
     COUNTS,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.counters.advice import CAPPED, advice
-from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS
-from kanalyze.analyses.device._operations import SHAPE
+from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.joining.joined import joined_of
 from kanalyze.errors import CannotTellError

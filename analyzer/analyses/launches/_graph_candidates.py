@@ -1,7 +1,7 @@
 """Repeated sequences of launches, which one CUDA graph could replace.
 
 A sequence repeats if whole stretches of a series (:mod:`kanalyze.analyses.launches._series`) are equal, or if a stretch
-is periodic (:mod:`kanalyze.analyses.launches._periods`).
+is periodic (:mod:`kanalyze.analyses.launches._series`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import operations, with_facts
 from kanalyze.analyses.idle._attribution import launch_waits, queued_waits, waited_ns
 from kanalyze.analyses.launches._graph_launches import graph_launches, has_graphs
-from kanalyze.analyses.launches._periods import periodic
-from kanalyze.analyses.launches._series import launch_series
+from kanalyze.analyses.launches._series import launch_series, periodic
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.columns.grouping import slices

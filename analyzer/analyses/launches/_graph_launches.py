@@ -53,7 +53,7 @@ def _graph_calls(report: Report) -> list[str]:
 
 def has_graphs(report: Report) -> bool:
     """Whether any operation belongs to a CUDA graph; cheaper than finding out which."""
-    named = any(report.table(name).get_column("graph_exec_id").count() for name in _TOLD_IN)
+    named = any(report.table(name).select(pl.col("graph_exec_id").count()).item() for name in _TOLD_IN)
     possible = named or report.kind("graph").height or _graph_calls(report)
     return bool(possible) and not _with_graph_ids(report).is_empty()
 

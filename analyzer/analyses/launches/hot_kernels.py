@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._kernel_families import families
-from kanalyze.analyses.device._launch_shapes import kernel_shapes
-from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, kernel_shapes
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.cached import analysis

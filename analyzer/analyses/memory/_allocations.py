@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import launching_calls
+from kanalyze.analyses.device._operations import launches_of
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest
@@ -154,11 +154,9 @@ def allocating_calls(report: Report) -> pl.DataFrame:
         end=pl.col("start_ns") + pl.col("dur_ns"),
     )
     calls = calls.filter(pl.col("gives") | text.str.contains(_TAKES)).sort("process_id", "start", "row")
-    launches, none = launching_calls(report), pl.Series(dtype=pl.Int64)
-    parts = [_with_rounds(calls.clear(), none)]
+    parts = [_with_rounds(calls.clear(), pl.Series(dtype=pl.Int64))]
     for (process,), part in calls.partition_by("process_id", as_dict=True).items():
-        own = launches.get(process)
-        parts.append(_with_rounds(part, none if own is None else own.get_column("call_start")))
+        parts.append(_with_rounds(part, launches_of(report, process, "call_start").to_series()))
     return pl.concat(parts).sort("start", "row")
 
 

@@ -11,6 +11,7 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, faults_seen, moves
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import known_sum
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
 
@@ -89,17 +90,13 @@ def faults(report: Report) -> pl.DataFrame:
             pl.col("address").n_unique().cast(pl.Int64).alias("pages"),
             pl.col("address").min().alias("min_address"),
             pl.col("address").max().alias("max_address"),
-            *(_sum_of_known(name) for name in ("total_ns", "moved_bytes")),
+            *(known_sum(name) for name in ("total_ns", "moved_bytes")),
         )
     )
     keys, texts = _KEYS[1:], pl.col("function", "source_file", "access").cast(pl.String)
     return TABLE.select(
         sums.with_columns(texts).sort("side", "faults", *keys, descending=[False, True, *(False for _ in keys)])
     )
-
-
-def _sum_of_known(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
 
 
 _ROWS: Final = (

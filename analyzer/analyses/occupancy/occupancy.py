@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS, kernel_shapes
-from kanalyze.analyses.device._operations import RESOURCES, SHAPE, launch_shapes, used_devices
+from kanalyze.analyses.device._operations import (
+    RESOURCES,
+    SHAPE,
+    SHAPE_COLUMNS,
+    kernel_shapes,
+    launch_shapes,
+    used_devices,
+)
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require_kernels
 from kanalyze.device_limits import REGISTER_UNIT, SUB_PARTITIONS, capabilities

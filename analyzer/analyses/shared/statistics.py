@@ -66,3 +66,8 @@ def share_of_total() -> pl.Expr:
     """Share of each row in the sum of total_ns; 0 where that sum is 0."""
     total = pl.col("total_ns").sum()
     return pl.when(total > 0).then(pl.col("total_ns") / total).otherwise(0.0).alias("share")
+
+
+def known_sum(column: str) -> pl.Expr:
+    """The sum of a column; null where none of its values is known."""
+    return pl.when(pl.col(column).is_not_null().any()).then(pl.col(column).sum()).alias(column)

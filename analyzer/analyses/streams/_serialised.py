@@ -16,6 +16,7 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, RESOURCES, SHAPE,
 from kanalyze.analyses.host._call_kinds import calls_that
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.streams._streams import streamed_operations, used_streams
+from kanalyze.columns.lookup import as_of, gathered
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -148,18 +149,15 @@ def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
     waits = report.kind("sync").select(*keys, "stream").drop_nulls().unique(keys)
     asked = asked.join(waits, on=keys, how="left").sort("at")
     streams = used_streams(report).select(pl.col("process_id", "stream").gather(found.get_column("number")))
-    line = pl.concat([found.select("call_start", "earlier"), streams], how="horizontal").with_row_index("place")
-    line = line.sort("call_start")
+    line = pl.concat([found.select("earlier", at="call_start"), streams], how="horizontal")
     # a call without a recorded stream may concern any stream of its process
     own = _latest(line, asked.drop_nulls("stream"), ["process_id", "stream"])
     any_stream = _latest(line, asked.filter(pl.col("stream").is_null()), ["process_id"])
     last = pl.max_horizontal(own, any_stream)
     asked_for = (last >= pl.col("earlier")) | (last.is_not_null() & pl.col("earlier").is_null())
-    return line.with_columns(asked_for.fill_null(value=False).alias("ordered")).sort("place").get_column("ordered")
+    return line.select(ordered=asked_for.fill_null(value=False)).to_series()
 
 
 def _latest(line: pl.DataFrame, asked: pl.DataFrame, by: list[str]) -> pl.Series:
-    """As-of join by `by`: time of the last of `asked` before each call_start of `line`, both sorted; null for none."""
-    times = asked.select(*by, last="at")
-    joined = line.join_asof(times, left_on="call_start", right_on="last", by=by, coalesce=False, check_sortedness=False)
-    return joined.get_column("last")
+    """The time of the last of `asked` of the same values of `by` before each row of `line`, or at it; null for none."""
+    return gathered(asked.get_column("at"), as_of(line.select(*by, "at"), asked.select(*by, "at")))

@@ -6,6 +6,7 @@ Definitions: definitions.md, section 5, rule 9.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -68,7 +69,9 @@ def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl
     work, ended, held = operations(report), ended_last(report)[device], event_waits(report)
     starts, ends = work.get_column("start").gather(rows), work.get_column("end")
     # the device was busy until the interval began, so there is an operation that ended before
-    last = ended.get_column("row").gather(count_up_to(ended.get_column("end"), starts, equal=True) - 1)
+    first, stop = (bisect_right(ended, edge, key=ends.item) for edge in (starts.min(), starts.max()))
+    near = ended[max(first - 1, 0) : stop]
+    last = near.gather(count_up_to(gathered(ends, near), starts, equal=True) - 1)
     if held.is_empty():
         return last, None
     behind = gathered(held.get_column("behind"), positions(held.get_column("row"), rows))
@@ -101,13 +104,15 @@ def _text(device: int) -> pl.Expr:
 
 
 @once_per_process
-def ended_last(report: Report) -> dict[int, pl.DataFrame]:
-    """Operations by device, sorted by end: end and row; those without duration are left out."""
+def ended_last(report: Report) -> dict[int, pl.Series]:
+    """Rows of the operations by device, sorted by end; those without duration are left out."""
     work = operations(report).select("device", "start", "end", "row")
     lasting = pl.col("end") > pl.col("start")
     work = work if work.select(lasting.all()).item() else work.filter(lasting)
     devices = work.get_column("device").unique().sort()
-    return {device: in_order(of_device(work, device).select("end", "row"), "end") for device in devices}
+    return {
+        device: in_order(of_device(work, device).select("end", "row"), "end").get_column("row") for device in devices
+    }
 
 
 @once_per_process

@@ -202,9 +202,9 @@ class NsysTables:
 
     def _as_declared(self, table: Table, source: str, frame: pl.DataFrame) -> pl.DataFrame:
         """Casts `frame` to `table`; raises DamagedReportError where `source` lacks a required value."""
+        nulls = frame.null_count()
         for column in table.columns:
-            missing = 0 if column.nullable else frame.get_column(column.name).null_count()
-            if missing:
+            if not column.nullable and (missing := nulls.item(0, column.name)):
                 raise self._database.damaged(source, f"{missing:,} rows have no {column.name}")
         if table is EVENTS and frame.height:
             self._check_times(source, frame)
@@ -333,7 +333,7 @@ class NsysTables:
 
     def _side_table(self, table: Table) -> pl.DataFrame:
         present = [part for part in DETAILS[table.name] if part.source in self._database.tables]
-        return pl.concat([table.empty(), *(self._details(table, part) for part in present)])
+        return pl.concat([self._details(table, part) for part in present] or [table.empty()])
 
     def _details(self, table: Table, part: Details) -> pl.DataFrame:
         labels = {name: self._labels.namer(named) for name, named in part.labels.items()}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.slices._nested_lanes import edges
+from kanalyze.analyses.slices.slices import edges
 from kanalyze.protobuf import number, sized
 
 if TYPE_CHECKING:

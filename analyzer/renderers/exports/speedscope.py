@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.slices._nested_lanes import edges
+from kanalyze.analyses.slices.slices import edges
 
 if TYPE_CHECKING:
     from typing import BinaryIO

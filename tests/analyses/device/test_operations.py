@@ -17,7 +17,8 @@ from kanalyze.analyses.device._operations import (
     facts_of,
     launch_calls,
     launch_shapes,
-    launching_calls,
+    launches_of,
+    nearest_launches,
     operations,
     with_facts,
 )
@@ -135,4 +136,23 @@ def test_calls_that_launched_something_are_those_of_the_operations():
     ]
     made = report(events)
     assert launch_calls(made, "thread_id", "call_row", "call_end").rows() == [(1, 2, 0, 7), (1, 1, 1, 3)]
-    assert launching_calls(made)[1].rows() == [(1, 0), (2, 5)]
+    assert launches_of(made, 1, "thread_id", "call_start").rows() == [(1, 0), (2, 5)]
+    assert launches_of(made, 1, "call_start", thread=2).rows() == [(5,)]
+    assert launches_of(made, 7, "call_start").is_empty()
+
+
+def test_the_nearest_launch_of_a_point_is_that_of_its_process_or_thread():
+    events = [
+        call("cudaLaunchKernel", 0, 3, correlation=1),
+        call("cudaLaunchKernel", 5, 7, correlation=2, thread=2),
+        kernel(10, 20, correlation=1),
+        kernel(20, 30, correlation=2),
+    ]
+    made, points = report(events), pl.DataFrame({"process_id": [1, 1, 1, 9, 1], "at": [-1, 5, 6, 6, None]})
+    assert nearest_launches(made, points, "call_row", "call_end").rows() == [
+        (None, None), (0, 3), (1, 7), (None, None), (None, None),
+    ]  # fmt: skip
+    assert nearest_launches(made, points, "call_row", equal=True).to_series().to_list() == [None, 1, 1, None, None]
+    assert nearest_launches(made, points, "call_row", later=True).to_series().to_list() == [0, None, None, None, None]
+    here = points.with_columns(thread_id=pl.lit(1))
+    assert nearest_launches(made, here, "call_row").to_series().to_list() == [None, 0, 0, None, None]

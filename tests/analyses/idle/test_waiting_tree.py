@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.idle._waiting_host import waiting_host
-from kanalyze.analyses.idle._waiting_tree import NODES, waiting_trees
+from kanalyze.analyses.idle._waiting_host import NODES, waiting_host, waiting_trees
 from kanalyze.analyses.idle.ledger import ledger
 from support.build import call, host, kernel, report
 from support.command import REPORTS, SAMPLES

@@ -4,8 +4,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.slices import _nested_lanes
-from kanalyze.analyses.slices._nested_lanes import edges, lanes
+from kanalyze.analyses.slices.slices import _placed, edges, lanes
 
 slices = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 8)), max_size=14)
 
@@ -34,7 +33,7 @@ def test_in_a_lane_slices_nest_or_are_apart(drawn):
 @given(slices)
 def test_lanes_are_those_of_going_slice_by_slice(drawn):
     line = sorted_slices(drawn)
-    assert lanes(line).to_list() == _nested_lanes._placed(line)  # noqa: SLF001 - the model of the other
+    assert lanes(line).to_list() == _placed(line)  # the model of the other
 
 
 @given(slices)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import concurrency as rules
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.streams import _pairs, _serialised
+from kanalyze.analyses.streams import _serialised
 from kanalyze.analyses.streams._serialised import stream_waits
 from kanalyze.analyses.streams.concurrency import BY_PAIR, TABLE, concurrency
 from kanalyze.errors import CannotTellError, UnknownNameError
@@ -194,7 +194,7 @@ def test_the_window_cuts_waits_and_overlaps():
 
 
 def test_only_the_busiest_streams_are_compared(monkeypatch):
-    monkeypatch.setattr(_pairs, "MOST_STREAMS", 2)
+    monkeypatch.setattr("kanalyze.analyses.streams.concurrency.MOST_STREAMS", 2)
     events = [kernel(0, 10), kernel(0, 20, stream=8), kernel(0, 30, stream=9)]
     assert pairs(report(events), "overlap_ns") == [(8, 9, 20)]
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 import kanalyze
-from kanalyze.analyses.slices._nested_lanes import lanes
-from kanalyze.analyses.slices.slices import Counter, Slices, Track, slices
+from kanalyze.analyses.slices.slices import Counter, Slices, Track, lanes, slices
 from kanalyze.jobs import Asked
 from kanalyze.pictures import slices_of_job
 from kanalyze.renderers.exports import perfetto

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, facts_of, launch_calls
+from kanalyze.analyses.device._operations import exclusive_operations, facts_of, nearest_launches
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
 from kanalyze.analyses.host._python_frames import roles
@@ -27,7 +27,7 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import gathered, nearest
+from kanalyze.columns.lookup import gathered
 from kanalyze.decoder.decode import decode
 from kanalyze.named_ranges import ALL_STEPS
 from kanalyze.units import percent, shortened
@@ -322,11 +322,8 @@ def place_of(report: Report, chosen: pl.Expr) -> str:
 
 def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
     """The end of the last launch that a process began before each point (process_id, at); null for none."""
-    returned = pl.col("call_start") + pl.col("call_ns").fill_null(0)
-    calls = launch_calls(report, "call_start", "call_ns").select("process_id", "call_start", returned=returned)
-    asked = points.select("process_id", "at").with_row_index("point")
-    found = nearest(asked, calls.drop_nulls("call_start"), ("at", "call_start"), ["process_id"], "strictly before")
-    return found.sort("point").get_column("returned")
+    before = nearest_launches(report, points.select("process_id", "at"), "call_start", "call_ns")
+    return before.select(returned=pl.col("call_start") + pl.col("call_ns").fill_null(0)).to_series()
 
 
 def operator_of(report: Report, chosen: pl.Expr) -> str:

@@ -25,9 +25,9 @@ from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
-from kanalyze.analyses.streams._pairs import in_window, stream_pairs
 from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered, stream_waits
 from kanalyze.analyses.streams._streams import placed_operations, streamed_operations, used_streams
+from kanalyze.analyses.streams.concurrency import in_window, stream_pairs
 from kanalyze.columns.lookup import nearest
 from kanalyze.units import plural, size, time
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import launch_calls, used_devices
+from kanalyze.analyses.device._operations import nearest_launches, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import nothing_within
@@ -362,10 +362,8 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
     to_device = pl.col("detail").cast(pl.String) == TO_DEVICE
     large = (pl.col("device") == device) & (pl.col("size_bytes") >= _DATA_BYTES)
     copying = device_copies(report).filter(large & to_device).select(*THREAD, end="call_start").drop_nulls()
-    launches = launch_calls(report, "thread_id", "call_start", "call_end").drop_nulls()
-    launches = launches.rename({"call_end": "start"}).sort("call_start", "start", maintain_order=True)
-    spans = nearest(copying, launches, ("end", "call_start"), THREAD, "strictly before")
-    spans = spans.drop_nulls("start").filter(pl.col("end") > pl.col("start"))
+    before = nearest_launches(report, copying.rename({"end": "at"}), "call_end").to_series()
+    spans = copying.with_columns(before.alias("start")).drop_nulls().filter(pl.col("end") > pl.col("start"))
     return idle_within(report, spans)[device].filter(bucket="host")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import exact, intervals
-from kanalyze.analyses.device._operations import exclusive_operations, launching_calls, of_device, used_devices
+from kanalyze.analyses.device._operations import exclusive_operations, launches_of, of_device, used_devices
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
@@ -110,10 +110,10 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
 
 def _retries(report: Report, calls: pl.DataFrame) -> int:
     """How often a call that allocates was followed by calls that free, and another that allocates, without a launch."""
-    launches, found = launching_calls(report), 0
+    found = 0
     for (process,), own in calls.partition_by("process_id", as_dict=True).items():
         line = own.sort("start", "row")
-        at = launches[int(str(process))].get_column("call_start") if process in launches else pl.Series(dtype=pl.Int64)
+        at = launches_of(report, process, "call_start").to_series()
         turn = line.with_columns(before=at.search_sorted(line.get_column("start")).cast(pl.Int64))
         alone = turn.filter(~pl.col("gives") | ~pl.col("gives").shift(1, fill_value=False))
         alone = alone.select("gives", "before", last=pl.col("before").shift(1), next=pl.col("before").shift(-1))

@@ -14,8 +14,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.counters._sampled_means import COUNTERS, cells_within, grids, means
-from kanalyze.analyses.device._launch_shapes import other_shapes
-from kanalyze.analyses.device._operations import SHAPE, device_operations, exclusive_operations
+from kanalyze.analyses.device._operations import SHAPE, device_operations, exclusive_operations, other_shapes
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernels import by_shape

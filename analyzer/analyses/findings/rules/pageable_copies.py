@@ -30,7 +30,7 @@ from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream, streamed_operations
 from kanalyze.analyses.streams._waited_for import STREAM
-from kanalyze.columns.lookup import nearest
+from kanalyze.columns.lookup import as_of, gathered, nearest
 from kanalyze.exact import rate_of
 from kanalyze.units import count, plural, rate, size, time
 
@@ -205,9 +205,9 @@ def _work_before(report: Report) -> pl.DataFrame:
 
 def _ended_before(report: Report, copies: pl.DataFrame) -> pl.Series:
     """When the last operation of its process and device ended that had before each copy began; null for none."""
-    by = ["process_id", "device"]
-    asked, work = copies.select(*by, "start").with_row_index("place"), device_operations(report)
-    return nearest(asked, work.select(*by, ended="end"), ("start", "ended"), by).sort("place").get_column("ended")
+    by, work = ["process_id", "device"], device_operations(report)
+    last = as_of(copies.select(*by, at="start"), work.select(*by, at="end"))
+    return gathered(work.get_column("end"), last)
 
 
 def pageable_copies(report: Report) -> pl.DataFrame:
@@ -287,10 +287,12 @@ def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     steps = judged_iterations(report).select(
         "process_id", since="start_ns", ended=pl.col("start_ns") + pl.col("dur_ns")
     )
-    runs = device_operations(report).filter(pl.col("kind") != "memcpy").select("process_id", "device", at="start")
+    runs = device_operations(report).select("process_id", "device", "kind", at="start")
+    runs = runs.filter(pl.col("kind") != "memcpy").drop("kind")
     line = copies.filter(pl.col("when").is_in(["once", "few"]))
-    for own, left, right, by in ((steps, "call_start", "since", of[:1]), (runs, "start", "at", of[:2])):
-        line = nearest(line, own, (left, right), by)
+    line = nearest(line, steps, ("call_start", "since"), of[:1])
+    last = as_of(line.select(*of[:2], at="start"), runs)
+    line = line.with_columns(gathered(runs.get_column("at"), last))
     step = pl.when(pl.col("call_start") < pl.col("ended")).then("since")
     line = line.with_columns(step=step, steps=step.drop_nulls().n_unique().over(of))
     bursts = pl.when(pl.col("step").is_null()).then(pl.col("at").n_unique().over(*of, alike, "step"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import exact, intervals
-from kanalyze.analyses.device._operations import launching_calls, operations, with_facts
+from kanalyze.analyses.device._operations import launches_of, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import merged, nothing_within
@@ -392,10 +392,7 @@ def _nearby(copies: pl.DataFrame, launches: pl.Series, begun: pl.Series, most: i
 def _launches(report: Report, key: ThreadKey) -> pl.Series:
     """When a thread launched, sorted."""
     process, thread = key
-    calls = launching_calls(report).get(process) if process is not None else None
-    if calls is None:
-        return pl.Series("call_start", dtype=pl.Int64)
-    return calls.filter(pl.col("thread_id") == thread).get_column("call_start").sort()
+    return launches_of(report, process, "call_start", thread=thread).to_series()
 
 
 def _makers(ops: pl.DataFrame) -> pl.DataFrame:
