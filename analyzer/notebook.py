@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 import polars as pl
 
-from kanalyze import catalog, jobs, outlets, queries, readers, reducing, sides
+from kanalyze import catalog, outlets, queries, readers
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
@@ -30,6 +30,7 @@ from kanalyze.renderers.formats import html
 from kanalyze.renderers.report_file import document
 from kanalyze.report import Report
 from kanalyze.schema import COLUMNS
+from kanalyze.several import jobs, reducing, sides
 from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
 
 if TYPE_CHECKING:

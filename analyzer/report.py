@@ -9,7 +9,8 @@ from weakref import WeakValueDictionary
 
 import polars as pl
 
-from kanalyze import exact, intervals, named_ranges
+from kanalyze import intervals, named_ranges
+from kanalyze.columns import exact
 from kanalyze.errors import BadWindowError, DamagedReportError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
 from kanalyze.source import KINDS_KEY, Kept, PartedSource

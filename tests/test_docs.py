@@ -22,7 +22,7 @@ from kanalyze.cli import kanalyze as command_line
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
 from kanalyze.renderers.formats.json import SCHEMA_VERSION, content, render
 from kanalyze.renderers.page.comparison import answer
-from kanalyze.sides import Asked, comparison
+from kanalyze.several.sides import Asked, comparison
 from support import examples
 from support.real_reports import real_summary
 

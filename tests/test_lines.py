@@ -61,7 +61,7 @@ def test_modules_of_our_own_are_imported_inside_functions_only_by_the_command_li
         "analyzer/readers/torch/read_json.py",
         "analyzer/readers/torch/cache.py",
     )
-    deferring_readers = ("analyzer/sides.py",)  # two baselines need none
+    deferring_readers = ("analyzer/several/sides.py",)  # two baselines need none
     deferring_replays = ("analyzer/analyses/findings/findings.py",)  # most reports need none
     deferring_rooms = (  # what programs without marks, traces and captures need: 1 % of a small page
         "analyzer/analyses/iterations/iterations.py",

@@ -9,7 +9,7 @@ import polars.selectors as cs
 import pytest
 
 import kanalyze
-from kanalyze.digest import TABLES, Digest, loaded
+from kanalyze.reduction.baselines import TABLES, Digest, loaded
 from support.command import REPORTS, SAMPLES, run
 from support.nsys_csv import TIMES, agrees, fields_of
 from support.real_reports import real_report

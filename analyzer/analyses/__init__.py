@@ -11,7 +11,7 @@ Three outcomes: a table; an empty table (looked, and there is nothing); or :clas
 from functools import cache
 from typing import Final
 
-from kanalyze.rooms import modules
+from kanalyze.machinery.modules import modules
 
 #: The rooms whose tables compare two sides, or are of a job of several ranks; and rooms whose modules are no tables.
 _OF_SIDES: Final = "comparing"

@@ -180,16 +180,16 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
 
     table = declared.name
     if declared.sides:
-        from kanalyze.sides import Asked, comparison, given  # noqa: PLC0415 - as above
+        from kanalyze.several.sides import Asked, comparison, given  # noqa: PLC0415 - as above
 
         asked = Asked(_options.part(where), cache=not where["no_cache"], progress=_options.progress_shown())
         return comparison(*given(reports), asked).table(table)
     if declared.job:
-        from kanalyze.jobs import job  # noqa: PLC0415 - as above
+        from kanalyze.several.jobs import job  # noqa: PLC0415 - as above
 
         return job(reports, _options.asked_of_job(where)).table(table)
     if not any(_options.part(where).values()) and _over_ranks(reports, declared, keywords or {}):
-        from kanalyze.jobs import path_of_ranks  # noqa: PLC0415 - as above
+        from kanalyze.several.jobs import path_of_ranks  # noqa: PLC0415 - as above
 
         return path_of_ranks(reports, _options.asked_of_job(where))
     if declared.together:

@@ -27,11 +27,11 @@ from kanalyze.units import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kanalyze.jobs import Asked
     from kanalyze.readers import Progress
     from kanalyze.report import Meta, Report
     from kanalyze.report import Where as Part
-    from kanalyze.sides import Asked as AskedOfSides
+    from kanalyze.several.jobs import Asked
+    from kanalyze.several.sides import Asked as AskedOfSides
 
 #: In reports of fewer bytes doubts are looked for in all of it; of those in NVIDIA's own format, and of compressed
 #: ones, ten times as much is made.
@@ -280,14 +280,14 @@ def refuse_part(where: Where, message: str) -> None:
 
 def asked_of_job(where: Where) -> Asked:
     """How the reports of a job are read: what cannot be read is left out with a word."""
-    from kanalyze.jobs import Asked  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.several.jobs import Asked  # noqa: PLC0415 - --help need not import polars
 
     return Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
 
 
 def asked_of_sides(where: Where) -> AskedOfSides:
     """How the sides of a comparison are read: what is in doubt or left out is printed."""
-    from kanalyze.sides import Asked  # noqa: PLC0415 - as above
+    from kanalyze.several.sides import Asked  # noqa: PLC0415 - as above
 
     return Asked(part(where), not where["no_cache"], progress_shown(), doubted, left_out=print_left_out)
 

@@ -12,15 +12,15 @@ import click
 from kanalyze.cli import _options
 from kanalyze.cli._output import InputPath, emit, emit_pages, emit_rows
 from kanalyze.errors import BadThresholdError, IncomparableError, OutputError, UnknownNameError
+from kanalyze.files.regular import open_regular, readable
 from kanalyze.machinery.memory import sparing_memory
-from kanalyze.regular_files import open_regular, readable
 from kanalyze.units import parse_percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.analyses.comparing._comparison import Comparison
-    from kanalyze.sides import Asked
+    from kanalyze.several.sides import Asked
 
 #: The exit status of a gate.
 _STATUS: Final = {"held": 0, "failed": 1, "cannot judge": 3}
@@ -61,7 +61,7 @@ def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, 
     has the reason, and the --allow that judges even so), 2 for bad input or use.
     """
     with sparing_memory():
-        from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.several import sides  # noqa: PLC0415 - --help need not import polars
     asked = _asked(options)
     if options["save"] is not None:
         _save([*base, *reports], options["save"], asked)
@@ -88,7 +88,7 @@ def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, 
 def shown(base: Path, new: Path) -> None:
     """Print the page of two sides, whole, as the command does that is given no option."""
     with sparing_memory():
-        from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.several import sides  # noqa: PLC0415 - --help need not import polars
     asked = _asked({**_options.WHOLE, "least": _LEAST, "floor": None, "allow": ()})
     emit_pages([sides.comparison([base], [new], asked)], "terminal", None, None)
 
@@ -127,8 +127,8 @@ def _asked(options: dict[str, Any]) -> Asked:
 
 
 def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
-    from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.digest import SUFFIX, dumped  # noqa: PLC0415 - as above
+    from kanalyze.reduction.baselines import SUFFIX, dumped  # noqa: PLC0415 - as above
+    from kanalyze.several import sides  # noqa: PLC0415 - --help need not import polars
 
     if output.suffix != SUFFIX:
         raise OutputError.because(output, f"the name of a baseline ends in {SUFFIX}")
@@ -140,8 +140,8 @@ def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
 
 def _noise(reports: Sequence[Path], output: Path | None, options: dict[str, Any], asked: Asked) -> None:
     """Prints the noise floor of the runs of one program, or stores it."""
-    from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.comparing._noise import noise_of, stored  # noqa: PLC0415 - as above
+    from kanalyze.several import sides  # noqa: PLC0415 - --help need not import polars
 
     noise, form = noise_of(sides.runs_of_one_tool(reports, asked)), options["form"]
     if form == "json" or (form == "terminal" and output is not None):

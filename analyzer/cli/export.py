@@ -107,7 +107,7 @@ def _slices(reports: Sequence[Path], where: _options.Where) -> Slices:
 
     if (given := len(expanded(reports))) > 1:
         _options.refuse_part(where, "the ranks of a job are written whole; give one of their reports for a part of it.")
-        from kanalyze.pictures import slices_of_job  # noqa: PLC0415 - few reports need it
+        from kanalyze.several.pictures import slices_of_job  # noqa: PLC0415 - few reports need it
 
         found = slices_of_job(reports, _options.asked_of_job(where))
         if found is None:

@@ -68,8 +68,8 @@ def _two_sides(reports: Sequence[Path], base: Sequence[Path]) -> bool:
 
 
 def _compared(reports: Sequence[Path], base: Sequence[Path], where: _options.Where) -> FilePage[Shown]:
-    from kanalyze import sides  # noqa: PLC0415 - as above
-    from kanalyze.pictures import file_page_of_sides  # noqa: PLC0415 - as above
+    from kanalyze.several import sides  # noqa: PLC0415 - as above
+    from kanalyze.several.pictures import file_page_of_sides  # noqa: PLC0415 - as above
 
     return file_page_of_sides(*sides.given(reports, base), _options.asked_of_sides(where), _EVENTS)
 
@@ -81,11 +81,11 @@ def _page(reports: Sequence[Path], where: _options.Where) -> FilePage[Shown]:
     paths = _options.different(expanded(reports))
     found = of_each(paths, lambda report: _options.opened_together([report], where, runs=False))
     opened = [one for some in found for one in some]
-    from kanalyze.jobs import of_ranks, reports_of_one_tool  # noqa: PLC0415 - as above
+    from kanalyze.several.jobs import of_ranks, reports_of_one_tool  # noqa: PLC0415 - as above
 
     if _options.several_ranks(one.meta for one in opened) or (len(opened) > 1 and of_ranks(opened)):
         _options.refuse_part(where, "the ranks of a job are shown whole; give one of their reports for a part of it.")
-        from kanalyze.pictures import file_page_of_job  # noqa: PLC0415 - as above
+        from kanalyze.several.pictures import file_page_of_job  # noqa: PLC0415 - as above
 
         return file_page_of_job(reports_of_one_tool(opened), _options.asked_of_job(where), _EVENTS)
     pages = file_pages(*opened, most=_EVENTS, **_options.part(where))

@@ -34,6 +34,6 @@ def mcp(roots: Sequence[Path], limit: int) -> None:
 
     The tools are summarize, show, compare, explain, source and tables.
     """
-    from kanalyze.assistants import serve  # noqa: PLC0415 - --help need not import what it needs
+    from kanalyze.cli._assistants import serve  # noqa: PLC0415 - --help need not import what it needs
 
     serve(roots, limit)

@@ -28,7 +28,7 @@ def ranks(  # noqa: PLR0913 - a click command has a parameter per option
 ) -> None:
     """Show one page on the ranks of a job, from their traces, from nsys reports, folders of them, or a capture."""
     with sparing_memory():
-        from kanalyze.jobs import Asked, job  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.several.jobs import Asked, job  # noqa: PLC0415 - --help need not import polars
     found = job(
         reports, Asked(one_host, not no_cache, _options.progress_shown(), _options.doubted, _options.print_left_out)
     )

@@ -13,15 +13,15 @@ from kanalyze.cli._memory import limits_of_process, most_at_once
 from kanalyze.cli._options import COUNT, print_left_out
 from kanalyze.cli._output import InputPath, OutputPath, emit, print_message, stderr_is_terminal
 from kanalyze.errors import OutputError
+from kanalyze.files.stores import is_address
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.machinery.processors import processors
-from kanalyze.object_stores import is_address
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.reducing import Reduced
+    from kanalyze.several.reducing import Reduced
 
 #: The exit status where some reports were left out.
 _SOME_LEFT_OUT = 1
@@ -55,7 +55,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
     if is_address(out):
         raise OutputError.because(Path(out), "an address on an object store; what is in a folder can be copied there")
     with sparing_memory():
-        from kanalyze import reducing  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.several import reducing  # noqa: PLC0415 - --help need not import polars
     told = reducing.Told(_print_progress if stderr_is_terminal() else lambda *_: None, print_left_out)
     with ExitStack() as at_end:
         if dask is not None:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze import outlets
 from kanalyze.errors import KanalyzeError, ReportNotFoundError, UnknownFormatError
+from kanalyze.files.regular import readable
+from kanalyze.machinery.modules import modules
 from kanalyze.readers.shared.archives import GZIP, inflated, unpacked
-from kanalyze.regular_files import readable
-from kanalyze.rooms import modules
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -120,7 +120,7 @@ def _first_bytes(path: Path) -> bytes:
 
 def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
     if path.is_dir():
-        if import_module("kanalyze.reduction_files").reductions_at(path):  # with polars, for mistakes only
+        if import_module("kanalyze.reduction.files").reductions_at(path):  # with polars, for mistakes only
             remedy = f"See it with `{outlets.command('kanalyze', 'ranks', path)}`, or give the reports themselves."
             return UnknownFormatError.of(path, "what `kanalyze reduce` left", remedy)
         return UnknownFormatError.of(path, "a folder without tables")
@@ -129,7 +129,7 @@ def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
     if path.suffix == _UNFINISHED:
         remedy = f"Finish it with `{outlets.command('QdstrmImporter', '-i', path)}`, which comes with Nsight Systems."
         return UnknownFormatError.of(path, "an unfinished Nsight Systems recording", remedy)
-    if path.suffix == import_module("kanalyze.digest").SUFFIX:  # as above
+    if path.suffix == import_module("kanalyze.reduction.baselines").SUFFIX:  # as above
         remedy = f"Compare a run with it: `{outlets.command('kanalyze', 'compare', path)} REPORT`."
         return UnknownFormatError.of(path, "a baseline, which has figures of a run and no events", remedy)
     return UnknownFormatError.of(path, "a file in an unknown format")

@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import RedactError
-from kanalyze.protobuf import fields
+from kanalyze.files.protobuf import fields
 from kanalyze.redact.rules.assigned import values
 from kanalyze.redact.rules.patterns import ADDRESSES, PATH, ROOTS, WINDOWS_PATH
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kanalyze.protobuf import Field
+    from kanalyze.files.protobuf import Field
     from kanalyze.redact.rules.names import Names
     from kanalyze.redact.rules.texts import Texts
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kanalyze import python_stacks
+from kanalyze.files import python_stacks
 from kanalyze.redact.nsys_known import (
     IDENTIFIERS,
     NUMBERS,

@@ -13,14 +13,14 @@ from html import unescape
 import polars as pl
 import pytest
 
-from kanalyze import pictures
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
-from kanalyze.pictures import file_page_of_sides
 from kanalyze.readers.torch import read_json
-from kanalyze.sides import Asked
+from kanalyze.several import pictures
+from kanalyze.several.pictures import file_page_of_sides
+from kanalyze.several.sides import Asked
 from support.command import ADD, REPORTS, ROOT, SAMPLES, run
 from support.real_reports import real_report
 

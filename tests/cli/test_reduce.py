@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from kanalyze.reduction_files import MANIFEST
+from kanalyze.reduction.files import MANIFEST
 from support.command import REPORTS, command_line, environment, refused, run
 
 DDP, FSDP, NCCL = (REPORTS / name for name in ("torch/ddp.json.gz", "torch/fsdp.json.gz", "nccl.sqlite"))

@@ -17,15 +17,15 @@ from kanalyze import catalog
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.digest import SUFFIX
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery.one_thread import in_one_thread
 from kanalyze.model import READER_TABLES
+from kanalyze.reduction.baselines import SUFFIX
 from kanalyze.renderers.formats.json import render as render_json
 from kanalyze.renderers.formats.markdown import render as render_markdown
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.text.grid import Look
-from kanalyze.sides import Asked, comparison
+from kanalyze.several.sides import Asked, comparison
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from functools import partial
 
 from kanalyze.readers import read
 from kanalyze.readers.capture.reports import Run
-from kanalyze.reducing import Task
-from kanalyze.reduction_files import origin_of
+from kanalyze.reduction.files import origin_of
+from kanalyze.several.reducing import Task
 
 
 def opened(path, folder):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.reduction import BEFORE, COLLECTIVES, KERNELS, LEDGERS, PIECES, RANKS, STEPS, Reduction
+from kanalyze.reduction.tables import BEFORE, COLLECTIVES, KERNELS, LEDGERS, PIECES, RANKS, STEPS, Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

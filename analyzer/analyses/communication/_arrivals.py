@@ -11,7 +11,7 @@ from kanalyze.analyses.communication._matching import matched
 from kanalyze.analyses.communication._recorded import collectives_of
 from kanalyze.analyses.communication._rows import rows_of
 from kanalyze.analyses.communication._waits import of_one_clock, waits
-from kanalyze.reduction import COLLECTIVES
+from kanalyze.reduction.tables import COLLECTIVES
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

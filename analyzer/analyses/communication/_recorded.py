@@ -13,7 +13,7 @@ from kanalyze.analyses.device._kernel_families import decoded
 from kanalyze.analyses.device._operations import operations, with_facts
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.reduction import COLLECTIVES
+from kanalyze.reduction.tables import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,7 +152,7 @@ _OF_GROUP: Final = ("group", "size", "ranks", "own")
 def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """Recorded attributes of communication kernels, rows (row, event_id) of the operations, in their order.
 
-    Columns: event_id, stream, and those of :data:`kanalyze.reduction.COLLECTIVES` that a tool records. A kernel whose
+    Columns: event_id, stream, and those of :data:`COLLECTIVES` that a tool records. A kernel whose
     launch was not recorded has the group of the others on its stream, where these have one. What is between two ranks
     has their number as its size, whatever the size of the group.
     """

@@ -68,7 +68,7 @@ class Rows:
 
 
 def rows_of(table: pl.DataFrame, members: int) -> Rows:
-    """The collectives of so many ranks; `table` has columns of :data:`kanalyze.reduction.COLLECTIVES`, by member."""
+    """The collectives of so many ranks; `table` has columns of :data:`COLLECTIVES`, by member."""
     columns, calls = narrow(table, 0)
     first = np.searchsorted(table.get_column("member").to_numpy(), np.arange(members + 1))
     return Rows(first=first, inside=np.full(table.height, -1, dtype=np.int32), calls=calls, **columns)

@@ -16,7 +16,7 @@ from kanalyze.analyses import homes_of_sides
 from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._pair import ALONE, Doubt, Limits, Pair, Side, doubts, in_pairs, sides_of
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.digest import STEPS
+from kanalyze.reduction.baselines import STEPS
 from kanalyze.tools import TOOLS
 from kanalyze.units import nearest
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.comparing._gate import Gate
     from kanalyze.analyses.comparing._statistics import Estimate
-    from kanalyze.digest import Digest
+    from kanalyze.reduction.baselines import Digest
 
     Rank = Sequence[Digest]
 

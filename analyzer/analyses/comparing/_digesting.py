@@ -27,7 +27,10 @@ from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.tree import nodes
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import gathered
-from kanalyze.digest import (
+from kanalyze.errors import CannotTellError
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.named_ranges import NUMBER, STEP_PREFIX, plain
+from kanalyze.reduction.baselines import (
     BUCKETS,
     CALLS,
     COUNTERS,
@@ -44,9 +47,6 @@ from kanalyze.digest import (
     Digest,
     Part,
 )
-from kanalyze.errors import CannotTellError
-from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import NUMBER, STEP_PREFIX, plain
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -238,7 +238,7 @@ def _about_program(report: Report, gpus: pl.DataFrame, processes: pl.DataFrame) 
 
 
 def _slots(view: _View) -> pl.DataFrame:
-    """The operations of the view on its device, summed over its iterations: :data:`kanalyze.digest.SLOTS`."""
+    """The operations of the view on its device, summed over its iterations: :data:`SLOTS`."""
     report = view.report
     work = exclusive_operations(report, "call_start", "thread_id", "context_id", "stream", "shape", "size_bytes")
     work = work.with_columns(at=pl.coalesce("call_start", "start"))
@@ -313,7 +313,7 @@ def _shape_text() -> pl.Expr:
 
 
 def _ops(view: _View) -> pl.DataFrame:
-    """The operators and annotations by their path in the call tree: :data:`kanalyze.digest.OPS`.
+    """The operators and annotations by their path in the call tree: :data:`OPS`.
 
     Calls and host time are of the host's part, device time is of the device's, as the buckets are. Python functions are
     told with the operator or annotation that called them.
@@ -331,7 +331,7 @@ def _ops(view: _View) -> pl.DataFrame:
 
 
 def _by_path(report: Report) -> pl.DataFrame:
-    """The operators and annotations in scope: :data:`kanalyze.digest.OPS`."""
+    """The operators and annotations in scope: :data:`OPS`."""
     every = nodes(report)
     texts = _paths(every)
     host = every.get_column("kind").cast(pl.String).is_in(["op", "range"])
@@ -361,7 +361,7 @@ def _paths(every: pl.DataFrame) -> dict[int, str]:
 
 
 def _calls(report: Report) -> pl.DataFrame:
-    """The CUDA calls in scope: :data:`kanalyze.digest.CALLS`."""
+    """The CUDA calls in scope: :data:`CALLS`."""
     if "api" not in report.kinds:
         return CALLS.empty()
     found = api(report)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.alignment import aligned
+from kanalyze.columns.alignment import aligned
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import OTHER
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kanalyze.digest import Digest
+    from kanalyze.reduction.baselines import Digest
 
     Numbers = NDArray[np.int64]
 
@@ -52,7 +52,7 @@ class Slots(NamedTuple):
     """The operations of a typical iteration of one side.
 
     Attributes:
-        rows: One for each: the columns of :data:`kanalyze.digest.SLOTS`, in the order of launch on each stream.
+        rows: One for each: the columns of :data:`SLOTS`, in the order of launch on each stream.
         ns: Its device time in an iteration, a column for each run.
         counts: How often an iteration had it, likewise.
         bytes: What it moved in an iteration, likewise.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kanalyze.analyses.comparing._statistics import NoiseFloor
-    from kanalyze.digest import Digest
+    from kanalyze.reduction.baselines import Digest
 
 #: The layout of a stored floor.
 VERSION: Final = 1

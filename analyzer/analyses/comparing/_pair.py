@@ -14,7 +14,7 @@ from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._matching import Matches, Slots, matches, slots_of
 from kanalyze.analyses.comparing._statistics import cold_runs
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.digest import LAUNCHES, STEADY
+from kanalyze.reduction.baselines import LAUNCHES, STEADY
 from kanalyze.schema import Column
 from kanalyze.turns import Turn, interleaved, pairs
 from kanalyze.units import apportioned, count, nearest, plural, time
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kanalyze.digest import About, Digest
+    from kanalyze.reduction.baselines import About, Digest
 
     Floats = NDArray[np.float64]
 

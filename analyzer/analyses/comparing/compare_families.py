@@ -12,7 +12,7 @@ from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._pair import Pair
-    from kanalyze.digest import Digest
+    from kanalyze.reduction.baselines import Digest
 
 TABLE: Final = Table(
     "compare_families",

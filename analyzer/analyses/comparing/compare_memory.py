@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kanalyze.analyses.comparing._pair import Floats, Pair
-    from kanalyze.digest import Digest
+    from kanalyze.reduction.baselines import Digest
 
 TABLE: Final = Table(
     "compare_memory",

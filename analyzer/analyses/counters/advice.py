@@ -12,7 +12,7 @@ from kanalyze.analyses.counters.counters import counters
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._kernel_families import families
 from kanalyze.analyses.shared.cached import analysis, once_per_report
-from kanalyze.exact import product
+from kanalyze.columns.exact import product
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

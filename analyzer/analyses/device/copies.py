@@ -10,7 +10,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, with_fact
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
-from kanalyze.exact import rate
+from kanalyze.columns.exact import rate
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

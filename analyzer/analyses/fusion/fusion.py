@@ -14,9 +14,9 @@ from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
+from kanalyze.columns.exact import LARGEST, added, wide
 from kanalyze.columns.lookup import beside, gathered, positions
 from kanalyze.decoder.decode import decode
-from kanalyze.exact import LARGEST, added, wide
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
 

@@ -10,8 +10,8 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, used_devices, with_facts
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest
+from kanalyze.columns.exact import LARGEST, rate
 from kanalyze.columns.lookup import beside
-from kanalyze.exact import LARGEST, rate
 
 if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass

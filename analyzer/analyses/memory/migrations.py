@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way, faults_seen, moves, pages
 from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.exact import product
+from kanalyze.columns.exact import product
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
 

@@ -124,7 +124,7 @@ def recurring(pair: ThreadPair) -> pl.Series:
 def _aligned(
     left: tuple[object, ...], right: tuple[object, ...], calls: pl.DataFrame, others: pl.DataFrame
 ) -> ThreadPair:
-    from kanalyze.alignment import aligned  # noqa: PLC0415 - imports numpy, for a report with a trace beside it
+    from kanalyze.columns.alignment import aligned  # noqa: PLC0415 - imports numpy, for a report with a trace beside it
 
     tokens = (side.get_column("token").reinterpret(signed=True).to_numpy() for side in (calls, others))
     at, partner = aligned(*tokens)

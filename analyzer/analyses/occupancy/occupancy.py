@@ -16,8 +16,8 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require_kernels
+from kanalyze.columns.exact import part, product, wide
 from kanalyze.device_limits import REGISTER_UNIT, SUB_PARTITIONS, capabilities
-from kanalyze.exact import part, product, wide
 from kanalyze.model import KERNEL_CONFIG
 from kanalyze.schema import Column, Table
 from kanalyze.tools import NAMES

@@ -28,8 +28,8 @@ from kanalyze.analyses.page.overview_page import Overview, overview
 from kanalyze.analyses.page.time_page import TABLES, tables_of
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.columns.exact import rate
 from kanalyze.errors import CannotTellError, KanalyzeError
-from kanalyze.exact import rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

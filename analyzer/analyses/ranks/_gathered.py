@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze.analyses.communication._rows import NO_ID, NO_SEQUENCE, Rows, narrow
 from kanalyze.errors import BadReductionError, NoJobError
-from kanalyze.reduction import LATER, TABLES
+from kanalyze.reduction.tables import LATER, TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from kanalyze.analyses.communication._rows import Ints, Small
-    from kanalyze.reduction import Reduction
+    from kanalyze.reduction.tables import Reduction
 
 
 #: Tables with a row or more per collective, and the others but the ranks.
@@ -81,7 +81,7 @@ def batched(reductions: Iterable[Reduction], names: Sequence[str]) -> Iterator[d
 
 
 def gathered(reductions: Iterable[Reduction]) -> Gathered:
-    """The tables of all reductions one after the other, but for those of :data:`kanalyze.reduction.LATER`.
+    """The tables of all reductions one after the other, but for those of :data:`LATER`.
 
     Raises:
         NoJobError: There is no rank.
@@ -203,7 +203,7 @@ def renumbered(members: Ints, number: int) -> Ints:
 
 
 class Later(NamedTuple):
-    """The rows of a table of :data:`kanalyze.reduction.LATER`, of some reductions.
+    """The rows of a table of :data:`LATER`, of some reductions.
 
     Attributes:
         table: The table, with members as in :class:`Rows`.
@@ -215,7 +215,7 @@ class Later(NamedTuple):
 
 
 def later(reductions: Iterable[Reduction], ranks: pl.DataFrame, rows: Rows) -> Iterator[dict[str, Later]]:
-    """The tables of :data:`kanalyze.reduction.LATER` by name; `ranks` tells by `read` which rank is which.
+    """The tables of :data:`LATER` by name; `ranks` tells by `read` which rank is which.
 
     Raises:
         BadReductionError: They are of no collective.

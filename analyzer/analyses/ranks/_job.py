@@ -22,7 +22,7 @@ from kanalyze.analyses.ranks._gathered import gathered, later, places, put_toget
 from kanalyze.analyses.ranks._lateness import IN_PAIRS, causes, costs, details, lateness
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import NoJobError
-from kanalyze.reduction import BEFORE
+from kanalyze.reduction.tables import BEFORE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.communication._matching import Matches
     from kanalyze.analyses.communication._rows import Ints, Rows
     from kanalyze.analyses.communication._waits import Clocks
-    from kanalyze.reduction import Reduction
+    from kanalyze.reduction.tables import Reduction
 
 #: The host in the name that PyTorch's handler gives a trace.
 _HOST: Final = re.compile(r"^(.+)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?$")
@@ -44,7 +44,7 @@ class Job:
 
     Attributes:
         ranks: The ranks that were read: member (their place here), rank, host, clock and the columns of
-            :data:`kanalyze.reduction.RANKS`; sorted by rank.
+            :data:`RANKS`; sorted by rank.
         collected: The collectives of all ranks.
         found: Which of them are the same.
         matches: What was waited and transferred in each of these, as :func:`waits` tells, with exposed_wait_ns,
@@ -54,7 +54,7 @@ class Job:
         steps: The steps of all ranks, `step` the same number for the same step.
         ledgers: Their ledgers, row by row: a column per bucket.
         before: The ledgers before collectives of those that came last, or before them:
-            :data:`kanalyze.reduction.BEFORE`.
+            :data:`BEFORE`.
         kernels: Kernels of ranks: member, name, count, ns.
         clocks: The offsets of clocks.
         doubts: What is in doubt: check, count, effect.
@@ -190,7 +190,7 @@ def job_of(
 ) -> Job:
     """Puts the reductions of a job together.
 
-    `again` gives the same ones once more, with the tables of :data:`kanalyze.reduction.LATER`, which `reductions` then
+    `again` gives the same ones once more, with the tables of :data:`LATER`, which `reductions` then
     need not have: of many ranks they would take most of the memory. With `one_host` all ranks have one clock, also
     where the reports do not tell their host.
 

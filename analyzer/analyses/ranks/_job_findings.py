@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze.analyses.ranks._lateness import EARLIER
 from kanalyze.analyses.ranks.ranks import common_steps
-from kanalyze.reduction import IN_LOADER
+from kanalyze.reduction.tables import IN_LOADER
 from kanalyze.units import percent, plural, rate, size, time
 
 if TYPE_CHECKING:

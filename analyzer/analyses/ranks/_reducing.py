@@ -26,7 +26,7 @@ from kanalyze.analyses.iterations.iterations import done_before
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.reduction import (
+from kanalyze.reduction.tables import (
     BEFORE,
     COLLECTIVES,
     FINDINGS,
@@ -196,7 +196,7 @@ def _rank_on_gpu(one: _Member) -> pl.DataFrame:
 
 
 def _collectives(one: _Member) -> pl.DataFrame:
-    """The collectives of a rank in the report's time: :data:`kanalyze.reduction.COLLECTIVES`, with own_start."""
+    """The collectives of a rank in the report's time: :data:`COLLECTIVES`, with own_start."""
     work = exclusive_operations(one.report).filter(pl.col("bucket") == "communication")
     line = intervals.first_come(work.sort("began", "event_id"))
     told = collectives_of(one.report, line)
@@ -275,7 +275,7 @@ def _long(wide: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 def _steps(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
-    """The steps of a rank in the report's time, by when the GPU did their work: :data:`kanalyze.reduction.STEPS`."""
+    """The steps of a rank in the report's time, by when the GPU did their work: :data:`STEPS`."""
     if steady is None:
         return STEPS.empty()
     rows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns")

@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze.errors import DamagedReportError
+from kanalyze.files.regular import open_regular, readable
 from kanalyze.readers.ncu.asked_launches import MANIFEST
-from kanalyze.regular_files import open_regular, readable
 from kanalyze.report import BareRun, BareRuns
 
 if TYPE_CHECKING:

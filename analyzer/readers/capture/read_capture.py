@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
+from kanalyze.files.regular import readable, regular
 from kanalyze.model import COMPILED_KERNELS
 from kanalyze.readers.capture.bare_runs import bare_runs
 from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all, selections, selective
@@ -24,7 +25,6 @@ from kanalyze.readers.ncu.runs import runs_in
 from kanalyze.readers.nsys.report import NsysTables, report_of
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.torch import read_json as read_torch_json
-from kanalyze.regular_files import readable, regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kanalyze.errors import KanalyzeError
+from kanalyze.files.regular import open_regular, readable
 from kanalyze.readers import accepted, read, room_at
 from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.bare_runs import bare_runs
@@ -17,8 +18,7 @@ from kanalyze.readers.capture.read_capture import Beside, counters_of, samples_i
 from kanalyze.readers.ncu.asked_launches import MANIFEST
 from kanalyze.readers.ncu.runs import file_of, runs_in
 from kanalyze.readers.shared.archives import unpacked
-from kanalyze.reduction_files import is_reduction
-from kanalyze.regular_files import open_regular, readable
+from kanalyze.reduction.files import is_reduction
 from kanalyze.tools import NAMES, Tool, tool_of
 from kanalyze.turns import SIDES, Turn
 

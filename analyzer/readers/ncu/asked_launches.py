@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.counter_model import measured_some
-from kanalyze.regular_files import open_regular
+from kanalyze.files.regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.errors import UnknownFormatError
+from kanalyze.files.regular import readable, regular
 from kanalyze.readers.ncu import errors as ncu_errors
-from kanalyze.regular_files import readable, regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

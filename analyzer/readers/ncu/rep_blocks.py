@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.protobuf import fields
+from kanalyze.files.protobuf import fields
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,6 +14,7 @@ import polars as pl
 
 from kanalyze.counter_model import LAUNCH_NUMBERS
 from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
+from kanalyze.files.regular import regular
 from kanalyze.readers.ncu import csv as ncu_csv
 from kanalyze.readers.ncu import errors as ncu_errors
 from kanalyze.readers.ncu import module as ncu_module
@@ -22,7 +23,6 @@ from kanalyze.readers.ncu import source as ncu_source
 from kanalyze.readers.ncu.module_process import read_apart
 from kanalyze.readers.ncu.pages import content, pages_in, pages_of
 from kanalyze.readers.ncu.tables import Measured, NcuTables
-from kanalyze.regular_files import regular
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:

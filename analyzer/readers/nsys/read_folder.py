@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.nsys.report import report_of, shows_nsys
 from kanalyze.readers.storage.table_folder import FORMS, TableFolder, tables_in
-from kanalyze.reduction_files import is_reduction
+from kanalyze.reduction.files import is_reduction
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.python_stacks import DOMAIN, DOMAINS, MARK, Frame, unpacked
+from kanalyze.files.python_stacks import DOMAIN, DOMAINS, MARK, Frame, unpacked
 from kanalyze.readers.nsys.events import process_of, thread_of
 from kanalyze.sample_model import CALL_STACKS, CPU_SAMPLES, PYTHON_SAMPLES, SCHEDULING, STACK_FRAMES
 

@@ -19,9 +19,9 @@ from weakref import finalize
 import polars as pl
 
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
+from kanalyze.files.regular import readable, regular
 from kanalyze.machinery.memory import one_blas_thread
 from kanalyze.readers.storage import sqlite_pages
-from kanalyze.regular_files import readable, regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.errors import DamagedReportError, UnreadableReportError
-from kanalyze.regular_files import readable, regular
+from kanalyze.files.regular import readable, regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

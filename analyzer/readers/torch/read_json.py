@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.errors import UnknownFormatError
+from kanalyze.files.regular import regular
 from kanalyze.outlets import line
 from kanalyze.readers.shared.archives import GZIP
 from kanalyze.readers.torch.cache import TraceCache
 from kanalyze.readers.torch.decode.processes import decoding
 from kanalyze.readers.torch.decode.text import open_text
-from kanalyze.regular_files import regular
 from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.slices.slices import edges
-from kanalyze.protobuf import number, sized
+from kanalyze.files.protobuf import number, sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

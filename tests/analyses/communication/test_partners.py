@@ -12,9 +12,9 @@ from kanalyze import read
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.jobs import Asked, job
 from kanalyze.renderers.page.overview import overview_page
 from kanalyze.renderers.page.time import page_of
+from kanalyze.several.jobs import Asked, job
 from kanalyze.window import Window
 from support.build import kernel, report
 from support.strategies import EVENTS

@@ -10,7 +10,7 @@ from analyses.comparing.test_job import process
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.analyses.comparing._pair import Limits
 from kanalyze.renderers.page.comparison import answer
-from kanalyze.sides import Asked, comparison
+from kanalyze.several.sides import Asked, comparison
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 

@@ -8,10 +8,10 @@ import polars.selectors as cs
 import pytest
 
 from kanalyze.analyses.comparing._gate import KINDS, gate_of
-from kanalyze.digest import dumped, loaded
+from kanalyze.reduction.baselines import dumped, loaded
 from kanalyze.renderers.formats.markdown import render
 from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.sides import Asked, comparison, digests
+from kanalyze.several.sides import Asked, comparison, digests
 
 ROOT = Path(__file__).parents[3]
 REPORTS = sorted(

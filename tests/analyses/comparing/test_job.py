@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.analyses.comparing._gate import gate_of
-from kanalyze.digest import TABLES, About, Digest
+from kanalyze.reduction.baselines import TABLES, About, Digest
 from kanalyze.renderers.page.comparison import answer
 
 MS = 1_000_000

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.analyses.comparing._matching import matches
-from kanalyze.digest import BUCKETS, SLOTS, STEPS, About, Digest
+from kanalyze.reduction.baselines import BUCKETS, SLOTS, STEPS, About, Digest
 
 
 def slots(names, ns=1000, iterations=10):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.comparing._comparison import compared
-from kanalyze.digest import TABLES, About, Digest
+from kanalyze.reduction.baselines import TABLES, About, Digest
 from kanalyze.renderers.page.comparison import comparison_page
 
 LINEAR = "aten::linear"

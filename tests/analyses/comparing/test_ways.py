@@ -14,10 +14,10 @@ from analyses.comparing.test_matching import digest, plain, slots
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.analyses.comparing._digesting import digests_of
 from kanalyze.analyses.comparing._pair import found_otherwise, same_launches
-from kanalyze.digest import LAUNCHES, dumped
 from kanalyze.errors import IncomparableError
+from kanalyze.reduction.baselines import LAUNCHES, dumped
 from kanalyze.renderers.page.comparison import answer
-from kanalyze.sides import Asked, comparison, digests
+from kanalyze.several.sides import Asked, comparison, digests
 from support.command import SAMPLES, refused, run
 
 MARKED = Path(__file__).parents[3] / "tests" / "reports" / "findings_clean.sqlite"

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
-from kanalyze.jobs import Asked, job
 from kanalyze.renderers.page.job import answer
+from kanalyze.several.jobs import Asked, job
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 

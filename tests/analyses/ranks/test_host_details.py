@@ -7,7 +7,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.reduction import IN_LOADER
+from kanalyze.reduction.tables import IN_LOADER
 from kanalyze.renderers.page.job import answer
 from support.made_traces import report_of, trace, x
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.communication._aligning import Sequence, _shift
 from kanalyze.analyses.communication._rows import narrow
 from kanalyze.analyses.ranks._job import job_of
-from kanalyze.reduction import BEFORE, PIECES
+from kanalyze.reduction.tables import BEFORE, PIECES
 from support.strategies import FEWER
 from support.synthetic_job import Op, Plan, play
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze.jobs import Asked, job
 from kanalyze.readers.nsys.report import communicator_calls
+from kanalyze.several.jobs import Asked, job
 
 REPORT = Path(__file__).parents[2] / "reports" / "communicators.sqlite"
 MB = 1 << 20

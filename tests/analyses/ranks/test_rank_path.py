@@ -10,7 +10,7 @@ from kanalyze.analyses.critical.critical_path import critical_path
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._rank_path import rank_path
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.jobs import Asked, path_of_ranks
+from kanalyze.several.jobs import Asked, path_of_ranks
 from support.build import call, kernel, report
 from support.command import run
 

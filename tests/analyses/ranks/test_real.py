@@ -10,7 +10,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._lateness import causes, lateness
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.jobs import Asked, job
+from kanalyze.several.jobs import Asked, job
 
 REPORT = Path(__file__).parents[2] / "reports" / "nccl.sqlite"
 

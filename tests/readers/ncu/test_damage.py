@@ -14,7 +14,7 @@ import kanalyze
 from fuzz.cases import cases
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.errors import DamagedReportError, ExportError, KanalyzeError
-from kanalyze.protobuf import fields
+from kanalyze.files.protobuf import fields
 from kanalyze.readers import read
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.ncu import module_process as ncu_apart

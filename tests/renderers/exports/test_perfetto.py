@@ -11,9 +11,9 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 import kanalyze
 from kanalyze.analyses.slices.slices import Counter, Slices, Track, lanes, slices
-from kanalyze.jobs import Asked
-from kanalyze.pictures import slices_of_job
 from kanalyze.renderers.exports import perfetto
+from kanalyze.several.jobs import Asked
+from kanalyze.several.pictures import slices_of_job
 from support.command import REPORTS, SAMPLES
 
 Event = proto.TrackEvent

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import exact, intervals
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, launches_of, of_device, used_devices
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
@@ -21,6 +21,7 @@ from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, fault
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns import exact
 from kanalyze.columns.lookup import nearest
 from kanalyze.units import plural, rate, size, time
 

@@ -30,8 +30,8 @@ from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream, streamed_operations
 from kanalyze.analyses.streams._waited_for import STREAM
+from kanalyze.columns.exact import rate_of
 from kanalyze.columns.lookup import as_of, gathered, nearest
-from kanalyze.exact import rate_of
 from kanalyze.units import count, plural, rate, size, time
 
 if TYPE_CHECKING:

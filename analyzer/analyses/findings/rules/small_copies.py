@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import exact, intervals
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import launches_of, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, literal
@@ -33,6 +33,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._serialised import ordering_calls
+from kanalyze.columns import exact
 from kanalyze.columns.grouping import mixed, parts_by
 from kanalyze.columns.lookup import beside, nearest
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids

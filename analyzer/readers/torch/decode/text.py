@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze.errors import UnknownFormatError
+from kanalyze.files.regular import open_regular
 from kanalyze.readers.torch.decode.old_forms import repaired
-from kanalyze.regular_files import open_regular
 
 if TYPE_CHECKING:
     from pathlib import Path

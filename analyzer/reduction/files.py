@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError, UnreadableReportError
+from kanalyze.files.regular import open_regular
 from kanalyze.machinery.unfinished import unfinished
-from kanalyze.reduction import TABLES, VERSION, Reduction
-from kanalyze.regular_files import open_regular
+from kanalyze.reduction.tables import TABLES, VERSION, Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -19,8 +19,8 @@ from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder, runs_of
 from kanalyze.readers.shared.archives import unpacked
 from kanalyze.readers.torch.decode.text import is_trace
-from kanalyze.reduction import LATER, TABLES
-from kanalyze.reduction_files import load_each, origin_of, reductions_at
+from kanalyze.reduction.files import load_each, origin_of, reductions_at
+from kanalyze.reduction.tables import LATER, TABLES
 from kanalyze.report import Report
 from kanalyze.tools import TOOLS, tool_of
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.readers import Progress
     from kanalyze.readers.capture.reports import Run
-    from kanalyze.reduction import Reduction
+    from kanalyze.reduction.tables import Reduction
 
 #: The tools that record ranks; of a job that several recorded, the one with most reports is read, then the first here.
 _TOOLS: Final = sorted((one for one in TOOLS if one.timed), key=lambda one: not one.ranked)
@@ -89,7 +89,7 @@ class _Found:
         self._made: list[Reduction] = []
 
     def first(self) -> Iterator[Reduction]:
-        """All of them; of what is stored all tables but :data:`kanalyze.reduction.LATER`."""
+        """All of them; of what is stored all tables but :data:`LATER`."""
         paths = [one for one in self._given if not isinstance(one, Report)]
         folders = {folder.name: folder for path in paths for folder in reductions_at(path)}
         for folder, found in load_each([*folders.values()], {*TABLES}.difference(LATER, ["findings", "health"])):

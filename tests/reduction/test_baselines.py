@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.comparing._comparison import compared
-from kanalyze.digest import VERSION, dumped, loaded
 from kanalyze.errors import BadBaselineError
+from kanalyze.reduction.baselines import VERSION, dumped, loaded
 from support.command import SAMPLES, refused, run
 
 PATH = SAMPLES / "loop_base.kz"

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._pair import Limits, found_otherwise, same_launches, steps_in_common
-from kanalyze.digest import LAUNCHES, STEADY, SUFFIX, WHOLE, loaded
 from kanalyze.errors import IncomparableError, KanalyzeError
-from kanalyze.regular_files import open_regular, readable
+from kanalyze.files.regular import open_regular, readable
+from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, loaded
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kanalyze.digest import Digest, Part
     from kanalyze.readers import Progress
+    from kanalyze.reduction.baselines import Digest, Part
     from kanalyze.report import Report, Where
 
 _TWO: Final = 2

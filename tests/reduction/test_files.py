@@ -13,8 +13,7 @@ import pytest
 from kanalyze import read
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError
-from kanalyze.reduction import VERSION
-from kanalyze.reduction_files import (
+from kanalyze.reduction.files import (
     MANIFEST,
     clear_forgotten,
     is_whole,
@@ -25,6 +24,7 @@ from kanalyze.reduction_files import (
     reductions_at,
     write,
 )
+from kanalyze.reduction.tables import VERSION
 from support.command import REPORTS
 
 NCCL = REPORTS / "nccl.sqlite"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import kanalyze
-from kanalyze import reducing
 from kanalyze.errors import EngineError, LostReportError, NoJobError, ReportNotFoundError, UnreadableReportError
-from kanalyze.reducing import Told, by_dask, by_executor, by_processes, one_by_one, reduce_reports
-from kanalyze.reduction_files import MANIFEST, Packed, is_whole, load, origin_of, write
+from kanalyze.reduction.files import MANIFEST, Packed, is_whole, load, origin_of, write
+from kanalyze.several import reducing
+from kanalyze.several.reducing import Told, by_dask, by_executor, by_processes, one_by_one, reduce_reports
 from support import lost_reports
 from support.command import ADD, REPORTS, run
 

@@ -24,10 +24,9 @@ import polars as pl
 
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.errors import EngineError, KanalyzeError, LostReportError, NoJobError, OutOfMemoryError
-from kanalyze.jobs import runs_of_ranks
-from kanalyze.object_stores import fetched, is_address, reports_at
+from kanalyze.files.stores import fetched, is_address, reports_at
 from kanalyze.readers import read
-from kanalyze.reduction_files import (
+from kanalyze.reduction.files import (
     Origin,
     Packed,
     clear_forgotten,
@@ -37,6 +36,7 @@ from kanalyze.reduction_files import (
     packed,
     write,
 )
+from kanalyze.several.jobs import runs_of_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.assistants import Desk, bounded
+from kanalyze.cli._assistants import Desk, bounded
 from support.command import ADD, SAMPLES, environment, refused, run
 
 VALUES = st.none() | st.integers() | st.text(max_size=80)

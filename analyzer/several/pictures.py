@@ -6,16 +6,16 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from kanalyze import jobs, sides
 from kanalyze.analyses import homes_of_jobs, homes_of_sides
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.file_page import FilePage
 from kanalyze.analyses.ranks._job_findings import late_ranks
 from kanalyze.analyses.slices.slices import of_ranks, slices
 from kanalyze.analyses.timeline._tracks import on_one_clock, timeline
-from kanalyze.digest import SUFFIX
 from kanalyze.errors import CannotTellError
+from kanalyze.reduction.baselines import SUFFIX
 from kanalyze.report import Report
+from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def file_page_of_job(given: Sequence[Report | Path], asked: jobs.Asked, most: in
 
     Raises:
         NoJobError: No report has a rank.
-        KanalyzeError: As :func:`kanalyze.jobs.job`.
+        KanalyzeError: As :func:`kanalyze.several.jobs.job`.
     """
     count = sum(1 if isinstance(one, Report) else len(jobs.runs_at(one, asked)) for one in given)
     made = _Drawn(most // min(max(count, 1), _MOST_DRAWN))
@@ -98,7 +98,7 @@ def slices_of_job(given: Sequence[Path], asked: jobs.Asked) -> Slices | None:
 
     Raises:
         NoJobError: No report has a rank.
-        KanalyzeError: As :func:`kanalyze.jobs.job`.
+        KanalyzeError: As :func:`kanalyze.several.jobs.job`.
     """
     found = jobs.job(given, asked)
     shifts = jobs.shifts_ns(found)
@@ -128,7 +128,7 @@ def file_page_of_sides(
         most: Events of the timeline, about; each side has half of them.
 
     Raises:
-        IncomparableError: As :func:`kanalyze.sides.comparison`.
+        IncomparableError: As :func:`kanalyze.several.sides.comparison`.
     """
     found = sides.comparison(base, new, asked)
     drawn = [(name, *one) for name, side in (("base", base), ("new", new)) for one in _first_drawn(side, asked, most)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze import exact
+from kanalyze.columns import exact
 from kanalyze.errors import DamagedReportError
 from support.build import memcpy, report
 from support.command import run
