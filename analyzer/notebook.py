@@ -506,8 +506,8 @@ def reduce(
     several = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
     given = [one if isinstance(one, str) else Path(one) for one in several]
     engine = reducing.one_by_one if executor is None else reducing.by_executor(executor)
-    told = reducing.Told() if progress is None else reducing.Told(progress)
-    return reducing.reduce_reports(given, Path(out), engine, told, cache=cache)
+    told = progress or (lambda *_: None)
+    return reducing.reduce_reports(given, Path(out), engine, progress=told, cache=cache)
 
 
 def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:

@@ -56,7 +56,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
         raise OutputError.because(Path(out), "an address on an object store; what is in a folder can be copied there")
     with sparing_memory():
         from kanalyze.several import reducing  # noqa: PLC0415 - --help need not import polars
-    told = reducing.Told(_print_progress if stderr_is_terminal() else lambda *_: None, print_left_out)
+    progress = _print_progress if stderr_is_terminal() else lambda *_: None
     with ExitStack() as at_end:
         if dask is not None:
             engine = at_end.enter_context(reducing.by_dask(dask))
@@ -64,7 +64,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
             engine = reducing.by_processes(
                 1 if limits_of_process() else jobs or min(processors(), most_at_once(reports))
             )
-        found = reducing.reduce_reports(reports, Path(out), engine, told)
+        found = reducing.reduce_reports(reports, Path(out), engine, progress=progress, left_out=print_left_out)
     emit(_summary(found), None)
     if found.left_out:
         raise click.exceptions.Exit(_SOME_LEFT_OUT)

@@ -232,6 +232,10 @@ class Digest:
     findings: pl.DataFrame = field(default_factory=FINDINGS.empty)
     counters: pl.DataFrame = field(default_factory=COUNTERS.empty)
 
+    def ns_in(self, *buckets: str) -> int:
+        """Time of all iterations in some buckets."""
+        return int(self.buckets.filter(pl.col("bucket").is_in(buckets)).get_column("ns").sum())
+
 
 def dumped(digests: Sequence[Digest]) -> bytes:
     """The file of a baseline: a zip archive of a JSON head and a Parquet file for each table of all digests."""

@@ -63,8 +63,13 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
         KanalyzeError: A report cannot be read; with `left_out` none of them, and the first reason.
     """
     failed: list[KanalyzeError] = []
-    if asked.left_out is not None:
-        asked = asked._replace(left_out=_both(failed.append, asked.left_out))
+    if (tell := asked.left_out) is not None:
+
+        def leave_out(error: KanalyzeError) -> None:
+            failed.append(error)
+            tell(error)
+
+        asked = asked._replace(left_out=leave_out)
     found = _Found(given, asked)
     try:
         made = job_of(found.first(), found.again, one_host=asked.one_host)
@@ -203,16 +208,6 @@ def runs_at(path: Path, asked: Asked) -> list[Run]:
     if reductions_at(path) and not reports_in_folder(path):
         return []
     return runs_of_ranks(path, asked.progress, cache=asked.cache)
-
-
-def _both(*told: Callable[[KanalyzeError], object]) -> Callable[[KanalyzeError], object]:
-    """Tells all of them."""
-
-    def tell(error: KanalyzeError) -> None:
-        for one in told:
-            one(error)
-
-    return tell
 
 
 def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[Reduction]:

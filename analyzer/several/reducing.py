@@ -90,22 +90,18 @@ class Reduced:
     left_out: list[KanalyzeError] = field(default_factory=list)
 
 
-class Told(NamedTuple):
-    """Who is told how far the work is.
-
-    Attributes:
-        progress: Told how many reports are done, of how many.
-        left_out: Told of each report that cannot be reduced, as soon as that shows.
-    """
-
-    progress: Callable[[int, int], object] = lambda *_: None
-    left_out: Callable[[KanalyzeError], object] = lambda _: None
-
-
-def reduce_reports(
-    given: Iterable[str | Path], out: Path, engine: Engine, told: Told, *, cache: bool = False
+def reduce_reports(  # noqa: PLR0913 - what is reduced, how, and who is told of it
+    given: Iterable[str | Path],
+    out: Path,
+    engine: Engine,
+    *,
+    progress: Callable[[int, int], object] = lambda *_: None,
+    left_out: Callable[[KanalyzeError], object] = lambda _: None,
+    cache: bool = False,
 ) -> Reduced:
     """Reduces the reports at paths, in folders and captures, that `out` does not have yet.
+
+    `progress` is told how many reports are done, of how many; `left_out` of each that cannot be reduced, at once.
 
     Raises:
         NoJobError: There is no report.
@@ -116,7 +112,7 @@ def reduce_reports(
 
     def leave_out(error: KanalyzeError) -> None:
         found.left_out.append(error)
-        told.left_out(error)
+        left_out(error)
 
     clear_forgotten(out)
     tasks = {task.origin.folder: task for one in given for task in _tasks(one, leave_out, cache=cache)}
@@ -127,14 +123,14 @@ def reduce_reports(
         else:
             missing.append(task)
     done = len(found.there)
-    told.progress(done, len(tasks))
+    progress(done, len(tasks))
     for _, outcome in engine(missing) if missing else ():
         if isinstance(outcome, KanalyzeError):
             leave_out(outcome)
         else:
             found.made.append(write(outcome, out))
         done += 1
-        told.progress(done, len(tasks))
+        progress(done, len(tasks))
     if not found.made and not found.there:
         raise found.left_out[0] if found.left_out else NoJobError.empty()
     return found

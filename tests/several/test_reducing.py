@@ -16,7 +16,7 @@ import kanalyze
 from kanalyze.errors import EngineError, LostReportError, NoJobError, ReportNotFoundError, UnreadableReportError
 from kanalyze.reduction.files import MANIFEST, Packed, is_whole, load, origin_of, write
 from kanalyze.several import reducing
-from kanalyze.several.reducing import Told, by_dask, by_executor, by_processes, one_by_one, reduce_reports
+from kanalyze.several.reducing import by_dask, by_executor, by_processes, one_by_one, reduce_reports
 from support import lost_reports
 from support.command import ADD, REPORTS, run
 
@@ -48,8 +48,8 @@ def same(one, other):
 @pytest.mark.slow
 def test_a_folder_is_reduced_and_what_cannot_be_is_named(traces, tmp_path):
     steps, errors = [], []
-    told = Told(lambda *done: steps.append(done), errors.append)
-    found = reduce_reports([traces], tmp_path / "out", one_by_one, told)
+    out, told = tmp_path / "out", {"progress": lambda *done: steps.append(done), "left_out": errors.append}
+    found = reduce_reports([traces], out, one_by_one, **told)
     assert (names(found.made), found.there) == (["ddp", "fsdp"], [])
     assert [str(traces / "broken.json") in str(error) for error in found.left_out] == [True]
     assert errors == found.left_out
@@ -65,7 +65,7 @@ def test_a_rerun_does_what_is_missing_or_changed_or_damaged(traces, tmp_path):
         return one_by_one(tasks)
 
     def rerun(*given):
-        return reduce_reports(given, out, engine, Told())
+        return reduce_reports(given, out, engine)
 
     first = rerun(traces / "ddp.json.gz")
     assert names(rerun(traces / "ddp.json.gz", traces).made) == ["fsdp"]
@@ -86,9 +86,9 @@ def test_a_rerun_does_what_is_missing_or_changed_or_damaged(traces, tmp_path):
 
 def test_where_nothing_can_be_reduced_the_first_reason_is_the_error(tmp_path):
     with pytest.raises(ReportNotFoundError):
-        reduce_reports([tmp_path / "none.json"], tmp_path / "out", one_by_one, Told())
+        reduce_reports([tmp_path / "none.json"], tmp_path / "out", one_by_one)
     with pytest.raises(NoJobError, match="no work on a GPU"):
-        reduce_reports([EMPTY], tmp_path / "out", one_by_one, Told())
+        reduce_reports([EMPTY], tmp_path / "out", one_by_one)
     (tmp_path / "empty").mkdir()
     with pytest.raises(NoJobError, match="None of the reports"):
         kanalyze.reduce([], tmp_path / "out")
@@ -102,7 +102,7 @@ def test_what_was_finished_before_ctrl_c_is_there(traces, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        reduce_reports([traces], tmp_path / "out", engine, Told())
+        reduce_reports([traces], tmp_path / "out", engine)
     assert names(tmp_path.joinpath("out").iterdir()) == ["ddp"]
 
 
@@ -156,8 +156,8 @@ def test_a_defect_is_told_of_its_report_alone(tmp_path):
 
 @pytest.mark.slow
 def test_processes_of_this_machine_give_the_same(traces, tmp_path):
-    here = reduce_reports([traces], tmp_path / "here", one_by_one, Told())
-    found = reduce_reports([traces], tmp_path / "there", by_processes(2), Told())
+    here = reduce_reports([traces], tmp_path / "here", one_by_one)
+    found = reduce_reports([traces], tmp_path / "there", by_processes(2))
     assert names(found.made) == ["ddp", "fsdp"]
     assert [str(error) for error in found.left_out] == [str(error) for error in here.left_out]
     assert all(map(same, sorted(here.made), sorted(found.made)))
@@ -340,7 +340,7 @@ def test_a_task_can_be_handed_to_another_process(tmp_path):
         seen.extend(pickle.loads(pickle.dumps(tasks)))  # noqa: S301 - as above
         return one_by_one(seen)
 
-    reduce_reports([ADD.parent / "nccl.sqlite", DDP], tmp_path, engine, Told())
+    reduce_reports([ADD.parent / "nccl.sqlite", DDP], tmp_path, engine)
     assert len(seen) == 2
     assert reducing.work_on(seen[0]).files.keys() >= {MANIFEST, "ranks.parquet"}
 

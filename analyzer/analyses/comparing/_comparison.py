@@ -305,14 +305,8 @@ def _between_runs(pair: Pair, power: int) -> float:
     fewest = min(map(len, steps))
     edges = (0.1, 0.9) if fewest >= _ENOUGH else (0, 1)
     low, high = np.array([np.quantile(lengths, edges) for lengths in steps if lengths.size] or [(1, 1)]).T
-    idle = 1 + max(map(_idle_share, runs)) if fewest < _ENOUGH else 1.0
-    return float((high / np.maximum(low, 1)).max() ** power * idle)
-
-
-def _idle_share(digest: Digest) -> float:
-    """The part of the time of a run in which the GPU did nothing."""
-    busy = int(digest.buckets.filter(pl.col("bucket").is_in(BUSY_BUCKETS)).get_column("ns").sum())
-    return 1 - busy / max(digest.about.ns, 1)
+    idle = [1 - one.ns_in(*BUSY_BUCKETS) / max(one.about.ns, 1) for one in runs]
+    return float((high / np.maximum(low, 1)).max() ** power * (1 + max(idle) if fewest < _ENOUGH else 1.0))
 
 
 def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[Pair]) -> Pair | None:
@@ -367,13 +361,8 @@ def telling_rank(ranks: Sequence[Pair]) -> int:
     side = max((0, 1), key=lambda at: max(both[at] for both in ns))
     longest = max(both[side] for both in ns)
     near = [at for at, both in enumerate(ns) if both[side] >= (1 - _AS_LONG) * longest]
-    waits = {at: _communication_ns((ranks[at].base, ranks[at].new)[side]) for at in near}
+    runs = {at: (ranks[at].base, ranks[at].new)[side].digests for at in near}
+    waits = {at: mean(one.ns_in("communication") / one.about.iterations for one in runs[at]) for at in near}
     if any(waits.values()):
         return min(near, key=lambda at: (waits[at], at))
     return max(near, key=lambda at: (ns[at][side], -at))
-
-
-def _communication_ns(side: Side) -> float:
-    """Time of an iteration in which nothing but communication ran."""
-    own = pl.col("bucket") == "communication"
-    return mean(int(one.buckets.filter(own).get_column("ns").sum()) / one.about.iterations for one in side.digests)

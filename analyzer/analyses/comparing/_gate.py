@@ -15,10 +15,11 @@ from kanalyze.errors import UnknownNameError
 from kanalyze.units import change, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from kanalyze.analyses.comparing._comparison import Comparison
     from kanalyze.analyses.comparing._pair import Pair
+    from kanalyze.reduction.baselines import Digest
 
 #: What may be measured; the last two by a name after the colon.
 METRICS: Final = ("step", "quick", "busy", "bucket:", "kernel:")
@@ -130,25 +131,24 @@ def _values(pair: Pair, metric: str) -> tuple[np.ndarray, np.ndarray]:
         base, new = quick_values(pair) or ([], [])
         return np.array(base), np.array(new)
     if metric == "busy":
-        return _sums(pair, "buckets", pl.col("bucket").is_in(BUSY_BUCKETS))
+        return _per_iteration(pair, lambda one: one.ns_in(*BUSY_BUCKETS))
     if kind == "bucket" and name:
         known = sorted({*pair.base.digests[0].buckets["bucket"], *pair.new.digests[0].buckets["bucket"]})
         if name not in known:
             raise UnknownNameError.of("bucket", name, known)
-        return _sums(pair, "buckets", pl.col("bucket") == name)
+        return _per_iteration(pair, lambda one: one.ns_in(name))
     if kind == "kernel" and name:
         known = sorted({one for side in pair.slots for one in side.rows["name"].drop_nulls()})
         if not any(name in one for one in known):
             raise UnknownNameError.of("kernel", name, known)
-        return _sums(pair, "slots", pl.col("name").fill_null("").str.contains(name, literal=True))
+        chosen = pl.col("name").fill_null("").str.contains(name, literal=True)
+        return _per_iteration(pair, lambda one: one.slots.filter(chosen).get_column("exclusive_ns").sum())
     raise UnknownNameError.of("metric", metric, ("step", "quick", "busy", "bucket:NAME", "kernel:NAME"))
 
 
-def _sums(pair: Pair, table: str, chosen: pl.Expr) -> tuple[np.ndarray, np.ndarray]:
-    column = "ns" if table == "buckets" else "exclusive_ns"
-    sides = (
-        [getattr(one, table).filter(chosen)[column].sum() / one.about.iterations for one in side.digests]
-        for side in (pair.base, pair.new)
+def _per_iteration(pair: Pair, ns: Callable[[Digest], int]) -> tuple[np.ndarray, np.ndarray]:
+    """What `ns` gives of a run, in an iteration of each run of base and of new."""
+    base, new = (
+        np.array([ns(one) / one.about.iterations for one in side.digests], np.float64) for side in (pair.base, pair.new)
     )
-    base, new = (np.array(values, np.float64) for values in sides)
     return base, new

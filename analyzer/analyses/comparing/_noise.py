@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
-import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._matching import slots_of
@@ -72,11 +71,10 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
     if step is None:
         raise IncomparableError.few_runs(len(times))
     mean_ns = float(np.mean(times))
-    buckets: dict[str, list[float]] = {}
-    for bucket in dict.fromkeys(name for one in digests for name in one.buckets.get_column("bucket")):
-        own = pl.col("bucket") == bucket
-        values = [one.buckets.filter(own).get_column("ns").sum() / one.about.iterations for one in digests]
-        buckets[bucket] = [*map(float, values)]
+    buckets = {
+        bucket: [one.ns_in(bucket) / one.about.iterations for one in digests]
+        for bucket in dict.fromkeys(name for one in digests for name in one.buckets.get_column("bucket"))
+    }
     slots = slots_of(digests)
     kernels: dict[str, Any] = {}
     for name, row in zip(slots.rows.get_column("name"), slots.ns, strict=True):

@@ -100,7 +100,9 @@ def in_pairs(first: Side, second: Side) -> tuple[Side, Side, bool]:
 
 def _warm(digests: Sequence[Digest]) -> Side:
     whole = [one.about.iteration_ns for one in digests]
-    loading = [_loading_ns(one) / one.about.iterations for one in digests]
+    # of a whole recording the host takes longer, too
+    buckets = [("loading",) if one.about.scope == STEADY else ("loading", "host") for one in digests]
+    loading = [one.ns_in(*own) / one.about.iterations for one, own in zip(digests, buckets, strict=True)]
     cold = cold_runs(loading, whole)
     usual = median(ns for run, ns in enumerate(loading) if run not in cold)
     also = "" if digests[0].about.scope == STEADY else " and host"
@@ -109,12 +111,6 @@ def _warm(digests: Sequence[Digest]) -> Side:
         for run in cold
     ]
     return Side([one for run, one in enumerate(digests) if run not in cold], left_out)
-
-
-def _loading_ns(digest: Digest) -> int:
-    """Time that cold runs have more of: loading, and the host time of a whole recording."""
-    cold = ("loading",) if digest.about.scope == STEADY else ("loading", "host")
-    return sum(ns for bucket, ns in digest.buckets.select("bucket", "ns").rows() if bucket in cold)
 
 
 def found_otherwise(base: Sequence[Digest], new: Sequence[Digest]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.joining._ncu_per_group import measured_groups
+from kanalyze.analyses.joining._kernel_groups import measured_groups
 from kanalyze.analyses.joining._report_set import different, pooled, together
 from kanalyze.analyses.joining.joined import joined_of
 from kanalyze.errors import CannotTellError

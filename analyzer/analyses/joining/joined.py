@@ -12,9 +12,16 @@ import polars as pl
 from kanalyze.analyses.device._kernel_families import decoded
 from kanalyze.analyses.device._operations import SHAPE_COLUMNS
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in, makers_of_groups
+from kanalyze.analyses.joining._kernel_groups import (
+    GROUP_KEYS,
+    MEASURED,
+    RULES,
+    kernel_groups,
+    kernels_in,
+    makers_of_groups,
+    measured_groups,
+)
 from kanalyze.analyses.joining._match_kernels import QUALITIES, same_kernels, same_launches
-from kanalyze.analyses.joining._ncu_per_group import MEASURED, RULES, measured_groups
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.decoder.fields import OTHER

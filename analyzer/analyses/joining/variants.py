@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, groups_with_config
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, groups_with_config, measured_groups
 from kanalyze.analyses.joining._match_kernels import same_kernels
-from kanalyze.analyses.joining._ncu_per_group import measured_groups
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.shared.requirements import require
