@@ -142,7 +142,7 @@ def _values(pair: Pair, metric: str) -> tuple[np.ndarray, np.ndarray]:
         if not any(name in one for one in known):
             raise UnknownNameError.of("kernel", name, known)
         chosen = pl.col("name").fill_null("").str.contains(name, literal=True)
-        return _per_iteration(pair, lambda one: one.slots.filter(chosen).get_column("exclusive_ns").sum())
+        return _per_iteration(pair, lambda one: int(one.slots.filter(chosen).get_column("exclusive_ns").sum()))
     raise UnknownNameError.of("metric", metric, ("step", "quick", "busy", "bucket:NAME", "kernel:NAME"))
 
 
