@@ -94,17 +94,9 @@ def test_bars_of_durations_stand_on_one_line():
 
 
 def test_contents_link_to_the_parts_that_there_are():
-    nothing = {
-        "iterations": pl.DataFrame(),
-        "rank_steps": pl.DataFrame(),
-        "trees": {},
-        "waiting_trees": {},
-        "measured": None,
-        "copies": None,
-    }
-    page = SimpleNamespace(first=[], topics=[], chapters=[])
-    without = _contents(SimpleNamespace(timeline=None, **nothing), page, [])
-    found = _contents(SimpleNamespace(timeline="drawn", **nothing), page, [])
+    parts = ("first", "timeline", "iterations", "waiting", "roofline", "measured", "copies")
+    nothing = dict.fromkeys(parts) | {"flames": [], "tables": []}
+    without, found = _contents(nothing), _contents(nothing | {"timeline": "drawn"})
     assert [one for one in found if one not in without] == [("timeline", "Timeline")]
 
 
