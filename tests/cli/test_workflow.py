@@ -25,8 +25,8 @@ def checkout(machine):
     """A repository with the program and a baseline of four runs, on a machine whose nsys records other four."""
     machine.write("pip", '#!/bin/sh\necho "pip $*" >> "$(dirname "$0")/installed"\n')
     machine.write("kanalyze", f'#!/bin/sh\nexec "{sys.executable}" -m kanalyze "$@"\n')
-    machine.make("python3")
-    Path("train.py").write_text("echo 'check: ok'\n")
+    machine.write("python3", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    Path("train.py").write_text("print('check: ok')\n")
     Path("summary.md").write_text("")
 
     def with_runs(base, new):
