@@ -137,10 +137,12 @@ class BareRuns(NamedTuple):
     Attributes:
         programs_ns: How long each took, from start to end of the process.
         marked: Those of which there are marks, in order.
+        damage: Why the marks cannot be read, where that is so.
     """
 
     programs_ns: tuple[int, ...] = ()
     marked: tuple[BareRun, ...] = ()
+    damage: KanalyzeError | None = None
 
 
 def _nothing() -> None:

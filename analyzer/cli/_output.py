@@ -158,7 +158,7 @@ def refuse_overwriting(output: Path) -> None:
 
 
 def _refuse_file_of(inputs: Sequence[Path | str], output: Path | str) -> None:
-    identity = _identity(output)
+    identity = _identity(os.path.realpath(output))  # as it is written: what leads to it need not be there
     for path in inputs if identity else ():
         if identity == _identity(path):
             raise OutputError.because(Path(output), "it is the report itself")

@@ -308,17 +308,22 @@ def _watch_manager(manager: Any, name_of: Callable[[Any], object], watched: Watc
     manager.__enter__, manager.__exit__ = __enter__, __exit__
 
 
+def message_of(*args: Any, **kwargs: Any) -> object:  # noqa: ANN401
+    """The message of a range, as a function that opens one is given it."""
+    return args[0] if args else next((kwargs[key] for key in ("msg", "message") if key in kwargs), "")
+
+
 def _watch_stack(module: Any, push: str, pop: str, watched: Watched) -> None:  # noqa: ANN401
     """Hook push/pop ranges opened and closed by two functions."""
     opened = threading.local()
     pushes, pops, matches = getattr(module, push), getattr(module, pop), _matcher(watched.part.name)
 
     @functools.wraps(pushes)
-    def range_push(message: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        ours = matches(message)
+    def range_push(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        ours = matches(message_of(*args, **kwargs))
         if ours:
             watched.enter()
-        given = pushes(message, *args, **kwargs)
+        given = pushes(*args, **kwargs)
         opened.__dict__.setdefault("stack", []).append(ours)
         return given
 

@@ -36,6 +36,9 @@ RUNNER: Final = Path(__file__).parents[1] / "in_workload" / "torch_runner.py"
 #: A Python that has kanalyze, as it is called where the lines of a dry run are pasted.
 OWN_PYTHON: Final = "python3"
 
+#: The oldest Python in which the marks of a run without a profiler are noted.
+_OLDEST_PYTHON: Final = (3, 9)
+
 #: Placeholder for what is only known after the nsys pass.
 _CHOSEN: Final = "CHOSEN_LAUNCHES"
 
@@ -91,11 +94,17 @@ class Plan:
     def bare(self, number: int) -> list[Step]:
         """The step of the run without a profiler; `number` is the repetition, from 1."""
         name, command = numbered(BARE, number), self.command
-        if self.workload.kind == "python":
+        if self.workload.kind == "python" and self._bears_hooks:
             launcher = self.workload.launcher or (str(self.tools.python),)
             marked = (str(self.runner), "--bare", str(self.folder / f"{name}.json"))
             command = (*launcher, *marked, "--", *self.workload.target, *self.workload.args)
         return [Step(name, command, self.log(name), runs_workload=True)]
+
+    @property
+    def _bears_hooks(self) -> bool:
+        """Whether the workload's Python is new enough for the hooks; also where its version is not known."""
+        numbers = (self.tools.python_version or "3.99").split(".")[:2]
+        return not all(map(str.isdecimal, numbers)) or tuple(map(int, numbers)) >= _OLDEST_PYTHON
 
     def nsys(self, number: int) -> list[Step]:
         """The steps of the nsys pass; `number` is the repetition, from 1."""

@@ -40,7 +40,7 @@ def capture(tmp_path):
 @pytest.mark.parametrize("command", WRITE, ids=lambda some: " ".join(map(str, some))[:20])
 def test_a_file_of_a_folder_is_not_written_over(capture, command):
     before = {path: path.read_bytes() for path in capture.rglob("*") if path.is_file()}
-    for file in ("manifest.json", "logs/../nsys.sqlite"):
+    for file in ("manifest.json", "logs/../nsys.sqlite", "none/../nsys.sqlite"):
         assert "which is read" in refused(run(*command, capture, "-o", capture / file))[0]
     assert {path: path.read_bytes() for path in capture.rglob("*") if path.is_file()} == before
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.errors import KanalyzeError
 from kanalyze.units import percent, shortened, time, times
 
 if TYPE_CHECKING:
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
     from kanalyze.analyses.iterations._steady import SteadyPart
     from kanalyze.report import BareRun, Report
 
-#: Marks of a program that repeats less often may be as many by chance; and so may those that come often in each.
+#: Marks of a program that repeats less often may be as many by chance.
 _FEWEST: Final = 5
-_MOST_EACH: Final = 64
 
-#: Marks of torch, the surest first; then come those that a program has for purposes of its own.
-_PREFERRED: Final = ("profiler.step", "Optimizer.step#", "the outermost module's call")
+#: The mark of a program that profiles itself, and those of torch that tell iterations.
+_OWN: Final = "the program's own profiler"
+_OF_TORCH: Final = ("Optimizer.step#", "the outermost module's call")
 
 #: Runs that differ by more than this part vary; and the part of iterations at each end that the range leaves out.
 _VARIES: Final = 0.05
@@ -80,14 +79,13 @@ def without_profiler(report: Report, steady: SteadyPart | None, busy_ns: float) 
         steady: Its steady part; None where nothing repeats.
         busy_ns: Time that the GPU is busy in an iteration: none is shorter.
     """
-    try:
-        programs_ns, runs = report.whole.bare()
-    except KanalyzeError as error:
-        report.go_without("of runs without a profiler", error)
+    programs_ns, runs, damage = report.whole.bare()
+    if damage is not None:
+        report.go_without("of runs without a profiler", damage)
+    if not programs_ns or any(_OWN in run.starts_ns for run in runs):  # a program that profiles itself
         return None
-    if not programs_ns:
-        return None
-    if steady is None or report.meta.partial or report.whole is not report:
+    whole = report.meta.recorder.every_launch and not report.meta.partial and report.whole is report
+    if steady is None or not whole:
         return Bare(programs_ns, None)
     return Bare(programs_ns, _iteration(_of_rank(runs, report.meta.rank), steady, busy_ns))
 
@@ -112,6 +110,8 @@ def _iteration(runs: Sequence[BareRun], steady: SteadyPart, busy_ns: float) -> B
     every = pl.Series([ns for _, lengths in known for ns in lengths])
     low, high = (max(every.quantile(part, "nearest") or 0.0, busy_ns) for part in (_TENTH, 1 - _TENTH))
     runs_ns, recorded_ns = tuple(max(ns, busy_ns) for ns in means_ns), steady.ns / steady.number
+    if not median(runs_ns):
+        return None
     return BareIteration(
         median(runs_ns), recorded_ns, runs_ns, low, high, known[0][0], by_device=median(means_ns) <= busy_ns
     )
@@ -129,42 +129,43 @@ def lengths_of(
         first: The number of the first iteration that counts, from 0.
         last: That of the last one.
 
-    Of marks that come equally often in each iteration, the one of its name is preferred, then those of torch. None
-    where there is no such mark.
+    None where neither the ranges of that name, nor the steps of an optimizer, nor the calls of the outermost module are
+    as many as the iterations.
     """
     if count < _FEWEST or last <= first:
         return None
-    often = {name: len(starts) // count for name, starts in starts_ns.items() if len(starts) % count == 0}
-    usable = [name for name, in_each in often.items() if 1 <= in_each <= _MOST_EACH]
-    if not usable:
+    alike = [name for name, starts in starts_ns.items() if len(starts) == count and (name == each or _called(name))]
+    if not alike:
         return None
-    name = min(usable, key=lambda one: (one != each, _place(one), often[one]))
-    starts = starts_ns[name][:: often[name]][first : last + 1]
-    return name, [later - start for start, later in pairwise(starts)]
+    name = min(alike, key=lambda one: (one != each, _place(one)))
+    return name, [later - start for start, later in pairwise(starts_ns[name][first : last + 1])]
 
 
-def _place(name: str) -> int:
-    """The place of a mark among those that are preferred."""
-    return next((at for at, start in enumerate(_PREFERRED) if name.startswith(start)), len(_PREFERRED))
+def _place(mark: str) -> int:
+    """The place of a mark among those of torch, the surest first."""
+    return next((at for at, start in enumerate(_OF_TORCH) if mark.startswith(start)), len(_OF_TORCH))
+
+
+def _called(mark: str) -> str:
+    """What a mark of torch is called in a sentence; empty for another one."""
+    return ("steps of the optimizer", "calls of the outermost module", "")[_place(mark)]
 
 
 def bare_sentence(bare: Bare, tool: str) -> str:
     """A sentence on the runs without a profiler, beside a report of `tool`."""
     one = bare.iteration
     if one is None:
-        return f"Without a profiler the program takes {time(median(bare.programs_ns))} from start to end."
-    how = "as long as the GPU works" if one.by_device else f"by {_called(one.mark)}"
+        return f"Without a profiler the program took {time(median(bare.programs_ns))} from start to end."
+    mark = _called(one.mark) or repr(shortened(one.mark, _LONGEST))
+    how = "as long as the GPU works" if one.by_device else f"by {mark}"
     spread = (max(one.runs_ns) - min(one.runs_ns)) / one.ns
     varies = f"; its {len(one.runs_ns)} runs vary by {percent(spread)}" if spread > _VARIES else ""
     range_of = f"{time(one.low_ns)} to {time(one.high_ns)}, " if one.high_ns > one.low_ns else ""
+    least = "at least " if one.by_device else ""
+    text = f"Without {tool} it took {least}{time(one.ns)} ({range_of}{how}{varies})"
     ratio = one.recorded_ns / one.ns
-    same = one.low_ns <= one.recorded_ns <= one.high_ns or abs(ratio - 1) <= _SAME
-    recorded = ", about as long" if same else f": recorded, {times(ratio)} as long"
-    return f"Without {tool} it takes {time(one.ns)} ({range_of}{how}{varies}){recorded}."
-
-
-def _called(mark: str) -> str:
-    """What a mark is called in a sentence."""
-    words = ("profiler.step", "steps of the optimizer", "calls of the outermost module")
-    place = _place(mark)
-    return words[place] if place < len(words) else repr(shortened(mark, _LONGEST))
+    if one.low_ns <= one.recorded_ns <= one.high_ns or abs(ratio - 1) <= _SAME:
+        return f"{text}, about as long."
+    if ratio < 1:
+        return f"{text}, longer than recorded: its runs vary."
+    return f"{text}: recorded, {'up to ' if one.by_device else ''}{times(ratio)} as long."

@@ -10,13 +10,18 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.errors import DamagedReportError
+from kanalyze.errors import DamagedReportError, KanalyzeError
 from kanalyze.files.regular import open_regular, readable
 from kanalyze.readers.ncu.asked_launches import MANIFEST
 from kanalyze.report import BareRun, BareRuns
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+#: So many occurrences of a name are kept at most; so much of a file is read, which no run fills.
+_KEPT: Final = 20_000
+_LARGEST_BYTES: Final = 1 << 27
 
 #: The file of a run, and of a rank of it.
 _FILE: Final = re.compile(r"bare(?:-(?P<number>\d+))?(?:-rank(?P<rank>\d+))?\.json")
@@ -25,19 +30,23 @@ _FILE: Final = re.compile(r"bare(?:-(?P<number>\d+))?(?:-rank(?P<rank>\d+))?\.js
 def bare_runs(folder: Path) -> BareRuns:
     """The runs without a profiler in the capture in `folder`; none without such a pass.
 
-    Raises:
-        DamagedReportError: A file is not what the collector writes.
+    Of those whose file is damaged there are no marks, but the reason.
     """
     if not (programs_ns := _durations_ns(folder)):
         return BareRuns()
+    try:
+        return BareRuns(programs_ns, tuple(_marked(folder)))
+    except KanalyzeError as error:
+        return BareRuns(programs_ns, damage=error)
+
+
+def _marked(folder: Path) -> Iterator[BareRun]:
+    """The runs of which there are marks, in order."""
     with readable(folder):
         named = [(path, found) for path in folder.iterdir() if (found := _FILE.fullmatch(path.name))]
-    numbers = [(int(found["number"] or 1), found["rank"], path) for path, found in named]
-    runs = [
-        BareRun(number, None if rank is None else int(rank), _starts(path))
-        for number, rank, path in sorted(numbers, key=lambda one: (one[0], int(one[1] or 0)))
-    ]
-    return BareRuns(programs_ns, tuple(runs))
+    numbers = [(int(found["number"] or 1), int(found["rank"] or -1), path) for path, found in named]
+    for number, rank, path in sorted(numbers):
+        yield BareRun(number, None if rank < 0 else rank, _starts(path))
 
 
 def _durations_ns(folder: Path) -> tuple[int, ...]:
@@ -45,20 +54,29 @@ def _durations_ns(folder: Path) -> tuple[int, ...]:
     try:
         with open_regular(folder / MANIFEST) as file:
             passes = json.loads(file.read())["passes"]
-        steps = [step for one in passes if one["name"] == "bare" and one["status"] == "done" for step in one["steps"]]
-        return tuple(int(step["duration_ns"]) for step in steps)
+        steps = [step for one in passes if one["name"] == "bare" for step in one["steps"] if step["exit_status"] == 0]
+        return tuple(_time_ns(step["duration_ns"]) for step in steps)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ()
 
 
 def _starts(path: Path) -> dict[str, list[int]]:
-    """When occurrences began, by name."""
-    with open_regular(path) as file:
-        text = file.read()
+    """When occurrences began, by name; without names of which some may be left out."""
+    with readable(path), open_regular(path) as file:
+        text = file.read(_LARGEST_BYTES)
     try:
-        marks: dict[str, Any] = json.loads(text.decode(errors="replace"))["marks"]
-        return {str(name): sorted(int(ns) for ns in spans[::2]) for name, spans in marks.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
-        raise DamagedReportError.at(
-            path, "the marks of a run without a profiler", "not what is written there"
-        ) from error
+        starts: dict[str, Any] = json.loads(text.decode(errors="replace"))["starts_ns"]
+        return {name: sorted(map(_time_ns, times)) for name, times in starts.items() if len(times) < _KEPT}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DamagedReportError.at(path, "the marks of a run without a profiler", "of another form") from error
+
+
+def _time_ns(value: object) -> int:
+    """A time in ns.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError
+    return value

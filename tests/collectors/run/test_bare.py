@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from kanalyze.collectors.base.options import Options
 from kanalyze.collectors.base.workload import resolve
 from kanalyze.collectors.run import collect as collecting
 from kanalyze.collectors.run import recording
-from kanalyze.collectors.run.plan import RUNNER
+from kanalyze.collectors.run.plan import RUNNER, Plan
 from kanalyze.collectors.tools import found, nvtx_marks
+from kanalyze.collectors.tools.found import find_tools
 from kanalyze.errors import CollectError
 from support.bare import WANTED
 from support.stand_ins import left
@@ -63,12 +65,26 @@ def test_it_is_repeated_and_takes_turns(with_bare, program):
     assert [(one["bare"], one["bare-2"]) for one in turns] == [(1, 4), (2, 3)]
 
 
-def test_a_program_that_fails_without_a_profiler_is_not_profiled(with_bare):
+def test_a_program_that_fails_is_told_of_the_pass_that_would_record_it(with_bare):
     program = with_bare.write("program", "#!/bin/sh\necho 'ValueError: no'\nexit 3\n")
     with pytest.raises(CollectError, match=r"^program: the program ended with exit status 3: ValueError: no\.$"):
         collect(program, output=Path("cap"))
-    assert with_bare.called("nsys") == []
     assert left() == set()
+
+
+def test_a_program_that_fails_without_a_profiler_alone_is_recorded(with_bare):
+    once = '#!/bin/sh\nif [ ! -e "$0.ran" ]; then touch "$0.ran"; echo "no luck"; exit 3; fi\necho "Max error: 0"\n'
+    capture = collect(with_bare.write("program", once), output=Path("cap"), passes=("nsys",))
+    assert capture.problems == ("bare failed: the program ended with exit status 3: no luck",)
+    assert statuses(capture) == {"bare": "failed", "nsys": "done"}
+
+
+@pytest.mark.parametrize(("version", "hooked"), [("3.8.10", False), ("2.7.18", False), ("3.9.0", True), (None, True)])
+def test_an_old_python_runs_the_script_itself(stand_ins, version, hooked):
+    del stand_ins
+    Path("train.py").write_text("")
+    tools = replace(find_tools(Options(), torch=False), python_version=version)
+    assert ("--bare" in Plan(resolve("train.py", []), Options(), tools, Path()).bare(1)[0].argv) == hooked
 
 
 def test_a_run_without_a_profiler_alone_is_no_capture(with_bare, program):
@@ -84,7 +100,7 @@ def test_the_marks_of_a_script_are_kept(stand_ins):
     capture = collect("train.py", ["-m", "x"], output=Path("cap"), passes=("nsys",), python=sys.executable)
     assert capture.checks == ["check: ok ['-m', 'x'] False"]
     told = json.loads(Path("cap/bare.json").read_text())
-    assert (told["schema"], told["marks"], told["left_out"]) == (1, {}, 0)
+    assert (told["schema"], told["starts_ns"]) == (1, {})
     assert 0 < told["duration_ns"] < capture.manifest["passes"][0]["steps"][0]["duration_ns"]
 
 
@@ -154,14 +170,14 @@ def test_the_nvtx_ranges_of_a_program_are_marked(tmp_path):
         subprocess.run([program], check=True, env=os.environ | added)  # noqa: S603 - as above
         first = file.read_bytes()
         subprocess.run([program], check=True, env=os.environ | added)  # noqa: S603 - as above
-    marks = json.loads(first)["marks"]
-    assert {name: len(spans) // 2 for name, spans in marks.items()} == {
+    starts = json.loads(first)["starts_ns"]
+    assert {name: len(times) for name, times in starts.items()} == {
         "step": 7,
         'a "name"': 7,
         "elsewhere": 7,
-        "never ends": 0,
+        "never ends": 1,
     }
-    assert marks["step"] == sorted(marks["step"])
+    assert starts["step"] == sorted(starts["step"])
     assert file.read_bytes() == first
     assert [*tmp_path.glob("*.part")] == []
 
