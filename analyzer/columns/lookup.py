@@ -124,12 +124,10 @@ def as_of(points: pl.DataFrame, times: pl.DataFrame, *, later: bool = False, equ
     for key, asked in rows_by(points, keys).items():
         if None not in key and (rows := parts.get(key)) is not None:
             own = begun[rows]
-            rows = (
-                rows
-                if own.is_sorted()
-                else rows[own.to_frame().select(pl.arg_sort_by("at", maintain_order=True)).to_series()]
-            )
-            place = nearest_place(begun[rows], at if len(asked) == len(at) else at[asked], later=later, equal=equal)
+            if not own.is_sorted():
+                order = own.to_frame().select(pl.arg_sort_by("at", maintain_order=True)).to_series()
+                rows, own = rows[order], own[order]
+            place = nearest_place(own, at if len(asked) == len(at) else at[asked], later=later, equal=equal)
             found = found.scatter(asked, gathered(rows, place))
     return found
 

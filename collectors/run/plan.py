@@ -59,11 +59,16 @@ class Plan:
     runner: Path = RUNNER
 
     @property
+    def _launcher(self) -> tuple[str, ...]:
+        """The words before a script: what starts it on the command line, else its Python."""
+        return self.workload.launcher or (str(self.tools.python),)
+
+    @property
     def command(self) -> tuple[str, ...]:
         """The workload's own command line."""
         work = self.workload
         if work.kind == "python":
-            return (*(work.launcher or (str(self.tools.python),)), *work.target, *work.args)
+            return (*self._launcher, *work.target, *work.args)
         return (str(self.binary or work.path), *work.args)
 
     @property
@@ -95,9 +100,8 @@ class Plan:
         """The step of the run without a profiler; `number` is the repetition, from 1."""
         name, command = numbered(BARE, number), self.command
         if self.workload.kind == "python" and self._bears_hooks:
-            launcher = self.workload.launcher or (str(self.tools.python),)
             marked = (str(self.runner), "--bare", str(self.folder / f"{name}.json"))
-            command = (*launcher, *marked, "--", *self.workload.target, *self.workload.args)
+            command = (*self._launcher, *marked, "--", *self.workload.target, *self.workload.args)
         return [Step(name, command, self.log(name), runs_workload=True)]
 
     @property

@@ -267,8 +267,8 @@ class Recording:
     def _failed(self, record: PassRecord, error: StepFailedError) -> None:
         self._last_failure = error
         record.status, record.why = "failed", error.reason(record.name)
-        may_do_well_recorded = record.name == BARE  # where the hooks of its marks are what it does not bear
-        if error.of_program and error.status is not None and not self.recorded and not may_do_well_recorded:
+        # without a profiler it may be the marks that a program does not bear: the other passes tell
+        if error.of_program and error.status is not None and not self.recorded and record.name != BARE:
             raise CollectError.program_failed(self.setting.label, error.status, error.said) from error
         self.setting.progress(Event("note", record.name, f"failed: {record.why}"))
         self._say_locks(record, error)

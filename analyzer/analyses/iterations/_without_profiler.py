@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _FEWEST: Final = 5
 
 #: The mark of a program that profiles itself, and those of torch that tell iterations.
-_OWN: Final = "the program's own profiler"
-_OF_TORCH: Final = ("Optimizer.step#", "the outermost module's call")
+OWN: Final = "the program's own profiler"
+OF_TORCH: Final = ("Optimizer.step#", "the outermost module's call")
 
 #: Runs that differ by more than this part vary; and the part of iterations at each end that the range leaves out.
 _VARIES: Final = 0.05
@@ -82,7 +82,7 @@ def without_profiler(report: Report, steady: SteadyPart | None, busy_ns: float) 
     programs_ns, runs, damage = report.whole.bare()
     if damage is not None:
         report.go_without("of runs without a profiler", damage)
-    if not programs_ns or any(_OWN in run.starts_ns for run in runs):  # a program that profiles itself
+    if not programs_ns or any(OWN in run.starts_ns for run in runs):  # a program that profiles itself
         return None
     whole = report.meta.recorder.every_launch and not report.meta.partial and report.whole is report
     if steady is None or not whole:
@@ -143,7 +143,7 @@ def lengths_of(
 
 def _place(mark: str) -> int:
     """The place of a mark among those of torch, the surest first."""
-    return next((at for at, start in enumerate(_OF_TORCH) if mark.startswith(start)), len(_OF_TORCH))
+    return next((at for at, start in enumerate(OF_TORCH) if mark.startswith(start)), len(OF_TORCH))
 
 
 def _called(mark: str) -> str:

@@ -218,11 +218,11 @@ def overview(
         usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
     findings = _worth_doing(view, usual, times, spans)
     bare = without_profiler(report, steady, _busy_ns(spans, main, steady))
+    unprofiled = "" if bare is None else bare_sentence(bare, report.meta.tool)
     if steady is None:
-        answer = page_answer(view, spans, tables)
-        answer = answer if bare is None else f"{answer} {bare_sentence(bare, report.meta.tool)}"
+        answer = " ".join(filter(None, (page_answer(view, spans, tables), unprofiled)))
     else:
-        answer = _answer(report, steady, tables, findings, bare)
+        answer = _answer(report, steady, tables, findings, unprofiled)
     sampled = sampled_beside(report, view) if "ledger" in tables else ""
     return Overview(
         meta=report.meta,
@@ -302,13 +302,12 @@ def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dic
 
 
 def _answer(
-    report: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding], bare: Bare | None
+    report: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding], unprofiled: str
 ) -> str:
     """The answer in sentences: how long, what the GPU does in it, what is worth most, and what start-up took."""
     path = path_answer(steady.each, tables)
-    true = "" if bare is None else bare_sentence(bare, report.meta.tool)
-    sentences = [_length(steady), _shares(steady, tables), path, true, _first(steady, findings), _start_up(tables)]
-    sentences.append(_slice(report, steady))
+    sentences = [_length(steady), _shares(steady, tables), path, unprofiled, _first(steady, findings)]
+    sentences += [_start_up(tables), _slice(report, steady)]
     return " ".join(sentence for sentence in sentences if sentence)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: So many occurrences of a name are kept at most; so much of a file is read, which no run fills.
-_KEPT: Final = 20_000
+KEPT: Final = 20_000
 _LARGEST_BYTES: Final = 1 << 27
 
 #: The file of a run, and of a rank of it.
@@ -66,7 +66,7 @@ def _starts(path: Path) -> dict[str, list[int]]:
         text = file.read(_LARGEST_BYTES)
     try:
         starts: dict[str, Any] = json.loads(text.decode(errors="replace"))["starts_ns"]
-        return {name: sorted(map(_time_ns, times)) for name, times in starts.items() if len(times) < _KEPT}
+        return {name: sorted(map(_time_ns, times)) for name, times in starts.items() if len(times) < KEPT}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DamagedReportError.at(path, "the marks of a run without a profiler", "of another form") from error
 

@@ -1,0 +1,20 @@
+"""What writes marks and what reads them agree: neither imports the other."""
+
+import re
+from pathlib import Path
+
+from kanalyze.analyses.iterations import _without_profiler
+from kanalyze.collectors.in_workload import bare_run, marks
+from kanalyze.readers.capture import bare_runs
+
+LIBRARY = Path(bare_run.__file__).with_name("nvtx_marks.c").read_text()
+
+
+def test_as_many_occurrences_are_kept_as_the_reader_thinks():
+    assert bare_runs.KEPT == marks.EACH
+    assert re.findall(r"enum \{ NAMES = (\d+), EACH = (\d+)", LIBRARY) == [(str(marks.NAMES), str(marks.EACH))]
+
+
+def test_what_is_no_range_has_one_name():
+    assert _without_profiler.OWN == marks.OWN
+    assert marks.CALL in _without_profiler.OF_TORCH
