@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.streams.concurrency import concurrency
     from kanalyze.analyses.units.gpu_units import gpu_units
     from kanalyze.errors import KanalyzeError
-    from kanalyze.notebook import compare, ranks, read_all, reduce, sql, timeline, whatif
+    from kanalyze.notebook import compare, ranks, read_all, reduce, sql, timeline, whatif, without_profiler
     from kanalyze.readers import read
     from kanalyze.report import Report
     from kanalyze.window import Window
@@ -137,6 +137,7 @@ __all__ = [
     "utilisation",
     "variants",
     "whatif",
+    "without_profiler",
 ]
 
 #: Where the names that are no tables are, by module: imported when first used, since polars takes long to import.
@@ -156,6 +157,7 @@ _PLACES = {
         "summarize",
         "timeline",
         "whatif",
+        "without_profiler",
     ),
     "kanalyze.report": ("Report",),
     "kanalyze.window": ("Window",),

@@ -22,7 +22,7 @@ from kanalyze import catalog, outlets, queries, readers
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
-from kanalyze.analyses.replay import _changes, _whatif
+from kanalyze.analyses.replay import _changes, _correction, _whatif
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.errors import ClosedReportError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
@@ -263,6 +263,23 @@ def read_all(
 def _shown_well(found: Report) -> Report:
     same = (field.name for field in fields(found) if field.init and field.name != "_whole")  # which are of its own kind
     return NotebookReport(**{name: getattr(found, name) for name in same})
+
+
+def without_profiler(report: Report) -> Report:
+    """The whole report at the times that it would have without its profiler, by a run of its capture without one.
+
+    Every table can be made of it: ``kanalyze.ledger(kanalyze.without_profiler(report), window="steady")``. See
+    docs/definitions.md, section 12, "Without the profiler".
+
+    Args:
+        report: A report of nsys or torch.profiler from a capture that `kanalyze collect` wrote.
+
+    Raises:
+        CannotTellError: No run without the profiler tells how much shorter an iteration is, or the report has more than
+            262,144 operations and calls.
+    """
+    _refuse_others("without_profiler", (report,), several=False)
+    return _shown_well(_correction.without(report))
 
 
 def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSummary | joint_page.JointSummary:

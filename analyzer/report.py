@@ -69,6 +69,7 @@ class Meta:
         selective: Whether ncu measured only a subset of the launches; None if its command is unknown.
         turn: The place among the runs of an interleaved collection; only where a report is opened as one of its runs.
         wsl: Whether the program ran in the Windows Subsystem for Linux, by the system's own names.
+        slower: How many times as long an iteration took while recorded; only of a report without its profiler.
     """
 
     path: Path
@@ -87,11 +88,18 @@ class Meta:
     selective: bool | None = None
     turn: Turn | None = None
     wsl: bool = False
+    slower: float | None = None
 
     @property
     def recorder(self) -> Tool:
         """What the tool's reports are like."""
         return tool_of(self.tool)
+
+    @property
+    def recorded_by(self) -> str:
+        """The tool with its version, and whether times are without it: ``nsys 2025.3 (1.53 × slower; corrected)``."""
+        tool = " ".join(filter(None, (self.tool, self.tool_version)))
+        return tool if self.slower is None else f"{tool} ({self.slower:.3g} × slower; corrected)"
 
     @property
     def timeless(self) -> bool:

@@ -114,7 +114,8 @@ def _first_page(page: dict[str, str]) -> dict[str, Any]:
     rows = {name: _rows(_row(name, given=False), _told_of(keys[name])) for name in _FIRST}
     rows["windows"] = _rows(_told(page["windows"]), keys["windows"]["description"])
     finding = _properties(page["findings"])
-    short = ("rule", "device", "at_stake_ns", "at_most", "replayed_ns", "headline", "action", "where", "table")
+    replayed = ("replayed_ns", "replayed_low_ns", "replayed_high_ns")
+    short = ("rule", "device", "at_stake_ns", "at_most", *replayed, "headline", "action", "where", "table")
     rows["findings"] = _rows(_object({name: finding[name] for name in short}), _told_of(keys["findings"]))
     bounds = _object({"bucket": {"type": "string"}, "min_ns": {"type": "integer"}, "max_ns": {"type": "integer"}})
     rows["spread"] = _rows(bounds, keys["spread"]["description"])

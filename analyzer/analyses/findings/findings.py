@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.replay._mending import Mending
-    from kanalyze.analyses.replay._network import Network
+    from kanalyze.analyses.replay._network import Changed, Network
     from kanalyze.analyses.replay._replay import Plan
     from kanalyze.report import Report
 
@@ -53,31 +53,48 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     graphs = {one.device for one, change in told if change and change.graph and one.rule == _GRAPH}
     # of others with the change of the finding that is about graphs it would say the same
     double = [change and change.graph and one.rule != _GRAPH and one.device in graphs for one, change in told]
-    gains = [None if same else _gain(report, *pair) for pair, same in zip(told, double, strict=True)]
-    return [one._replace(replayed_ns=gain, mending=None) for one, gain in zip(found, gains, strict=True)]
+    return [
+        one._replace(mending=None) if change is None or same else _replayed(report, one, change)
+        for (one, change), same in zip(told, double, strict=True)
+    ]
 
 
-def _gain(report: Report, finding: Finding, change: Mending | None) -> int | None:
-    """How much shorter the window of a finding's device gets by a change, ns; None without any."""
-    if change is None:
-        return None
+def _replayed(report: Report, finding: Finding, change: Mending) -> Finding:
+    """The finding with how much shorter the window of its device gets by a change, and between which bounds."""
     from kanalyze.analyses.replay._replay import mended, replayed  # noqa: PLC0415 - most reports need no replay
 
-    known, plan = _networks(report)[finding.device]
-    state = mended(report, known, change)
-    return max(known.end - replayed(known, plan, state.values, state.lags).end, 0)
+    gains = []
+    for known, plan, state, end in _sides(report)[finding.device]:
+        after = mended(report, known, state, change)
+        gains.append(max(end - replayed(known, plan, after.values, after.lags).end, 0))
+    return finding._replace(mending=None, replayed_ns=gains[0], replayed_low_ns=min(gains), replayed_high_ns=max(gains))
+
+
+class _Side(NamedTuple):
+    """The window of a device without a profiler that costs so much: its network, its state, and when it ends."""
+
+    network: Network
+    plan: Plan
+    state: Changed
+    end: int
 
 
 @once_per_report
-def _networks(report: Report) -> dict[int, tuple[Network, Plan]]:
-    """The network of the window of each device, with its plan."""
-    from kanalyze.analyses.replay._network import network  # noqa: PLC0415 - as above
-    from kanalyze.analyses.replay._replay import planned  # noqa: PLC0415 - as above
+def _sides(report: Report) -> dict[int, list[_Side]]:
+    """The window of each device with the usual cost of the profiler, the most and the least."""
+    from kanalyze.analyses.replay._network import as_recorded, network  # noqa: PLC0415 - as above
+    from kanalyze.analyses.replay._replay import planned, replayed  # noqa: PLC0415 - as above
+    from kanalyze.analyses.replay._slowing import hosts_of, without_profiler  # noqa: PLC0415 - as above
 
     spans = {device: (start, end) for device, start, end in windows(report).iter_rows()}
-    made = {span: network(report.whole, *span) for span in {*spans.values()}}
-    plans = {span: (one, planned(one)) for span, one in made.items()}
-    return {device: plans[span] for device, span in spans.items()}
+    sides = {}
+    for span in {*spans.values()}:
+        known = network(report.whole, *span)
+        plan, sides[span] = planned(known), list[_Side]()
+        for host, lags in zip(hosts_of(report), ("lag", "low", "high"), strict=True):
+            state = without_profiler(report.whole, known, as_recorded(known, lags), host)
+            sides[span].append(_Side(known, plan, state, replayed(known, plan, state.values, state.lags).end))
+    return {device: sides[span] for device, span in spans.items()}
 
 
 TABLE: Final = Table(
@@ -101,9 +118,12 @@ TABLE: Final = Table(
         Column(
             "replayed_ns",
             pl.Int64,
-            "How much shorter the device's window gets by the remedy, by a replay; null where none was made.",
+            "How much shorter the device's window gets by the remedy, without the profiler, by a replay; null where "
+            "none was made.",
             nullable=True,
         ),
+        Column("replayed_low_ns", pl.Int64, "The least that it gets shorter by, as far as is known.", nullable=True),
+        Column("replayed_high_ns", pl.Int64, "The most.", nullable=True),
         Column("share", pl.Float64, "That time as a part of the device's window."),
         Column("headline", pl.String, "What was found, in a line."),
         Column("action", pl.String, "What to do about it, in a line: as code or a command where that says it."),
@@ -126,6 +146,12 @@ _FEW_SMS: Final = "few-sms"
 
 #: Remedies are replayed of reports with at most so many operations and calls: of more it takes many seconds.
 _MOST_REPLAYED: Final = 1 << 20
+
+
+#: What the time of a finding counts in their order: little where it names no cause; much of one that makes the times of
+#: all others hold another program's work. Of those without a replay, shorter kernels count as the GPU is busy.
+_VAGUE: Final = 0.2
+_COUNTS: Final = {"shared-gpu": 5.0}
 
 
 @once_per_report
@@ -187,7 +213,24 @@ def _lengths(report: Report) -> dict[int, int]:
 
 def by_gain(report: Report, most: int) -> list[rules.Finding]:
     """The :func:`ranked_with_samples` with replays of at most so many operations and calls, what gains most first."""
-    return sorted(with_replays(report, ranked_with_samples(report), most), key=lambda one: -one.gain_ns)
+    return ordered(report, with_replays(report, ranked_with_samples(report), most))
+
+
+def ordered(report: Report, found: list[rules.Finding]) -> list[rules.Finding]:
+    """The findings in the order of what they gain, on every page and in every table."""
+    work = exclusive_operations(report).group_by("device").agg(pl.col("exclusive_ns").sum())
+    busy_ns, lengths = dict(work.iter_rows()), _lengths(report)
+
+    def share(one: rules.Finding) -> float:
+        return float(busy_ns.get(one.device, 0) / max(lengths.get(one.device, 1), 1))
+
+    return sorted(found, key=lambda one: -weighed_ns(one, share(one)))
+
+
+def weighed_ns(one: rules.Finding, busy: float) -> float:
+    """What a finding counts in their order, where the GPU is busy for such a part of the time."""
+    counts = busy if one.shortens and one.replayed_ns is None else _COUNTS.get(one.rule, 1.0)
+    return one.gain_ns * (_VAGUE if one.vague else counts)
 
 
 def _sampled_run(report: Report) -> Report | None:
@@ -231,8 +274,8 @@ def findings(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations.
 
     Columns:
-        rule, device, at_stake_ns, at_most, per_iteration_ns, replayed_ns, share, headline, action, where, sentence,
-        remedy, table, definition.
+        rule, device, at_stake_ns, at_most, per_iteration_ns, replayed_ns, replayed_low_ns, replayed_high_ns, share,
+        headline, action, where, sentence, remedy, table, definition.
     """
     every, lengths = by_gain(report, _MOST_REPLAYED), _lengths(report)
     iterations = report.scope.window and report.scope.window.count
@@ -244,6 +287,8 @@ def findings(report: Report) -> pl.DataFrame:
             found.at_most,
             (2 * found.at_stake_ns + iterations) // (2 * iterations) if iterations else None,
             found.replayed_ns,
+            found.replayed_low_ns,
+            found.replayed_high_ns,
             found.at_stake_ns / max(lengths[found.device], 1),
             found.headline.format(*found.names),
             found.action,

@@ -58,6 +58,11 @@ class BareIteration(NamedTuple):
     mark: str
     by_device: bool
 
+    @property
+    def spread_ns(self) -> float:
+        """How far the means of its runs are apart."""
+        return max(self.runs_ns) - min(self.runs_ns)
+
 
 class Bare(NamedTuple):
     """Runs of a program without a profiler.
@@ -151,6 +156,18 @@ def _called(mark: str) -> str:
     return ("steps of the optimizer", "calls of the outermost module", "")[_place(mark)]
 
 
+def corrected_sentence(bare: Bare, tool: str) -> str:
+    """A sentence on what an iteration took while `tool` recorded it, on a page of times without it."""
+    one = bare.iteration
+    if one is None:
+        return ""
+    mark = _called(one.mark) or repr(shortened(one.mark, _LONGEST))
+    ratio = times(one.recorded_ns / one.ns)
+    return (
+        f"While {tool} recorded, it took {time(one.recorded_ns)}, {ratio} as long: a run without it tells, by {mark}."
+    )
+
+
 def bare_sentence(bare: Bare, tool: str) -> str:
     """A sentence on the runs without a profiler, beside a report of `tool`."""
     one = bare.iteration
@@ -158,7 +175,7 @@ def bare_sentence(bare: Bare, tool: str) -> str:
         return f"Without a profiler the program took {time(median(bare.programs_ns))} from start to end."
     mark = _called(one.mark) or repr(shortened(one.mark, _LONGEST))
     how = "as long as the GPU works" if one.by_device else f"by {mark}"
-    spread = (max(one.runs_ns) - min(one.runs_ns)) / one.ns
+    spread = one.spread_ns / one.ns
     varies = f"; its {len(one.runs_ns)} runs vary by {percent(spread)}" if spread > _VARIES else ""
     range_of = f"{time(one.low_ns)} to {time(one.high_ns)}, " if one.high_ns > one.low_ns else ""
     least = "at least " if one.by_device else ""

@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze.analyses.communication._partners import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.findings._doubts import with_late
-from kanalyze.analyses.findings.findings import MOST_REPLAYED, ranked_with_samples, with_replays
+from kanalyze.analyses.findings.findings import MOST_REPLAYED, ordered, ranked_with_samples, with_replays
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
@@ -19,12 +19,13 @@ from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._parts_of_step import inner_parts, parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, spread_of
-from kanalyze.analyses.iterations._without_profiler import Bare, bare_sentence, without_profiler
+from kanalyze.analyses.iterations._without_profiler import Bare, bare_sentence, corrected_sentence, without_profiler
 from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded_of
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
 from kanalyze.analyses.page._headline import made, page_answer, process_count, sampled_beside, windows_of
+from kanalyze.analyses.replay._correction import corrected, estimated, estimated_sentence
 from kanalyze.units import percent, plural, time
 from kanalyze.window import WORDS, with_article
 from kanalyze.wording import CUDA, worded
@@ -61,11 +62,6 @@ _WAITS: Final = {
 #: not told where its busy part and that of the ledger differ by less.
 _NOTABLE: Final = 0.1
 _TOLD: Final = 2
-
-#: What the time of a finding counts in their order: little where it names no cause; much of one that makes the times of
-#: all others hold another program's work.
-_VAGUE: Final = 0.2
-_COUNTS: Final = {"shared-gpu": 5.0}
 
 #: What gains less than this part of the time that the page is of is no thing to do first; the bucket that is apart.
 _WORTH_DOING: Final = 0.01
@@ -193,12 +189,18 @@ class PageKernels(NamedTuple):
 
 
 def overview(
-    report: Report, *, whole: bool = False, beside: Callable[[PageKernels], list[Finding]] | None = None
+    recorded: Report,
+    *,
+    whole: bool = False,
+    as_recorded: bool = False,
+    beside: Callable[[PageKernels], list[Finding]] | None = None,
 ) -> Overview:
     """Makes the first page of a report: of its steady part, or of the window asked for; with `whole`, of all of it.
 
+    Of a steady part, where a run without the profiler tells it, times are those without it, unless `as_recorded`.
     `beside` gives further findings on its kernels.
     """
+    report = recorded if whole or as_recorded else unprofiled_page(recorded)
     steady = None if whole or report.scope.window is not None else known_steady_part(report)
     view = report if steady is None else report.narrow(window=steady.window)
     spans = windows_of(view)
@@ -216,9 +218,9 @@ def overview(
     if beside is not None and main in times and "hot_kernels" in tables:
         told = {name for one in usual for name in one.names}
         usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
-    findings = _worth_doing(view, usual, times, spans)
-    bare = without_profiler(report, steady, _busy_ns(spans, main, steady))
-    unprofiled = "" if bare is None else bare_sentence(bare, report.meta.tool)
+    findings = _worth_doing(view, usual, times)
+    bare = without_profiler(recorded, known_steady_part(recorded) if steady else None, _busy_ns(spans, main, steady))
+    unprofiled = _unprofiled(report, steady, bare)
     if steady is None:
         answer = " ".join(filter(None, (page_answer(view, spans, tables), unprofiled)))
     else:
@@ -243,24 +245,37 @@ def overview(
     )
 
 
-def _worth_doing(view: Report, found: list[Finding], times: dict[int, int], spans: pl.DataFrame) -> list[Finding]:
+def unprofiled_page(report: Report) -> Report:
+    """The report without its profiler where the page is of that; else itself."""
+    scope = report.scope
+    correction = None if scope.window is not None else corrected(report)
+    return report if correction is None else correction.report.narrow(device=scope.device, process=scope.process)
+
+
+def _unprofiled(report: Report, steady: SteadyPart | None, bare: Bare | None) -> str:
+    """Sentence on the program without its profiler, and on what it took while recorded; empty where that is unknown."""
+    tool = report.meta.tool
+    if bare is not None and report.meta.slower is not None:
+        return corrected_sentence(bare, tool)
+    measured = "" if bare is None else bare_sentence(bare, tool)
+    if steady is None or report.scope.window or (bare is not None and bare.iteration is not None):
+        return measured
+    estimate = estimated(report, steady, MOST_REPLAYED)
+    told = "" if estimate is None else estimated_sentence(estimate, steady.ns / steady.number, tool)
+    return " ".join(filter(None, (told, measured)))
+
+
+def _worth_doing(view: Report, found: list[Finding], times: dict[int, int]) -> list[Finding]:
     """The findings on a part, what gains most first; without those that gain less than a hundredth of its `times`."""
     told = with_replays(view, found, MOST_REPLAYED)
     worth = [one for one in told if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)]
-    busy = dict(spans.select("device", pl.col("busy_ns") / pl.col("window_ns")).iter_rows())
-    return sorted(worth, key=lambda one: _rank(one, busy.get(one.device, 1.0)), reverse=True)
+    return ordered(view, worth)
 
 
 def _usual_times(ledger: pl.DataFrame) -> dict[int, int]:
     """Time of the `ledger` by device, ns, without what modules and contexts took: that is apart on the page."""
     usual = ledger.filter(pl.col("bucket") != _APART).group_by("device").agg(pl.col("ns").sum())
     return {int(device): int(ns) for device, ns in usual.iter_rows()}
-
-
-def _rank(finding: Finding, busy: float) -> float:
-    """Sort key of findings, the largest first; of those that no replay was made of, shorter kernels count as `busy`."""
-    counts = busy if finding.shortens and finding.replayed_ns is None else _COUNTS.get(finding.rule, 1.0)
-    return finding.gain_ns * (_VAGUE if finding.vague else counts)
 
 
 def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
@@ -354,9 +369,15 @@ def _first(steady: SteadyPart, findings: list[Finding]) -> str:
     best = findings[0].brief
     names = best.headline.format(*("…" for _ in best.names)).removesuffix(": …")
     if best.replayed_ns is not None:
-        return f"First: {names} (saves {time(best.replayed_ns / steady.number)} by replay)."
+        return f"First: {names} (saves {_saved(best, steady.number)} by replay)."
     costliest = best.at_stake_ns == max(one.at_stake_ns for one in findings)
     return f"{'Costliest' if costliest else 'First'}: {names} ({time(best.at_stake_ns / steady.number)})."
+
+
+def _saved(finding: Finding, iterations: int) -> str:
+    """What a remedy saves of an iteration, with the bounds of that where these are apart."""
+    usual, low, high = (time((ns or 0) / iterations) for ns in finding.replayed)
+    return usual if low == high else f"{usual}, {low} to {high},"
 
 
 def _slice(report: Report, steady: SteadyPart) -> str:

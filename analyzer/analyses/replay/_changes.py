@@ -15,120 +15,19 @@ from kanalyze.analyses.device._kernel_families import families
 from kanalyze.analyses.device._operations import launching_rows, operations
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
-from kanalyze.analyses.replay._network import recorded_values
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.columns.lookup import count_up_to, gathered, marked, sure
+from kanalyze.analyses.replay._network import HOST_EDGES, Changed, as_recorded, recorded_values
+from kanalyze.analyses.replay._slowing import AS_RECORDED, covered, without_profiler
+from kanalyze.columns.lookup import gathered, marked, sure
 from kanalyze.decoder.spelling import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.outlets import short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from kanalyze.analyses.replay._network import Network, Values
+    from kanalyze.analyses.replay._network import Network
+    from kanalyze.analyses.replay._slowing import HostTime
     from kanalyze.report import Report
-
-#: Edges that are host code: what they name is the place of the call before or after it.
-HOST_EDGES: Final = ("thread", "handover", "tail")
-
-#: Most that a profiler is taken to cost per event, and how closely the cost is found.
-_MOST_NS: Final = 50_000.0
-_CLOSE_NS: Final = 10.0
-
-#: A recording that takes longer by less than this part tells nothing of the profiler.
-_NOTABLE: Final = 0.01
-
-#: A cost explains what was measured if the replay comes as near as this.
-NEAR: Final = 0.03
-
-
-class Costs(NamedTuple):
-    """Assumed cost of the profiler per event, and the least and most that explain what was measured (ns)."""
-
-    found: float
-    least: float
-    most: float
-
-
-def profiler_costs(took: Callable[[float], int], measured_ns: float) -> Costs:
-    """The costs with which a window takes `measured_ns`; `took` gives what it takes (ns) at a cost.
-
-    Found is the highest cost at which it takes no less: 0 where the recording takes hardly longer, as a device-bound
-    program does whatever the profiler costs its host, or where no cost explains it.
-    """
-
-    def highest(ns: float) -> float:
-        """The highest cost at which the window takes more than `ns`."""
-        low, high = 0.0, _MOST_NS
-        if took(low) <= ns or took(high) > ns:
-            return low if took(low) <= ns else high
-        while high - low > _CLOSE_NS:
-            middle = (low + high) / 2
-            low, high = (middle, high) if took(middle) > ns else (low, middle)
-        return low
-
-    most = highest(measured_ns * (1 - NEAR))
-    if took(0) <= measured_ns * (1 + _NOTABLE) or took(_MOST_NS) > measured_ns:
-        return Costs(0.0, 0.0, most)
-    return Costs(highest(measured_ns), highest(measured_ns * (1 + NEAR)), most)
-
-
-def without_profiler(report: Report, network: Network, state: Changed, cost_ns: float) -> Changed:
-    """Each recorded call, range and operator took less by `cost_ns`, as far as it took so long.
-
-    What a call cannot have cost is taken from the host code after it.
-    """
-    calls = network.line.calls.select(
-        "process_id",
-        "first",
-        "blocks",
-        own=state.values.own,
-        gap=state.values.gaps,
-        start=pl.col("start") - pl.col("gap"),
-        end="start",
-    )
-    taken = pl.min_horizontal("own", pl.lit(int(cost_ns))).clip(lower_bound=0)
-    calls = calls.with_columns(taken=taken, inside=_events_cost(report, calls, cost_ns))
-    before = pl.when("blocks").then(0).otherwise(int(cost_ns) - pl.col("taken")).shift(1, fill_value=0)
-    spent = pl.col("inside") + pl.when("first").then(0).otherwise(before)
-    new = calls.select(
-        own=pl.col("own") - pl.col("taken"),
-        gap=pl.when(pl.col("gap") > 0).then((pl.col("gap") - spent).clip(lower_bound=0)).otherwise("gap"),
-    )
-    edges, lags = network.edges, state.lags
-    until = gathered(network.nodes.get_column("at"), edges.get_column("target"))
-    host = edges.select("kind", "place", end=until, start=until - pl.col("slack"), lag=lags).with_row_index("edge")
-    host = host.filter(pl.col("kind").is_in(HOST_EDGES) & (pl.col("lag") > 0))
-    host = host.with_columns(gathered(network.line.calls.get_column("process_id"), host.get_column("place")))
-    lag = host.select((pl.col("lag") - _events_cost(report, host, cost_ns)).clip(lower_bound=0)).to_series()
-    lags = lags.clone().scatter(host.get_column("edge"), lag) if host.height else lags
-    values = state.values._replace(own=new.get_column("own"), gaps=new.get_column("gap"))
-    return state._replace(values=values, lags=lags)
-
-
-def _events_cost(report: Report, asked: pl.DataFrame, cost_ns: float) -> pl.Series:
-    """Cost of ranges and operators within each row (process_id, start, end): half at the begin, half at the end."""
-    found = pl.zeros(asked.height, dtype=pl.Float64, eager=True)
-    every = asked.with_row_index("at")
-    for process, line in _sides(report).items():
-        own = every.filter(pl.col("process_id").eq_missing(process))
-        first, last = (count_up_to(line, own.get_column(side), equal=False) for side in ("start", "end"))
-        inside = last.cast(pl.Float64) - first.cast(pl.Float64)
-        found = found.scatter(own.get_column("at"), inside.clip(lower_bound=0))
-    return (found * (cost_ns / 2)).floor().cast(pl.Int64)
-
-
-@once_per_report
-def _sides(report: Report) -> dict[int | None, pl.Series]:
-    """Begins and ends of ranges and operators by process, sorted."""
-    parts = [
-        report.kind(kind).select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-        for kind in ("range", "op")
-    ]
-    sides = pl.concat([part.select("process_id", at=side) for part in parts for side in ("start", "end")])
-    found = sides.drop_nulls("at").partition_by("process_id", as_dict=True)
-    return {process: part.get_column("at").sort() for (process,), part in found.items()}
-
 
 #: What is not the name of a kernel in ``--faster``.
 HOST: Final = "host"
@@ -157,14 +56,14 @@ class Changes(NamedTuple):
         without: Of :data:`WITHOUT`.
         graph: Whether repeated launches become one launch each.
         copies_bytes_per_s: Bandwidth of copies between host and device.
-        profiler_ns: What the profiler is taken to cost per recorded call, range and operator: taken off first.
+        host: What of the host's time is left without the profiler: changed first.
     """
 
     faster: tuple[tuple[str, float], ...] = ()
     without: tuple[str, ...] = ()
     graph: bool = False
     copies_bytes_per_s: float | None = None
-    profiler_ns: float = 0.0
+    host: HostTime = AS_RECORDED
 
     def options(self, copies: str | None) -> list[str]:
         """The changes as options of the command; `copies` is the bandwidth as it was given."""
@@ -173,19 +72,9 @@ class Changes(NamedTuple):
         return [*found, *(["--graph"] if self.graph else []), *([] if copies is None else [f"--copies {copies}"])]
 
 
-class Changed(NamedTuple):
-    """Values and lags of a network after a change; `amdahl_ns` is what it takes from what it changes, summed."""
-
-    values: Values
-    lags: pl.Series
-    amdahl_ns: int
-
-
 def changed(report: Report, network: Network, changes: Changes, lags: str = "lag") -> Changed:
     """The network's values, and its `lags` (lag, low or high), with all of `changes`."""
-    state = Changed(recorded_values(network), network.edges.get_column(lags).alias("lag"), 0)
-    if changes.profiler_ns:
-        state = without_profiler(report, network, state, changes.profiler_ns)
+    state = without_profiler(report, network, as_recorded(network, lags), changes.host)
     for what, factor in changes.faster:
         state = _faster(report, network, state, what, factor)
     if changes.copies_bytes_per_s is not None:
@@ -334,7 +223,7 @@ def host_less(network: Network, state: Changed, spans: dict[int | None, pl.DataF
     calls, edges = network.line.calls, network.edges
     before = (calls.get_column("start") - calls.get_column("gap")).alias("start")
     gaps = pl.DataFrame([calls.get_column("process_id"), before, calls.get_column("start").alias("end")])
-    now = pl.DataFrame([_covered(gaps, spans).alias("inside"), calls.get_column("gap"), state.values.gaps.alias("now")])
+    now = pl.DataFrame([covered(gaps, spans).alias("inside"), calls.get_column("gap"), state.values.gaps.alias("now")])
     left = pl.when(pl.col("now") > 0).then(pl.col("inside") * (pl.col("now") / pl.col("gap"))).otherwise(0)
     new = now.select(gap=pl.col("now") - (left * share).floor().cast(pl.Int64)).to_series()
     at = network.nodes.get_column("at")
@@ -343,7 +232,7 @@ def host_less(network: Network, state: Changed, spans: dict[int | None, pl.DataF
     process = gathered(calls.get_column("process_id"), _place(edges, HOST_EDGES)).alias("process_id")
     host = edges.select("kind", "binds", "slack", process_id=process, start=since, end=until, lag=state.lags)
     host = host.with_row_index("edge").filter(pl.col("kind").is_in(HOST_EDGES) & (pl.col("slack") > 0))
-    part = _covered(host.select("process_id", "start", "end"), spans)
+    part = covered(host.select("process_id", "start", "end"), spans)
     less = (part * (pl.col("lag") / pl.col("slack")) * share).floor().cast(pl.Int64)
     host = host.with_columns(less=pl.min_horizontal(less, "lag"))
     lags = state.lags
@@ -389,18 +278,6 @@ def _host_spans(report: Report, network: Network, what: str) -> dict[int | None,
         )
         spans[process] = intervals.clip(intervals.union(own), network.start, network.end)
     return spans
-
-
-def _covered(asked: pl.DataFrame, spans: dict[int | None, pl.DataFrame]) -> pl.Series:
-    """How much of each row (process_id, start, end) its process' spans cover."""
-    found = pl.zeros(asked.height, dtype=pl.Int64, eager=True)
-    every = asked.with_row_index("at")
-    for process, span in spans.items():
-        own = every.filter(pl.col("process_id").eq_missing(process))
-        if own.height:
-            covered = intervals.overlap(own.get_column("start"), own.get_column("end"), span)
-            found = found.scatter(own.get_column("at"), covered)
-    return found
 
 
 def _without_sync(report: Report, network: Network, state: Changed) -> Changed:
@@ -522,6 +399,6 @@ def together(*changes: Changes) -> Changes:
             without=found.without + one.without,
             graph=found.graph or one.graph,
             copies_bytes_per_s=one.copies_bytes_per_s or found.copies_bytes_per_s,
-            profiler_ns=found.profiler_ns + one.profiler_ns,
+            host=found.host if one.host == AS_RECORDED else one.host,
         )
     return found

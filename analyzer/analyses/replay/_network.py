@@ -202,11 +202,24 @@ _WHAT: Final = ("origin", "finish", "end", "begin", "start", "window")
 #: Of the lags of a kind that bind, the share that is no larger than what is taken as their largest.
 _MOST: Final = 0.95
 
+#: Edges that are host code: what they name is the place of the call before or after it.
+HOST_EDGES: Final = ("thread", "handover", "tail")
+
 #: Edges to the end of the window; where another binds, nothing comes between.
 _OF_END: Final = ("window", "tail", "held")
 
 #: Later than any slack.
 LATEST: Final = 1 << 62
+
+
+class Numbers(NamedTuple):
+    """Nodes by what they are, null for none: of calls by place, of operations by row."""
+
+    ends: pl.Series
+    begins: pl.Series
+    starts: pl.Series
+    finishes: pl.Series
+    bases: pl.Series
 
 
 class Network(NamedTuple):
@@ -218,7 +231,7 @@ class Network(NamedTuple):
         edges: target and source (nodes), point, kind, slack (recorded, ns), place (of the call whose host time it is;
             for kinds cut and transfer the row of the operation; else null), binds, lag (ns; that of a replay), low and
             high (those of its bounds); sorted by target.
-        starts: Node of the start of each operation, by row; null past the end.
+        numbers: The nodes of calls, by place, and of operations, by row; null past the end.
         line: The calls.
         graph: The dependencies.
         start: Start of the window.
@@ -227,7 +240,7 @@ class Network(NamedTuple):
 
     nodes: pl.DataFrame
     edges: pl.DataFrame
-    starts: pl.Series
+    numbers: Numbers
     line: HostLine
     graph: Dependencies
     start: int
@@ -246,6 +259,19 @@ class Values(NamedTuple):
     durations: pl.Series
     own: pl.Series
     gaps: pl.Series
+
+
+class Changed(NamedTuple):
+    """Values and lags of a network after a change; `amdahl_ns` is what it takes from what it changes, summed."""
+
+    values: Values
+    lags: pl.Series
+    amdahl_ns: int
+
+
+def as_recorded(network: Network, lags: str = "lag") -> Changed:
+    """The network's values, and its `lags` (lag, low or high)."""
+    return Changed(recorded_values(network), network.edges.get_column(lags).alias("lag"), 0)
 
 
 def recorded_values(network: Network) -> Values:
@@ -283,14 +309,14 @@ def network(report: Report, start: int, end: int) -> Network:
     nodes = _nodes(line, graph, collectives, end)
     numbers = _numbers(line, graph, nodes)
     edges = _edges(line, graph, _Placed(nodes, numbers, collectives), end)
-    return Network(nodes.select("at"), edges, numbers.starts, line, graph, start, end)
+    return Network(nodes.select("at"), edges, numbers, line, graph, start, end)
 
 
 class _Placed(NamedTuple):
     """The nodes, and the collectives whose ranks are all in the report (row, and late: that of the last rank)."""
 
     nodes: pl.DataFrame
-    numbers: _Numbers
+    numbers: Numbers
     collectives: pl.DataFrame
 
 
@@ -321,17 +347,7 @@ def _what(name: str) -> pl.Expr:
     return pl.lit(_WHAT.index(name), pl.UInt8)
 
 
-class _Numbers(NamedTuple):
-    """Nodes by what they are, null for none: of calls by place, of operations by row."""
-
-    ends: pl.Series
-    begins: pl.Series
-    starts: pl.Series
-    finishes: pl.Series
-    bases: pl.Series
-
-
-def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> _Numbers:
+def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> Numbers:
     def placed(what: str, size: int) -> pl.Series:
         own = nodes.filter(pl.col("what") == _WHAT.index(what))
         found = pl.Series("node", [None], dtype=pl.UInt32).new_from_index(0, size)
@@ -345,7 +361,7 @@ def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> _Numbe
     opens = pl.col("segment") != pl.col("segment").shift(1, fill_value=0)
     base = base.select(pl.when("begins").then("begin").otherwise(pl.col("end").shift(1)).filter(opens))
     bases = gathered(base.to_series(), line.calls.get_column("segment") - 1)
-    return _Numbers(ends, begins, placed("start", work), placed("finish", work), bases)
+    return Numbers(ends, begins, placed("start", work), placed("finish", work), bases)
 
 
 def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl.DataFrame:
@@ -378,7 +394,7 @@ def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl
     return _lags(every, follows if isinstance(follows, float) else 0.0)
 
 
-def _from_finishes(edges: pl.DataFrame, graph: Dependencies, numbers: _Numbers, zero: int) -> pl.DataFrame:
+def _from_finishes(edges: pl.DataFrame, graph: Dependencies, numbers: Numbers, zero: int) -> pl.DataFrame:
     """Edges from the end of a collective that ends with others lead from that node, in place of its start."""
     own = edges.get_column("point").set(edges.get_column("point") >= graph.operations.height, None)
     known = edges.with_columns(finish=gathered(numbers.finishes, own))
@@ -389,7 +405,7 @@ def _from_finishes(edges: pl.DataFrame, graph: Dependencies, numbers: _Numbers, 
     ).drop("finish")
 
 
-def _of_collectives(collectives: pl.DataFrame, numbers: _Numbers, zero: int) -> pl.DataFrame:
+def _of_collectives(collectives: pl.DataFrame, numbers: Numbers, zero: int) -> pl.DataFrame:
     """The end of each collective waits for the starts of all ranks."""
     pairs = collectives.join(collectives.select("late", other="row"), on="late")
     rows = pairs.get_column("row")
@@ -461,7 +477,7 @@ def _edge(
     )
 
 
-def _of_operations(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl.DataFrame]:
+def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> list[pl.DataFrame]:
     """Edges to each operation: from earlier operations, and from its launch."""
     work, calls = graph.operations.with_row_index("row"), line.calls
     zero = work.height + 2 * calls.height
@@ -497,7 +513,7 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: _Numbers) -> li
     return found
 
 
-def _ends(line: HostLine, numbers: _Numbers, work: int, place: pl.Series) -> tuple[pl.Series, pl.Series]:
+def _ends(line: HostLine, numbers: Numbers, work: int, place: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Source and point of the ends of calls: their own node, or their base."""
     blocks = gathered(line.calls.get_column("blocks"), place)
     told = pl.DataFrame(
@@ -506,7 +522,7 @@ def _ends(line: HostLine, numbers: _Numbers, work: int, place: pl.Series) -> tup
     return told.select(pl.when("b").then("e").otherwise("s")).to_series(), place + (work + line.calls.height)
 
 
-def _of_calls(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl.DataFrame]:
+def _of_calls(line: HostLine, graph: Dependencies, numbers: Numbers) -> list[pl.DataFrame]:
     """Edges to begins and ends of calls, where these are nodes."""
     calls, work = line.calls, graph.operations.height
     handed = calls.filter(pl.col("handover").is_not_null())
@@ -523,7 +539,7 @@ def _of_calls(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl
     return found
 
 
-def _of_window(line: HostLine, graph: Dependencies, numbers: _Numbers, node: int, end: int) -> list[pl.DataFrame]:
+def _of_window(line: HostLine, graph: Dependencies, numbers: Numbers, node: int, end: int) -> list[pl.DataFrame]:
     """Edges to the end of the window: from the host after its last call, and from operations that ran up to it.
 
     A host that a call holds by then has come as far as that call's begin.

@@ -13,7 +13,6 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.replay._changes import (
-    Changed,
     as_graphs,
     host_less,
     inside_window,
@@ -21,7 +20,7 @@ from kanalyze.analyses.replay._changes import (
     without_waits,
 )
 from kanalyze.analyses.replay._mending import NO_ROWS
-from kanalyze.analyses.replay._network import point_values, recorded_values
+from kanalyze.analyses.replay._network import Changed, point_values
 from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
@@ -127,9 +126,8 @@ def path(network: Network, plan: Plan, found: Replayed) -> list[int]:
     return edges
 
 
-def mended(report: Report, network: Network, mending: Mending) -> Changed:
-    """The network's values and lags with what `mending` changes."""
-    state = Changed(recorded_values(network), network.edges.get_column("lag"), 0)
+def mended(report: Report, network: Network, state: Changed, mending: Mending) -> Changed:
+    """The values and lags of a network's `state` with what `mending` changes."""
     if mending.host is not None:
         state = host_less(network, state, _by_process(network, mending.host), 1.0)
     if mending.shorter is not None:
@@ -174,7 +172,7 @@ def _launched_at_once(network: Network, state: Changed, calls: pl.Series) -> Cha
     """
     edges, line = network.edges, network.line.calls
     lag = edges.filter(pl.col("binds") & (pl.col("kind") == "launch")).get_column("slack").median()
-    launched = gathered(network.starts, _launched_by(network, calls)).drop_nulls()
+    launched = gathered(network.numbers.starts, _launched_by(network, calls)).drop_nulls()
     held = edges.get_column("target").is_in(launched.implode())
     told = pl.DataFrame([state.lags.alias("lag"), held.alias("held")])
     soon = pl.min_horizontal("lag", pl.lit(_whole(lag)))
@@ -246,7 +244,7 @@ def _without_operations(network: Network, state: Changed, gone: pl.Series, kept:
     inside = gathered(work.get_column("start"), gone).is_between(network.start, network.end)
     gone = gone.filter(inside).unique()
     state = with_durations(network, state, state.values.durations.clone().scatter(gone, 0)) if len(gone) else state
-    nodes = gathered(network.starts, gone).drop_nulls()
+    nodes = gathered(network.numbers.starts, gone).drop_nulls()
     told = pl.DataFrame([state.lags.alias("lag"), edges.get_column("target").is_in(nodes.implode()).alias("gone")])
     lags = told.select(pl.when("gone").then(pl.min_horizontal("lag", 0)).otherwise("lag")).to_series()
     places = gathered(network.line.places, work.get_column("call")).alias("place")

@@ -20,26 +20,26 @@ from kanalyze.analyses.launches._graph_candidates import repetitions
 from kanalyze.analyses.replay._changes import (
     COPIES,
     HOST,
-    NEAR,
     Changes,
-    Costs,
     changed,
     plain_names,
-    profiler_costs,
     together,
 )
-from kanalyze.analyses.replay._network import Network, network, point_values
+from kanalyze.analyses.replay._network import Changed, Network, network, point_values
 from kanalyze.analyses.replay._replay import Plan, Replayed, path, planned, replayed
+from kanalyze.analyses.replay._slowing import UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from kanalyze.analyses.replay._changes import Changed
     from kanalyze.report import Meta, Report
+
+#: Two runs of a program differ by so much: no replay tells a window closer.
+NEAR: Final = 0.03
 
 #: How much faster each is in the table of single changes.
 TWICE: Final = 2.0
@@ -107,9 +107,9 @@ class WhatIf:
         critical: What is on the critical path, the longest then first; `then_ns` of all add up to the window then.
         single: Single changes by gain; empty unless asked for.
         measured_ns: What the window takes without a profiler, where given.
-        profiler_ns: What the profiler is taken to cost per recorded call, range and operator; 0 unless measured.
-        profiler_low_ns: The least that explains what was measured; 0 unless measured.
-        profiler_high_ns: The most.
+        host_kept: What is left of the host's time near recorded events without the profiler, a part; 1 unless measured.
+        host_kept_low: The least that explains what was measured.
+        host_kept_high: The most.
     """
 
     kind: ClassVar[Literal["whatif"]] = "whatif"
@@ -126,9 +126,9 @@ class WhatIf:
     critical: tuple[Critical, ...]
     single: tuple[Single, ...] = ()
     measured_ns: float | None = None
-    profiler_ns: float = 0.0
-    profiler_low_ns: float = 0.0
-    profiler_high_ns: float = 0.0
+    host_kept: float = 1.0
+    host_kept_low: float = 1.0
+    host_kept_high: float = 1.0
 
     @property
     def gain_ns(self) -> int:
@@ -151,6 +151,12 @@ def prepared(report: Report) -> Prepared:
     return Prepared(found, planned(found))
 
 
+def window_without(report: Report) -> Callable[[HostTime], int]:
+    """What the report's window takes (ns), by what is left of the host's time."""
+    known = prepared(report)
+    return lambda host: _took(report, known, Changes(), host, "lag")
+
+
 def whatif_of(
     report: Report, changes: Changes, told: Sequence[str], *, each: bool, measured_ns: float | None
 ) -> WhatIf:
@@ -164,11 +170,11 @@ def whatif_of(
         measured_ns: What the window takes without the profiler.
     """
     known = prepared(report)
-    took = cache(lambda cost_ns: _took(report, known, Changes(), cost_ns, "lag"))
-    costs = Costs(0, 0, 0) if measured_ns is None else profiler_costs(took, measured_ns)
-    now = _replayed(report, known, Changes(profiler_ns=costs.found))
-    then, state = _replayed(report, known, together(Changes(profiler_ns=costs.found), changes))
-    low, high = _bounds(report, known, changes, costs)
+    took = cache(window_without(report))
+    hosts = UNCHANGED if measured_ns is None else fitted(took, measured_ns, NEAR)
+    now = _replayed(report, known, Changes(host=hosts.usual))
+    then, state = _replayed(report, known, together(Changes(host=hosts.usual), changes))
+    low, high = _bounds(report, known, changes, hosts)
     window, now_ns = report.scope.window, now[0].end - known.network.start
     return WhatIf(
         meta=report.meta,
@@ -181,11 +187,11 @@ def whatif_of(
         high_ns=high,
         amdahl_ns=max(now_ns - state.amdahl_ns, 0),
         critical=tuple(_critical(report, known, now, (then, state))),
-        single=tuple(_each(report, known, costs, now_ns)) if each else (),
+        single=tuple(_each(report, known, hosts, now_ns)) if each else (),
         measured_ns=measured_ns,
-        profiler_ns=costs.found,
-        profiler_low_ns=costs.least,
-        profiler_high_ns=costs.most,
+        host_kept=hosts.usual.kept,
+        host_kept_low=hosts.least.kept,
+        host_kept_high=hosts.most.kept,
     )
 
 
@@ -194,15 +200,15 @@ def _replayed(report: Report, known: Prepared, changes: Changes, lags: str = "la
     return replayed(known.network, known.plan, state.values, state.lags), state
 
 
-def _took(report: Report, known: Prepared, changes: Changes, cost_ns: float, lags: str) -> int:
-    """Length of the window after `changes`, where the profiler costs so much per event."""
-    after = together(Changes(profiler_ns=cost_ns), changes)
+def _took(report: Report, known: Prepared, changes: Changes, host: HostTime, lags: str) -> int:
+    """Length of the window after `changes`, where so much is left of the host's time."""
+    after = together(Changes(host=host), changes)
     return _replayed(report, known, after, lags)[0].end - known.network.start
 
 
-def _bounds(report: Report, known: Prepared, changes: Changes, costs: Costs) -> tuple[int, int]:
+def _bounds(report: Report, known: Prepared, changes: Changes, hosts: Unslowed) -> tuple[int, int]:
     """The least and the most that the window takes: no replay tells it closer than two runs of a program agree."""
-    sides = (costs.most, "low"), (costs.least, "high")
+    sides = (hosts.least, "low"), (hosts.most, "high")
     low, high = (_took(report, known, changes, *side) for side in sides)
     return int(low * (1 - NEAR)), math.ceil(high * (1 + NEAR))
 
@@ -246,15 +252,15 @@ def _parts(report: Report, known: Prepared, found: Replayed, state: Changed) -> 
     return +parts
 
 
-def _each(report: Report, known: Prepared, costs: Costs, now_ns: int) -> list[Single]:
+def _each(report: Report, known: Prepared, hosts: Unslowed, now_ns: int) -> list[Single]:
     """Single changes, the largest gain first."""
     found = []
     for told, change in _single_changes(report):
         try:
-            then, state = _replayed(report, known, together(Changes(profiler_ns=costs.found), change))
+            then, state = _replayed(report, known, together(Changes(host=hosts.usual), change))
         except KanalyzeError:  # there is nothing of that kind
             continue
-        low, high = _bounds(report, known, change, costs)
+        low, high = _bounds(report, known, change, hosts)
         found.append(Single(told, then.end - known.network.start, low, high, max(now_ns - state.amdahl_ns, 0)))
     return sorted(found, key=lambda one: (one.then_ns, one.amdahl_ns, one.change))
 

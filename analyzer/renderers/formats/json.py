@@ -200,7 +200,8 @@ def _short_rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _short_finding(found: Finding) -> dict[str, Any]:
     whole = _finding(found.brief)
-    kept = ("rule", "device", "at_stake_ns", "at_most", "replayed_ns", "headline", "action", "where", "table")
+    replayed = ("replayed_ns", "replayed_low_ns", "replayed_high_ns")
+    kept = ("rule", "device", "at_stake_ns", "at_most", *replayed, "headline", "action", "where", "table")
     return {name: _cut(whole[name]) if isinstance(whole[name], str) else whole[name] for name in kept}
 
 
@@ -215,6 +216,8 @@ def _finding(found: Finding) -> dict[str, Any]:
         "at_stake_ns": found.at_stake_ns,
         "at_most": found.at_most,
         "replayed_ns": found.replayed_ns,
+        "replayed_low_ns": found.replayed_low_ns,
+        "replayed_high_ns": found.replayed_high_ns,
         "headline": found.headline.format(*found.names),
         "action": found.action,
         "where": found.where.format() or None,

@@ -242,8 +242,7 @@ def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
 
 def heading(meta: Meta, parts: list[str]) -> list[str]:
     """The heading: file name, tool, then `parts`."""
-    tool = " ".join(part for part in (meta.tool, meta.tool_version) if part)
-    return [meta.path.name, tool, *parts]
+    return [meta.path.name, meta.recorded_by, *parts]
 
 
 def _heading(summary: Summary) -> list[str]:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 #: Of the gain, what Amdahl's differs by for the page to say so.
 _NOTABLE: Final = 0.1
 
-#: What a profiler's cost is of.
-_EVENT: Final = "recorded call, range and operator"
-
 
 def whatif_page(found: WhatIf, top: int) -> Page:
     """Builds the page of a change, at most `top` rows per table."""
@@ -44,14 +41,14 @@ def answer(found: WhatIf) -> str:
 
 
 def _profiler(found: WhatIf) -> str:
-    """Assumed cost of the profiler, and how well it is known."""
-    low, high = units.time(found.profiler_low_ns), units.time(found.profiler_high_ns)
-    if found.profiler_ns:
-        return f"The profiler is taken to cost {units.time(found.profiler_ns)} ({low} to {high}) per {_EVENT}."
-    if found.profiler_high_ns:
-        untold = "What the profiler costs cannot be told from the measured time"
-        return f"{untold}: the bounds take {low} to {high} per {_EVENT}."
-    return "No cost of the profiler explains the measured time."
+    """How much of the host's time is left without the profiler, and how well that is known."""
+    low, usual, high = map(units.percent, (found.host_kept_low, found.host_kept, found.host_kept_high))
+    if found.host_kept < 1:
+        return f"Without the profiler {usual} ({low} to {high}) of the host's time is taken to be left."
+    if found.host_kept_low < 1:
+        untold = "How much shorter the host's time is without the profiler cannot be told from the measured time"
+        return f"{untold}: the bounds take {low} to {high} of it."
+    return "No shorter time of the host explains the measured time."
 
 
 def _each(found: WhatIf, ns: float) -> float:

@@ -497,9 +497,8 @@ def _bars(row: Mapping[str, Any]) -> Cell:
 
 def _recorded(metas: Sequence[Meta]) -> Iterator[tuple[str, str]]:
     for meta in metas:
-        tool = " ".join(filter(None, (meta.tool, meta.tool_version)))
         yield "report", outlets.short(meta.path.name)
-        yield "tool", outlets.short(tool)
+        yield "tool", outlets.short(meta.recorded_by)
         if meta.driver_version:
             yield "driver", outlets.short(meta.driver_version)
         if meta.duration_ns is not None:

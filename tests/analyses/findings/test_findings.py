@@ -46,6 +46,8 @@ def test_every_column_of_a_finding():
             "at_most": False,
             "per_iteration_ns": None,
             "replayed_ns": None,
+            "replayed_low_ns": None,
+            "replayed_high_ns": None,
             "share": 0.4,
             "headline": "The GPU idles while the host waits for it",
             "action": "launch the next work before you wait for the last",

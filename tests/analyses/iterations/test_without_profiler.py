@@ -100,10 +100,7 @@ def test_no_step_is_shorter_than_the_gpu_s_work_in_it(tmp_path):
     answer, bare = told(capture(tmp_path / "cap", bare=[1] * (count - 1)))
     assert bare["iteration"]["by_device"]
     assert bare["iteration"]["ns"] > 1
-    assert "it took at least" in answer
-    assert (
-        "as long as the GPU works), about as long" in answer or "as long as the GPU works): recorded, up to" in answer
-    )
+    assert re.search(r"While nsys recorded, it took [\d.]+ [mµ]s, [\d.]+ × as long: a run without it tells", answer)
 
 
 def test_runs_that_vary_say_so(tmp_path):

@@ -5,10 +5,10 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.findings import ranked, weighed_ns
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.page.overview_page import _rank, overview
+from kanalyze.analyses.page.overview_page import overview
 from kanalyze.readers import read
 from kanalyze.renderers.page.overview import overview_page
 from support.build import call, graph, kernel, nvtx, report
@@ -123,8 +123,8 @@ def test_shorter_kernels_count_little_while_the_gpu_waits_for_the_host():
     shorter, other = (
         Finding(rule, 0, 100, "text", "remedy", "table", shortens=rule == "tail") for rule in ("tail", "x")
     )
-    assert (_rank(shorter, 0.25), _rank(other, 0.25)) == (25, 100)
-    assert _rank(shorter._replace(replayed_ns=80), 0.25) == 80
+    assert (weighed_ns(shorter, 0.25), weighed_ns(other, 0.25)) == (25, 100)
+    assert weighed_ns(shorter._replace(replayed_ns=80), 0.25) == 80
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.replay._changes import Changes
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.replay._network import network
+from kanalyze.analyses.replay._network import as_recorded, network
 from kanalyze.analyses.replay._replay import mended, planned, replayed
 from kanalyze.analyses.replay._whatif import prepared, whatif_of
 from support.build import call, kernel, memcpy, report
@@ -36,7 +36,7 @@ def less(**saved_ns):
 def ends(found, mending, window=None):
     """When the last thing of the window ends."""
     net = prepared(found).network if window is None else network(found, *window)
-    state = mended(found, net, mending)
+    state = mended(found, net, as_recorded(net), mending)
     return replayed(net, planned(net), state.values, state.lags).end
 
 

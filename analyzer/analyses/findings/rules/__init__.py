@@ -65,7 +65,10 @@ class Finding(NamedTuple):
             far as the report shows it, and mending it may gain more.
         mending: What the remedy changes in the report; None where it cannot be put so, and the function gives None
             where this report does not tell enough.
-        replayed_ns: What the window gets shorter by, by a replay with that change; None where none was made.
+        replayed_ns: What the window gets shorter by without the profiler, by a replay with that change; None where none
+            was made.
+        replayed_low_ns: The least that it gets shorter by, by what is not known of the host's time and of lags.
+        replayed_high_ns: The most.
         vague: Whether it says what the ledger says, without a cause of its own.
         shortens: Whether its remedy makes kernels shorter and nothing else, which gains little while the device waits
             for the host.
@@ -84,6 +87,8 @@ class Finding(NamedTuple):
     at_most: bool = False
     mending: Callable[[Report], Mending | None] | None = None
     replayed_ns: int | None = None
+    replayed_low_ns: int | None = None
+    replayed_high_ns: int | None = None
     vague: bool = False
     shortens: bool = False
 
@@ -96,6 +101,11 @@ class Finding(NamedTuple):
     def gain_ns(self) -> int:
         """Sort key of findings: the remedy's gain by replay, else the time at stake."""
         return self.at_stake_ns if self.replayed_ns is None else self.replayed_ns
+
+    @property
+    def replayed(self) -> tuple[int | None, int | None, int | None]:
+        """What its remedy saves, the least and the most, by a replay."""
+        return self.replayed_ns, self.replayed_low_ns, self.replayed_high_ns
 
     @property
     def brief(self) -> Finding:

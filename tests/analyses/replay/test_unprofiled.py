@@ -1,0 +1,197 @@
+"""A report without its profiler: by hand, against a walk of one thread, of simulated programs, and of captures."""
+
+import json
+import shutil
+from itertools import accumulate
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.iterations._steady import steady_part
+from kanalyze.analyses.replay._correction import corrected, estimated
+from kanalyze.analyses.replay._slowing import AS_RECORDED, HostTime, fitted
+from kanalyze.analyses.replay._unprofiled import unprofiled
+from kanalyze.errors import CannotTellError
+from kanalyze.readers import read
+from support.build import call, host, kernel, nvtx, overhead, report
+from support.command import run
+from support.slow_replay import TURNS, simulated
+
+SAMPLES = Path("sample_reports")
+REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
+CAPTURE = SAMPLES / "mlp_train"
+TIMES = ["event_id", "start_ns", "dur_ns"]
+
+
+def without(found, kept, reach_ns=10**9):
+    return unprofiled(found, HostTime(kept, reach_ns), 1.0)
+
+
+def spans(found, kind):
+    return found.kind(kind).select(*TIMES).sort("event_id")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.integers(1, 500)), min_size=1, max_size=12),
+    st.floats(0.1, 1),
+    st.integers(1, 400),
+)
+def test_of_one_thread_each_call_and_the_code_before_it_keep_their_part_within_reach(line, kept, reach_ns):
+    """Walks the calls one by one; each half of a range in the code before a call reaches as far as half a call."""
+    events, at = [], 1_000
+    calls, ranges = [], []
+    for gap, took in line:
+        if gap > 2:
+            ranges.append((at + 1, at + gap - 1))
+        calls.append((at + gap, at + gap + took))
+        at += gap + took
+    events = [call("cudaFuncGetAttributes", *one, correlation=n) for n, one in enumerate(calls)]
+    events += [nvtx("work", *one) for one in ranges]
+    events.append(kernel(at + 10, at + 20, correlation=len(calls)))
+    found = spans(without(report(events), kept, reach_ns), "api")
+
+    def left(ns, number):
+        return round(ns - min(ns, number * reach_ns) * (1 - kept))
+
+    reached, expected = calls[0][0], []
+    for number, (gap, took) in enumerate(line):
+        reached += left(gap, 2 if gap > 2 else 1) if number else 0
+        expected.append((reached, left(took, 1)))
+        reached += expected[-1][1]
+    told = found.sort("start_ns", "event_id").select("start_ns", "dur_ns").rows()
+    assert all(
+        abs(a - b) <= len(line)
+        for row, want in zip(told, expected, strict=True)
+        for a, b in zip(row, want, strict=True)
+    )
+
+
+@given(TURNS)
+def test_of_simulated_programs_nothing_changes_where_all_is_left(turns):
+    whole = simulated(turns).report
+    for kind in ("api", "kernel", "range"):
+        assert spans(unprofiled(whole, AS_RECORDED, 1.0), kind).equals(spans(whole, kind)), kind
+
+
+@given(TURNS, st.floats(0.1, 1), st.floats(0.1, 1))
+def test_the_less_is_left_of_the_host_the_earlier_all_is(turns, some, more):
+    """Operations last as long as they did, start after their launch began, and no program ends later."""
+    whole = simulated(turns).report
+    low, high = sorted([some, more])
+    ends = []
+    for kept in (low, high, 1.0):
+        found = without(whole, kept)
+        work, before = spans(found, "kernel"), spans(whole, "kernel")
+        assert work.get_column("dur_ns").equals(before.get_column("dur_ns"))
+        launched = operations(found, "call_start").drop_nulls("call_start")
+        assert launched.select((pl.col("start") >= pl.col("call_start")).all()).item()
+        assert not found.kind("api").select((pl.col("dur_ns") < 0).any()).item()
+        ends.append(max((start + took for _, start, took in work.rows()), default=0))
+    assert ends[0] <= ends[1] <= ends[2]
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
+@pytest.mark.one_in(4)
+def test_where_all_is_left_reports_are_as_recorded(path):
+    whole = read(path, cache=False)
+    if whole.kind("overhead").height:
+        pytest.skip("what the profiler reports as its own work is gone")
+    same = unprofiled(whole, AS_RECORDED, 1.0)
+    for kind in whole.kinds:
+        assert spans(same, kind).equals(spans(whole, kind)), kind
+
+
+def test_the_profiler_s_own_work_between_calls_is_gone():
+    events = [call("cudaLaunchKernel", 0, 10, correlation=1), kernel(12, 20, correlation=1)]
+    events += [overhead("Buffer Flush", 100, 400), call("cudaLaunchKernel", 500, 510, correlation=2)]
+    found = without(report([*events, kernel(512, 520, correlation=2)]), 0.5)
+    assert found.kind("overhead").is_empty()
+    assert found.kind("api").get_column("start_ns").to_list() == [0, 5 + (490 - 300) / 2]
+
+
+def test_samples_and_threads_without_calls_go_by_the_thread_with_calls():
+    events = [call("cudaLaunchKernel", 100 * n, 100 * n + 50, correlation=n) for n in range(3)]
+    events += [kernel(100 * n + 60, 100 * n + 70, correlation=n) for n in range(3)]
+    events.append(host("osrt", "read", 100, 150, thread=9))
+    samples = [{"time_ns": at, "process_id": 1, "thread_id": 9, "cpu": 0, "stack_id": None} for at in (100, 125)]
+    found = without(report(events, cpu_samples=samples), 0.5)
+    assert found.kind("api").get_column("start_ns").to_list() == [0, 50, 100]
+    assert spans(found, "osrt").row(0)[1:] == (50, 25)
+    assert found.table("cpu_samples").get_column("time_ns").to_list() == [50, 62]
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.floats(0.05, 1.2))
+def test_a_fit_takes_what_was_measured_where_any_host_does(device_ns, host_ns, part):
+    """A window that takes the longer of its device and of what is left of its host."""
+
+    def took(left):
+        return max(device_ns, host_ns * left.kept)
+
+    measured_ns = took(AS_RECORDED) * part
+    found = fitted(took, measured_ns, 0.03)
+    assert found.least.kept <= found.usual.kept <= found.most.kept <= 1
+    reachable = max(measured_ns, took(HostTime(0.1)))
+    if part <= 1:
+        assert took(found.usual) <= max(reachable * 1.004, measured_ns * 1.01)
+        assert took(found.usual) >= min(reachable, took(AS_RECORDED)) * 0.99 - 1
+
+
+def capture(folder, per_step_ns):
+    """A copy of a capture with a run without the profiler, whose steps take so long."""
+    shutil.copytree(CAPTURE, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    steps = [{"name": "bare", "command": [], "exit_status": 0, "duration_ns": 10**9}]
+    manifest["passes"].insert(0, {"name": "bare", "status": "done", "steps": steps})
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with read(CAPTURE) as found:
+        steady = steady_part(found)
+        count = steady.rows.filter(name=steady.each).height
+    starts = list(accumulate([per_step_ns] * (count - 1), initial=5))
+    (folder / "bare.json").write_text(json.dumps({"schema": 1, "starts_ns": {"Optimizer.step#Adam.step": starts}}))
+    return folder
+
+
+def test_a_page_is_of_the_steps_without_the_profiler_and_its_ledger_adds_up_to_them(tmp_path):
+    folder = capture(tmp_path / "cap", 600_000)
+    page = json.loads(run("summarize", folder, "--format", "json").text)
+    assert page["iterations"]["mean_ns"] == pytest.approx(600_000, rel=0.01)
+    assert page["report"]["slower"] == pytest.approx(991_878 / 600_000, rel=0.001)
+    assert sum(row["ns"] for row in page["ledger"]) == page["windows"][0]["window_ns"]
+    assert "While nsys recorded, it took 991.9 µs, 1.65 × as long" in " ".join(page["answer"].split())
+    assert "(1.65 × slower; corrected)" in run("summarize", folder).text
+
+
+def test_every_table_can_be_made_of_a_report_without_its_profiler(tmp_path):
+    with kanalyze.read(capture(tmp_path / "cap", 600_000)) as found:
+        corrected_report = kanalyze.without_profiler(found)
+        ledger = kanalyze.ledger(corrected_report, window="steady")
+        window = steady_part(corrected_report).window
+        assert ledger.get_column("ns").sum() == window.end_ns - window.start_ns
+        path = kanalyze.critical_path(corrected_report, window="steady")
+        assert path.get_column("ns").sum() == window.end_ns - window.start_ns
+        assert kanalyze.whatif(corrected_report, window="steady").now_ns == window.end_ns - window.start_ns
+        # the GPU does what it did
+        assert kanalyze.kernels(found).sort("name").equals(kanalyze.kernels(corrected_report).sort("name"))
+
+
+def test_without_a_run_that_tells_it_there_is_no_report_without_the_profiler(tmp_path):
+    with kanalyze.read(CAPTURE) as found, pytest.raises(CannotTellError, match="no run without one"):
+        kanalyze.without_profiler(found)
+    with kanalyze.read(capture(tmp_path / "cap", 10**9)) as found:
+        assert corrected(found) is None  # it took no longer while recorded
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
+def test_an_estimate_lies_between_what_the_gpu_does_and_what_was_recorded(path):
+    whole = read(path)
+    steady = steady_part(whole)
+    if steady is None:
+        pytest.skip("nothing repeats")
+    found = estimated(whole, steady, 1 << 20)
+    assert found.least_ns <= found.usual_ns <= found.most_ns * 1.001
+    assert found.most_ns <= 1.031 * steady.ns / steady.number
