@@ -26,8 +26,8 @@ from kanalyze.analyses.replay import _changes, _correction, _whatif
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.errors import ClosedReportError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
-from kanalyze.renderers.formats import html
 from kanalyze.renderers.report_file import document
+from kanalyze.renderers.report_file import notebook as html
 from kanalyze.report import Report
 from kanalyze.schema import COLUMNS
 from kanalyze.several import jobs, reducing, sides

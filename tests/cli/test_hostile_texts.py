@@ -21,8 +21,9 @@ from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError
-from kanalyze.renderers.formats import html, markdown, terminal
+from kanalyze.renderers.formats import markdown, terminal
 from kanalyze.renderers.page import of_any_kind as pages
+from kanalyze.renderers.report_file import notebook as html
 from kanalyze.renderers.tables import fitted
 from kanalyze.renderers.tables import frame as frames
 from kanalyze.renderers.text.grid import Advice, Chapter
@@ -229,10 +230,9 @@ def _spoilt_section(section, spoilt):
     return section._replace(remark=spoilt("remark"), foot=spoilt("foot"), grid=grid)
 
 
-def _spoilt_topic(topic, spoilt):
-    text, names = f"{{0}} {literal(spoilt('text'))}", (spoilt("name"),)
-    finding = topic.finding._replace(text=text, names=names, remedy=spoilt("remedy"))
-    return topic._replace(finding=finding, also=spoilt("also"))
+def _spoilt_point(point, spoilt):
+    headline, names = f"{{0}} {literal(spoilt('text'))}", (spoilt("name"),)
+    return point._replace(finding=point.finding._replace(names=names), headline=headline, action=spoilt("remedy"))
 
 
 @pytest.mark.one_in(5)
@@ -253,7 +253,7 @@ def test_a_page_of_nothing_but_hostile_texts(shift, monkeypatch):
         answer=spoilt("answer"),
         ledgers=[_spoilt_ledger(one, spoilt) for one in whole.ledgers],
         sections=[_spoilt_section(one, spoilt) for one in whole.sections],
-        topics=[_spoilt_topic(one, spoilt) for one in whole.topics],
+        points=[_spoilt_point(one, spoilt) for one in whole.points],
         cannot_tell=spoilt(["one", "two"]),
         more=spoilt("more"),
         chapters=[spoilt(chapter)._replace(facts=[("label", spoilt("text"))])],

@@ -1,1 +1,1 @@
-"""Page formats: terminal, Markdown, HTML, JSON."""
+"""Page formats: terminal, Markdown, JSON, JUnit."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kanalyze import units
 from kanalyze.outlets import code, markdown, paragraph
 from kanalyze.renderers.page.of_any_kind import page_of_any, pages_of_any
-from kanalyze.renderers.page.time import Block, short_names, topics_remark
+from kanalyze.renderers.page.time import Block, short_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.renderers.page.time import First, Ledger, Page, Topic
+    from kanalyze.renderers.page.time import Ledger, Page
     from kanalyze.renderers.text.grid import Chapter, Grid, Section
 
 _NAME: Final = 60
@@ -51,26 +50,22 @@ def _lines(text: str) -> int:
 
 def _page(page: Page) -> str:
     names = {name: code(short) for name, short in short_names(page, _NAME).items()}
-    name, *parts = page.heading
     lines = [
-        f"### {code(name)}",
+        f"### {code(page.heading[0])}",
         "",
-        paragraph(" · ".join([*parts, page.health] if page.health else parts)),
+        paragraph(page.beside),
         "",
         f"**{markdown(page.answer)}**",
     ]
     for ledger in page.ledgers:
         lines += ["", *_ledger(ledger)]
-    if page.first:
-        lines += ["", f"#### What to do first: {markdown(page.first_remark)}", ""]
-        lines += [_first(one, names) for one in page.first]
+    points = _points(page, names)
+    lines += points if page.overview else []
     for section in page.sections:
         lines += ["", *_section(section, names)]
     for block in page.blocks:
         lines += ["", f"**{markdown(block.title.capitalize())}** {markdown(block.text)}"]
-    if page.topics:
-        lines += ["", f"#### Findings: {topics_remark(page.topics)}", ""]
-        lines += [_topic(topic, names) for topic in page.topics]
+    lines += [] if page.overview else points
     for chapter in page.chapters:
         lines += ["", *_chapter(chapter, names)]
     for reason in page.cannot_tell:
@@ -103,7 +98,7 @@ def _grid(grid: Grid, names: dict[str, str]) -> list[str]:
     rows = [[*map(markdown, row)] for row in grid.rows]
     if grid.named:
         rows = [[*row[:-1], names[whole[-1]]] for row, whole in zip(rows, grid.rows, strict=True)]
-    heads = " | ".join(head.text or " " for head in grid.heads)
+    heads = " | ".join(head.title or " " for head in grid.heads)
     rule = " | ".join(":--" if head.left else "--:" for head in grid.heads)
     return [
         f"| {heads} |",
@@ -112,25 +107,23 @@ def _grid(grid: Grid, names: dict[str, str]) -> list[str]:
     ]
 
 
-def _topic(topic: Topic, names: dict[str, str]) -> str:
-    stake = units.time(topic.finding.at_stake_ns)
-    finding = topic.finding
-    said = topic._replace(finding=finding._replace(text=markdown(finding.text)), also=markdown(topic.also))
-    remedy = markdown(finding.remedy)
-    saved = f" ({topic.saved})" if topic.saved else ""
-    return f"- **{stake}**{saved} {said.sentence(names)} {remedy} ({code(finding.table)}, {finding.definition})"
-
-
-def _first(first: First, names: dict[str, str]) -> str:
-    saved = f" (→ {first.saved})" if first.saved else ""
-    said = "; ".join(f"**{one.worth}**{saved if one is first else ''} {_headline(one, names)}" for one in first.told())
-    return f"- {said}: {markdown(first.finding.action)} ({code(f'kanalyze {first.more}')})"
-
-
-def _headline(first: First, names: dict[str, str]) -> str:
-    finding = first.finding
-    said = first._replace(finding=finding._replace(headline=markdown(finding.headline), where=markdown(finding.where)))
-    return said.headline(names)
+def _points(page: Page, names: dict[str, str]) -> list[str]:
+    """Findings as a list: all that one action is for, and where to read on."""
+    if not page.points:
+        return []
+    lines = ["", f"#### {'What to do first' if page.overview else 'Findings'}: {markdown(page.points_remark)}", ""]
+    for one in page.points:
+        saved = f" (→ {one.saved})" if one.saved else ""
+        texts = [f"**{part.worth}** {part.said(names, markdown)}" for part in one.together()]
+        texts[0] = texts[0].replace("** ", f"**{saved} ", 1)
+        table, _, rest = one.more.partition(", ")
+        action = (
+            f": {markdown(one.action)} ({code(f'kanalyze {one.more}')})"
+            if page.overview
+            else f" {markdown(one.action)} ({code(table)}, {rest})"
+        )
+        lines.append(f"- {'; '.join(texts)}{action}")
+    return lines
 
 
 def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
 from kanalyze.renderers.page.of_any_kind import page_of_any, pages_of_any
-from kanalyze.renderers.page.time import short_names, topics_remark
+from kanalyze.renderers.page.time import short_names
 from kanalyze.renderers.text.grid import LEAST_NAME, Look, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.renderers.page.time import Ledger, Page, Topic
+    from kanalyze.renderers.page.time import Ledger, Page, Point
     from kanalyze.renderers.text.grid import Chapter, Section
 
 _WIDEST: Final = 160
@@ -82,10 +82,11 @@ def _page(page: Page, look: Look) -> str:
     blocks = [_heading(page, look), *wrapped(page.answer, look.width)]
     for ledger in page.ledgers:
         blocks += ["", *_ledger(ledger, look)]
-    blocks += _first(page, look, names)
+    points = _points(page, look, names)
+    blocks += points if page.overview else []
     for section in page.sections:
         blocks += ["", *_section(section, look, names)]
-    blocks += _findings(page, look, names)
+    blocks += [] if page.overview else points
     blocks += _blocks(page, look)
     for chapter in page.chapters:
         blocks += ["", *_chapter(chapter, look, names[chapter.name])]
@@ -189,67 +190,62 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
     ]
 
 
-def _findings(page: Page, look: Look, names: dict[str, str]) -> list[str]:
-    if not page.ledgers or page.overview:
+def _points(page: Page, look: Look, names: dict[str, str]) -> list[str]:
+    """Findings: the time, what is wrong, what to do, and where to read on."""
+    if not page.ledgers:
         return []
-    lines = ["", _title("FINDINGS", topics_remark(page.topics), look)]
-    if not page.topics:
-        return [*lines, f"{_INDENT}Nothing worth a sentence."]
-    for topic in page.topics:
-        lines += _topic(topic, look, names)
+    title, nothing, laid_out = (
+        ("WHAT TO DO FIRST", "Nothing that gains a hundredth of it.", _to_do)
+        if page.overview
+        else ("FINDINGS", "Nothing worth a sentence.", _findings)
+    )
+    body = laid_out(page.points, look, names) if page.points else [f"{_INDENT}{nothing}"]
+    return ["", _title(title, page.points_remark, look), *body]
+
+
+def _findings(points: Sequence[Point], look: Look, names: dict[str, str]) -> list[str]:
+    lines, space = [], look.width - _STAKE - len(_INDENT)
+    for point in points:
+        remedy = wrapped(f"{point.action} → {point.more}", space)
+        body = [*wrapped(point.said(names), space), *(look.paint(text, _DIM) for text in remedy)]
+        saved = f"→ {point.saved}" if point.saved else ""
+        lines += _beside([look.paint(point.worth.rjust(_STAKE), _BOLD), saved.rjust(_STAKE)], body, _STAKE)
     return lines
 
 
-def _topic(topic: Topic, look: Look, names: dict[str, str]) -> list[str]:
-    finding, space = topic.finding, look.width - _STAKE - 2
-    sentence = wrapped(topic.sentence(names), space)
-    remedy = wrapped(f"{finding.remedy} → {finding.table}, {finding.definition}", space)
-    body = [*sentence, *(look.paint(text, _DIM) for text in remedy)]
-    stake = look.paint(units.time(finding.at_stake_ns).rjust(_STAKE), _BOLD)
-    beside = [stake, topic.saved.rjust(_STAKE)]
-    return [f"{left}  {text}" for left, text in zip_longest(beside, body, fillvalue=" " * _STAKE)]
-
-
-def _first(page: Page, look: Look, names: dict[str, str]) -> list[str]:
-    """Findings to act on first: the time, what is wrong, what to do, and where to read on."""
-    if not page.overview or not page.ledgers:
-        return []
-    lines = ["", _title("WHAT TO DO FIRST", page.first_remark, look)]
-    if not page.first:
-        return [*lines, f"{_INDENT}Nothing that gains a hundredth of it."]
-    wide = max(len(told) for one in page.first for told in (*(part.worth for part in one.told()), one.saved))
-    for one in page.first:
-        space = look.width - wide - 2 * len(_INDENT)
-        action = one.finding.action
-        told = (
-            [action, one.more]
-            if len(action) + len(one.more) + 2 > space
-            else [f"{action}{one.more.rjust(space - len(action))}"]
-        )
-        dim = [
-            look.paint(line, _DIM) for text in told for line in (wrapped(text, space) if len(text) > space else [text])
-        ]
+def _to_do(points: Sequence[Point], look: Look, names: dict[str, str]) -> list[str]:
+    """One action for each point, below all findings that it is for."""
+    lines: list[str] = []
+    wide = max(len(text) for one in points for text in (*(part.worth for part in one.together()), one.saved))
+    space = look.width - wide - 2 * len(_INDENT)
+    for one in points:
+        for part in one.together():
+            worth = f"{_INDENT}{look.paint(part.worth.rjust(wide), _BOLD)}"
+            lines += _beside([worth], wrapped(part.said(names), space), wide + len(_INDENT))
+        room = space - len(one.action)
+        texts = [one.action, one.more] if len(one.more) + 2 > room else [f"{one.action}{one.more.rjust(room)}"]
+        body = [line for text in texts for line in (wrapped(text, space) if len(text) > space else [text])]
         saved = f"→ {one.saved}" if one.saved else ""
-        parts = [
-            (f"{_INDENT}{look.paint(part.worth.rjust(wide), _BOLD)}", wrapped(part.headline(names), space))
-            for part in one.told()
-        ]
-        empty = " " * (wide + len(_INDENT))
-        for left, body in [*parts, (saved.rjust(wide + len(_INDENT)), dim)]:
-            lines += [f"{at}{_INDENT}{line}" for at, line in zip_longest([left], body, fillvalue=empty)]
+        lines += _beside(
+            [saved.rjust(wide + len(_INDENT))], [look.paint(line, _DIM) for line in body], wide + len(_INDENT)
+        )
     return lines
+
+
+def _beside(left: Sequence[str], body: Sequence[str], wide: int) -> list[str]:
+    """Lines of `left`, which are so `wide`, with those of the body beside them."""
+    return [f"{at}{_INDENT}{line}" for at, line in zip_longest(left, body or [""], fillvalue=" " * wide)]
 
 
 def _blocks(page: Page, look: Look) -> list[str]:
     """Titles with their texts beside them."""
     if not page.blocks:
         return []
-    wide = max(len(one.title) for one in page.blocks) + len(_INDENT)
+    wide = max(len(one.title) for one in page.blocks)
     lines = [""]
     for one in page.blocks:
-        first, *more = wrapped(one.text, look.width - wide) or [""]
-        lines.append(look.paint(one.title, _BOLD) + " " * (wide - len(one.title)) + first)
-        lines += [" " * wide + line for line in more]
+        title = look.paint(one.title, _BOLD) + " " * (wide - len(one.title))
+        lines += _beside([title], wrapped(one.text, look.width - wide - len(_INDENT)), wide)
     return lines
 
 
@@ -262,16 +258,13 @@ def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
     lines += wrapped(chapter.conclusion, look.width, _INDENT)
     lines += [""] * bool(chapter.facts and chapter.conclusion)
     for label, text in chapter.facts:
-        first, *more = wrapped(text, look.width - wide - 2 * len(_INDENT)) or [""]
-        lines.append(f"{_INDENT}{look.paint(label.ljust(wide), _DIM)}{_INDENT}{first}")
-        lines += [" " * (wide + 2 * len(_INDENT)) + line for line in more]
-    lines += ["", _INDENT + _title("ADVICE", chapter.legend, Look(look.width - len(_INDENT), look.colour))] * bool(
-        chapter.advice
-    )
+        body = wrapped(text, look.width - wide - 2 * len(_INDENT))
+        lines += _beside([f"{_INDENT}{look.paint(label.ljust(wide), _DIM)}"], body, wide + len(_INDENT))
+    if chapter.advice:
+        lines += ["", _INDENT + _title("ADVICE", chapter.legend, look._replace(width=look.width - len(_INDENT)))]
+    space = look.width - _STAKE - len(_INDENT)
     for advice in chapter.advice:
-        space = look.width - _STAKE - 2
         remedy = (look.paint(line, _DIM) for line in wrapped(advice.remedy, space))
-        first, *more = [*wrapped(advice.sentence, space), *remedy] or [""]
-        lines.append(f"{look.paint(advice.worth.rjust(_STAKE), _BOLD)}  {first}")
-        lines += [" " * (_STAKE + 2) + line for line in more]
+        worth = look.paint(advice.worth.rjust(_STAKE), _BOLD)
+        lines += _beside([worth], [*wrapped(advice.sentence, space), *remedy], _STAKE)
     return [*lines, *(look.paint(line, _DIM) for line in wrapped(chapter.more, look.width, " " * (_STAKE + 2)))]

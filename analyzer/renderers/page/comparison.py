@@ -10,7 +10,7 @@ from kanalyze import units
 from kanalyze.outlets import command
 from kanalyze.renderers.page.sections import unversioned
 from kanalyze.renderers.page.time import Block, Page
-from kanalyze.renderers.text.grid import ARROW, Column, Grid, Head, Section, section, words
+from kanalyze.renderers.text.grid import ARROW, Column, Section, section, words
 from kanalyze.renderers.text.kernel_names import shorten
 from kanalyze.window import WORDS
 
@@ -232,20 +232,20 @@ def _waterfall(found: Comparison, top: int) -> Section:
     rows = rows.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
     shown, rest = rows.head(top + 2), rows.slice(top + 2)
     largest = max(1, *map(abs, rows.get_column("delta_ns").to_list()))
-    cells = [
-        (bucket, units.time(base), units.time(new), signed(delta), _bar(delta / largest))
-        for bucket, base, new, delta in shown.select("bucket", "base_ns", "new_ns", "delta_ns").iter_rows()
-    ]
-    if rest.height:
-        sums = rest.select(pl.col("base_ns", "new_ns", "delta_ns").sum()).row(0)
-        cells.append(("rest", units.time(sums[0]), units.time(sums[1]), signed(sums[2]), _bar(sums[2] / largest)))
-    verdict = found.verdict
-    delta = verdict.new_ns - verdict.base_ns
-    cells.append(("together", units.time(verdict.base_ns), units.time(verdict.new_ns), signed(delta), ""))
-    heads = (Head("bucket", left=True), Head("base"), Head("new"), Head("difference"), Head("", left=True))
+    base_ns, new_ns = found.verdict.base_ns, found.verdict.new_ns
+    sums = rest.select(pl.lit("rest").alias("bucket"), pl.col("base_ns", "new_ns", "delta_ns").sum()).to_dicts()
+    together = {"bucket": "together", "base_ns": base_ns, "new_ns": new_ns, "delta_ns": new_ns - base_ns}
+    lines = [*shown.to_dicts(), *(sums if rest.height else []), together]
+    columns = (
+        Column("bucket", "bucket", left=True),
+        Column("base", "base_ns"),
+        Column("new", "new_ns"),
+        Column("difference", "delta_ns", signed),
+        Column("", lambda row: "" if row is together else _bar(row["delta_ns"] / largest), left=True),
+    )
     remark = f"per {found.each}, mean of {units.plural(len(found.base.digests), 'run')} and {len(found.new.digests)}"
-    foot = _unchanged(found)
-    return Section("WHERE THE DIFFERENCE WENT", remark if found.base.about.each else "", Grid(heads, cells), foot)
+    remark = remark if found.base.about.each else ""
+    return section("WHERE THE DIFFERENCE WENT", lines, columns, remark=remark, foot=_unchanged(found))
 
 
 def _unchanged(found: Comparison) -> str:

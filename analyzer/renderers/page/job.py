@@ -12,15 +12,18 @@ from kanalyze.analyses.ranks.ranks import common_steps
 from kanalyze.outlets import command
 from kanalyze.renderers.page.comparison import signed
 from kanalyze.renderers.page.time import Block, Page
-from kanalyze.renderers.text.grid import Column, Grid, Head, Section, of, section, words
+from kanalyze.renderers.text.grid import Column, Section, of, section, words
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.ranks._job_findings import Late
+    from kanalyze.renderers.text.grid import Row
 
 #: Width of a rank's bar, and what its parts look like.
 _BAR: Final = 20
-_PARTS: Final = {"kernel": "█", "transfer": "▓", "waiting": "░", "rest": "·"}
+_PARTS: Final = {"kernel": "█", "waiting": "░", "transfer": "▓", "rest": "·"}
 
 #: Ranks that are shown one by one; of more, the extremes and quartiles by waiting.
 _FEW: Final = 8
@@ -113,36 +116,35 @@ def _ranks(job: Job, top: int) -> Section | None:
     table = job.table("ranks").filter(pl.col("ns") > 0)
     if table.is_empty():
         return None
-    shown, names = _chosen(table, max(top, _FEW))
-    cells = []
+    transfer = pl.col("transfer_ns") + pl.col("unmatched_ns")
+    shown = _chosen(table, max(top, _FEW)).with_columns(kernel="kernel_ns", waiting="wait_ns", transfer=transfer)
+    shown = shown.with_columns(rest=pl.col("ns") - pl.sum_horizontal("kernel", "waiting", "transfer"))
     longest = int(shown.select((pl.col("ns") / pl.col("steps")).max()).item())
-    for row, name in zip(shown.iter_rows(named=True), names, strict=True):
-        per = max(row["steps"], 1)
-        parts = {
-            "kernel": row["kernel_ns"],
-            "waiting": row["wait_ns"],
-            "transfer": row["transfer_ns"] + row["unmatched_ns"],
-        }
-        parts["rest"] = row["ns"] - sum(parts.values())
-        times = [units.time(ns / per) for ns in (row["ns"], *parts.values(), row["hidden_ns"])]
-        cells.append((name, times[0], _bar(parts, longest * per), *times[1:]))
-    heads = (
-        Head("rank"), Head("step"), Head("", left=True), Head("kernels"), Head("waiting"), Head("transfer", spare=True),
-        Head("rest", spare=True), Head("hidden", wide=True),
-    )  # fmt: skip
+
+    def mean(name: str) -> Callable[[Row], str]:
+        return lambda row: units.time(row[name] / max(row["steps"], 1))
+
+    columns = (
+        Column("rank", "called"),
+        Column("step", mean("ns")),
+        Column("", lambda row: _bar({name: row[name] for name in _PARTS}, longest * max(row["steps"], 1)), left=True),
+        Column("kernels", mean("kernel")),
+        Column("waiting", mean("waiting")),
+        Column("transfer", mean("transfer"), spare=True),
+        Column("rest", mean("rest"), spare=True),
+        Column("hidden", mean("hidden_ns"), wide=True),
+    )
     legend = "█ kernels ░ waiting ▓ transfer · rest; hidden: communication beside kernels"
-    return Section("RANKS, A STEP OF EACH", of(shown.height, table.height), Grid(heads, cells), legend)
+    return section("RANKS, A STEP OF EACH", shown, columns, remark=of(shown.height, table.height), foot=legend)
 
 
-def _chosen(table: pl.DataFrame, most: int) -> tuple[pl.DataFrame, list[str]]:
-    """The rows that are shown, and what they are called."""
+def _chosen(table: pl.DataFrame, most: int) -> pl.DataFrame:
+    """The rows that are shown, with what they are called."""
     if table.height <= most:
-        return table, [str(rank) for rank in table.get_column("rank")]
-    order = table.with_columns(share=pl.col("wait_ns") / pl.col("ns")).sort("share", "rank")
+        return table.with_columns(called=pl.col("rank").cast(pl.String))
+    order = table.sort(pl.col("wait_ns") / pl.col("ns"), "rank")
     at = {round(part * (table.height - 1)): name for part, name in _QUARTILES.items()}
-    rows = order[list(at)]
-    names = [f"{rank} ({name})" for rank, name in zip(rows.get_column("rank"), at.values(), strict=True)]
-    return rows.drop("share"), names
+    return order[list(at)].with_columns(called=pl.format("{} ({})", "rank", pl.Series([*at.values()])))
 
 
 def _bar(parts: dict[str, int], whole: int) -> str:
@@ -199,13 +201,20 @@ def _steps(job: Job, top: int) -> Section | None:
     by_step = rows.group_by("step").agg(
         pl.col("ns").max(), most=pl.col("compute_ns").max(), mean=pl.col("compute_ns").mean()
     )
-    ns = by_step.get_column("ns")
-    imbalance = by_step.select((pl.col("most") / pl.col("mean") - 1).fill_nan(0)).to_series()
-    times = [units.time(one or 0) for one in (ns.min(), ns.median(), ns.max())]  # type: ignore[arg-type]
-    cells = [(*times, units.percent(imbalance.mean() or 0), units.percent(imbalance.max() or 0))]  # type: ignore[arg-type]
-    heads = (Head("shortest"), Head("median"), Head("longest"), Head("imbalance"), Head("at most"))
+    ns, uneven = pl.col("ns"), (pl.col("most") / pl.col("mean") - 1).fill_nan(0)
+    sums = by_step.select(
+        least_ns=ns.min(), median_ns=ns.median(), most_ns=ns.max(), mean_share=uneven.mean(), most_share=uneven.max()
+    )
+    columns = (
+        Column("shortest", "least_ns"),
+        Column("median", "median_ns"),
+        Column("longest", "most_ns"),
+        Column("imbalance", "mean_share"),
+        Column("at most", "most_share"),
+    )
+    remark = units.plural(by_step.height, "step")
     foot = "imbalance: computing of the busiest rank against the mean of all"
-    return Section("STEPS, THE SLOWEST RANK OF EACH", units.plural(len(ns), "step"), Grid(heads, cells), foot)
+    return section("STEPS, THE SLOWEST RANK OF EACH", sums, columns, remark=remark, foot=foot)
 
 
 def _clocks(job: Job, top: int) -> Section:

@@ -86,10 +86,13 @@ def _plain_finding(finding: Finding) -> Finding:
     return finding._replace(**sentences)
 
 
-#: Fields of a page that are no plain texts: a chapter's name is a kernel's, and commands are a line each.
+#: Fields of a page that are no plain texts: a chapter's name is a kernel's, commands are a line each, and sentences of
+#: findings, with places for names, are not cut.
 _OTHERWISE: Final[dict[str, Callable[[Any], Any]]] = {
+    "action": outlets.line,
     "finding": _plain_finding,
     "grid": _plain_grid,
+    "headline": outlets.line,
     "more": outlets.lines,
     "name": str,
 }

@@ -13,9 +13,9 @@ from kanalyze.renderers.page import sections
 from kanalyze.renderers.page.time import (
     NO_DETAIL,
     Block,
-    First,
     Ledger,
     Page,
+    Point,
     Share,
     culprits_of,
     heading,
@@ -95,15 +95,15 @@ def overview_page(found: Overview) -> Callable[[int], Page]:
         )
         to_do = _to_do(found.findings)[: _FINDINGS if top > 0 else _FEWEST]
         findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
-        first = [_finding(one, per, beside) for one, beside in findings]
+        points = [_point(one, per, beside) for one, beside in findings]
         return Page(
             heading=heading,
             answer=found.answer,
             ledgers=[ledger(min(_BUCKETS, max(top, 0) + _MORE_BUCKETS)) for ledger in ledgers],
             sections=[table for table in tables if table is not None],
             more=more,
-            first=first,
-            first_remark=_first_remark(per, first),
+            points=points,
+            points_remark=_points_remark(per, points),
             blocks=blocks,
             overview=True,
         )
@@ -353,23 +353,26 @@ def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
     return found
 
 
-def _finding(finding: Finding, per: PerIteration, beside: Finding | None = None) -> First:
-    sign = "≤ " if finding.at_most else ""
+def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -> Point:
+    brief, where = finding.brief, f" in {finding.brief.where}"
+    there = "" if not brief.where or brief.headline.endswith(where) else f",{where}"
     replayed_ns = beside.replayed_ns if beside is not None and finding.replayed_ns is None else finding.replayed_ns
-    return First(
-        f"{sign}{per.mean_time(finding.at_stake_ns)}",
-        finding.brief,
+    return Point(
+        f"{'≤ ' if finding.at_most else ''}{per.mean_time(finding.at_stake_ns)}",
+        brief,
+        f"{brief.headline}{there}",
+        brief.action,
         f"explain {finding.rule}",
         "" if replayed_ns is None else per.mean_time(replayed_ns),
-        None if beside is None else _finding(beside, per),
+        None if beside is None else _point(beside, per),
     )
 
 
-def _first_remark(per: PerIteration, first: Sequence[First]) -> str:
+def _points_remark(per: PerIteration, points: Sequence[Point]) -> str:
     """Remark on the times of findings, as long as there is room for at 80 columns."""
     takes = "GPU time that it takes"
     told = [f"GPU time {per.of} that it takes", f"GPU time {per.of}", takes] if per.iterations else [takes]
-    saved = "; → saved in all, by replay" if any(one.saved for one in first) else ""
+    saved = "; → saved in all, by replay" if any(one.saved for one in points) else ""
     return next((text for one in told if len(text := f"{one}{saved}") <= _REMARK), f"{takes}{saved}")
 
 

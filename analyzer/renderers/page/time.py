@@ -102,46 +102,28 @@ class Ledger(NamedTuple):
     span: tuple[str, str] = ("", "")
 
 
-class Topic(NamedTuple):
-    """A finding, and the same finding on other devices at lower cost."""
+class Point(NamedTuple):
+    """A finding on the page: the time that it takes, what is wrong, what to do, and where to read on.
 
-    finding: Finding
-    also: str
-
-    @property
-    def saved(self) -> str:
-        """Saving by replay after an arrow; empty where no replay was made."""
-        saved_ns = self.finding.replayed_ns
-        return "" if saved_ns is None else f"→ {units.time(saved_ns)}"
-
-    def sentence(self, names: dict[str, str]) -> str:
-        """The finding as a sentence, with kernel names shortened by `names`."""
-        said = self.finding.text.format(*(names[name] for name in self.finding.names))
-        return f"{said} {self.also}".rstrip()
-
-
-class First(NamedTuple):
-    """One thing to do first: the time that it takes, the finding with headline and action, and where to read on.
-
-    `saved` is what a replay says that it saves; empty where none was made. `beside` is one about other time with the
-    same action.
+    `headline` has places for kernel names. `saved` is what a replay says that it saves; empty where none was made.
+    `beside` is one about other time with the same action.
     """
 
     worth: str
     finding: Finding
+    headline: str
+    action: str
     more: str
     saved: str = ""
-    beside: First | None = None
+    beside: Point | None = None
 
-    def told(self) -> list[First]:
+    def together(self) -> list[Point]:
         """Findings of one action: this one, and the one beside it."""
         return [self] if self.beside is None else [self, self.beside]
 
-    def headline(self, names: dict[str, str]) -> str:
-        """The headline and where it lies, with kernel names shortened by `names`."""
-        told = self.finding.headline.format(*(names[name] for name in self.finding.names))
-        where = self.finding.where.format()
-        return f"{told}, in {where}" if where and not told.endswith(f" in {where}") else told
+    def said(self, names: Mapping[str, str], escaped: Callable[[str], str] = str) -> str:
+        """The headline, `escaped`, with kernel names shortened by `names`."""
+        return escaped(self.headline).format(*(names[name] for name in self.finding.names))
 
 
 class Block(NamedTuple):
@@ -152,7 +134,10 @@ class Block(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page: heading, answer, ledgers, tables, findings, closing line, chapters per kernel."""
+    """A page: heading, answer, ledgers, tables, findings, closing line, chapters per kernel.
+
+    An overview has its findings before the tables, others behind them.
+    """
 
     heading: list[str]
     answer: str
@@ -160,13 +145,17 @@ class Page(NamedTuple):
     more: str
     health: str = ""
     ledgers: Sequence[Ledger] = ()
-    topics: Sequence[Topic] = ()
+    points: Sequence[Point] = ()
+    points_remark: str = ""
     cannot_tell: Sequence[str] = ()
     chapters: Sequence[Chapter] = ()
-    first: Sequence[First] = ()
-    first_remark: str = ""
     blocks: Sequence[Block] = ()
     overview: bool = False
+
+    @property
+    def beside(self) -> str:
+        """The heading behind the name, with the health of the report."""
+        return " · ".join([*self.heading[1:], *([self.health] if self.health else [])])
 
 
 def short_names(page: Page, width: int) -> dict[str, str]:
@@ -175,11 +164,7 @@ def short_names(page: Page, width: int) -> dict[str, str]:
     Two kernels that differ never have the same short form.
     """
     tables = [name for section in page.sections for name in section.grid.names()]
-    findings = [
-        *(topic.finding for topic in page.topics),
-        *(one.finding for first in page.first for one in first.told()),
-    ]
-    told = [name for finding in findings for name in finding.names]
+    told = [name for point in page.points for one in point.together() for name in one.finding.names]
     names = list(dict.fromkeys([*tables, *told, *(chapter.name for chapter in page.chapters)]))
     return dict(zip(names, shorten(names, width), strict=True))
 
@@ -197,16 +182,17 @@ def page_of(summary: Summary, top: int) -> Page:
         title = section.title if summary.meta.recorder.nvtx else section.title.removeprefix("NVTX ")
         foot = summary.remarks.get(name, section.foot)
         parts.append(section._replace(title=worded(title, summary.interface), foot=foot))
-    topics = _topics(summary.findings)
+    points = _points(summary.findings)
     return Page(
         heading=_heading(summary),
         health=health_line(summary.tables["health"]),
         answer=summary.answer,
         ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
         sections=parts,
-        topics=topics[:top],
+        points=points[:top],
+        points_remark=_points_remark(points[:top]),
         cannot_tell=_cannot_tell(summary.cannot_tell),
-        more=_more(summary, len(topics) - top),
+        more=_more(summary, len(points) - top),
     )
 
 
@@ -277,22 +263,25 @@ def health_line(health: pl.DataFrame) -> str:
     return "health: " + "; ".join(told)
 
 
-def topics_remark(topics: Sequence[Topic]) -> str:
+def _points_remark(points: Sequence[Point]) -> str:
     """Remark on the times of findings."""
     takes = "time at stake: the GPU's time that each takes"
-    return f"{takes}; → saved, by replay" if any(one.saved for one in topics) else takes
+    return f"{takes}; → saved, by replay" if any(one.saved for one in points) else takes
 
 
-def _topics(findings: list[Finding]) -> list[Topic]:
+def _points(findings: list[Finding]) -> list[Point]:
     """Groups findings by rule, costliest first; other devices become a clause."""
     by_rule: dict[str, list[Finding]] = {}
     for finding in findings:
         by_rule.setdefault(finding.rule, []).append(finding)
-    topics = []
+    points = []
     for first, *others in by_rule.values():
         places = ", ".join(f"GPU {other.device} {units.time(other.at_stake_ns)}" for other in others)
-        topics.append(Topic(first, f"(On GPU {first.device}; also on {places}.)" if others else ""))
-    return topics
+        also = f" (On GPU {first.device}; also on {places}.)" if others else ""
+        saved = "" if first.replayed_ns is None else units.time(first.replayed_ns)
+        more = f"{first.table}, {first.definition}"
+        points.append(Point(units.time(first.at_stake_ns), first, f"{first.text}{also}", first.remedy, more, saved))
+    return points
 
 
 def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:

@@ -1,1 +1,1 @@
-"""The report as one HTML file: the page, sortable tables and a timeline, which opens anywhere without network."""
+"""HTML: a report as one file with sortable tables and a timeline, without network; pages and tables in notebooks."""

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.renderers.page.time import First, Ledger
-    from kanalyze.renderers.text.grid import Section
+    from kanalyze.renderers.page.time import Ledger, Point
     from kanalyze.report import Meta
     from kanalyze.schema import Table
 
@@ -180,7 +179,7 @@ def _own_parts() -> dict[str, str]:
 
 
 def _rendered(parts: Mapping[str, Any]) -> str:
-    return _environment().get_template("page.html.j2").render(parts)
+    return environment().get_template("page.html.j2").render(parts)
 
 
 def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
@@ -188,14 +187,13 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
     page = page_of_any(found.shown, None)
     names = short_names(page, _NAME)
     tables = [*_tables(found, rows)]
-    title, *beside = page.heading
     parts = {
-        "title": title,
-        "beside": " · ".join([*beside, page.health] if page.health else beside),
+        "title": page.heading[0],
+        "beside": page.beside,
         "answer": page.answer,
         "ledgers": [_ledger(ledger) for ledger in page.ledgers],
-        "first": [_first(one, found, names, {table.name for table in tables}) for one in page.first],
-        "first_remark": page.first_remark,
+        "first": [_point(one, found, names, {table.name for table in tables}) for one in page.points],
+        "first_remark": page.points_remark,
         "blocks": [{"title": block.title.capitalize(), "text": block.text} for block in page.blocks],
         "cannot_tell": [
             *page.cannot_tell,
@@ -208,7 +206,8 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         "roofline": charts.roofline(found.measured.roofs) if found.measured and found.measured.roofs else None,
         "measured": charts.kernels(found.measured) if found.measured else [],
         "copies": charts.copies(found.copies) if found.copies else None,
-        "sections": [] if found.shown.kind == "overview" else [_section(one, names) for one in page.sections],
+        "sections": [] if found.shown.kind == "overview" else page.sections,
+        "names": names,
         "tables": tables,
         "chapters": page.chapters,
         "recorded": [*_recorded(found.metas)],
@@ -217,7 +216,8 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Templates of this folder, in which a text of a report is one escaped line."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - notebooks load this module, too
 
     return Environment(
@@ -272,15 +272,15 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
     return ledger._asdict() | {"title": ledger.title.capitalize(), "pieces": pieces}
 
 
-def _first(one: First, found: FilePage[Shown], names: dict[str, str], tables: set[str]) -> dict[str, Any]:
+def _point(one: Point, found: FilePage[Shown], names: dict[str, str], tables: set[str]) -> dict[str, Any]:
     finding, find = one.finding, ""
     if finding.names and found.timeline is not None:
         drawn = found.timeline.events.get_column("name") == finding.names[0]
         find = drawn_name(finding.names[0]) if drawn.any() else ""
     return {
-        "told": [_told(part, names, tables) for part in one.told()],
+        "told": [_told(part, names, tables) for part in one.together()],
         "saved": one.saved,
-        "action": finding.action,
+        "action": one.action,
         "remedy": finding.remedy.format(),
         "more": one.more,
         "find": find,
@@ -288,11 +288,11 @@ def _first(one: First, found: FilePage[Shown], names: dict[str, str], tables: se
     }
 
 
-def _told(one: First, names: dict[str, str], tables: set[str]) -> dict[str, str]:
+def _told(one: Point, names: dict[str, str], tables: set[str]) -> dict[str, str]:
     finding = one.finding
     return {
         "worth": one.worth,
-        "headline": one.headline(names),
+        "headline": one.said(names),
         "text": finding.text.format(*(names[name] for name in finding.names)),
         "table": finding.table if finding.table in tables else "",
     }
@@ -431,12 +431,6 @@ def _part(shown: int, all_of_them: int, noun: str, which: str) -> str:
     if shown == all_of_them:
         return f"{units.count(shown)} {noun}"
     return f"{which} {units.count(shown)} of {units.count(all_of_them)} {noun}"
-
-
-def _section(section: Section, names: Mapping[str, str]) -> dict[str, Any]:
-    grid = section.grid
-    rows = [(*row[:-1], names.get(row[-1], row[-1])) if grid.named else row for row in grid.rows]
-    return section._asdict() | {"title": section.plain_title, "heads": grid.heads, "rows": rows}
 
 
 def _tables(found: FilePage[Shown], most: int) -> Iterator[Listed]:

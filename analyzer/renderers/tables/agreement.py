@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from kanalyze import units
 from kanalyze.analyses.joining.agreement import REASONS, VERDICTS
-from kanalyze.renderers.text.grid import LEAST_NAME, Grid, Head
+from kanalyze.renderers.text.grid import LEAST_NAME, Column, Grid
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
     import polars as pl
 
-_REPORT = Head("report", left=True)
+_REPORT = Column("report", left=True)
 _HEADS = (
-    Head("figure", left=True),
-    Head("first"),
-    Head("tool", left=True, wide=True),
-    Head("second"),
-    Head("tool", left=True),
-    Head("difference"),
-    Head("why", left=True, spare=True),
-    Head("kernel or copy", left=True),
+    Column("figure", left=True),
+    Column("first"),
+    Column("tool", left=True, wide=True),
+    Column("second"),
+    Column("tool", left=True),
+    Column("difference"),
+    Column("why", left=True, spare=True),
+    Column("kernel or copy", left=True),
 )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze import outlets, units
 from kanalyze.renderers.tables.frame import KERNELS, PHRASES, is_text, last_of, on_phrases
-from kanalyze.renderers.text.grid import LEAST_NAME, Grid, Head, distinct, short_paths, text_of, wrapped
+from kanalyze.renderers.text.grid import LEAST_NAME, Column, Grid, distinct, short_paths, text_of, wrapped
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _lines(shown: Sequence[_Cells], prose: Sequence[_Cells], width: int) -> list
 
 
 def _grid(columns: Sequence[_Cells]) -> tuple[str, list[str]]:
-    heads = tuple(Head(one.name, left=one.left) for one in columns)
+    heads = tuple(Column(one.name, left=one.left) for one in columns)
     return Grid(heads, list(zip(*(one.texts for one in columns), strict=True))).lines(0)
 
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze import outlets
 from kanalyze.errors import UnknownNameError
-from kanalyze.renderers.text.grid import Grid, Head, text_of
+from kanalyze.renderers.text.grid import Column, Grid, text_of
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def laid_out(frame: pl.DataFrame) -> Grid:
     """Formats a table's cells with units, the column of names last."""
     last = last_of(frame.columns)
     order = [name for name in frame.columns if name != last] + ([last] if last else [])
-    heads = tuple(Head(name, left=is_text(frame.schema[name])) for name in order)
+    heads = tuple(Column(name, left=is_text(frame.schema[name])) for name in order)
     cells = [[text_of(name, value) for value in frame.get_column(name)] for name in order]
     named = last in KERNELS and last not in PHRASES
     cells = [

@@ -51,16 +51,30 @@ ARROW: Final = " → "
 QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
 
 
-class Head(NamedTuple):
-    """A column's heading; numbers are right-aligned, words left-aligned.
+class Column(NamedTuple):
+    """A column of a section as data: its heading, how it is laid out, and the text of each row of a table.
 
-    `wide` ones are left out where space is short, `spare` ones, from right to left, where it is shorter still.
+    `value` is a column of the table, or makes the text of a row. `say` formats what is in the column, by the unit in
+    its name unless told; what is null or empty is `missing`. Numbers are right-aligned, words on the `left`; `wide`
+    columns are left out where space is short, `spare` ones, from right to left, where it is shorter still.
     """
 
-    text: str
+    title: str
+    value: str | Callable[[Any], str] = ""
+    say: Callable[[Any], str] | None = None
     left: bool = False
     wide: bool = False
     spare: bool = False
+    missing: str = ""
+
+    def text(self, row: Row) -> str:
+        """The text of a row."""
+        if not isinstance(self.value, str):
+            return self.value(row)
+        value = row[self.value]
+        if value is None or value == "":
+            return self.missing
+        return self.say(value) if self.say else text_of(self.value, value)
 
 
 class Grid(NamedTuple):
@@ -70,7 +84,7 @@ class Grid(NamedTuple):
     line does, with `broken` only behind an arrow, from which it goes on below.
     """
 
-    heads: tuple[Head, ...]
+    heads: tuple[Column, ...]
     rows: Sequence[tuple[str, ...]] = ()
     named: bool = False
     cut: bool = False
@@ -97,8 +111,8 @@ class Grid(NamedTuple):
             cells = [part for row in cells for part in (_broken(row, room) if self.broken else [row])]
             shown = _all_cut([row[-1] for row in cells], room)
             cells = [[*row[:-1], name] for row, name in zip(cells, shown, strict=True)]
-        widths = [max(len(head.text), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
-        texts = [_joined(row, heads, widths) for row in ([head.text for head in heads], *cells)]
+        widths = [max(len(head.title), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
+        texts = [_joined(row, heads, widths) for row in ([head.title for head in heads], *cells)]
         return texts[0], texts[1:]
 
     def _fitting(self, width: int) -> list[int]:
@@ -121,7 +135,7 @@ class Grid(NamedTuple):
         return self._width(columns[:-1]) + len(_GAP) + room <= width
 
     def _width(self, columns: Sequence[int]) -> int:
-        widths = [max(len(self.heads[i].text), *(len(row[i]) for row in self.rows), 0) for i in columns]
+        widths = [max(len(self.heads[i].title), *(len(row[i]) for row in self.rows), 0) for i in columns]
         return sum(widths) + len(_GAP) * max(len(widths) - 1, 0)
 
 
@@ -152,36 +166,6 @@ _SAY: Final[dict[str, Callable[[float], str]]] = {
 }
 
 
-class Column(NamedTuple):
-    """A column of a section as data: its heading, and the text of each row of a table.
-
-    `value` is a column of the table, or makes the text of a row. `say` formats what is in the column, by the unit in
-    its name unless told; what is null or empty is `missing`. The others are those of :class:`Head`.
-    """
-
-    title: str
-    value: str | Callable[[Any], str]
-    say: Callable[[Any], str] | None = None
-    left: bool = False
-    wide: bool = False
-    spare: bool = False
-    missing: str = ""
-
-    @property
-    def head(self) -> Head:
-        """The heading."""
-        return Head(self.title, left=self.left, wide=self.wide, spare=self.spare)
-
-    def text(self, row: Row) -> str:
-        """The text of a row."""
-        if not isinstance(self.value, str):
-            return self.value(row)
-        value = row[self.value]
-        if value is None or value == "":
-            return self.missing
-        return self.say(value) if self.say else text_of(self.value, value)
-
-
 def words(title: str, name: str, say: Callable[[str], str] = str, missing: str = "(no name)") -> Column:
     """The last column of most sections: names, on the left."""
     return Column(title, name, say, left=True, missing=missing)
@@ -203,7 +187,7 @@ def section(  # noqa: PLR0913 - as many as a section has parts
     shown = table[:top]
     every = shown.iter_rows(named=True) if isinstance(shown, pl.DataFrame) else shown
     rows = [tuple(one.text(row) for one in columns) for row in every]
-    grid = Grid(tuple(one.head for one in columns), rows, named=named, cut=cut, broken=broken)
+    grid = Grid((*columns,), rows, named=named, cut=cut, broken=broken)
     return Section(title, of(len(rows), len(table), remark), grid, foot)
 
 
@@ -269,7 +253,7 @@ def _all_cut(texts: list[str], room: int) -> list[str]:
     return shown if len({*shown}) == len({*texts}) else distinct(texts, room)
 
 
-def _joined(row: Sequence[str], heads: Sequence[Head], widths: Sequence[int]) -> str:
+def _joined(row: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> str:
     aligned = [
         text.ljust(width) if head.left else text.rjust(width)
         for text, head, width in zip(row, heads, widths, strict=True)

@@ -145,7 +145,7 @@ def test_a_page_without_rows_has_two_things_to_do():
     found = overview(report([call("cudaLaunchKernel", 0, 1, correlation=1), kernel(2, 5, correlation=1)]))
     findings = [Finding(f"rule {number}", 0, 100, "text", f"remedy {number}", "hot_kernels") for number in range(7)]
     page = overview_page(replace(found, findings=findings))
-    assert [len(page(top).first) for top in (0, 1, 6, 7)] == [2, 3, 3, 7]
+    assert [len(page(top).points) for top in (0, 1, 6, 7)] == [2, 3, 3, 7]
 
 
 def test_without_cuda_the_page_says_so_once():

@@ -80,7 +80,7 @@ def shown(of):
 
 def test_the_page_shows_it_where_it_differs():
     found = shown(report(STEP))
-    heads = [head.text for head in found.grid.heads]
+    heads = [head.title for head in found.grid.heads]
     cells = {row[-1]: dict(zip(heads, row, strict=True)) for row in found.grid.rows}
     assert (cells["bwd"]["GPU busy"], cells["bwd"]["any thread"]) == ("1 ns", "26 ns")
     assert (cells["fwd"]["GPU busy"], cells["fwd"]["any thread"]) == ("10 ns", "10 ns")
@@ -89,7 +89,7 @@ def test_the_page_shows_it_where_it_differs():
 
 def test_the_page_of_one_thread_does_without():
     found = shown(report([nvtx("step", 0, 20), *launch(2, 30, 40, correlation=1)]))
-    assert "any thread" not in [head.text for head in found.grid.heads]
+    assert "any thread" not in [head.title for head in found.grid.heads]
     assert found.foot == ""
 
 

@@ -6,9 +6,10 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.page.counters_page import summarize_counters
-from kanalyze.renderers.formats import html, markdown
 from kanalyze.renderers.formats import json as summary_json
+from kanalyze.renderers.formats import markdown
 from kanalyze.renderers.formats.terminal import render
+from kanalyze.renderers.report_file import notebook as html
 from kanalyze.renderers.text.grid import Look
 from support.command import REPORTS, SAMPLES, run
 from support.counters import measured

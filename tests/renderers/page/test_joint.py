@@ -12,10 +12,11 @@ import pytest
 import kanalyze
 from kanalyze import outlets, units
 from kanalyze.analyses.page.joint_page import JointSummary, summarize_together
-from kanalyze.renderers.formats import html, markdown
 from kanalyze.renderers.formats import json as summary_json
+from kanalyze.renderers.formats import markdown
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.page.of_any_kind import page_of_any
+from kanalyze.renderers.report_file import notebook as html
 from kanalyze.renderers.text.grid import Look
 from support.command import SAMPLES, run
 
@@ -79,7 +80,7 @@ def test_figures_on_the_page_are_those_of_the_json(name, page):
     rows = strict(summary_json.render([joint(name)]))["joined"]
     timed = [row for row in rows if row["count"] is not None][:TOP]
     (section,) = [one for one in page.sections if one.title == "KERNELS"]
-    cells = [dict(zip((head.text for head in section.grid.heads), row, strict=True)) for row in section.grid.rows]
+    cells = [dict(zip((head.title for head in section.grid.heads), row, strict=True)) for row in section.grid.rows]
     assert [(cell["time"], cell["window"], cell["count"], cell["kernel"]) for cell in cells] == [
         (units.time(row["exclusive_ns"]), units.percent(row["window_share"]), units.count(row["count"]), row["name"])
         for row in timed
@@ -136,7 +137,7 @@ def test_markdown_has_every_section_in_whole(name, page):
     ledgers, rest = found[: len(page.ledgers)], found[len(page.ledgers) :]
     assert [len(rows) - 3 for rows in ledgers] == [len(ledger.shares) for ledger in page.ledgers]
     for section, rows in zip(page.sections, rest, strict=False):
-        assert rows[0] == [head.text for head in section.grid.heads]
+        assert rows[0] == [head.title for head in section.grid.heads]
         last = -1 if section.grid.named else None
         assert [row[:last] for row in rows[2:]] == [
             [outlets.markdown(cell) for cell in row[:last]] for row in section.grid.rows
@@ -155,7 +156,7 @@ def test_markdown_says_all_that_the_page_says(name, page):
     said += [
         text for chapter in page.chapters for one in chapter.advice for text in (one.worth, one.sentence, one.remedy)
     ]
-    said += [topic.finding.remedy for topic in page.topics]
+    said += [point.action for point in page.points]
     assert [text for text in said if squeezed(text).strip() not in words] == []
 
 

@@ -16,7 +16,13 @@ def test_rows_say_how_far_two_runs_lie_apart(noise):
     """By a ratio of 1.02 two runs are within 2 % of each other."""
     _, kernels = noise_page(noise, 10).sections
     assert kernels.title == "KERNELS AND COPIES"
-    assert [head.text for head in kernels.grid.heads] == ["mean", "varies by", "two runs within", "2 % needs", "kernel"]
+    assert [head.title for head in kernels.grid.heads] == [
+        "mean",
+        "varies by",
+        "two runs within",
+        "2 % needs",
+        "kernel",
+    ]
     assert {(row[1:4], row[4]) for row in kernels.grid.rows} == {(("0.4 %", "2.0 %", "3"), name) for name in "ab"}
 
 

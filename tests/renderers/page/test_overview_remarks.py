@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.renderers.page.overview import _families, _finding, _first_remark, _part, _per, _to_do
+from kanalyze.renderers.page.overview import _families, _part, _per, _point, _points_remark, _to_do
 from kanalyze.renderers.page.time import health_line
 from kanalyze.window import PerIteration, Window
 
@@ -20,14 +20,14 @@ from kanalyze.window import PerIteration, Window
     ],
 )
 def test_times_of_findings_are_told_in_the_room_that_there_is(each, told):
-    remark = _first_remark(PerIteration(7, each), [SimpleNamespace(saved=saved) for saved in ("", "5 ns")])
+    remark = _points_remark(PerIteration(7, each), [SimpleNamespace(saved=saved) for saved in ("", "5 ns")])
     assert remark == told
     assert len(f"WHAT TO DO FIRST  {remark}") <= 80
 
 
 def test_without_a_replay_nothing_is_saved_by_one():
-    assert _first_remark(PerIteration(7, "step"), [SimpleNamespace(saved="")]) == ("GPU time of a step that it takes")
-    assert _first_remark(PerIteration(None, ""), []) == "GPU time that it takes"
+    assert _points_remark(PerIteration(7, "step"), [SimpleNamespace(saved="")]) == ("GPU time of a step that it takes")
+    assert _points_remark(PerIteration(None, ""), []) == "GPU time that it takes"
 
 
 def test_of_findings_with_the_same_remedy_the_first_is_a_thing_to_do():
@@ -61,8 +61,8 @@ def test_iterations_outside_of_the_steady_part_are_counted(name, count, told):
 def test_what_the_one_beside_saves_is_what_the_action_saves():
     one = Finding("host-computes", 0, 5, "text", "remedy", "table")
     other = one._replace(rule="launch-bound", replayed_ns=7)
-    assert _finding(one, PerIteration(None, ""), other).saved == "7 ns"
-    assert _finding(other, PerIteration(None, ""), one).saved == "7 ns"
+    assert _point(one, PerIteration(None, ""), other).saved == "7 ns"
+    assert _point(other, PerIteration(None, ""), one).saved == "7 ns"
 
 
 def _rules(remedies):

@@ -20,7 +20,7 @@ def page_sections(name):
 
 def table(section):
     """The rows of a section as objects."""
-    heads = [head.text for head in section.grid.heads]
+    heads = [head.title for head in section.grid.heads]
     return [dict(zip(heads, row, strict=True)) for row in section.grid.rows]
 
 

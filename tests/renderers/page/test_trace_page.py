@@ -44,7 +44,7 @@ def page_sections(of, top=8):
 
 
 def table(section):
-    heads = [head.text for head in section.grid.heads]
+    heads = [head.title for head in section.grid.heads]
     return [dict(zip(heads, row, strict=True)) for row in section.grid.rows]
 
 
@@ -52,7 +52,7 @@ def table(section):
 def test_times_are_told_since_the_first_event():
     page = page_of(summarize(trace(EVENTS)), 8)
     assert page.ledgers[0].heading == "GPU 0, +0.503 ms to +0.507 ms"
-    (finding,) = (topic.finding for topic in page.topics if topic.finding.rule == "host-computes")
+    (finding,) = (point.finding for point in page.points if point.finding.rule == "host-computes")
     assert "from +503.1 µs on" in finding.text
     assert page_of(summarize(trace(EVENTS, "nsys")), 8).ledgers[0].heading.startswith("GPU 0, 4299665.000")
 

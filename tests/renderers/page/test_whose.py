@@ -18,7 +18,7 @@ def launched(number, *, process=1, thread=1, api="cudaLaunchKernel", **of_kernel
 
 def section(events, title):
     (found,) = [one for one in page_of(summarize(report(events)), 8).sections if one.title == title]
-    heads = [head.text for head in found.grid.heads]
+    heads = [head.title for head in found.grid.heads]
     return heads, [dict(zip(heads, row, strict=True)) for row in found.grid.rows]
 
 
@@ -132,7 +132,7 @@ def test_no_row_of_these_sections_stands_twice(name, columns):
             if one.title != title:
                 continue
             kept = [
-                i for i, head in enumerate(one.grid.heads) if head.left or head.text in ("process", "thread", "GPU")
+                i for i, head in enumerate(one.grid.heads) if head.left or head.title in ("process", "thread", "GPU")
             ]
             labels = [tuple(row[i] for i in kept) for row in one.grid.rows]
             assert labels

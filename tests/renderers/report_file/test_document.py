@@ -10,11 +10,11 @@ from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.renderers.report_file.document import (
     _bars,
     _contents,
-    _environment,
     _flames,
     _iterations,
     _timeline,
     _waiting,
+    environment,
 )
 from support.hostile import ALL, obeyed_by_terminal
 
@@ -76,7 +76,7 @@ def test_a_tree_of_waiting_is_chosen_by_the_time_of_all_its_roots():
 
 @pytest.mark.parametrize("text", [text for text in ALL if len(text) < 1000])
 def test_every_text_that_the_template_takes_is_printable(text):
-    template = _environment().from_string('<a title="{{ text }}">{{ text }}</a>{{ ours }}')
+    template = environment().from_string('<a title="{{ text }}">{{ text }}</a>{{ ours }}')
     made = template.render(text=text, ours=Markup("<b>\n</b>"))
     assert obeyed_by_terminal(made) == ""
     assert made.endswith("<b>\n</b>")
@@ -110,5 +110,5 @@ def test_the_heading_of_the_timeline_counts_what_is_drawn_one_by_one():
 
 
 def test_lines_of_the_template_alone_leave_nothing_in_the_file():
-    made = _environment().from_string("  {% if true %}\n  <b>\n  {% endif %}\n").render()
+    made = environment().from_string("  {% if true %}\n  <b>\n  {% endif %}\n").render()
     assert made == "  <b>\n"

@@ -9,14 +9,14 @@ LONG = "void at::native::elementwise_kernel<128, 4, at::native::BinaryFunctor<fl
 
 
 def cells(grid, column):
-    at = [head.text for head in grid.heads].index(column)
+    at = [head.title for head in grid.heads].index(column)
     return [row[at] for row in grid.rows]
 
 
 def test_the_long_column_stands_last():
     frame = pl.DataFrame({"name": ["gemm"], "count": [1], "total_ns": [1500]})
     grid = laid_out(frame)
-    assert [head.text for head in grid.heads] == ["count", "total_ns", "name"]
+    assert [head.title for head in grid.heads] == ["count", "total_ns", "name"]
     assert grid.rows == [("1", "1.500 µs", "gemm")]
     assert grid.named
 

@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 
 from kanalyze.renderers.page.sections import launch_shape
-from kanalyze.renderers.text.grid import Column, Grid, Head, Section, of, operation, section, words
+from kanalyze.renderers.text.grid import Column, Grid, Section, of, operation, section, words
 
-HEADS = (Head("time"), Head("median", wide=True), Head("count", spare=True), Head("name", left=True))
+HEADS = (Column("time"), Column("median", wide=True), Column("count", spare=True), Column("name", left=True))
 ROWS = [("1 ms", "5 µs", "1", "short"), ("22 ms", "66 µs", "10", "a name of thirty-six characters here")]
 
 
@@ -33,7 +33,7 @@ def test_what_is_cut_ends_where_the_line_does():
 
 def test_what_is_broken_goes_on_below_from_its_arrow():
     rows = [("1", "short → new"), ("2", "twenty letters long → quite other")]
-    grid = Grid((Head("count"), Head("kernel", left=True)), rows)
+    grid = Grid((Column("count"), Column("kernel", left=True)), rows)
     assert grid._replace(cut=True, broken=True).lines(29) == (
         "count  kernel",
         ["    1  short → new", "    2  twenty letters long", "       → quite other"],
@@ -84,7 +84,7 @@ def test_names_are_those_of_the_last_column_and_have_what_is_left_of_the_width()
 
 
 def test_control_characters_do_not_reach_the_terminal():
-    _, (line,) = Grid((Head("name", left=True),), [("a\x1b[31m\nb",)]).lines(80)
+    _, (line,) = Grid((Column("name", left=True),), [("a\x1b[31m\nb",)]).lines(80)
     assert line == "a?[31m?b"
 
 
@@ -119,9 +119,9 @@ def test_memory_operations_lose_their_brackets(name, text):
 
 def test_texts_that_are_cut_do_not_look_alike():
     texts = ["autograd::evaluate_function: AddBackward", "autograd::evaluate_function: MulBackward", "forward"]
-    _, lines = Grid((Head("range", left=True),), [(text,) for text in texts], cut=True).lines(24)
+    _, lines = Grid((Column("range", left=True),), [(text,) for text in texts], cut=True).lines(24)
     assert lines == ["autograd::e…ddBackward", "autograd::e…ulBackward", "forward"]
-    _, lines = Grid((Head("range", left=True),), [(texts[0],), (texts[2],)], cut=True).lines(24)
+    _, lines = Grid((Column("range", left=True),), [(texts[0],), (texts[2],)], cut=True).lines(24)
     assert lines[0] == "autograd::evaluate_fu…"
 
 
@@ -137,7 +137,7 @@ def test_a_section_is_made_of_columns():
     )
     made = section("KERNELS", TABLE, columns, 2, "of all", "a foot", named=True)
     assert made.grid.rows == [("1.500 µs", "25.0 %", "1500", "GEMM"), ("2.000 ms", "-", "2000000", "(no name)")]
-    assert made.grid.heads == (Head("time", spare=True), Head("part"), Head("sum"), Head("kernel", left=True))
+    assert made.grid.heads == columns
     assert (made.title, made.remark, made.foot, made.grid.named) == ("KERNELS", "2 of 3; of all", "a foot", True)
 
 
