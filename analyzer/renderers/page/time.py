@@ -125,6 +125,10 @@ class Point(NamedTuple):
         """The headline, `escaped`, with kernel names shortened by `names`."""
         return escaped(self.headline).format(*(names[name] for name in self.finding.names))
 
+    def sentence(self, names: Mapping[str, str]) -> str:
+        """The whole finding, with kernel names shortened by `names`."""
+        return self.finding.text.format(*(names[name] for name in self.finding.names))
+
 
 class Block(NamedTuple):
     """A title and a text beside it."""

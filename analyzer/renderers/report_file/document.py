@@ -6,7 +6,6 @@ from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.renderers.page.time import Ledger, Point
     from kanalyze.report import Meta
     from kanalyze.schema import Table
 
@@ -102,13 +100,13 @@ _LATE: Final = 0.02
 
 
 class Cell(NamedTuple):
-    """A cell: its text, the number that it sorts by, and whether it is a name; or bars of a distribution."""
+    """A cell: its text, the number that it sorts by, and whether it is a name; or counts of a distribution's bins."""
 
     text: str
     value: float | None = None
     left: bool = False
     name: bool = False
-    bars: Sequence[Mapping[str, str]] = ()
+    counts: Sequence[int] = ()
 
 
 class Heading(NamedTuple):
@@ -161,7 +159,7 @@ def cell(timeline: Timeline, title: str) -> str:
 
 #: Sections for the template, each of which may be empty.
 _SECTIONS: Final = (
-    "contents", "ledgers", "first", "blocks", "cannot_tell", "iterations", "flames", "waiting", "roofline",
+    "ledgers", "first", "blocks", "cannot_tell", "iterations", "flames", "waiting", "roofline",
     "measured", "copies", "sections", "tables", "chapters", "recorded",
 )  # fmt: skip
 
@@ -186,20 +184,20 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
     """Arguments of the template, without the data of the timeline."""
     page = page_of_any(found.shown, None)
     names = short_names(page, _NAME)
-    tables = [*_tables(found, rows)]
-    parts = {
+    return _own_parts() | {
         "title": page.heading[0],
         "beside": page.beside,
         "answer": page.answer,
-        "ledgers": [_ledger(ledger) for ledger in page.ledgers],
-        "first": [_point(one, found, names, {table.name for table in tables}) for one in page.points],
+        "ledgers": page.ledgers,
+        "first": [(point, _drawn(point.finding.names[:1], found.timeline)) for point in page.points],
         "first_remark": page.points_remark,
-        "blocks": [{"title": block.title.capitalize(), "text": block.text} for block in page.blocks],
+        "blocks": page.blocks,
         "cannot_tell": [
             *page.cannot_tell,
             *(map(outlets.short, [found.reasons[name] for name in _DRAWN if name in found.reasons])),
         ],
         "timeline": _timeline(found.timeline, "", found.ranks_left_out) if found.timeline else None,
+        "window": _window(found.timeline),
         "iterations": _iterations(found.iterations),
         "flames": _flames(found),
         "waiting": _waiting(found.rank_steps),
@@ -208,11 +206,10 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         "copies": charts.copies(found.copies) if found.copies else None,
         "sections": [] if found.shown.kind == "overview" else page.sections,
         "names": names,
-        "tables": tables,
+        "tables": [*_tables(found, rows)],
         "chapters": page.chapters,
         "recorded": [*_recorded(found.metas)],
     }
-    return parts | {"contents": _contents(parts)} | _own_parts()
 
 
 @cache
@@ -240,69 +237,18 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-def _contents(parts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Links to the parts of the file that are there."""
-    titled = [
-        ("first", "What to do first", parts["first"]),
-        ("timeline", "Timeline", parts["timeline"]),
-        ("iterations-picture", "Iterations", parts["iterations"]),
-        *((flame["id"], flame["title"], True) for flame in parts["flames"]),
-        ("waiting-picture", "Waiting", parts["waiting"]),
-        ("roofline-picture", "Roofline", parts["roofline"]),
-        ("measured", "Measured kernels", parts["measured"]),
-        ("copies-picture", "Copies against the link", parts["copies"]),
-        *((table.name, table.title, True) for table in parts["tables"]),
-        ("recorded", "How it was recorded", True),
-    ]
-    return [(place, title) for place, title, part in titled if part]
-
-
-def _ledger(ledger: Ledger) -> dict[str, Any]:
-    whole = max(ledger.window_ns, 1)
-    ends = [*accumulate((share.ns for share in ledger.shares), initial=0)]
-    pieces = [
-        {
-            "bucket": share.bucket,
-            "share": share.share,
-            "x": f"{start / whole * 1000:.3f}",
-            "width": f"{share.ns / whole * 1000:.3f}",
-        }
-        for share, start in zip(ledger.shares, ends, strict=False)
-    ]
-    return ledger._asdict() | {"title": ledger.title.capitalize(), "pieces": pieces}
-
-
-def _point(one: Point, found: FilePage[Shown], names: dict[str, str], tables: set[str]) -> dict[str, Any]:
-    finding, find = one.finding, ""
-    if finding.names and found.timeline is not None:
-        drawn = found.timeline.events.get_column("name") == finding.names[0]
-        find = drawn_name(finding.names[0]) if drawn.any() else ""
-    return {
-        "told": [_told(part, names, tables) for part in one.together()],
-        "saved": one.saved,
-        "action": one.action,
-        "remedy": finding.remedy.format(),
-        "more": one.more,
-        "find": find,
-        "window": _window(found),
-    }
-
-
-def _told(one: Point, names: dict[str, str], tables: set[str]) -> dict[str, str]:
-    finding = one.finding
-    return {
-        "worth": one.worth,
-        "headline": one.said(names),
-        "text": finding.text.format(*(names[name] for name in finding.names)),
-        "table": finding.table if finding.table in tables else "",
-    }
-
-
-def _window(found: FilePage[Shown]) -> str:
-    """A steady iteration, as times of the timeline; empty where there is none."""
-    if found.timeline is None or found.timeline.whole is None:
+def _drawn(names: Sequence[str], timeline: Timeline | None) -> str:
+    """The first name of a kernel as the timeline has it; empty where it draws none of that name."""
+    if timeline is None or not any(name in timeline.events.get_column("name") for name in names):
         return ""
-    low, high = (at - found.timeline.start_ns for at in found.timeline.whole)
+    return drawn_name(names[0])
+
+
+def _window(timeline: Timeline | None) -> str:
+    """A steady iteration, as times of the timeline; empty where there is none."""
+    if timeline is None or timeline.whole is None:
+        return ""
+    low, high = (at - timeline.start_ns for at in timeline.whole)
     return f"{low}..{high}" if low >= 0 else ""
 
 
@@ -459,7 +405,7 @@ def _listed(table: Table, title: str, shown: pl.DataFrame, height: int, duration
         )
         known = {row["name"]: row for row in durations.iter_rows(named=True)}
         names = shown.get_column("name")
-        columns.insert(1, [_bars(known[name]) if name in known else Cell("", left=True) for name in names])
+        columns.insert(1, [_durations(known.get(name)) for name in names])
     rest = f"the first {units.count(shown.height)} of {units.count(height)} rows; " if height > shown.height else ""
     remark = f"{rest}all of it: kanalyze show {table.name}"
     return Listed(table.name, title, remark, heads, [list(row) for row in zip(*columns, strict=True)])
@@ -472,21 +418,11 @@ def _cells(column: str, values: pl.Series, *, name: bool) -> list[Cell]:
     return [Cell(outlets.short(text_of(column, value)), value if numeric else None) for value in values]
 
 
-def _bars(row: Mapping[str, Any]) -> Cell:
-    """The distribution of one kernel's durations as bars."""
-    counts: list[int] = row["counts"]
-    most, width = max(counts), 120 / len(counts)
-    bars = [
-        {
-            "x": f"{at * width:.1f}",
-            "y": f"{21 - 20 * count / most:.1f}",
-            "width": f"{width - 0.4:.1f}",
-            "height": f"{20 * count / most + 1:.1f}",
-        }
-        for at, count in enumerate(counts)
-        if count
-    ]
-    return Cell(f"{units.time(row['least_ns'])} to {units.time(row['most_ns'])}", left=True, bars=bars)
+def _durations(row: Mapping[str, Any] | None) -> Cell:
+    """The distribution of one kernel's durations; empty where it is not known."""
+    if row is None:
+        return Cell("", left=True)
+    return Cell(f"{units.time(row['least_ns'])} to {units.time(row['most_ns'])}", left=True, counts=row["counts"])
 
 
 def _recorded(metas: Sequence[Meta]) -> Iterator[tuple[str, str]]:

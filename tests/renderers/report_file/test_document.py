@@ -1,5 +1,6 @@
 """Parts of the HTML report that are limited say what they leave out."""
 
+import re
 from types import SimpleNamespace
 
 import polars as pl
@@ -8,10 +9,12 @@ from markupsafe import Markup
 
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.renderers.report_file.document import (
-    _bars,
-    _contents,
+    _SECTIONS,
+    _durations,
     _flames,
     _iterations,
+    _own_parts,
+    _rendered,
     _timeline,
     _waiting,
     environment,
@@ -84,19 +87,23 @@ def test_every_text_that_the_template_takes_is_printable(text):
 
 
 def test_bars_of_durations_stand_on_one_line():
-    cell = _bars({"least_ns": 10, "most_ns": 2_000, "counts": [1, 0, 4]})
+    cell = _durations({"least_ns": 10, "most_ns": 2_000, "counts": [1, 0, 4]})
     assert cell.text == "10 ns to 2.000 µs"
-    assert [(bar["x"], bar["y"], bar["height"]) for bar in cell.bars] == [
-        ("0.0", "16.0", "6.0"),
-        ("80.0", "1.0", "21.0"),
-    ]
-    assert {float(bar["y"]) + float(bar["height"]) for bar in cell.bars} == {22.0}
+    drawn = environment().get_template("charts.html.j2").module.distribution(cell)
+    bars = re.findall(r'<rect x="(.*?)" y="(.*?)" width="39.6" height="(.*?)"', drawn)
+    assert bars == [("0.0", "16.0", "6.0"), ("80.0", "1.0", "21.0")]
+    assert {float(y) + float(height) for _, y, height in bars} == {22.0}
 
 
 def test_contents_link_to_the_parts_that_there_are():
-    parts = ("first", "timeline", "iterations", "waiting", "roofline", "measured", "copies")
-    nothing = dict.fromkeys(parts) | {"flames": [], "tables": []}
-    without, found = _contents(nothing), _contents(nothing | {"timeline": "drawn"})
+    texts = {"title": "t", "beside": "", "answer": "", "first_remark": ""}
+    parts = dict.fromkeys(_SECTIONS, ()) | texts | _own_parts() | {"timeline": None, "recorded": [("report", "a")]}
+    drawn = {"remark": "", "data": "", "legend": []}
+    without, found = (
+        re.findall('<a href="#(.*?)">(.*?)</a>', _rendered(parts | {"timeline": timeline}))
+        for timeline in (None, drawn)
+    )
+    assert without == [("recorded", "How it was recorded")]
     assert [one for one in found if one not in without] == [("timeline", "Timeline")]
 
 
