@@ -18,7 +18,7 @@ from kanalyze.analyses.slices.slices import edges
 from kanalyze.files.protobuf import number, sized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
     from numpy.typing import NDArray
@@ -206,88 +206,75 @@ class _Events(NamedTuple):
     def packets(self, line: pl.DataFrame) -> bytes:
         """The packets of some rows of :func:`_line`."""
         rows = line.get_column("slice").fill_null(len(self.flow) - 1).to_numpy()
-        begins = line.get_column("begins").to_numpy()
-        counts = line.get_column("value").is_not_null().to_numpy()
+        begins, counts = line.get_column("begins").to_numpy(), line.get_column("value").is_not_null().to_numpy()
         t, uuid = line.get_column("t").to_numpy().astype(np.uint64), line.get_column("uuid").to_numpy()
-        flowing, noted = self.flow[rows] > 0, self.event[rows] != _NONE
-        value = _unsigned(line.get_column("value"))
         many = np.isin(rows, [*self.many]) & begins if self.many else np.zeros(len(rows), dtype=bool)
-        parts: list[tuple[NDArray[np.bool_], Callable[[NDArray[np.bool_]], Bytes]]] = [
-            (begins & ~flowing & ~many & noted, lambda at: self._begin(t[at], uuid[at], rows[at], flows=False)),
-            (begins & flowing & ~many, lambda at: self._begin(t[at], uuid[at], rows[at], flows=True)),
-            (begins & ~noted, lambda at: self._begin(t[at], uuid[at], rows[at], flows=False, noted=False)),
-            (~begins & ~counts, lambda at: self._plain(_END, t[at], uuid[at])),
-            (counts, lambda at: self._plain(_COUNTER, t[at], uuid[at], value[at])),
+        every, begins, event = ~many, begins & ~many, self.event[rows]
+        noted = begins & (event != _NONE)
+        flowing, wide = noted & (self.flow[rows] > 0), self.widths
+        kind = np.where(begins, _BEGIN, np.where(counts, _COUNTER, _END)).astype(np.uint8)[:, None]
+        note = _tag(_ANNOTATIONS, 2) + bytes([3 + wide["event"]]) + number(1, _EVENT_ID) + _tag(4)
+        told = [
+            _Field(every, _tag(_TYPE), kind),
+            _Field(every, _tag(_UUID), _padded(uuid, wide["uuid"])),
+            _Field(begins, _tag(_NAME), _padded(self.name[rows], wide["name"])),
+            _Field(begins, _tag(_CATEGORIES), _padded(self.category[rows], wide["category"])),
+            _Field(flowing, _tag(_FLOWS, 1), self.flow[rows].astype("<u8").view(np.uint8).reshape(-1, 8)),
+            _Field(noted, note, _padded(event, wide["event"])),
+            _Field(counts, _tag(_VALUE), _padded(_unsigned(line.get_column("value")), wide["value"])),
         ]
-        made = [(at, make(at)) for at, make in parts if at.any()]
-        width = max((found.shape[1] for _, found in made), default=0)
-        table, length = np.zeros((len(rows), width), dtype=np.uint8), np.zeros(len(rows), dtype=np.int64)
-        for at, found in made:
-            table[at, : found.shape[1]] = found
-            length[at] = found.shape[1]
-        data = table[np.arange(width) < length[:, None]].tobytes()
+        packet = [
+            _Field(every, _tag(_TIMESTAMP), _padded(t, wide["t"])),
+            _Field(begins, _OURS + _NEEDS + _tag(_EVENT, 2), _sizes(told)),
+            _Field(every & ~begins, _OURS + _tag(_EVENT, 2), _sizes(told)),
+            *told,
+        ]
+        packet.insert(0, _Field(every, _tag(_PACKET, 2), _sizes(packet)))
+        data = _joined(packet)
         if not many.any():
             return data
-        return self._with_many(data, np.concatenate([[0], np.cumsum(length)]), np.flatnonzero(many), t, uuid, rows)
-
-    def _with_many(  # noqa: PLR0913 - the columns of a chunk
-        self,
-        data: bytes,
-        offsets: NDArray[np.int64],
-        places: NDArray[np.int64],
-        t: NDArray[np.uint64],
-        uuid: NDArray[np.uint64],
-        rows: NDArray[np.uint32],
-    ) -> bytes:
-        """The packets with those of calls that launched several operations, which are made one by one."""
-        parts = [data[: offsets[places[0]]]]
-        for place, after in pairwise([*places.tolist(), len(rows)]):
-            row = int(rows[place])
-            flows = b"".join(_tag(_FLOWS, 1) + flow.to_bytes(8, "little") for flow in self.many[row])
-            event = number(_TYPE, _BEGIN) + number(_UUID, int(uuid[place])) + number(_NAME, int(self.name[row]))
-            event += number(_CATEGORIES, int(self.category[row])) + flows
-            event += sized(_ANNOTATIONS, number(1, _EVENT_ID) + number(4, int(self.event[row])))
-            body = number(_TIMESTAMP, int(t[place])) + _OURS + _NEEDS + sized(_EVENT, event)
-            parts += [_packet(body), data[offsets[place] : offsets[after]]]
+        # those of calls that launched several operations are made one by one
+        ends = [0, *np.cumsum(_sizes(packet), dtype=np.int64).tolist()]
+        places = np.flatnonzero(many).tolist()
+        parts = [data[: ends[places[0]]]]
+        for place, after in pairwise([*places, len(rows)]):
+            packet_of_many = self._of_many(int(rows[place]), int(t[place]), int(uuid[place]))
+            parts += [packet_of_many, data[ends[place] : ends[after]]]
         return b"".join(parts)
 
-    def _begin(
-        self,
-        t: NDArray[np.uint64],
-        uuid: NDArray[np.uint64],
-        rows: NDArray[np.uint32],
-        *,
-        flows: bool,
-        noted: bool = True,
-    ) -> Bytes:
-        wide = self.widths
-        head = _tag(_ANNOTATIONS, 2) + bytes([3 + wide["event"]]) + number(1, _EVENT_ID) + _tag(4)
-        note = [(head, _padded(self.event[rows], wide["event"]))] if noted else []
-        flow = [(_tag(_FLOWS, 1), self.flow[rows].astype("<u8").view(np.uint8).reshape(-1, 8))] if flows else []
-        event = _message(
-            (number(_TYPE, _BEGIN) + _tag(_UUID), _padded(uuid, wide["uuid"])),
-            (_tag(_NAME), _padded(self.name[rows], wide["name"])),
-            (_tag(_CATEGORIES), _padded(self.category[rows], wide["category"])),
-            *flow,
-            *note,
-        )
-        return self._around(t, event, _OURS + _NEEDS)
+    def _of_many(self, row: int, t: int, uuid: int) -> bytes:
+        """The packet of a call that launched several operations."""
+        flows = b"".join(_tag(_FLOWS, 1) + flow.to_bytes(8, "little") for flow in self.many[row])
+        event = number(_TYPE, _BEGIN) + number(_UUID, uuid) + number(_NAME, int(self.name[row]))
+        event += number(_CATEGORIES, int(self.category[row])) + flows
+        event += sized(_ANNOTATIONS, number(1, _EVENT_ID) + number(4, int(self.event[row])))
+        return _packet(number(_TIMESTAMP, t) + _OURS + _NEEDS + sized(_EVENT, event))
 
-    def _plain(self, kind: int, t: NDArray[np.uint64], uuid: NDArray[np.uint64], *values: NDArray[np.uint64]) -> Bytes:
-        """The ends of slices, or points of counters with their values."""
-        event = _message(
-            (number(_TYPE, kind) + _tag(_UUID), _padded(uuid, self.widths["uuid"])),
-            *((_tag(_VALUE), _padded(value, self.widths["value"])) for value in values),
-        )
-        return self._around(t, event, _OURS)
 
-    def _around(self, t: NDArray[np.uint64], event: Bytes, constant: bytes) -> Bytes:
-        """The packets of track events at their times."""
-        body = _message(
-            (_tag(_TIMESTAMP), _padded(t, self.widths["t"])),
-            (constant + _tag(_EVENT, 2) + bytes([event.shape[1]]), event),
-        )
-        return _message((_tag(_PACKET, 2) + bytes([body.shape[1]]), body))
+class _Field(NamedTuple):
+    """A field of packets, a row each: the packets that have it, constant bytes before it, and its own bytes."""
+
+    has: NDArray[np.bool_]
+    before: bytes
+    values: Bytes
+
+    def whole(self) -> Bytes:
+        """All its bytes, a row for each packet."""
+        constant = np.broadcast_to(np.frombuffer(self.before, dtype=np.uint8), (len(self.values), len(self.before)))
+        return np.concatenate([constant, self.values], axis=1)
+
+
+def _sizes(fields: Sequence[_Field]) -> Bytes:
+    """How many bytes these fields take, a row for each packet; always fewer than 128."""
+    sizes = (one.has * np.uint8(len(one.before) + one.values.shape[1]) for one in fields)
+    return np.add.reduce([*sizes], dtype=np.uint8)[:, None]
+
+
+def _joined(fields: Sequence[_Field]) -> bytes:
+    """The packets one after another, without the fields that each does not have."""
+    parts = [one.whole() for one in fields]
+    kept = [np.broadcast_to(one.has[:, None], part.shape) for one, part in zip(fields, parts, strict=True)]
+    return np.concatenate(parts, axis=1)[np.concatenate(kept, axis=1)].tobytes()
 
 
 def _flows(slices: pl.DataFrame) -> tuple[NDArray[np.uint64], dict[int, list[int]]]:
@@ -348,12 +335,3 @@ def _padded(values: NDArray[np.uint64], width: int) -> Bytes:
     for at in range(width):
         found[:, at] = (values >> np.uint64(7 * at)).astype(np.uint8) & 0x7F | (0x80 if at < width - 1 else 0)
     return found
-
-
-def _message(*parts: tuple[bytes, Bytes]) -> Bytes:
-    """Messages as rows: constant bytes, then the bytes of each, and so on."""
-    rows = len(parts[0][1])
-    pieces = []
-    for constant, values in parts:
-        pieces += [np.broadcast_to(np.frombuffer(constant, dtype=np.uint8), (rows, len(constant))), values]
-    return np.concatenate(pieces, axis=1)
