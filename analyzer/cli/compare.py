@@ -98,9 +98,9 @@ def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> No
     if form == "csv":
         emit_rows(found.table("compare"), form, output, no_formulas=options["no_formulas"])
     elif form == "junit":
-        from kanalyze.renderers.formats import junit  # noqa: PLC0415 - one format is used
+        from kanalyze.renderers.formats import json  # noqa: PLC0415 - one format is used
 
-        emit(junit.render(found).encode(), output)
+        emit(json.junit(found).encode(), output)
     else:
         emit_pages([found], form, options["top"], output)
 

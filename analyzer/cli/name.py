@@ -25,14 +25,14 @@ def name(names: tuple[str, ...], form: str, output: Path | None) -> None:
     line.
     """
     from kanalyze.decoder.decode import decode  # noqa: PLC0415 - --help need not wait
-    from kanalyze.renderers.tables import decoded as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables import explanations as rendered  # noqa: PLC0415 - as above
 
     told = [line for one in names for line in (_lines() if one == "-" else [one])]
     found = [(one, decode(one)) for one in told]
     if form == "json":
-        emit(rendered.as_json(found).encode(), output)
+        emit(rendered.decoded_json(found).encode(), output)
     else:
-        emit(rendered.terminal(found, width()), output)
+        emit(rendered.decoded(found, width()), output)
 
 
 def _lines() -> list[str]:

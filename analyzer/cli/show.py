@@ -113,7 +113,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
 
 def _emit_one(rows: pl.DataFrame, one: int, output: Path | None) -> None:
     """Prints a collective as a timeline of its ranks."""
-    from kanalyze.renderers.tables.timeline import timeline  # noqa: PLC0415 - as above
+    from kanalyze.renderers.page.job import timeline  # noqa: PLC0415 - as above
 
     if "last_rank" not in rows.columns:
         raise UnknownNameError.of("option", "--one", ["kanalyze show collectives REPORT… --one ID"])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kanalyze.renderers.tables.decoded import terminal
+from kanalyze.renderers.tables.explanations import decoded
 from support.command import run
 
 GEMM = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"
@@ -103,4 +103,4 @@ def test_no_name_is_refused():
 
 def test_control_characters_do_not_reach_the_terminal():
     assert run("name", "a\x1b[31m").lines[0] == "a?[31m"
-    assert terminal([], 80) == ""
+    assert decoded([], 80) == ""

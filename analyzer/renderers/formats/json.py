@@ -1,16 +1,18 @@
-"""The page as JSON, for programs; documented in docs/summary-json.md, and as a JSON Schema beside this module."""
+"""Pages for programs: JSON, documented in docs/summary-json.md and as a schema beside this module, or JUnit's XML."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree as ET
 
 import polars as pl
 
 from kanalyze import outlets
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
-from kanalyze.renderers.page.job import answer
+from kanalyze.renderers.page import comparison
+from kanalyze.renderers.page import job as job_pages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +109,7 @@ def _job(job: Job) -> dict[str, Any]:
     """A job of several ranks: the answer, its late ranks, and all tables."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "answer": answer(job),
+        "answer": job_pages.answer(job),
         "reports": [outlets.line(one) for one in job.ranks.get_column("report")],
         "world_size": job.world_size,
         "missing_ranks": job.missing,
@@ -271,3 +273,24 @@ def _comparison(found: Comparison) -> dict[str, Any]:
         "buckets": buckets.to_dicts(),
         **{name: frame.to_dicts() for name, frame in found.tables.items() if name != "compare"},
     }
+
+
+#: What a verdict is as a test, where no gate was asked for.
+_STATES: Final = {"faster": "held", "same": "held", "slower": "failed", "cannot tell": "cannot judge"}
+
+
+def junit(found: Comparison) -> str:
+    """Renders a comparison as one test suite with one test case: failed where new is slower, or as the gate says."""
+    gate, verdict = found.gate, found.verdict
+    state = gate.state if gate is not None else _STATES[verdict.word]
+    failed, skipped = state == "failed", state == "cannot judge"
+    counts = {"tests": "1", "failures": str(int(failed)), "skipped": str(int(skipped)), "errors": "0"}
+    suite = ET.Element("testsuite", {"name": "kanalyze compare", **counts})
+    metric = gate.metric if gate is not None else found.each
+    case = ET.SubElement(suite, "testcase", classname="kanalyze.compare", name=outlets.line(metric))
+    text = outlets.line(gate.sentence if gate is not None else comparison.answer(found))
+    if failed or skipped:
+        ET.SubElement(case, "failure" if failed else "skipped", message=text)
+    ET.SubElement(case, "system-out").text = outlets.line(comparison.answer(found))
+    ET.indent(suite)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suite, encoding="unicode")}\n'

@@ -1,4 +1,4 @@
-"""Builds the page of a comparison: the verdict, where the difference went, what changed."""
+"""Builds the pages of a comparison (the verdict, where the difference went, what changed) and of a noise floor."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     #: A column, or what makes the text of a row.
     Told = str | Callable[[Row], str]
+    from kanalyze.analyses.comparing._noise import Noise
 
 #: Rows of each table, unless told.
 ROWS: Final = 6
@@ -450,3 +451,34 @@ def _more(found: Comparison) -> str:
     lines = [["show", "compare_kernels", *sides]] if single else []
     lines.append(["compare", *sides, "--format", "markdown"])
     return "\n".join(command("kanalyze", *words) for words in lines)
+
+
+def noise_page(found: Noise, top: int) -> Page:
+    """Builds the page of a noise floor, at most `top` rows per table."""
+    step = found.step
+    needed = ", ".join(
+        f"{effect:.0%}: {_repeats(number)}".replace("%", " %") for effect, number in step.repeats.items()
+    )
+    answer = (
+        f"Between {units.plural(step.runs, 'run')} an iteration ({found.each}) of {units.time(found.mean_ns)} varies "
+        f"by {units.percent(step.spread)} (standard deviation; at most {units.percent(step.spread_high)} in 95 of 100 "
+        f"cases). Two single runs lie within {units.percent(found.floor)} of each other. Runs of each side that show "
+        f"a change nine times in ten: {needed}."
+    )
+    columns = (
+        Column("mean", lambda row: units.time(row[1][0])),
+        Column("varies by", lambda row: units.percent(row[1][1].spread)),
+        Column("two runs within", lambda row: units.percent(row[1][1].least_ratio - 1)),
+        Column("2 % needs", lambda row: _repeats(row[1][1].repeats.get(0.02)), spare=True),
+    )
+    sections = []
+    for title, what, rows in (("BUCKETS", "bucket", found.buckets), ("KERNELS AND COPIES", "kernel", found.kernels)):
+        if rows:
+            own = (*columns, Column(what, lambda row: row[0], left=True))
+            sections.append(section(title, [*rows.items()], own, top, "between runs", named=rows is found.kernels))
+    more = "kanalyze compare --noise RUN… -o floor.json\nkanalyze compare BASE NEW --floor floor.json"
+    return Page([f"noise of {found.name}"], answer, sections, more)
+
+
+def _repeats(number: int | None) -> str:
+    return "more than 1,000" if number is None else str(number)

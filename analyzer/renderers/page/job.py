@@ -1,4 +1,4 @@
-"""Builds the page of a job: its step, who waits for whom and why, and what collectives reach."""
+"""Builds the page of a job: its step, who waits for whom and why, what collectives reach; draws one of these."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import units
+from kanalyze import outlets, units
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks, notable_causes
 from kanalyze.analyses.ranks.ranks import common_steps
 from kanalyze.outlets import command
@@ -237,3 +237,48 @@ def _more(job: Job) -> str:
     lines = [["show", name, *job.paths] for name in ("collectives", "rank_steps")]
     lines += [["explain", one.finding] for one in job_findings(job)[:1]]
     return "\n".join(command("kanalyze", *words) for words in lines)
+
+
+#: The least width of the bars of a collective.
+_LEAST: Final = 20
+
+
+def timeline(rows: pl.DataFrame, width: int) -> str:
+    """The rows of one collective of the table `collectives`, each with a bar on a common scale.
+
+    Args:
+        rows: One row per rank.
+        width: Columns of the terminal.
+
+    Returns:
+        Lines of text: the collective, the scale, a line per rank by arrival, and who came last.
+    """
+    first = rows.row(0, named=True)
+    order = rows.sort("start_ns", "rank")
+    low = int(order.item(0, "start_ns"))
+    whole = max(int((order.get_column("start_ns") + order.get_column("dur_ns")).max()) - low, 1)  # type: ignore[arg-type]
+    labels = [
+        (f"rank {row['rank']}", f"+{units.time(row['start_ns'] - low)}", units.time(row["wait_ns"] or 0), row)
+        for row in order.iter_rows(named=True)
+    ]
+    widths = [max(len(label[at]) for label in labels) for at in range(3)]
+    room = max(_LEAST, width - sum(widths) - 8)
+    lines = [_title(first), f"{'':{sum(widths) + 8}}{'0':<{room - len(units.time(whole))}}{units.time(whole)}"]
+    for rank, late, wait, row in labels:
+        begin = row["start_ns"] - low
+        cells = [round(one / whole * room) for one in (begin, begin + (row["wait_ns"] or 0), begin + row["dur_ns"])]
+        moved = max(cells[2] - cells[1], int(row["dur_ns"] > (row["wait_ns"] or 0)))  # seen, however short
+        begin, until = min(cells[0], room - moved), min(cells[1], room - moved)
+        bar = " " * begin + _PARTS["waiting"] * (until - begin) + _PARTS["transfer"] * moved
+        lines.append(f"  {rank:<{widths[0]}}  {late:>{widths[1]}}  {wait:>{widths[2]}}  {bar}".rstrip())
+    late, last = first["lateness_ns"], first["last_rank"]
+    came_last = f"; rank {last} came last, by {units.time(late)}" if isinstance(late, int) else ""
+    lines.append(f"  came, waited; {_PARTS['waiting']} waiting {_PARTS['transfer']} transfer{came_last}")
+    return "\n".join(outlets.line(line) for line in lines) + "\n"
+
+
+def _title(row: dict[str, object]) -> str:
+    size = row["bytes"]
+    told = f" of {units.size(size)}" if isinstance(size, int) else ""
+    group = f" in {row['group']}" if row["group"] else ""
+    return f"collective {row['id']}: {row['kind']}{told}{group}, {row['class']}"

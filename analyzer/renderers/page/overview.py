@@ -135,7 +135,7 @@ def _heading(found: Overview) -> list[str]:
     parts = [f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()]
     parts += [units.plural(found.process_count, "process")] if found.process_count > 1 else []
     if found.others:
-        from kanalyze.renderers.page.joint import joined_with  # noqa: PLC0415 - most pages are of one report
+        from kanalyze.renderers.page.counters import joined_with  # noqa: PLC0415 - most pages are of one report
 
         parts += joined_with(found.others, found.tools, found.meta)
     parts += rank_of(found.meta)
@@ -287,7 +287,7 @@ def _kernels(found: Overview, per: PerIteration, top: int) -> Section | None:
     if table is None or table.is_empty() or not top:
         return None
     if found.joined is not None:
-        from kanalyze.renderers.page.joint import joined_kernels  # noqa: PLC0415 - as above
+        from kanalyze.renderers.page.counters import joined_kernels  # noqa: PLC0415 - as above
 
         return joined_kernels(found.joined, found.tools, top)
     columns = (

@@ -1,4 +1,4 @@
-"""Renders what findings mean: Markdown as it is, and as plain text wrapped for a terminal."""
+"""Renders what findings mean, and what kernel names say, for a terminal and for programs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import outlets
+from kanalyze.decoder.fields import OTHER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kanalyze.decoder.fields import KernelName
     from kanalyze.explanations import Explanation
 
 _INDENT: Final = "  "
@@ -73,3 +75,38 @@ def _paragraph(text: str, width: int) -> list[str]:
 
 def _plain(text: str) -> str:
     return _MARKS.sub("", _LINK.sub(r"\1", text))
+
+
+#: Fields that are sizes, printed as 128 × 64 × 32.
+_SIZES: Final = ("tile", "warps", "warpgroups", "cluster", "instruction")
+
+
+def decoded(names: Sequence[tuple[str, KernelName]], width: int) -> str:
+    """Renders each name in full with its known fields below."""
+    return "\n".join(_name(name, said, width) for name, said in names)
+
+
+def _name(name: str, said: KernelName, width: int) -> str:
+    lines = textwrap.wrap(outlets.line(name), width, break_on_hyphens=False) or ["(no name)"]
+    fields = {field: _text(field, value) for field, value in said._asdict().items() if value not in (None, ())}
+    if fields["function"] in {"", name}:
+        del fields["function"]
+    column = max(map(len, fields)) + 2
+    for field, text in fields.items():
+        first, *rest = textwrap.wrap(text, max(width - column - 2, 20), break_on_hyphens=False) or [""]
+        lines.append(f"  {field.replace('_', ' '):<{column}}{first}")
+        lines += [" " * (column + 2) + line for line in rest]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _text(field: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return (" × " if field in _SIZES else ", ").join(outlets.line(str(part)) for part in value)
+    return f"{value} (the name does not say)" if (field, value) == ("family", OTHER) else outlets.line(str(value))
+
+
+def decoded_json(names: Sequence[tuple[str, KernelName]]) -> str:
+    """Renders a JSON list with one object per name; unknown fields are null or empty lists."""
+    return outlets.json([{"name": name.encode("utf-8", "replace").decode(), **said._asdict()} for name, said in names])

@@ -12,7 +12,7 @@ import kanalyze
 from kanalyze.analyses.page.joint_page import summarize_together
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
-from kanalyze.renderers.page.joint import joint_page
+from kanalyze.renderers.page.counters import joint_page
 from support.build import call, kernel, report
 from support.command import SAMPLES, run
 from support.counters import measured

@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
-from kanalyze.renderers.page.job import answer
-from kanalyze.renderers.tables.timeline import timeline
+from kanalyze.renderers.page.job import answer, timeline
 from kanalyze.several.jobs import Asked, job
 
 SAMPLE = Path(__file__).parents[3] / "sample_reports" / "ddp_late"

@@ -4,7 +4,7 @@ import pytest
 
 from analyses.comparing.test_gate import side
 from kanalyze.analyses.comparing._noise import noise_of
-from kanalyze.renderers.page.noise import noise_page
+from kanalyze.renderers.page.comparison import noise_page
 
 
 @pytest.fixture

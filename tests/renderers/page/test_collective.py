@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from kanalyze.renderers.tables.timeline import timeline
+from kanalyze.renderers.page.job import timeline
 
 COLLECTIVE = {"id": 3, "kind": "all_reduce", "bytes": 4_000, "group": "0", "class": "exposed", "lateness_ns": 600}
 
