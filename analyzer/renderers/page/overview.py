@@ -11,7 +11,6 @@ from kanalyze.named_ranges import of_iteration
 from kanalyze.outlets import command
 from kanalyze.renderers.page import sections
 from kanalyze.renderers.page.time import (
-    NO_DETAIL,
     Block,
     Ledger,
     Page,
@@ -20,13 +19,13 @@ from kanalyze.renderers.page.time import (
     culprits_of,
     heading,
     health_line,
+    ledger,
     options,
     rank_of,
     told_waits,
 )
 from kanalyze.renderers.text.grid import Column, Section, section, words
 from kanalyze.window import PerIteration
-from kanalyze.wording import worded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,32 +154,22 @@ def _ledger(found: Overview, per: PerIteration, window: dict[str, Any]) -> Calla
     rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
     if found.window is None:
         rows = rows.filter(pl.col("bucket") != _LOADING)
-    sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
-    length = int(sums.get_column("ns").sum())
-    shown, words = round(length / (per.iterations or 1)), _words(found, per)
-    buckets = [(str(bucket), ns) for bucket, ns in sums.iter_rows()]
-    apportioned = units.apportioned([ns for _, ns in buckets], shown)
-    texts = units.adding_up(apportioned, shown)
-    spread = _spread(found, shown) if (per.iterations or 1) > 1 else {}
-    parts = {str(bucket): part for (bucket,), part in rows.partition_by("bucket", as_dict=True).items()}
-    shares = [
-        Share(
-            bucket,
-            ns,
-            text,
-            units.percent(ns / max(length, 1)),
-            _detail(found, per, bucket, window["device"], parts[bucket]),
-            worded(NO_DETAIL.get(bucket, ""), found.interface),
-            spread.get(bucket, ""),
-        )
-        for (bucket, ns), text in zip(buckets, texts, strict=True)
-    ]
+    iterations = per.iterations or 1
+    spread = _spread(found, round(rows.get_column("ns").sum() / iterations)) if iterations > 1 else {}
     span = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
     apart = ", loading apart" if found.window is None and _once(found) else ""
+    words = _words(found, per)
     words = (words and f"{words}; least to most") if spread else words or f"{span}{apart}"
+    whole = ledger(
+        rows,
+        f"GPU {window['device']}, {words}",
+        lambda bucket, parts: _detail(found, per, bucket, window["device"], parts),
+        found.interface,
+        iterations,
+    )
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
-    heading, whole = f"GPU {window['device']}, {words}", units.adding_up([shown], shown)[0]
-    return lambda most: Ledger(heading, length, _with_rest(shares, apportioned, shown, length, most), whole, [], title)
+    shares = [one._replace(spread=spread.get(one.bucket, "")) for one in whole.shares]
+    return lambda most: whole._replace(shares=_with_rest(shares, whole.window_ns, most), title=title)
 
 
 def _spread(found: Overview, shown_ns: int) -> dict[str, str]:
@@ -191,16 +180,17 @@ def _spread(found: Overview, shown_ns: int) -> dict[str, str]:
     return {bucket: units.least_to_most(least, most, shown_ns) for bucket, least, most in table.iter_rows()}
 
 
-def _with_rest(shares: list[Share], times_ns: list[int], shown_ns: int, length: int, most: int) -> list[Share]:
+def _with_rest(shares: list[Share], length: int, most: int) -> list[Share]:
     """The largest buckets, and the others as one, which is told by their names."""
     if len(shares) <= most:
         return shares
     kept, rest = shares[: most - 1], shares[most - 1 :]
-    ns, left = sum(one.ns for one in rest), sum(times_ns[most - 1 :])
-    texts = units.adding_up([*times_ns[: most - 1], left], shown_ns)
-    named = [one._replace(time=text) for one, text in zip(kept, texts, strict=False)]
+    ns, each_ns = (sum(getattr(one, name) for one in rest) for name in ("ns", "each_ns"))
+    times_ns = [*(one.each_ns for one in kept), each_ns]
+    *texts, last = units.adding_up(times_ns, sum(times_ns))
+    named = [one._replace(time=text) for one, text in zip(kept, texts, strict=True)]
     names = ", ".join(one.bucket for one in rest)
-    return [*named, Share(_REST, ns, texts[-1], units.percent(ns / max(length, 1)), names, names)]
+    return [*named, Share(_REST, ns, each_ns, last, units.percent(ns / max(length, 1)), names, names)]
 
 
 def _other_devices(rows: pl.DataFrame) -> list[Block]:
@@ -214,11 +204,10 @@ def _other_devices(rows: pl.DataFrame) -> list[Block]:
     return [Block("OTHER GPUS", f"busy {', '.join(told)}; --device N shows one")]
 
 
-def _detail(found: Overview, per: PerIteration, bucket: str, device: int, rows: pl.DataFrame) -> str:
-    """Largest parts of a bucket, `rows` of the ledger: kernel families, ranges, or what held the device up."""
+def _detail(found: Overview, per: PerIteration, bucket: str, device: int, details: list[tuple[str | None, int]]) -> str:
+    """Largest parts of a bucket: kernel families, ranges, or what held the device up."""
     if bucket == _KERNEL:
         return _families(found)
-    details = [*zip(rows["detail"].to_list(), rows["ns"].to_list(), strict=True)]
     if told := told_waits(bucket, details):
         return told
     named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device, details)

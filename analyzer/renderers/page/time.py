@@ -73,11 +73,12 @@ class Share(NamedTuple):
     """One bucket of a ledger: name, share of the bar, texts.
 
     `detail` says what most of it was; `plain` what it is, where there is no such detail, or no space for it; `spread`
-    the least and the most of it, of several iterations.
+    the least and the most of it, of several iterations, of which each has `each_ns`.
     """
 
     bucket: str
     ns: int
+    each_ns: int
     time: str
     share: str
     detail: str
@@ -291,34 +292,42 @@ def _points(findings: list[Finding]) -> list[Point]:
 def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
     rows = summary.tables["ledger"].filter(pl.col("device") == window["device"])
     reasons = summary.tables["culprits"].filter(pl.col("device") == window["device"])
-    length = window["window_ns"]
+
+    def detail(bucket: str, parts: list[_Part]) -> str:
+        return told_waits(bucket, parts) or _detail(culprits_of(bucket, reasons) if bucket in _BY_CULPRIT else parts)
+
+    start, end = (units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
+    return ledger(rows, f"GPU {window['device']}, {start} to {end}", detail, summary.interface)._replace(
+        busy=summary.tables["utilisation"].filter(device=window["device"]).get_column("busy_share").to_list(),
+        span=(start, end),
+    )
+
+
+def ledger(
+    rows: pl.DataFrame, heading: str, detail: Callable[[str, list[_Part]], str], interface: str, iterations: int = 1
+) -> Ledger:
+    """The ledger of a device, per iteration where it is of several: `detail` tells of a bucket with its parts."""
+    sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
+    times_ns = sums.get_column("ns").to_list()
+    length = sum(times_ns)
+    shown_ns = round(length / iterations)
+    each_ns = units.apportioned(times_ns, shown_ns)
     parts: dict[str, list[_Part]] = {}
-    for bucket, detail, ns in rows.select("bucket", "detail", "ns").iter_rows():
-        parts.setdefault(bucket, []).append((detail, ns))
-    sums = {bucket: sum(ns for _, ns in own) for bucket, own in parts.items()}
-    longest = sorted(sums, key=lambda bucket: -sums[bucket])
-    texts = units.adding_up([sums[bucket] for bucket in longest], length)
+    for bucket, part, ns in rows.select("bucket", "detail", "ns").iter_rows():
+        parts.setdefault(bucket, []).append((part, ns))
     shares = [
         Share(
             bucket,
-            sums[bucket],
+            ns,
+            each,
             text,
-            units.percent(sums[bucket] / max(length, 1)),
-            told_waits(bucket, parts[bucket])
-            or _detail(culprits_of(bucket, reasons) if bucket in _BY_CULPRIT else parts[bucket]),
-            worded(NO_DETAIL.get(bucket, ""), summary.interface),
+            units.percent(ns / max(length, 1)),
+            detail(bucket, parts[bucket]),
+            worded(NO_DETAIL.get(bucket, ""), interface),
         )
-        for bucket, text in zip(longest, texts, strict=True)
+        for (bucket, ns), each, text in zip(sums.iter_rows(), each_ns, units.adding_up(each_ns, shown_ns), strict=True)
     ]
-    start, end = (units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
-    return Ledger(
-        f"GPU {window['device']}, {start} to {end}",
-        length,
-        shares,
-        units.adding_up([length], length)[0],
-        summary.tables["utilisation"].filter(device=window["device"]).get_column("busy_share").to_list(),
-        span=(start, end),
-    )
+    return Ledger(heading, length, shares, units.adding_up([shown_ns], shown_ns)[0], [])
 
 
 def culprits_of(bucket: str, reasons: pl.DataFrame) -> list[_Part]:
