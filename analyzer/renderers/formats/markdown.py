@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.outlets import code, markdown, paragraph
-from kanalyze.renderers.page.of_any_kind import page_of_any, pages_of_any
+from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.page.time import Block, short_names
 
 if TYPE_CHECKING:
@@ -32,9 +32,8 @@ def render(shown: Sequence[Shown], top: int | None) -> str:
 
 def _short(shown: Shown) -> str:
     """A page for a pull request: where it would be too long, fewer rows, and the remarks alone of the last sections."""
-    page_of = pages_of_any(shown)
-    found = next((text for rows in _ROWS if _lines(text := _page(page_of(rows))) <= _MOST_LINES), None)
-    page = page_of(1)
+    found = next((text for rows in _ROWS if _lines(text := _page(page_of_any(shown, rows))) <= _MOST_LINES), None)
+    page = page_of_any(shown, 1)
     kept = len(page.sections)
     while found is None:
         kept -= 1

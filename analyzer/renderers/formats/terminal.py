@@ -8,7 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
-from kanalyze.renderers.page.of_any_kind import page_of_any, pages_of_any
+from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.page.time import short_names
 from kanalyze.renderers.text.grid import LEAST_NAME, Look, wrapped
 
@@ -66,13 +66,12 @@ def render(shown: Sequence[Shown], look: Look, top: int | None) -> str:
 
 def _fitting(shown: Shown, look: Look) -> str:
     """A page with the usual number of rows; the first page with as many as make it no longer than :data:`_LINES`."""
-    pages = pages_of_any(shown)
-    page = pages(None)
+    page = page_of_any(shown, None)
     text = _page(page, look)
     for rows in _ROWS if page.overview else ():
         if text.count("\n") <= _LINES:
             break
-        text = _page(pages(rows), look)
+        text = _page(page_of_any(shown, rows), look)
     return text
 
 

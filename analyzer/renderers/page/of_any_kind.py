@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,15 +50,9 @@ _BUILDERS: Final = {
 
 def page_of_any(shown: Shown, top: int | None) -> Page:
     """Builds the page of any summary, at most `top` rows per table, or as many as suit it; texts are printable."""
-    return pages_of_any(shown)(top)
-
-
-def pages_of_any(shown: Shown) -> Callable[[int | None], Page]:
-    """:func:`page_of_any` by the number of rows, for pages of one summary with several."""
     module, name, rows = _BUILDERS[shown.kind]
-    build = getattr(import_module(f"kanalyze.renderers.page.{module}"), name)
-    page: Callable[[int], Page] = build(shown) if shown.kind == "overview" else partial(build, shown)
-    return lambda top: _plain(page(rows if top is None else top))
+    build: Callable[[Shown, int], Page] = getattr(import_module(f"kanalyze.renderers.page.{module}"), name)
+    return _plain(build(shown, rows if top is None else top))
 
 
 def _plain(value: Any, field: str = "") -> Any:  # noqa: ANN401 - whatever a page consists of

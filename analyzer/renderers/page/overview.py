@@ -28,7 +28,7 @@ from kanalyze.renderers.text.grid import Column, Section, section, words
 from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Overview
@@ -77,37 +77,27 @@ _LOADING: Final = "loading"
 _COMMUNICATION: Final = "communication"
 
 
-def overview_page(found: Overview) -> Callable[[int], Page]:
-    """Builds the first page of a report: a function of the most rows per table."""
-    per = _per(found.window)
+def overview_page(found: Overview, top: int) -> Page:
+    """Builds the first page of a report, at most `top` rows per table; 0 for fewer findings, -1 for no tables."""
+    per, rows = _per(found.window), top or _FEW_ROWS
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     shown, others = found.windows.filter(main), found.windows.filter(~main)
-    ledgers = [_ledger(found, per, row) for row in shown.sort("device").iter_rows(named=True)]
-    heading, more, blocks = _heading(found), _more(found), [*_other_devices(others), *_blocks(found)]
-
-    def page(top: int) -> Page:
-        rows = top or _FEW_ROWS
-        tables = (
-            [_kernels(found, per, rows), _ranges(found, per, rows + 1) or _operators(found, per, rows)]
-            if top >= 0
-            else []
-        )
-        to_do = _to_do(found.findings)[: _FINDINGS if top > 0 else _FEWEST]
-        findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
-        points = [_point(one, per, beside) for one, beside in findings]
-        return Page(
-            heading=heading,
-            answer=found.answer,
-            ledgers=[ledger(min(_BUCKETS, max(top, 0) + _MORE_BUCKETS)) for ledger in ledgers],
-            sections=[table for table in tables if table is not None],
-            more=more,
-            points=points,
-            points_remark=_points_remark(per, points),
-            blocks=blocks,
-            overview=True,
-        )
-
-    return page
+    tables = [_kernels(found, per, rows), _ranges(found, per, rows + 1) or _operators(found, per, rows)]
+    to_do = _to_do(found.findings)[: _FINDINGS if top > 0 else _FEWEST]
+    findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
+    points = [_point(one, per, beside) for one, beside in findings]
+    most = min(_BUCKETS, max(top, 0) + _MORE_BUCKETS)
+    return Page(
+        heading=_heading(found),
+        answer=found.answer,
+        ledgers=[_ledger(found, per, row, most) for row in shown.sort("device").iter_rows(named=True)],
+        sections=[table for table in tables if table is not None and top >= 0],
+        more=_more(found),
+        points=points,
+        points_remark=_points_remark(per, points),
+        blocks=[*_other_devices(others), *_blocks(found)],
+        overview=True,
+    )
 
 
 def _per(window: Window | None) -> PerIteration:
@@ -149,8 +139,8 @@ def _heading(found: Overview) -> list[str]:
     return heading(found.meta, parts)
 
 
-def _ledger(found: Overview, per: PerIteration, window: dict[str, Any]) -> Callable[[int], Ledger]:
-    """The ledger of a device, of as many buckets as it is told; the others become one."""
+def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: int) -> Ledger:
+    """The ledger of a device, of at most so many buckets; the others become one."""
     rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
     if found.window is None:
         rows = rows.filter(pl.col("bucket") != _LOADING)
@@ -169,7 +159,7 @@ def _ledger(found: Overview, per: PerIteration, window: dict[str, Any]) -> Calla
     )
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
     shares = [one._replace(spread=spread.get(one.bucket, "")) for one in whole.shares]
-    return lambda most: whole._replace(shares=_with_rest(shares, whole.window_ns, most), title=title)
+    return whole._replace(shares=_with_rest(shares, whole.window_ns, most), title=title)
 
 
 def _spread(found: Overview, shown_ns: int) -> dict[str, str]:

@@ -134,7 +134,7 @@ def test_details_sum_to_the_buckets_and_shares_to_one(events):
 @pytest.mark.slow
 def test_the_page_names_whom_it_waits_for():
     with read(UNSIZED) as opened:
-        shares = overview_page(overview(opened))(10).ledgers[0].shares
+        shares = overview_page(overview(opened), 10).ledgers[0].shares
         full = page_of(summarize(opened), 10).ledgers[1].shares
     told = {share.bucket: share.detail for share in (*full, *shares)}
     assert told["communication"] == "waiting for GPU 0 32 %"

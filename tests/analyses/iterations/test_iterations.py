@@ -514,7 +514,7 @@ def test_host_time_is_told_by_the_innermost_range_that_holds_most_of_it(inside, 
     steady = steady_part(found)
     parts, inner = parts_of_step(found, steady), inner_parts(found, steady)
     assert "outer" in parts.get_column("range")
-    page = overview_page(overview(found))(6)
+    page = overview_page(overview(found), 6)
     (host,) = (share for ledger in page.ledgers for share in ledger.shares if share.bucket == "host")
     assert host.detail.startswith(f"{told} ")
     (row,) = inner.filter(range="outer", bucket="host").iter_rows(named=True)

@@ -144,14 +144,14 @@ def test_the_page_of_a_report_with_samples_names_the_function_that_the_gpu_waits
 def test_a_page_without_rows_has_two_things_to_do():
     found = overview(report([call("cudaLaunchKernel", 0, 1, correlation=1), kernel(2, 5, correlation=1)]))
     findings = [Finding(f"rule {number}", 0, 100, "text", f"remedy {number}", "hot_kernels") for number in range(7)]
-    page = overview_page(replace(found, findings=findings))
-    assert [len(page(top).points) for top in (0, 1, 6, 7)] == [2, 3, 3, 7]
+    found = replace(found, findings=findings)
+    assert [len(overview_page(found, top).points) for top in (0, 1, 6, 7)] == [2, 3, 3, 7]
 
 
 def test_without_cuda_the_page_says_so_once():
     found = overview(report([nvtx("load", 0, 5)], kinds=()))
     assert found.answer == "The report records no CUDA activity, so there is no GPU time to account for."
-    assert not overview_page(found)(5).cannot_tell
+    assert not overview_page(found, 5).cannot_tell
 
 
 @pytest.mark.parametrize(("others", "told"), [(2, "all"), (8, "")])
@@ -183,7 +183,7 @@ def test_host_time_in_numbered_steps_is_in_the_step():
         told.append(replace(one, name=f"step {number}") if one.kind == "range" else one)
     found = overview(report(told))
     assert found.steady.each == "step"
-    assert overview_page(found)(5).ledgers[0].shares[0].detail.startswith("in step 1")
+    assert overview_page(found, 5).ledgers[0].shares[0].detail.startswith("in step 1")
     assert next(one for one in found.findings if one.rule == "host-computes").brief.where == "step"
 
 
