@@ -52,7 +52,8 @@ def page_of_any(shown: Shown, top: int | None) -> Page:
     """Builds the page of any summary, at most `top` rows per table, or as many as suit it; texts are printable."""
     module, name, rows = _BUILDERS[shown.kind]
     build: Callable[[Shown, int], Page] = getattr(import_module(f"kanalyze.renderers.page.{module}"), name)
-    return _plain(build(shown, rows if top is None else top))
+    page: Page = _plain(build(shown, rows if top is None else top))
+    return page
 
 
 def _plain(value: Any, field: str = "") -> Any:  # noqa: ANN401 - whatever a page consists of

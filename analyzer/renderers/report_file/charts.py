@@ -14,18 +14,8 @@ from kanalyze.renderers.text.kernel_names import shorten
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import polars as pl
-
     from kanalyze.analyses.joining._roof_points import RoofPoints
     from kanalyze.analyses.page.file_page import CopyPoints, Measured
-
-#: Size of a picture and its margins, in units of its view box.
-_WIDE: Final = 900
-_HIGH: Final = 400
-_LEFT: Final = 92
-_RIGHT: Final = 20
-_TOP: Final = 22
-_BOTTOM: Final = 46
 
 #: Height of a label.
 _LABEL: Final = 20.0
@@ -40,9 +30,8 @@ _LARGEST: Final = 16.0
 _SMALLEST: Final = 3.5
 _LISTED: Final = 6
 
-#: Width of kernel names, in characters; of bars, in pixels.
+#: Width of kernel names, in characters.
 _NAME: Final = 70
-_BAR: Final = 120
 
 #: Classes of points by the direction of a copy.
 _DIRECTIONS: Final = {"Host-to-Device": "to-device", "Device-to-Host": "to-host", "Device-to-Device": "on-device"}
@@ -73,7 +62,10 @@ class Line(NamedTuple):
 
 
 class _Axes:
-    """Two logarithmic axes around values."""
+    """Two logarithmic axes around values, in a picture of a size with margins, in units of its view box."""
+
+    wide, high = 900, 400
+    left, right, top, bottom = 92, 880, 22, 354
 
     def __init__(self, across: Iterable[float], up: Iterable[float]) -> None:
         self.x_low, self.x_high = _ends(across)
@@ -81,11 +73,11 @@ class _Axes:
 
     def x(self, value: float) -> float:
         share = log10(value / self.x_low) / log10(self.x_high / self.x_low)
-        return _LEFT + share * (_WIDE - _LEFT - _RIGHT)
+        return self.left + share * (self.right - self.left)
 
     def y(self, value: float) -> float:
         share = log10(value / self.y_low) / log10(self.y_high / self.y_low)
-        return _HIGH - _BOTTOM - share * (_HIGH - _TOP - _BOTTOM)
+        return self.bottom - share * (self.bottom - self.top)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         return self.x(x), self.y(y)
@@ -216,33 +208,25 @@ def _scatter(
     up: Callable[[float], str],
     across: Callable[[float], str],
 ) -> dict[str, Any]:
-    """Points as the template draws them: places as texts, the largest points at the back."""
+    """Points as the template draws them, the largest at the back."""
     return {
-        "wide": _WIDE,
-        "high": _HIGH,
-        "left": _LEFT,
-        "right": _WIDE - _RIGHT,
-        "top": _TOP,
-        "bottom": _HIGH - _BOTTOM,
-        "columns": [(f"{axes.x(at):.1f}", text) for at, text in _ticks(axes.x_low, axes.x_high, across)],
-        "rows": [(f"{axes.y(at):.1f}", text) for at, text in _ticks(axes.y_low, axes.y_high, up)],
-        "points": [
-            point._asdict() | {"x": f"{point.x:.1f}", "y": f"{point.y:.1f}", "size": f"{point.size:.1f}"}
-            for point in sorted(points, key=lambda one: -one.size)
-        ],
+        "axes": axes,
+        "columns": [(axes.x(at), text) for at, text in _ticks(axes.x_low, axes.x_high, across)],
+        "rows": [(axes.y(at), text) for at, text in _ticks(axes.y_low, axes.y_high, up)],
+        "points": sorted(points, key=lambda one: -one.size),
         "listed": [(point.number, point.text) for point in points if point.number],
         "lines": _labelled(lines),
     }
 
 
-def _labelled(lines: Sequence[Line]) -> list[dict[str, str]]:
-    """Lines with their texts above them; of those that lie close together one below the other."""
-    made, free = [], 0.0
+def _labelled(lines: Sequence[Line]) -> list[tuple[Line, float, float]]:
+    """Lines with the places of their texts above them; of those that lie close together one below the other."""
+    made: list[tuple[Line, float, float]] = []
+    free = 0.0
     for line in sorted(lines, key=lambda one: one.place[1]):
         x, y = line.place
         free = max(y - 6, free)
-        path = " ".join(f"{across:.1f},{up:.1f}" for across, up in line.points)
-        made.append({"path": path, "x": f"{x - 6:.1f}", "y": f"{free:.1f}", "text": line.text})
+        made.append((line, x - 6, free))
         free += _LABEL
     return made
 
@@ -253,42 +237,10 @@ def kernels(found: Measured) -> list[dict[str, Any]]:
     names = shorten([row["name"] or "(no name)" for row in rows], _NAME)
     made = []
     for row, name in zip(rows, names, strict=True):
-        own = found.reasons.filter(found.reasons.get_column("event_id") == row["event_id"])
-        lines = found.lines.filter(found.lines.get_column("event_id") == row["event_id"])
-        if own.is_empty() and lines.is_empty():
-            continue
-        time = units.time(row["time_ns"]) if row["time_ns"] is not None else ""
-        made.append(
-            {
-                "name": outlets.short(name),
-                "time": f"{time} by {found.time_from}" if time else "",
-                "reasons": _reasons(own),
-                "lines": _lines(lines),
-            }
-        )
-    return made
-
-
-def _reasons(rows: pl.DataFrame) -> list[dict[str, Any]]:
-    most = max(rows.get_column("cycles_per_instruction"), default=1.0) or 1.0
-    return [
-        {
-            "text": outlets.short(row["reason"]),
-            "meaning": outlets.short(row["meaning"]),
-            "width": f"{row['cycles_per_instruction'] / most * _BAR:.1f}",
-            "told": units.percent(row["share"]) if row["share"] is not None else "",
+        own = {
+            part: rows.filter(rows.get_column("event_id") == row["event_id"]).to_dicts()
+            for part, rows in (("reasons", found.reasons), ("lines", found.lines))
         }
-        for row in rows.iter_rows(named=True)
-    ]
-
-
-def _lines(rows: pl.DataFrame) -> list[dict[str, Any]]:
-    return [
-        {
-            "place": outlets.short(f"{(row['file'] or '?').rpartition('/')[2]}:{row['line']}"),
-            "width": f"{(row['share'] or 0) * _BAR:.1f}",
-            "told": units.percent(row["share"]) if row["share"] is not None else "",
-            "text": outlets.short((row["text"] or "").strip()),
-        }
-        for row in rows.iter_rows(named=True)
-    ]
+        time = f"{units.time(row['time_ns'])} by {found.time_from}" if row["time_ns"] is not None else ""
+        made.append({"name": name, "time": time, **own})
+    return [one for one in made if one["reasons"] or one["lines"]]

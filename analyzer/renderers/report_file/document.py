@@ -217,7 +217,7 @@ def environment() -> Environment:
     """Templates of this folder, in which a text of a report is one escaped line."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - notebooks load this module, too
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("kanalyze.renderers.report_file", "."),
         autoescape=True,
         # a text becomes one line without control characters; what is markup of ours, or no text, stays
@@ -226,6 +226,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters |= {"percent": units.percent, "short": outlets.short, "time": units.time}
+    return made
 
 
 def _resource(name: str) -> str:
@@ -357,14 +359,7 @@ def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:
     steps = steps.filter(pl.col("rank").is_in(ranks), pl.col("step").is_in(numbers))
     rows, columns = ({one: place for place, one in enumerate(ones)} for ones in (ranks, numbers))
     cells = [
-        {
-            "x": columns[row["step"]] * 10,
-            "y": rows[row["rank"]] * 10,
-            "full": f"{min(row['wait_ns'] / max(row['ns'], 1), 1):.3f}",
-            "late": row["late_ns"] > _LATE * row["ns"],
-            "text": f"rank {row['rank']}, step {row['step']}: waits {units.time(row['wait_ns'])} of "
-            f"{units.time(row['ns'])}, late by {units.time(row['late_ns'])}",
-        }
+        row | {"x": columns[row["step"]] * 10, "y": rows[row["rank"]] * 10, "late": row["late_ns"] > _LATE * row["ns"]}
         for row in steps.iter_rows(named=True)
     ]
     shown_ranks = _part(len(ranks), len(all_ranks), "ranks", "the latest")

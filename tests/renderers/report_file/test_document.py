@@ -22,6 +22,12 @@ from kanalyze.renderers.report_file.document import (
 from support.hostile import ALL, obeyed_by_terminal
 
 
+def rendered(**parts):
+    texts = {"title": "t", "beside": "", "answer": "", "first_remark": "", "timeline": None}
+    recorded = {"recorded": [("report", "a")]}
+    return _rendered(dict.fromkeys(_SECTIONS, ()) | texts | recorded | _own_parts() | parts)
+
+
 def waits(ranks, steps):
     rows = [(rank, step, 100, rank, step == 0 and rank == 5) for rank in range(ranks) for step in range(steps)]
     return pl.DataFrame(rows, schema=["rank", "step", "ns", "wait_ns", "late"], orient="row").with_columns(
@@ -37,14 +43,17 @@ def test_the_grid_of_waiting_has_room_for_the_latest_ranks_and_the_first_steps()
     assert len(found["cells"]) == 64 * (6000 // 64) <= 6000
     assert found["remark"].startswith("the latest 64 of 100 ranks by the first 93 of 200 steps; ")
     (late,) = (cell for cell in found["cells"] if cell["late"])
-    assert late["text"] == "rank 5, step 0: waits 5 ns of 100 ns, late by 50 ns"
+    assert (late["rank"], late["step"]) == (5, 0)
+    drawn = rendered(waiting=found)
+    assert 'fill-opacity="0.050" class="tone-communication late"' in drawn
+    assert "<title>rank 5, step 0: waits 5 ns of 100 ns, late by 50 ns</title>" in drawn
 
 
 def test_a_small_grid_of_waiting_is_whole():
     found = _waiting(waits(8, 3))
     assert found["remark"].startswith("8 ranks by 3 steps; ")
     assert len(found["cells"]) == 24
-    assert [cell["full"] for cell in found["cells"] if cell["y"] == 70] == ["0.070"] * 3
+    assert [cell["wait_ns"] for cell in found["cells"] if cell["y"] == 70] == [7] * 3
 
 
 def steps(*durations, kind="steady"):
@@ -96,12 +105,9 @@ def test_bars_of_durations_stand_on_one_line():
 
 
 def test_contents_link_to_the_parts_that_there_are():
-    texts = {"title": "t", "beside": "", "answer": "", "first_remark": ""}
-    parts = dict.fromkeys(_SECTIONS, ()) | texts | _own_parts() | {"timeline": None, "recorded": [("report", "a")]}
     drawn = {"remark": "", "data": "", "legend": []}
     without, found = (
-        re.findall('<a href="#(.*?)">(.*?)</a>', _rendered(parts | {"timeline": timeline}))
-        for timeline in (None, drawn)
+        re.findall('<a href="#(.*?)">(.*?)</a>', rendered(timeline=timeline)) for timeline in (None, drawn)
     )
     assert without == [("recorded", "How it was recorded")]
     assert [one for one in found if one not in without] == [("timeline", "Timeline")]
