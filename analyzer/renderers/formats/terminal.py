@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze import units
 from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.page.time import short_names
+from kanalyze.renderers.text.colours import CODES
 from kanalyze.renderers.text.grid import LEAST_NAME, Look, wrapped
 
 if TYPE_CHECKING:
@@ -38,22 +39,6 @@ _STAKE: Final = 11
 #: Replacements for an ASCII-only terminal.
 ASCII: Final = str.maketrans("█▓▒░╬≡∷·×≤µ−…▁▂▃▄▅▆▇─→λ‹›", "#%=-+~:.x<u-~.:-=+*%->L<>")
 
-_COLOURS: Final = {
-    "kernel": "32",
-    "communication": "35",
-    "memcpy": "34",
-    "memset": "36",
-    "profiler": "90",
-    "loading": "33",
-    "allocation": "93",
-    "launch": "31",
-    "queued": "95",
-    "sync": "91",
-    "api": "96",
-    "host": "94",
-    "unknown": "37",
-    "rest": "37",
-}
 _BOLD, _DIM = "1", "2"
 
 
@@ -137,7 +122,7 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
     glyphs = {share.bucket: _GLYPHS[i] if i < len(_GLYPHS) else _REST for i, share in enumerate(ledger.shares)}
     cells = units.apportioned([share.ns for share in ledger.shares], look.width)
     bar = "".join(
-        look.paint(glyphs[share.bucket] * cell, _COLOURS[share.bucket])
+        look.paint(glyphs[share.bucket] * cell, CODES[share.bucket])
         for share, cell in zip(ledger.shares, cells, strict=True)
     )
     names = max((len(share.bucket) for share in ledger.shares), default=5)
@@ -145,7 +130,7 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
     lines = [_title(ledger.title, ledger.heading, look), bar]
     spread = max((len(share.spread) for share in ledger.shares), default=0)
     for share in ledger.shares:
-        glyph = look.paint(glyphs[share.bucket], _COLOURS[share.bucket])
+        glyph = look.paint(glyphs[share.bucket], CODES[share.bucket])
         start = f"{share.bucket.ljust(names)}  {share.time.rjust(times)}  {share.share.rjust(7)}"
         start += f"  {share.spread.rjust(spread)}" if spread else ""
         room = look.width - len(start) - 6

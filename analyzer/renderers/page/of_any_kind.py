@@ -38,7 +38,7 @@ USUAL_ROWS: Final = 8
 _BUILDERS: Final = {
     "comparison": ("comparison", "comparison_page", ROWS),
     "counters": ("counters", "counters_page", USUAL_ROWS),
-    "instances": ("instances", "instances_page", USUAL_ROWS),
+    "instances": ("time", "instances_page", USUAL_ROWS),
     "job": ("job", "job_page", ROWS),
     "joint": ("counters", "joint_page", USUAL_ROWS),
     "noise": ("comparison", "noise_page", ROWS),

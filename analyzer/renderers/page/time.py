@@ -1,8 +1,9 @@
-"""Builds the page of a timeline report, section by section, as texts without layout."""
+"""Builds the pages of a timeline report and of all instances of a range, as sections without layout."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,7 +12,9 @@ import polars as pl
 from kanalyze import outlets, units
 from kanalyze.named_ranges import located
 from kanalyze.renderers.page import sections
+from kanalyze.renderers.text.grid import Column, Section, section
 from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.window import Window
 from kanalyze.wording import processor, worded
 
 if TYPE_CHECKING:
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.time_page import Summary
-    from kanalyze.renderers.text.grid import Chapter, Section
+    from kanalyze.analyses.ranges._instances import Instances
+    from kanalyze.renderers.text.grid import Chapter, Row
     from kanalyze.report import Meta
     from kanalyze.window import Scope
 
@@ -177,23 +181,20 @@ def short_names(page: Page, width: int) -> dict[str, str]:
 def page_of(summary: Summary, top: int) -> Page:
     """Builds the page of a summary, at most `top` rows per table."""
     since = {"memory": partial(sections.memory, zero_ns=summary.zero_ns)}
-    made = [
-        (name, since.get(name, make))
-        for name, make in _SECTIONS
-        if name in summary.tables and summary.tables[name].height
-    ]
-    parts = []
-    for name, section in ((name, make(summary.tables, top)) for name, make in made):
-        title = section.title if summary.meta.recorder.nvtx else section.title.removeprefix("NVTX ")
-        foot = summary.remarks.get(name, section.foot)
-        parts.append(section._replace(title=worded(title, summary.interface), foot=foot))
+    shown = []
+    for name, make in _SECTIONS:
+        if name in summary.tables and summary.tables[name].height:
+            made = since.get(name, make)(summary.tables, top)
+            title = made.title if summary.meta.recorder.nvtx else made.title.removeprefix("NVTX ")
+            foot = summary.remarks.get(name, made.foot)
+            shown.append(made._replace(title=worded(title, summary.interface), foot=foot))
     points = _points(summary.findings)
     return Page(
         heading=_heading(summary),
         health=health_line(summary.tables["health"]),
         answer=summary.answer,
         ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
-        sections=parts,
+        sections=shown,
         points=points[:top],
         points_remark=_points_remark(points[:top]),
         cannot_tell=_cannot_tell(summary.cannot_tell),
@@ -364,3 +365,63 @@ def _detail(parts: list[_Part]) -> str:
     told = [f"{sections.unversioned(detail)} {units.time(ns)}" for detail, ns in first]
     more = len(named) - len(told)
     return ", ".join(told) + (f", {more} more" if more else "")
+
+
+#: Instances included in medians and shares.
+_USUAL: Final = ~pl.col("warm_up") & ~pl.col("odd")
+
+
+def instances_page(found: Instances, top: int) -> Page:
+    """Builds the page of a range's instances: time breakdown, outliers and slowest ones."""
+    sections = []
+    keys = found.spread.select("process_id", "device").unique(maintain_order=True)
+    many = keys.get_column("process_id").n_unique() > 1
+    for process, device in keys.iter_rows():
+        here = pl.col("process_id").eq_missing(process) & (pl.col("device") == device)
+        rows = found.instances.filter(here)
+        usual = rows.filter(_USUAL).height
+        which = units.plural(usual, "instance") if usual == rows.height else f"{usual} usual instances"
+        whose = f", process {process}" if many else ""
+        sections += [_spread(found.spread.filter(here), f"GPU {device}{whose}, {which}")]
+        sections += [_slowest(rows, top, found.zero_ns)]
+    first = found.instances.item(0, "window") if found.instances.height else ""
+    scope = replace(found.scope, window=Window(name=first))
+    return Page(
+        heading=heading(found.meta, [f"window {found.scope.window.name if found.scope.window else found.name}"]),
+        answer=found.answer,
+        sections=sections,
+        more=outlets.command("kanalyze", "summarize", found.meta.path, *options(scope)),
+    )
+
+
+def _spread(rows: pl.DataFrame, remark: str) -> Section:
+    columns = (
+        Column("bucket", "bucket", left=True),
+        Column("share", "share"),
+        Column("median", "median_ns"),
+        Column("least", "min_ns"),
+        Column("most", "max_ns"),
+        Column("deviation", "stddev_ns", wide=True),
+    )
+    return section("WHERE THE TIME WENT", rows, columns, remark=remark)
+
+
+def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:
+    """Section of instances: outliers first, then longest."""
+    median = float(rows.filter(_USUAL).select(pl.col("dur_ns").median()).item())
+    order = rows.sort("odd", (pl.col("dur_ns") - median).abs(), "instance", descending=[True, True, False])
+
+    def name(row: Row) -> str:
+        """The window, or the number that every window ends in."""
+        numbered = f"#{row['instance']}"
+        return numbered if row["window"].endswith(numbered) else row["window"] or numbered
+
+    columns = (
+        Column("instance", name),
+        Column("start", "start_ns", partial(units.instant, zero_ns=zero_ns)),
+        Column("time", "dur_ns"),
+        Column("of median", "dur_ns", lambda ns: units.times(ns / max(median, 1))),
+        Column("", lambda row: "warm-up" if row["warm_up"] else "odd" if row["odd"] else "", left=True),
+        Column("most in", "cause", left=True),
+    )
+    return section("INSTANCES", order, columns, top, "furthest from the median first")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.ranges._instances import compare
-from kanalyze.renderers.page.instances import instances_page
+from kanalyze.renderers.page.time import instances_page
 from support.build import call, kernel, nvtx, report
 from support.command import REPORTS, run
 from support.real_reports import real_report

@@ -7,9 +7,8 @@ import pytest
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges._instances import compare
 from kanalyze.renderers.page import sections
-from kanalyze.renderers.page.instances import instances_page
 from kanalyze.renderers.page.sections import steps as steps_section
-from kanalyze.renderers.page.time import page_of
+from kanalyze.renderers.page.time import instances_page, page_of
 from support.build import call, host, kernel, nvtx, report
 
 BEGIN = 4_299_665_000_000_000
