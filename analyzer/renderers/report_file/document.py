@@ -99,22 +99,14 @@ _CELLS: Final = 6000
 _LATE: Final = 0.02
 
 
-class Cell(NamedTuple):
-    """A cell: its text, the number that it sorts by, and whether it is a name; or counts of a distribution's bins."""
-
-    text: str
-    value: float | None = None
-    left: bool = False
-    name: bool = False
-    counts: Sequence[int] = ()
-
-
 class Heading(NamedTuple):
-    """A column's heading."""
+    """A column's heading: whether it holds words, numbers to sort by, or names."""
 
     text: str
     meaning: str
     left: bool
+    numeric: bool = False
+    name: bool = False
 
 
 class Listed(NamedTuple):
@@ -124,7 +116,7 @@ class Listed(NamedTuple):
     title: str
     remark: str
     heads: list[Heading]
-    rows: list[list[Cell]]
+    rows: list[tuple[Any, ...]]
 
 
 def document(found: FilePage[Shown]) -> str:
@@ -226,8 +218,13 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"percent": units.percent, "short": outlets.short, "time": units.time}
+    made.filters |= {"cell": _cell, "percent": units.percent, "short": outlets.short, "time": units.time}
     return made
+
+
+def _cell(value: object, column: str) -> str:
+    """The text of a value of a table."""
+    return outlets.short(text_of(column, value))
 
 
 def _resource(name: str) -> str:
@@ -392,32 +389,22 @@ def _listed(table: Table, title: str, shown: pl.DataFrame, height: int, duration
     first = dict.fromkeys([*([last] if last else []), *table.telling, *shown.columns])
     order = [name for name in first if name in shown.columns and shown.get_column(name).null_count() < shown.height]
     docs = {column.name: column.doc for column in table.columns}
-    heads = [Heading(name, outlets.short(docs.get(name, "")), is_text(shown.schema[name])) for name in order]
-    columns = [_cells(name, shown.get_column(name), name=name == last) for name in order]
+    heads = [
+        Heading(
+            name, outlets.short(docs.get(name, "")), is_text(kind), kind.is_numeric(), is_text(kind) and name == last
+        )
+        for name, kind in ((name, shown.schema[name]) for name in order)
+    ]
+    columns = [shown.get_column(name).to_list() for name in order]
     if durations is not None and not durations.is_empty():
         heads.insert(
             1, Heading("durations", "Distribution of its durations, from the shortest to the longest.", left=True)
         )
         known = {row["name"]: row for row in durations.iter_rows(named=True)}
-        names = shown.get_column("name")
-        columns.insert(1, [_durations(known.get(name)) for name in names])
+        columns.insert(1, [known.get(name) for name in shown.get_column("name")])
     rest = f"the first {units.count(shown.height)} of {units.count(height)} rows; " if height > shown.height else ""
     remark = f"{rest}all of it: kanalyze show {table.name}"
-    return Listed(table.name, title, remark, heads, [list(row) for row in zip(*columns, strict=True)])
-
-
-def _cells(column: str, values: pl.Series, *, name: bool) -> list[Cell]:
-    if is_text(values.dtype):
-        return [Cell(outlets.short(str(value)) if value is not None else "", left=True, name=name) for value in values]
-    numeric = values.dtype.is_numeric()
-    return [Cell(outlets.short(text_of(column, value)), value if numeric else None) for value in values]
-
-
-def _durations(row: Mapping[str, Any] | None) -> Cell:
-    """The distribution of one kernel's durations; empty where it is not known."""
-    if row is None:
-        return Cell("", left=True)
-    return Cell(f"{units.time(row['least_ns'])} to {units.time(row['most_ns'])}", left=True, counts=row["counts"])
+    return Listed(table.name, title, remark, heads, [*zip(*columns, strict=True)])
 
 
 def _recorded(metas: Sequence[Meta]) -> Iterator[tuple[str, str]]:
