@@ -11,7 +11,7 @@ from kanalyze.outlets import command
 from kanalyze.renderers.page.sections import unversioned
 from kanalyze.renderers.page.time import Block, Page
 from kanalyze.renderers.text.grid import ARROW, Column, Section, section, words
-from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.renderers.text.kernel_names import short_forms
 from kanalyze.window import WORDS
 
 if TYPE_CHECKING:
@@ -274,8 +274,9 @@ def _kernels(found: Comparison, top: int) -> Section:
 
 
 def _short_names(rows: pl.DataFrame) -> dict[str, str]:
-    every = sorted({name for side in ("base", "new") for name in rows.get_column(f"{side}_kernel") if name})
-    return dict(zip(every, shorten(every, _NAME), strict=True))
+    return short_forms(
+        sorted({name for side in ("base", "new") for name in rows.get_column(f"{side}_kernel") if name}), _NAME
+    )
 
 
 def _families(found: Comparison, top: int) -> Section | None:

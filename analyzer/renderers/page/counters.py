@@ -210,25 +210,22 @@ def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
     theirs = others.filter((pl.col("kind") != "information") & worth)
     order = ["scope", "possible_share", "speedup_share"]
     estimated = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True)
-    shown = [Advice(_worth(row), row["sentence"] + capped(row), row["remedy"] or "") for row in ours.to_dicts()]
-    told = estimated.head(_RULES).to_dicts()
+    told = estimated.head(_RULES)
+    shown = [_advised(row, "possible_share", row["sentence"], row["remedy"] or "") for row in ours.to_dicts()]
     shown += [
-        Advice(_worth(row), f"{key_sentence(row['sentence'])} (ncu: {row['rule']}){capped(row)}", "") for row in told
+        _advised(row, "possible_share", f"{_key(row['sentence'])} (ncu: {row['rule']})") for row in told.to_dicts()
     ]
-    hidden = others.height - len(told)
+    hidden = others.height - told.height
     return shown, f"{units.plural(hidden, 'further result')} of ncu's rules, in the table advice" if hidden > 0 else ""
 
 
-def _worth(row: Row) -> str:
-    """Formats an estimated gain, as a share of the duration or of one unit's activity."""
-    if row["speedup_share"] is None:
-        return ""
-    if row["possible_share"] is not None:
-        return units.percent(row["possible_share"])
-    return f"({units.percent(row['speedup_share'])})"
+def _advised(row: Row, gain: str, sentence: str, remedy: str = "") -> Advice:
+    """One advice with its estimated gain, as a share of the whole or, in brackets, of one unit's activity."""
+    worth = percent(row, gain, "{}") or percent(row, "speedup_share", "({})")
+    return Advice(worth, f"{sentence}{_capped(row)}", remedy)
 
 
-def capped(row: Row) -> str:
+def _capped(row: Row) -> str:
     """Formats the gain that the roofline allows, if it is below a rule's estimate."""
     estimate, possible = row["speedup_share"], row["possible_share"]
     if estimate is None or possible is None or row["possible_from"] != "roof":
@@ -236,7 +233,7 @@ def capped(row: Row) -> str:
     return f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
 
 
-def key_sentence(text: str) -> str:
+def _key(text: str) -> str:
     """The first sentence of a message that contains a number, else its first sentence."""
     sentences = [part.rstrip(".") + "." for part in text.split(". ")]
     return next((sentence for sentence in sentences if re.search(r"\d", sentence)), sentences[0])
@@ -369,10 +366,8 @@ def _joint_chapter(row: Row, advice: Sequence[Row]) -> Chapter:
         "",
         [(label, text) for label, text in facts if text],
         [
-            Advice(
-                percent(one, "gain_share", "{}") or percent(one, "speedup_share", "({})"),
-                f"{key_sentence(one['sentence'])} ({one['source']}: {one['rule']}){capped(one)}",
-                one["remedy"] or "",
+            _advised(
+                one, "gain_share", f"{_key(one['sentence'])} ({one['source']}: {one['rule']})", one["remedy"] or ""
             )
             for one in shown
         ],

@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import units
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, located, plain
 from kanalyze.renderers.text.grid import Column, Section, of, operation, section, telling_apart, words
-from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.renderers.text.kernel_names import short_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -196,7 +196,7 @@ def culprits(tables: Tables, top: int) -> Section:
     table = sums.sort("ns", *keys, descending=[True, False, False, False])
     shown = table.head(min(top, _FEWER))
     names = [name for name in shown.filter(bucket="launch").get_column("culprit") if name]
-    short = dict(zip(names, shorten(names, _SHORT), strict=True))
+    short = short_forms(names, _SHORT)
     several = shown.filter(pl.struct("bucket", "culprit").is_duplicated()).select("bucket", "culprit").unique().rows()
     columns = (
         Column("time", "ns"),

@@ -13,7 +13,7 @@ from kanalyze import outlets, units
 from kanalyze.named_ranges import located
 from kanalyze.renderers.page import sections
 from kanalyze.renderers.text.grid import Column, Section, section
-from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.renderers.text.kernel_names import short_forms
 from kanalyze.window import Window
 from kanalyze.wording import processor, worded
 
@@ -174,8 +174,7 @@ def short_names(page: Page, width: int) -> dict[str, str]:
     """
     tables = [name for section in page.sections for name in section.grid.names()]
     told = [name for point in page.points for one in point.together() for name in one.finding.names]
-    names = list(dict.fromkeys([*tables, *told, *(chapter.name for chapter in page.chapters)]))
-    return dict(zip(names, shorten(names, width), strict=True))
+    return short_forms([*tables, *told, *(chapter.name for chapter in page.chapters)], width)
 
 
 def page_of(summary: Summary, top: int) -> Page:

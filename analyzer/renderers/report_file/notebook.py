@@ -13,7 +13,7 @@ from kanalyze.renderers.page.time import short_names
 from kanalyze.renderers.report_file.document import environment
 from kanalyze.renderers.tables.frame import laid_out
 from kanalyze.renderers.text.colours import COLOURS
-from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.renderers.text.kernel_names import short_forms
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,9 +34,7 @@ def page(shown: Shown, top: int | None) -> str:
 def table(frame: pl.DataFrame) -> str:
     """Renders a table with units; a long one is truncated, with its row count below."""
     grid = laid_out(frame.head(_ROWS))
-    names = list(dict.fromkeys(grid.names()))
-    short = dict(zip(names, shorten(names, _NAME), strict=True))
-    return _rendered(page=None, grid=grid, names=short, more=frame.height - _ROWS)
+    return _rendered(page=None, grid=grid, names=short_forms(grid.names(), _NAME), more=frame.height - _ROWS)
 
 
 def _rendered(**parts: Any) -> str:  # noqa: ANN401 - whatever a page consists of

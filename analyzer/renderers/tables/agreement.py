@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kanalyze import units
 from kanalyze.analyses.joining.agreement import REASONS, VERDICTS
 from kanalyze.renderers.text.grid import LEAST_NAME, Column, Grid
-from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.renderers.text.kernel_names import short_forms
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,9 +33,8 @@ def render(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
     if shown.height:
         heads = (_REPORT, *_HEADS) if "report" in shown.columns else _HEADS
         grid = Grid(heads, [_cells(row) for row in shown.to_dicts()], named=True)
-        names = list(dict.fromkeys(grid.names()))
         room = max(grid.room_for_names(width), LEAST_NAME)
-        head, lines = grid.lines(width, dict(zip(names, shorten(names, room), strict=True)))
+        head, lines = grid.lines(width, short_forms(grid.names(), room))
         told += ["", head, *lines]
     used = shown.get_column("reason").unique(maintain_order=True).drop_nulls().to_list()
     told += [""] * bool(used) + [f"{reason}: {REASONS[reason]}" for reason in used]

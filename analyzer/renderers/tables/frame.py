@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import outlets
 from kanalyze.errors import UnknownNameError
 from kanalyze.renderers.text.grid import Column, Grid, text_of
-from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.renderers.text.kernel_names import short_forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,8 +126,7 @@ def is_text(kind: pl.DataType) -> bool:
 def on_phrases(texts: Sequence[str], width: int) -> list[str]:
     """Shortens kernel names to `width`, alone or within phrases."""
     parts = [match.groups(default="") for text in texts if (match := _PHRASE.fullmatch(text))]
-    names = list(dict.fromkeys(name for _, name, _ in parts if not name.startswith(_BETWEEN)))
-    short = dict(zip(names, shorten(names, width), strict=True))
+    short = short_forms((name for _, name, _ in parts if not name.startswith(_BETWEEN)), width)
     return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
 
 

@@ -389,6 +389,12 @@ def _settle(kernels: dict[str, _Node], width: int, owners: dict[str, str]) -> No
                 owners[next(text for text in chain(marked or [text], numbered) if text not in owners)] = name
 
 
+def short_forms(names: Iterable[str], width: int) -> dict[str, str]:
+    """The short form of each of the names, by :func:`shorten`."""
+    every = list(dict.fromkeys(names))
+    return dict(zip(every, shorten(every, width), strict=True))
+
+
 def shorten(names: Sequence[str], width: int) -> list[str]:
     """Shortens names to unique texts of at most `width` characters (at least `NARROWEST`), in order.
 
