@@ -267,7 +267,8 @@ class _Field(NamedTuple):
 def _sizes(fields: Sequence[_Field]) -> Bytes:
     """How many bytes these fields take, a row for each packet; always fewer than 128."""
     sizes = [one.has * np.uint8(len(one.before) + one.values.shape[1]) for one in fields]
-    return np.asarray(sizes, dtype=np.uint8).sum(axis=0, dtype=np.uint8)[:, None]
+    found: Bytes = np.asarray(sizes, dtype=np.uint8).sum(axis=0, dtype=np.uint8)[:, None]
+    return found
 
 
 def _joined(fields: Sequence[_Field]) -> bytes:
