@@ -86,10 +86,6 @@ _SORTED: Final = {"culprits": "ns", "hot_lines": "samples"}
 #: What is no table: told where it is missing.
 _DRAWN: Final = ("timeline",)
 
-#: Height of the picture of iterations, and of what can be seen in it.
-_HIGH: Final = 120
-_VISIBLE: Final = 0.05
-
 #: Iterations that are drawn one by one; ranks and cells of the picture of waiting.
 _ITERATIONS: Final = 400
 _RANKS: Final = 64
@@ -156,8 +152,8 @@ _SECTIONS: Final = (
 )  # fmt: skip
 
 
-def _own_parts() -> dict[str, str]:
-    """Script and style for the template, with their hashes."""
+def _own_parts() -> dict[str, object]:
+    """Script and style for the template, with their hashes, and what buckets and steady iterations are called."""
     script = "\n".join(map(_resource, ("timeline.js", "flame.js", "page.js")))
     style = _resource("page.css")
     return {
@@ -165,6 +161,8 @@ def _own_parts() -> dict[str, str]:
         "style": Markup(style),  # noqa: S704 - as above
         "script_hash": _hash(script),
         "style_hash": _hash(style),
+        "buckets": BUCKETS,
+        "steady": STEADY,
     }
 
 
@@ -276,27 +274,6 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
     steady = rows.filter(pl.col("kind") == STEADY)
     longest = max(int((steady if steady.height else rows).get_column("dur_ns").max()), 1)  # type: ignore[arg-type]
     longest = longest + longest // 4 if steady.height < rows.height and steady.height else longest
-    pieces = []
-    for place, row in enumerate(rows.head(_ITERATIONS).iter_rows(named=True)):
-        top: float = _HIGH
-        for bucket in BUCKETS:
-            ns = row[f"{bucket}_ns"] or 0
-            height = min(ns / longest * _HIGH, top)
-            if height < _VISIBLE:
-                continue
-            top -= height
-            time = f"{bucket} {units.time(ns)} of {units.time(row['dur_ns'])}"
-            pieces.append(
-                {
-                    "x": place * 10,
-                    "y": f"{top:.2f}",
-                    "width": 9,
-                    "height": f"{height:.2f}",
-                    "bucket": bucket,
-                    "odd": row["kind"] != STEADY,
-                    "text": outlets.short(f"{row['name']} {row['index']} ({row['kind']}): {time}"),
-                }
-            )
     name = outlets.short(str(rows.item(0, "name")))
     first = f"the first {units.count(_ITERATIONS)} of " if rows.height > _ITERATIONS else ""
     cut = "; what is longer is cut" if rows.get_column("dur_ns").max() > longest else ""  # type: ignore[operator]
@@ -304,7 +281,7 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
         f"{first}{units.count(rows.height)} × {name}; the picture is {units.time(longest)} high{cut}; pale: not steady"
     )
     width = min(max(rows.height, 20), _ITERATIONS) * 10
-    return {"title": "Iterations", "remark": remark, "pieces": pieces, "width": width}
+    return {"remark": remark, "rows": rows.head(_ITERATIONS).to_dicts(), "longest": longest, "width": width}
 
 
 def _flames(found: FilePage[Shown]) -> list[dict[str, Any]]:

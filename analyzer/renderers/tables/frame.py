@@ -132,16 +132,12 @@ def on_phrases(texts: Sequence[str], width: int) -> list[str]:
 
 def csv(frame: pl.DataFrame) -> bytes:
     """CSV with a header; numbers and texts unformatted, nulls empty."""
-    buffer = io.BytesIO()
-    frame.write_csv(buffer)
-    return buffer.getvalue()
+    return frame.write_csv().encode()
 
 
 def json(frame: pl.DataFrame) -> bytes:
     """JSON list of objects, one per row."""
-    buffer = io.BytesIO()
-    frame.write_json(buffer)
-    return outlets.escaped_json(buffer.getvalue().decode()).encode() + b"\n"
+    return outlets.escaped_json(frame.write_json()).encode() + b"\n"
 
 
 def parquet(frame: pl.DataFrame) -> bytes:

@@ -64,15 +64,18 @@ def steps(*durations, kind="steady"):
 def test_the_heading_of_iterations_says_how_many_are_drawn():
     found = _iterations(steps(*[1000] * 500))
     assert found["remark"] == "the first 400 of 500 × s<steady>; the picture is 1.000 µs high; pale: not steady"
-    assert len(found["pieces"]) == 400
+    assert rendered(iterations=found).count("<rect ") == 400
 
 
 def test_the_heading_of_iterations_says_what_is_cut():
     found = _iterations(pl.concat([steps(50_000, kind="warm-up"), steps(1000, 800)]))
     assert found["remark"] == "3 × s<warm-up>; the picture is 1.250 µs high; what is longer is cut; pale: not steady"
-    assert [piece["odd"] for piece in found["pieces"]] == [True, False, False]
-    assert found["pieces"][0]["height"] == "120.00"
-    assert found["pieces"][1]["height"] == "96.00"
+    drawn = re.findall(r'height="([\d.]+)" class="tone-kernel( odd)?"><title>(.*?)</title>', rendered(iterations=found))
+    assert drawn[:2] == [
+        ("120.00", " odd", "s&lt;warm-up&gt; 0 (warm-up): kernel 50.00 µs of 50.00 µs"),
+        ("96.00", "", "s&lt;steady&gt; 0 (steady): kernel 1.000 µs of 1.000 µs"),
+    ]
+    assert len(drawn) == 3
 
 
 def test_a_tree_of_waiting_is_chosen_by_the_time_of_all_its_roots():
