@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
 
 import polars as pl
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 #: The file in a folder of tables that says what is in it; its layout's version, which grows where programs break.
 CONTENTS: Final = "tables.json"
 _VERSION: Final = 1
+
+#: Rows of a batch of Arrow.
+_BATCH: Final = 1 << 16
 
 #: Meanings of columns that a table has where it is of several windows or reports.
 _KEYS: Final = {
@@ -48,27 +52,20 @@ class Exported(NamedTuple):
         return {name: (unit_of(name), known.get(name, "")) for name in self.frame.columns}
 
 
-def write_parquet(table: Exported, path: Path) -> None:
-    """Writes a table as Parquet; the Arrow schema in it has the fields' metadata."""
-    from pyarrow import parquet  # noqa: PLC0415 - takes long to import
-
-    parquet.write_table(_arrow(table), path, compression="zstd")
-
-
-def write_arrow(table: Exported, path: Path) -> None:
-    """Writes a table as an Arrow IPC file (Feather)."""
-    from pyarrow import feather  # noqa: PLC0415 - as above
-
-    feather.write_feather(_arrow(table), path, compression="zstd")
-
-
-def write_csv(table: Exported, path: Path) -> None:
-    """Writes a table as CSV: numbers and texts unformatted, nulls empty."""
-    table.frame.write_csv(path)
+def _write(form: str, table: Exported, path: Path) -> None:
+    """Writes a whole table."""
+    with path.open("wb") as file:
+        writer = PartWriter(table, form, file)
+        for part in [*table.frame.iter_slices(_BATCH)] if form == "arrow" and table.frame.height else [table.frame]:
+            writer.add(part)
+        writer.close()
 
 
 class PartWriter:
-    """A table's file that is written part by part, with the rows and types that :data:`WRITERS` write at once."""
+    """A table's file that is written part by part: Parquet, Arrow IPC (Feather) or CSV.
+
+    The Arrow schema of the first two has the fields' metadata. CSV has numbers and texts unformatted, nulls empty.
+    """
 
     def __init__(self, table: Exported, form: str, file: BinaryIO) -> None:
         """Nothing is written yet; of `table` the frame is not used."""
@@ -92,7 +89,7 @@ class PartWriter:
             self._writer.close()
 
     def _opened(self, schema: pa.Schema) -> ParquetWriter | pa.RecordBatchFileWriter:
-        from pyarrow import ipc, parquet  # noqa: PLC0415 - as above
+        from pyarrow import ipc, parquet  # noqa: PLC0415 - takes long to import
 
         if self._form == "parquet":
             return parquet.ParquetWriter(self._file, schema, compression="zstd")
@@ -145,7 +142,5 @@ class Contents:
 
 #: How each format is written, by its name, which is the file's ending.
 WRITERS: Final[dict[str, Callable[[Exported, Path], None]]] = {
-    "parquet": write_parquet,
-    "arrow": write_arrow,
-    "csv": write_csv,
+    form: partial(_write, form) for form in ("parquet", "arrow", "csv")
 }
