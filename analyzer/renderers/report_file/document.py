@@ -15,7 +15,7 @@ from kanalyze import outlets, units
 from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.buckets import BUCKETS, MEANINGS
 from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.page.time import rank_of, short_names
+from kanalyze.renderers.page.time import short_names
 from kanalyze.renderers.report_file import charts
 from kanalyze.renderers.report_file.timeline_data import drawn_name, fitted
 from kanalyze.renderers.tables.frame import is_text, last_of
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.report import Meta
     from kanalyze.schema import Table
 
 #: Rows of a table in the file: the first of these numbers with which all but the timeline is small enough.
@@ -198,7 +197,7 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         "names": names,
         "tables": [*_tables(found, rows)],
         "chapters": page.chapters,
-        "recorded": [*_recorded(found.metas)],
+        "recorded": found.metas,
     }
 
 
@@ -382,14 +381,3 @@ def _listed(table: Table, title: str, shown: pl.DataFrame, height: int, duration
     rest = f"the first {units.count(shown.height)} of {units.count(height)} rows; " if height > shown.height else ""
     remark = f"{rest}all of it: kanalyze show {table.name}"
     return Listed(table.name, title, remark, heads, [*zip(*columns, strict=True)])
-
-
-def _recorded(metas: Sequence[Meta]) -> Iterator[tuple[str, str]]:
-    for meta in metas:
-        yield "report", outlets.short(meta.path.name)
-        yield "tool", outlets.short(meta.recorded_by)
-        if meta.driver_version:
-            yield "driver", outlets.short(meta.driver_version)
-        if meta.duration_ns is not None:
-            yield "length", units.time(meta.duration_ns)
-        yield from (("rank", rank.removeprefix("rank ")) for rank in rank_of(meta))

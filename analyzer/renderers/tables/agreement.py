@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kanalyze import units
 from kanalyze.analyses.joining.agreement import REASONS, VERDICTS
-from kanalyze.renderers.text.grid import LEAST_NAME, Column, Grid
+from kanalyze.renderers.text.grid import LEAST_NAME, Column, section, words
 from kanalyze.renderers.text.kernel_names import short_forms
 
 if TYPE_CHECKING:
     import polars as pl
 
-_REPORT = Column("report", left=True)
-_HEADS = (
-    Column("figure", left=True),
-    Column("first"),
-    Column("tool", left=True, wide=True),
-    Column("second"),
-    Column("tool", left=True),
-    Column("difference"),
-    Column("why", left=True, spare=True),
-    Column("kernel or copy", left=True),
-)
+    from kanalyze.renderers.text.grid import Row
 
 
 def render(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
@@ -31,8 +22,7 @@ def render(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
     counts = {verdict: rows.filter(rows.get_column("verdict") == verdict).height for verdict in VERDICTS}
     told = [f"{units.plural(rows.height, 'figure')}: {', '.join(f'{counts[one]} {one}' for one in VERDICTS)}"]
     if shown.height:
-        heads = (_REPORT, *_HEADS) if "report" in shown.columns else _HEADS
-        grid = Grid(heads, [_cells(row) for row in shown.to_dicts()], named=True)
+        grid = section("", shown, _columns(shown), named=True).grid
         room = max(grid.room_for_names(width), LEAST_NAME)
         head, lines = grid.lines(width, short_forms(grid.names(), room))
         told += ["", head, *lines]
@@ -41,16 +31,25 @@ def render(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
     return "\n".join(told) + "\n"
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    values = (_value(row[name], row["unit"]) for name in ("first", "second", "difference"))
-    first, second, difference = values
-    why = row["reason"] or ("?" if row["verdict"] == "unexplained" else "")
-    name = row["name"] or "(no name)"
-    report = (PurePath(row["report"]).name,) if "report" in row else ()
-    return (*report, row["figure"], first, row["first_tool"], second, row["second_tool"], difference, why, name)
+def _columns(shown: pl.DataFrame) -> list[Column]:
+    report = Column("report", lambda row: PurePath(row["report"]).name, left=True)
+    return [
+        *([report] if "report" in shown.columns else []),
+        Column("figure", "figure", left=True),
+        Column("first", partial(_value, "first")),
+        Column("tool", "first_tool", left=True, wide=True),
+        Column("second", partial(_value, "second")),
+        Column("tool", "second_tool", left=True),
+        Column("difference", partial(_value, "difference")),
+        Column(
+            "why", lambda row: row["reason"] or ("?" if row["verdict"] == "unexplained" else ""), left=True, spare=True
+        ),
+        words("kernel or copy", "name"),
+    ]
 
 
-def _value(value: float | None, unit: str) -> str:
+def _value(name: str, row: Row) -> str:
+    value, unit = row[name], row["unit"]
     if value is None:
         return "-"
     sign, size = ("-" if value < 0 else ""), abs(value)

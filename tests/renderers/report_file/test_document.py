@@ -1,6 +1,7 @@
 """Parts of the HTML report that are limited say what they leave out."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import polars as pl
@@ -18,12 +19,14 @@ from kanalyze.renderers.report_file.document import (
     _waiting,
     environment,
 )
+from kanalyze.report import Meta
 from support.hostile import ALL, obeyed_by_terminal
 
 
 def rendered(**parts):
     texts = {"title": "t", "beside": "", "answer": "", "first_remark": "", "timeline": None}
-    recorded = {"recorded": [("report", "a")]}
+    meta = Meta(Path("a"), "nsys", "2026.1", rank=2, world_size=8)
+    recorded = {"recorded": [meta]}
     return _rendered(dict.fromkeys(_SECTIONS, ()) | texts | recorded | _own_parts() | parts)
 
 
