@@ -146,7 +146,7 @@ def cell(timeline: Timeline, title: str) -> str:
 
 #: Sections for the template, each of which may be empty.
 _SECTIONS: Final = (
-    "ledgers", "first", "blocks", "cannot_tell", "iterations", "flames", "waiting", "roofline",
+    "ledgers", "first", "blocks", "cannot_tell", "iterations", "calls", "waits", "waiting", "roofline",
     "measured", "copies", "sections", "tables", "chapters", "recorded",
 )  # fmt: skip
 
@@ -188,7 +188,8 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         "timeline": _timeline(found.timeline, "", found.ranks_left_out) if found.timeline else None,
         "window": _window(found.timeline),
         "iterations": _iterations(found.iterations),
-        "flames": _flames(found),
+        "calls": {f"{by} time": _tree(tree, f"{by}_ns") for by, tree in found.trees.items()},
+        "waits": _waits(found.waiting_trees),
         "waiting": _waiting(found.rank_steps),
         "roofline": charts.roofline(found.measured.roofs) if found.measured and found.measured.roofs else None,
         "measured": charts.kernels(found.measured) if found.measured else [],
@@ -283,32 +284,10 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
     return {"remark": remark, "rows": rows.head(_ITERATIONS).to_dicts(), "longest": longest, "width": width}
 
 
-def _flames(found: FilePage[Shown]) -> list[dict[str, Any]]:
-    """The flame graphs: of the call tree by each kind of time, and of the host time that each GPU waited for."""
-    calls = {f"{by} time": _tree(tree, f"{by}_ns") for by, tree in found.trees.items()}
-    waits = {}
-    for gpu, tree in found.waiting_trees.items():
-        whole_ns = int(tree.filter(pl.col("parent").is_null()).get_column("ns").sum())
-        waits[f"{gpu}: {units.time(whole_ns)}"] = _tree(tree, "ns")
-    pictures = [
-        {
-            "id": "flame",
-            "title": "Call tree",
-            "remark": "what was called by what",
-            "chosen": "width",
-            "choice": "time that a box's width is",
-            "trees": calls,
-        },
-        {
-            "id": "waiting-flame",
-            "title": "Where the host was while the GPU waited",
-            "remark": "the ledger's host time by the stack of the thread that the GPU waited for",
-            "chosen": "of",
-            "choice": "GPU that waited",
-            "trees": waits,
-        },
-    ]
-    return [one for one in pictures if one["trees"]]
+def _waits(trees: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+    """The host time that each GPU waited for as trees, by the time of all their roots."""
+    whole = {gpu: tree.filter(pl.col("parent").is_null()).get_column("ns").sum() for gpu, tree in trees.items()}
+    return {f"{gpu}: {units.time(whole[gpu])}": _tree(tree, "ns") for gpu, tree in trees.items()}
 
 
 def _tree(tree: pl.DataFrame, time: str) -> list[tuple[int | None, str, str, int, int]]:

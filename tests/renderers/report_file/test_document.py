@@ -11,12 +11,12 @@ from markupsafe import Markup
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.renderers.report_file.document import (
     _SECTIONS,
-    _flames,
     _iterations,
     _own_parts,
     _rendered,
     _timeline,
     _waiting,
+    _waits,
     environment,
 )
 from kanalyze.report import Meta
@@ -84,9 +84,7 @@ def test_the_heading_of_iterations_says_what_is_cut():
 def test_a_tree_of_waiting_is_chosen_by_the_time_of_all_its_roots():
     columns = {"parent": [None, None, 1], "name": ["main", "load", "read"], "kind": "function", "count": [1, 2, 1]}
     tree = pl.DataFrame({**columns, "ns": [10_000, 20_000, 15_000], "nodes": 1})
-    (picture,) = _flames(SimpleNamespace(trees={}, waiting_trees={"GPU 0": tree}))
-    assert picture["id"] == "waiting-flame"
-    ((chosen, nodes),) = picture["trees"].items()
+    ((chosen, nodes),) = _waits({"GPU 0": tree}).items()
     assert chosen == "GPU 0: 30.00 µs"
     assert nodes[2] == (1, "read", "function", 1, 15_000)
 
