@@ -286,7 +286,7 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
 
 def _waits(trees: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
     """The host time that each GPU waited for as trees, by the time of all their roots."""
-    whole = {gpu: tree.filter(pl.col("parent").is_null()).get_column("ns").sum() for gpu, tree in trees.items()}
+    whole = {gpu: int(tree.filter(pl.col("parent").is_null()).get_column("ns").sum()) for gpu, tree in trees.items()}
     return {f"{gpu}: {units.time(whole[gpu])}": _tree(tree, "ns") for gpu, tree in trees.items()}
 
 
