@@ -5,25 +5,29 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.fields import looked_up, patterns
-from kanalyze.decoder.spelling import type_of
+from kanalyze.decoder.fields import in_groups, looked_up
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import Fields
     from kanalyze.decoder.spelling import Spelled
 
 _TRAITS: Final = (
-    r"[Ff]lash_(?:fwd|bwd)_kernel_traits<(\d{1,6}), (\d{1,6}), (\d{1,6}), (\d{1,6}),(?: \w+,){1,8} ([\w:]+_t)\b"
+    r"[Ff]lash_(?:fwd|bwd)_kernel_traits<(?P<head_dim>\d{1,6}), (?P<tile>\d{1,6}, \d{1,6}), (?P<warps>\d{1,6}),"
+    r"(?: \w+,){1,8} (?P<input_types>[\w:]+_t)\b"
 )
-_TRAITS1: Final = r"FMHA_kernel_traits<(\d{1,6}), (\d{1,6}), (\d{1,6}), (\d{1,6}), (\d{1,6})(?:, \w+, (\w+)>)?"
+#: Sequence, head, step, warps of a row and a column.
+_TRAITS1: Final = (
+    r"FMHA_kernel_traits<\d{1,6}, (?P<head_dim>\d{1,6}), \d{1,6}, \d{1,6}, \d{1,6}(?:, \w+, (?P<input_types>\w+)>)?"
+)
 _MAINLOOP: Final = (
-    r"CollectiveMainloop[FB]wd\w{0,40}<(\d{1,6}), "
-    r"cute::tuple<cute::C<(\d{1,6})>, cute::C<(\d{1,6})>, cute::C<(\d{1,6})>\s?>, "
-    r"cute::tuple<cute::C<(\d{1,6})>, cute::C<(\d{1,6})>, cute::C<(\d{1,6})>\s?>, (?:(\d{1,6}), )?([\w:]+), float, "
-    r"cutlass::arch::Sm(\d{1,6})(?:, (true|false))?"
+    r"CollectiveMainloop[FB]wd\w{0,40}<(?P<stages>\d{1,6}), "
+    r"cute::tuple<(?P<cluster>cute::C<\d{1,6}>, cute::C<\d{1,6}>, cute::C<\d{1,6}>)\s?>, "
+    r"cute::tuple<(?P<tile>cute::C<\d{1,6}>, cute::C<\d{1,6}>), cute::C<(?P<head_dim>\d{1,6})>\s?>, "
+    r"(?:\d{1,6}, )?(?P<input_types>[\w:]+), float, cutlass::arch::Sm\d{1,6}(?:, (true|false))?"
 )
 _EFFICIENT: Final = (
-    r"^fmha_cutlass([FB])_(f16|bf16|f32)_(aligned|notaligned)(?:_(\d{1,6})x(\d{1,6}))?\w*?_sm(\d{1,6})(?![0-9])"
+    r"^fmha_cutlass[FB]_(?P<input_types>f16|bf16|f32)_(?:aligned|notaligned)(?:_(?P<tile>\d{1,6}x\d{1,6}))?\w*?"
+    r"_sm(?P<arch>\d{1,6})(?![0-9])"
 )
 _FLASH1: Final = r"^fmha_(fwd|bwd|fprop|dgrad)_"
 _VLLM: Final = (
@@ -44,14 +48,9 @@ def flash(name: Spelled) -> Fields | None:
         return None
     fields: Fields = {"family": "attention", "operation": "attention", "library": "flash_attention"}
     fields["direction"] = _direction(word)
-    if found := re.search(_TRAITS, text):
-        head, rows, columns, warps = (int(size) for size in found.groups()[:4])
-        fields |= {"head_dim": head, "tile": (rows, columns), "warps": (warps,)}
-        if short := type_of(found[5]):
-            fields |= {"input_types": (short,) * 3, "tensor_core": short in _HALVES or None}
-    elif found := re.search(_TRAITS1, text):  # sequence, head, step, warps of a row and a column
-        short = type_of(found[6] or "")
-        fields |= {"head_dim": int(found[2]), "input_types": (short,) * 3 if short else ()}
+    fields |= _for_all_inputs(re.search(_TRAITS, text) or re.search(_TRAITS1, text))
+    if fields.get("warps") and fields.get("input_types"):
+        fields["tensor_core"] = fields["input_types"][0] in _HALVES or None
     causal = {"flash_fwd_kernel": 2, "flash_bwd_dq_dk_dv_loop_kernel": 2, "flash_fwd_splitkv_kernel": 1}
     causal |= {"flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": 2}
     if word in causal:
@@ -69,21 +68,22 @@ def _direction(word: str) -> str | None:
 
 def _flash3(text: str) -> Fields:
     """Decodes FlashAttention 3: ``cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<…>>>``."""
-    own = re.search(r"FlashAtt(?:n|ention)(\w+?)(?:Sm(\d{1,6}))?(?![A-Za-z0-9])", text)
-    fields: Fields = {"family": "attention", "operation": "attention", "library": "flash_attention"}
+    own = re.search(r"FlashAtt(?:n|ention)(\w+?)(?:Sm(?P<arch>\d{1,6}))?(?![A-Za-z0-9])", text)
+    fields: Fields = {"family": "attention", "operation": "attention", "library": "flash_attention", **in_groups(own)}
     fields["direction"] = _direction(f"_{own[1]}" if own else "")
-    if own and own[2]:
-        fields["arch"] = f"sm{own[2]}"
     if own and "Combine" in own[1]:
         fields["operation"] = "combine"
     if found := re.search(_MAINLOOP, text):
-        sizes = [int(size) for size in found.groups()[:7]]
-        fields |= {"stages": sizes[0], "cluster": tuple(sizes[1:4]), "tile": tuple(sizes[4:6]), "head_dim": sizes[6]}
-        short = type_of(found[9])
-        fields |= {"input_types": (short,) * 3 if short else (), "accumulator_type": "f32", "tensor_core": True}
-        if "Fwd" in found[0]:
-            fields["causal"] = found[11] == "true" if found[11] else None
+        fields |= {**_for_all_inputs(found), "accumulator_type": "f32", "tensor_core": True}
+        if "Fwd" in found[0] and (causal := found[found.re.groups]):
+            fields["causal"] = causal == "true"
     return fields
+
+
+def _for_all_inputs(found: re.Match[str] | None) -> Fields:
+    """The fields in a match, with one type for Q, K and V."""
+    fields = in_groups(found)
+    return {**fields, "input_types": fields.get("input_types", ()) * 3}
 
 
 def efficient(name: Spelled) -> Fields | None:
@@ -92,11 +92,9 @@ def efficient(name: Spelled) -> Fields | None:
     found = re.search(_EFFICIENT, name.word) if name.word.startswith("fmha_cutlass") else None
     if not found:
         return fields if name.word in {"attention_kernel_batched", "attention_kernel_backward_batched"} else None
-    way, short, _, rows, columns, arch = found.groups()
-    fields |= {"direction": "forward" if way == "F" else "backward", "arch": f"sm{arch}", "input_types": (short,) * 3}
-    fields["tile"] = (int(rows), int(columns)) if rows else ()
+    fields |= {**_for_all_inputs(found), "direction": "forward" if found[0].startswith("fmha_cutlassF") else "backward"}
     # xformers' GEMMs: halves on tensor cores from sm70 on, f32 (as three products of tf32) from sm80 on
-    fields["tensor_core"] = int(arch) >= (80 if short == "f32" else 70)
+    fields["tensor_core"] = int(found["arch"]) >= (80 if found["input_types"] == "f32" else 70)
     return fields
 
 
@@ -104,7 +102,7 @@ def others(name: Spelled) -> Fields | None:
     """Decodes attention kernels of FlashInfer, TensorRT-LLM and vLLM."""
     word, function = name.word, name.function
     if function.startswith("flashinfer::"):
-        return {"library": "flashinfer", **looked_up(_FLASHINFER, name.word)}
+        return {"library": "flashinfer", **looked_up("flashinfer", name.word)}
     if not any(part in word for part in ("fmha", "attention", "attn")):
         return None
     fields: Fields = {"family": "attention", "operation": "attention"}
@@ -114,18 +112,6 @@ def others(name: Spelled) -> Fields | None:
         library = "vllm" if function.startswith("vllm::") or word.startswith("kernel_") else None
         return fields | {"library": library, "operation": "combine" if "reduce" in word else "attention"}
     return None
-
-
-#: FlashInfer kernels by substring of the name; first match wins.
-_FLASHINFER: Final = patterns(r"""
-attention attention: (?:Prefill|Decode)With BatchMLA PersistentAttention HolisticPersistent
-attention combine: MergeState
-normalization rms_norm: RMSNorm
-normalization layer_norm: LayerNorm
-elementwise rotary_embedding: Rotary RoPE Rope
-random sampling: Sampling
-elementwise act_and_mul: ^act_and_mul_kernel$
-""")
 
 
 DECODERS: Final = (flash, efficient, others)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.decoder.fields import exact, in_groups, listed, looked_up
 from kanalyze.decoder.spelling import snake, type_of
 
 if TYPE_CHECKING:
@@ -16,61 +17,13 @@ if TYPE_CHECKING:
     from kanalyze.decoder.spelling import Spelled
 
 #: Quick check: every communication kernel contains one of these words, in any case.
-HINTS: Final = (
-    "nccl",
-    "rccl",
-    "msccl",
-    "nvshmem",
-    "_shot_",
-    "multimem_",
-    "symm_mem",
-    "symmetric_memory",
-    "allreduce",
-    "all_reduce",
-    "cross_device_reduce",
-    "ep::",
-    "uccl::",
-    "userbuffers_",
-    "rocshmem",
-    "quickreduce",
-    "all_gather",
-    "allgather",
-    "reduce_scatter",
-    "reducescatter",
-    "all_to_all",
-    "alltoall",
-    "a2a",
-    "epdispatch",
-    "epcombine",
-    "direct_dcp",
-)
-_COLLECTIVES: Final = {
-    "allreduce": "allreduce",
-    "allgather": "allgather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "sendrecv": "send_recv",
-    "alltoall": "all_to_all",
-    "alltoallv": "all_to_all",
-    "gather": "gather",
-    "scatter": "scatter",
-    "generic": None,
-}
+HINTS: Final = listed("hints of communication")
 _ALGORITHMS: Final = ("ring", "tree", "collnet", "nvls", "pat")
 _PROTOCOLS: Final = ("ll", "ll128", "simple")
 _REDUCTIONS: Final = ("sum", "prod", "max", "min", "premulsum", "sumpostdiv", "minmax")
 _OLD: Final = (
     r"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(Ring|Tree|CollNet)?(LL128|LL|Simple)?Kernel"
 )
-#: Libraries by substring of the name.
-_LIBRARIES: Final = {
-    r"nvshmem": "nvshmem",
-    r"rocshmem": "rocshmem",
-    r"\bquickreduce::": "quickreduce",
-    r"msccl(?:pp)?(?:::|Kernel)": "msccl",
-    r"\buserbuffers_": "transformer_engine",
-}
 _SYMMETRIC: Final = (
     r"^(?:one_shot|two_shot|multimem(?:_one_shot)?)_(all_reduce|reduce_scatter|all_gather|all_to_all)\w*$"
 )
@@ -78,15 +31,11 @@ _SYMMETRIC: Final = (
 _EXPERTS: Final = r"^(deep_ep|uccl)::|(?:^|::)ep::(?:internode(?:_ll)?|intranode)::"
 _TRANSFERS: Final = r"(?:^|_)(dispatch|combine|notify|barrier)(?:_|$)"
 _NO_TRANSFER: Final = r"^get_|^clean|^query|^mask|layout|metadata|workspace"
-#: The same in Mori (ROCm) and in TensorRT-LLM, from which FlashInfer copied it.
-_EXPERT_KERNELS: Final = (
-    (r"^Ep(?:Dispatch|Combine)\w*", "mori"),
-    (r"^moeA2A(?:Dispatch|Combine)\w*|^moeAllToAllKernel\w*", "tensorrt_llm"),
-    (r"^_?dcp_a2a_\w*", None),
-)
 _COLLECTIVE: Final = r"(?:^|_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce)(?=_|$)"
 #: Libraries of all-reduce kernels, and words for their algorithms: one-shot, two-shot, LL protocol, peer memory.
-_ENGINES: Final = r"(?:^|::)(vllm|flashinfer|tensorrt_llm|sglang|aiter|mscclpp|transformer_engine|hybrid_ep)::"
+_ENGINES: Final = (
+    r"(?:^|::)(?P<library>vllm|flashinfer|tensorrt_llm|sglang|aiter|mscclpp|transformer_engine|hybrid_ep)::"
+)
 _BETWEEN: Final = (
     r"one_?shot|two_?shot|[12]_?stage|lamport|cross_device|mnnvl|nvls|multimem|lamport|symm|peer|ipc|p2p"
     r"|all_?reduce_(?:fusion_)?kernel"
@@ -112,8 +61,8 @@ def _nccl(name: Spelled) -> Fields | None:
         words = [*(part or "" for part in old.groups()), *word[old.end() :].split("_")]
     else:
         words = re.sub(r"^(?:nccl|rccl)(?:Sym[a-z]*)?(?:Dev)?Kernel_", "", word).split("_")
-    lowered = [part.lower() for part in words]
-    fields["operation"] = next((_COLLECTIVES[part] for part in lowered if part in _COLLECTIVES), None)
+    lowered, collectives = [part.lower() for part in words], exact("collectives")
+    fields["operation"] = next((collectives[part][0] for part in lowered if part in collectives), None)
     fields["functor"] = next((part for part in lowered if part in _REDUCTIONS), None)
     fields["protocol"] = next((part for part in lowered if part in _PROTOCOLS), None)
     at = next((at for at, part in enumerate(lowered) if part in _ALGORITHMS), None)
@@ -128,16 +77,13 @@ def _others(name: Spelled) -> Fields | None:
     """Decodes NVSHMEM, PyTorch's symmetric memory, DeepEP, and the collectives of vLLM, TensorRT-LLM and FlashInfer."""
     text, word = name.text, name.word
     fields: Fields = {"family": "communication"}
-    for part, library in _LIBRARIES.items():
-        if re.search(part, text):
-            return fields | {"library": library}
+    if of_library := looked_up("libraries of communication", text):
+        return of_library
     if found := re.search(_EXPERTS, name.function):
         move = None if re.search(_NO_TRANSFER, word) else re.search(_TRANSFERS, word)
         return {"library": found[1] or "deep_ep"} | ({**fields, "operation": move[1]} if move else {})
-    for pattern, owner in _EXPERT_KERNELS:
-        if re.match(pattern, word):
-            engine = re.search(_ENGINES, name.function)
-            return fields | {"library": engine[1] if engine else owner, "operation": "all_to_all"}
+    if of_experts := looked_up("experts", word):
+        return of_experts | in_groups(re.search(_ENGINES, name.function))
     in_dcp = name.function.startswith("vllm::direct_dcp::") or word.startswith("direct_dcp_")
     if in_dcp and re.search(r"gather|scatter|combine|exchange|reduce", word):
         return fields | {"library": "vllm"}
@@ -155,8 +101,8 @@ def _collective(name: Spelled) -> Fields | None:
     engine = re.search(_ENGINES, name.function)
     if not found or re.search(_WITHIN, said[: found.end()]) or not (engine or re.search(_BETWEEN, said)):
         return None
-    operation = _COLLECTIVES.get(found[1].replace("_", ""), "allreduce")
-    return {"family": "communication", "library": engine[1] if engine else None, "operation": operation}
+    (operation,) = exact("collectives").get(found[1].replace("_", ""), ("allreduce",))
+    return {"family": "communication", "operation": operation, **in_groups(engine)}
 
 
 DECODERS: Final = (communication,)

@@ -1,15 +1,21 @@
-"""The fields of a decoded kernel name, and the tables in text by which they are looked up."""
+"""The fields of a decoded kernel name, and the tables in tables.txt by which they are looked up."""
 
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kanalyze.decoder.spelling import snake, type_of, types_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     Fields = dict[str, Any]
     Head = tuple[str | None, ...]
+
+_FILE: Final = Path(__file__).with_name("tables.txt")
 
 #: Family of a kernel whose name does not reveal what it does.
 OTHER: Final = "other"
@@ -90,57 +96,108 @@ class KernelName(NamedTuple):
         return self.output_type or self.accumulator_type
 
 
-class Row(NamedTuple):
-    """A row of a table in text: a name with one of `parts` in it, or in which `pattern` is found, has this `head`."""
+#: Fields that are sizes, such as 128x64, and fields that are one number; the others are texts.
+_SIZES: Final = ("tile", "cluster", "instruction", "warps", "warpgroups")
+_NUMBERS: Final = ("stages", "alignment", "vector", "ordinal", "head_dim")
+_TYPES: Final = ("output_type", "accumulator_type", "scale_type")
+
+
+def in_groups(found: re.Match[str] | None) -> Fields:
+    """The fields that the named groups of a match hold, by the names of the groups; none of groups without text."""
+    texts = found.groupdict() if found else {}
+    return {name: _field(name, text) for name, text in texts.items() if text}
+
+
+def _field(name: str, text: str) -> Any:  # noqa: ANN401 - each field has a type of its own
+    if name in _SIZES:
+        return tuple(map(int, re.findall(r"\d+", text)))
+    if name in _NUMBERS:
+        return int(text)
+    if name == "input_types":
+        return types_of([text])
+    if name in _TYPES:
+        return type_of(text)
+    return f"sm{text}" if name == "arch" and text.isdecimal() else text
+
+
+#: A word in snake case that is a direction.
+WAY: Final = r"(?:^|_)(?P<direction>forward|backward)(?=_|$)"
+
+
+def direction(text: str) -> str | None:
+    """``backward`` or ``forward`` where one of the words of a name says so, in snake or camel case."""
+    words = {*re.split(r"[^a-z0-9]+", snake(text))}
+    if words & {"bwd", "backward"}:
+        return "backward"
+    return "forward" if words & {"fwd", "forward"} else None
+
+
+class _Row(NamedTuple):
+    """A row of a table: a name with one of `parts` in it, or in which `pattern` is found, has this `head`."""
 
     parts: tuple[str, ...]
     pattern: str
     head: Head
 
 
-def patterns(table: str) -> tuple[Row, ...]:
-    """The rows of a table in text; lines of one head are one row.
-
-    A line is ``family operation …: pattern pattern …``, where any of the patterns will do, and ``-`` stands for None.
-    """
+@cache
+def _patterns(table: str) -> tuple[_Row, ...]:
+    """The rows of a table of patterns: a line with named groups is one, and lines of one head are one together."""
     together: list[tuple[Head, list[str]]] = []
     for head, words in _lines(table):
-        if together and together[-1][0] == head:
+        if together and together[-1][0] == head and "(?P<" not in words[0]:
             together[-1][1].extend(words)
         else:
             together.append((head, words))
     return tuple(
-        Row(tuple(filter(_is_part, words)), "|".join(word for word in words if not _is_part(word)), head)
+        _Row(tuple(filter(str.isidentifier, words)), "|".join(word for word in words if not word.isidentifier()), head)
         for head, words in together
     )
 
 
-def _is_part(pattern: str) -> bool:
-    """Whether a pattern is found where it stands, letter by letter: to compile it would take longer than to look."""
-    return pattern.isidentifier()
-
-
+@cache
 def by_name(table: str) -> dict[str, str]:
-    """The one word before the colon by name, of a table as in :func:`exact`."""
+    """The one word before the colon by name, of a table of names."""
     return {name: key for (key,), names in _lines(table) for name in names if key}
 
 
+@cache
 def exact(table: str) -> dict[str, Head]:
-    """The words of the head by name, of a table as in :func:`patterns` with whole names in place of patterns."""
+    """The words before the colon by name, of a table of names."""
     return {name: head for head, names in _lines(table) for name in names}
 
 
-def looked_up(rows: tuple[Row, ...], text: str, third: str = "") -> Fields:
-    """Family, operation and the field `third` by the first pattern that is in `text`; empty if none is."""
-    found = next((row.head for row in rows if _applies(row, text)), None)
-    return {} if found is None else dict(zip(("family", "operation", third), found, strict=False))
+@cache
+def listed(table: str) -> frozenset[str]:
+    """The words of a table that is a list of them."""
+    return frozenset(" ".join(_tables()[table]).split())
 
 
-def _applies(row: Row, text: str) -> bool:
-    return any(part in text for part in row.parts) or bool(row.pattern and re.search(row.pattern, text))
+def looked_up(table: str, text: str) -> Fields:
+    """What the first row of a table of patterns says of which one is in `text`; empty if none is."""
+    for row in _patterns(table):
+        found = re.search(row.pattern, text) if row.pattern else None
+        if found or any(part in text for part in row.parts):
+            return headed(row.head) | in_groups(found)
+    return {}
+
+
+def headed(head: Head) -> Fields:
+    """The fields in the head of a line."""
+    return {
+        name: word for name, word in zip(("family", "operation", "library", "direction"), head, strict=False) if word
+    }
 
 
 def _lines(table: str) -> Iterator[tuple[Head, list[str]]]:
-    for line in table.strip().splitlines():
+    for line in _tables()[table]:
         head, _, words = line.partition(": ")
         yield tuple(None if word == "-" else word for word in head.split()), words.split()
+
+
+@cache
+def _tables() -> dict[str, list[str]]:
+    """The lines of each table in tables.txt, beside this module, without comments."""
+    _, *parts = re.split(r"^\[(.+)\]\n", _FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    lines = ([line for line in part.splitlines() if line and not line.startswith("#")] for part in parts[1::2])
+    return dict(zip(parts[::2], lines, strict=True))

@@ -7,10 +7,9 @@ names contain, too. So they are matched against the list of ATen operators, long
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.fields import by_name
+from kanalyze.decoder.fields import OTHER, by_name, listed, looked_up
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,58 +28,19 @@ _KINDS: Final = {
     "unk": None,
 }
 _NAME: Final = r"(?:\w+?_)?triton_(poi|red|per|tem|for|spl|unk)_fused(?:_(\w*?))??(?:_(\d{1,9}))?(?:_0[0-9cde]+)?$"
-#: Name of all kernels without `unique_kernel_names`; Triton once appended the specialised arguments.
-_NAMELESS: Final = r"triton_(?:_0[0-9cde]+)?"
 
 #: Most underscores in an operator name, plus two.
 _MOST_PARTS: Final = 9
 
-#: Families of operators by name; all others are elementwise.
-_FAMILIES: Final = by_name("""
-gemm: mm addmm bmm baddbmm matmul linear dot vdot mv addmv addbmm _int_mm _scaled_mm _grouped_mm _mm_plus_mm
-gemm: _scaled_grouped_mm _weight_int8pack_mm _weight_int4pack_mm tuned_mm
-conv: convolution convolution_backward _convolution cudnn_convolution
-attention: flex_attention flex_attention_backward scaled_dot_product_attention _scaled_dot_product_flash_attention
-attention: _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention_backward
-attention: _scaled_dot_product_efficient_attention_backward
-softmax: _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data softmax log_softmax _safe_softmax
-softmax: prepare_softmax_online logsumexp
-normalization: native_layer_norm native_layer_norm_backward layer_norm native_group_norm native_group_norm_backward
-normalization: _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
-normalization: native_batch_norm native_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward rms_norm
-normalization: batch_norm_backward _batch_norm_with_update_functional
-reduce: sum mean var std var_mean std_mean amax amin max min argmax argmin prod all any norm linalg_vector_norm
-reduce: count_nonzero xor_sum aminmax
-scan: cumsum cumprod logcumsumexp cummax cummin associative_scan
-sort: sort topk argsort
-index: index index_select gather scatter scatter_add scatter_reduce index_put _unsafe_index _unsafe_index_put
-index: index_add index_copy select_scatter slice_scatter take_along_dim masked_scatter _unsafe_masked_index
-index: _unsafe_masked_index_put_accumulate diagonal_scatter
-embedding: embedding embedding_dense_backward _embedding_bag embedding_backward
-copy: clone _to_copy copy cat contiguous constant_pad_nd flip roll repeat convert_element_type stack transpose permute
-copy: view _unsafe_view reshape expand slice select unsqueeze squeeze t split split_with_sizes as_strided alias detach
-copy: lift_fresh_copy select_backward slice_backward device_put unbind chunk unfold reflection_pad2d replication_pad2d
-copy: pixel_shuffle copy_
-fill: full full_like zeros zeros_like ones ones_like new_zeros new_ones new_full arange iota fill scalar_tensor
-fill: new_empty empty empty_like eye
-random: rand randn randint rand_like randn_like randint_like bernoulli native_dropout inductor_random inductor_randint
-random: inductor_seeds inductor_lookup_seed uniform normal normal_functional _fused_dropout
-loss: nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward
-pooling: max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward avg_pool3d
-pooling: _adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool3d_with_indices adaptive_max_pool2d
-pooling: _low_memory_max_pool_with_offsets _low_memory_max_pool_offsets_to_indices
-resample: upsample_nearest2d upsample_bilinear2d upsample_bicubic2d upsample_nearest1d upsample_linear1d
-resample: grid_sampler_2d _upsample_bicubic2d_aa _upsample_bilinear2d_aa upsample_nearest2d_backward
-communication: all_reduce all_gather_into_tensor reduce_scatter_tensor wait_tensor
-""")
-#: View operators; they do not affect a fused kernel's family.
-_VIEWS: Final = by_name("""
-view: _unsafe_view alias as_strided chunk detach empty empty_like expand full lift_fresh_copy permute reshape
-view: scalar_tensor select slice split split_with_sizes squeeze t transpose unbind unsqueeze view
-""")
 #: Families of reductions; operators of other families are fused into them.
 _REDUCING: Final = ("softmax", "normalization", "reduce", "scan", "sort", "loss")
-_PRODUCTS: Final = ("gemm", "conv", "attention")
+#: Families that tell what a kind of kernel does, and the family where no operator or several tell.
+_TELLING: Final = {
+    "tem": (("gemm", "conv", "attention"), OTHER),
+    "red": (_REDUCING, "reduce"),
+    "per": (_REDUCING, "reduce"),
+    "spl": (("scan",), "scan"),
+}
 
 
 def operators(text: str, known: Collection[str]) -> tuple[str, ...]:
@@ -104,20 +64,16 @@ def _joined(parts: Sequence[str]) -> list[str]:
     return [text] if text.strip("_") else []
 
 
-@cache
-def _known() -> frozenset[str]:
-    return frozenset(_OPERATORS.split())
-
-
 def inductor(name: Spelled) -> Fields | None:
     """Decodes Triton kernels generated by inductor."""
     if "triton_" not in name.text or not re.fullmatch(r"\w+", name.text):
         return None
     found = re.match(_NAME, name.text)
     if not found:
-        return {"library": "inductor"} if re.fullmatch(_NAMELESS, name.text) else _template(name)
+        template = looked_up("inductor templates", name.text)
+        return {**template, "kind": "template"} if "family" in template else template or None
     kind, text, ordinal = found.groups()
-    fused = operators(text, _known()) if text else ()
+    fused = operators(text, listed("aten operators")) if text else ()
     family, operation = _family(kind, fused)
     return {
         "library": "inductor",
@@ -130,204 +86,24 @@ def inductor(name: Spelled) -> Fields | None:
     }
 
 
-def _template(name: Spelled) -> Fields | None:
-    """Decodes templates under autotuning or with old names: ``triton_mm_3``, ``triton_flex_attention_backward_7``."""
-    found = re.match(r"triton_(mm|bmm|addmm|convolution2?d?|flex_attention|flex_attention_backward|flex_decoding)"
-                     r"(?:_(\d{1,9}))?$", name.text)  # fmt: skip
-    if not found:
-        return None
-    operation = found[1]
-    family = "attention" if "flex" in operation else "conv" if "conv" in operation else "gemm"
-    return {
-        "library": "inductor",
-        "kind": "template",
-        "family": family,
-        "operation": operation,
-        "ordinal": int(found[2]) if found[2] else None,
-        "direction": "backward" if "backward" in operation else None,
-    }
-
-
 def _family(kind: str, fused: Sequence[str]) -> tuple[str, str | None]:
     """The family of a fused kernel, and the one operator that determines it, if there is one."""
-    families = {operator: _FAMILIES.get(operator, "elementwise") for operator in fused}
-    if kind == "tem":
-        wanted: Sequence[str] = _PRODUCTS
-    elif kind in {"red", "per"}:
-        wanted = _REDUCING
-    elif kind == "spl":
-        wanted = ("scan",)
-    elif kind == "poi":
+    families = {operator: by_name("inductor families").get(operator, "elementwise") for operator in fused}
+    if kind == "poi":
         return _pointwise(families) if families else ("elementwise", None)
-    else:
-        return "other", None
+    if kind not in _TELLING:
+        return OTHER, None
+    wanted, default = _TELLING[kind]
     telling = {operator: family for operator, family in families.items() if family in wanted}
     operation = next(iter(telling)) if len(telling) == 1 else None
-    default = {"tem": "other", "spl": "scan"}.get(kind, "reduce")
-    return (next(iter(telling.values())) if len(set(telling.values())) == 1 else default), operation
+    return (next(iter(telling.values())) if len({*telling.values()}) == 1 else default), operation
 
 
 def _pointwise(families: dict[str, str]) -> tuple[str, str | None]:
     """Elementwise, unless all operators except for views share another family: copy, gather, fill."""
-    doing = {operator: family for operator, family in families.items() if operator not in _VIEWS} or families
+    doing = {operator: family for operator, family in families.items() if operator not in by_name("views")} or families
     kinds = set(doing.values())
     operation = next(iter(doing)) if len(doing) == 1 else None
     other = next(iter(kinds)) if len(kinds) == 1 else "elementwise"
     plain = ("copy", "index", "embedding", "fill", "random", "pooling", "resample")
     return (other if other in plain else "elementwise"), operation
-
-
-#: ATen operators that inductor can fuse (functional ones, but for a few that write in place), as registered in
-#: torch 2.13, with prims and higher-order operators.
-_OPERATORS: Final = """
-_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward _add_relu
-_addmm_activation _aminmax _amp_foreach_non_finite_check_and_unscale _amp_update_scale _batch_norm_impl_index
-_batch_norm_impl_index_backward _batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional
-_cdist_backward _cdist_forward _chunk_cat _conj _conj_copy _conj_physical _conv_depthwise2d _convolution
-_convolution_double_backward _convolution_mode _ctc_loss _ctc_loss_backward _cudnn_attention_backward
-_cudnn_attention_forward _cudnn_ctc_loss _cudnn_init_dropout_state _cudnn_rnn _cudnn_rnn_backward
-_cudnn_rnn_flatten_weight _cummax_helper _cummin_helper _dirichlet_grad _dyn_quant_matmul_4bit
-_dyn_quant_pack_4bit_weight _efficient_attention_backward _efficient_attention_forward _efficientzerotensor
-_embedding_bag _embedding_bag_backward _embedding_bag_dense_backward _embedding_bag_forward_only
-_embedding_bag_per_sample_weights_backward _embedding_bag_sparse_backward _empty_affine_quantized
-_empty_per_channel_affine_quantized _euclidean_dist _fake_quantize_learnable_per_channel_affine
-_fake_quantize_learnable_per_channel_affine_backward _fake_quantize_learnable_per_tensor_affine
-_fake_quantize_learnable_per_tensor_affine_backward _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
-_fft_c2c _fft_c2r _fft_r2c _flash_attention_backward _flash_attention_forward
-_flash_attention_forward_no_dropout_inplace _foreach_abs _foreach_acos _foreach_add _foreach_addcdiv
-_foreach_addcmul _foreach_asin _foreach_atan _foreach_ceil _foreach_clamp_max _foreach_clamp_min _foreach_clone
-_foreach_copy _foreach_cos _foreach_cosh _foreach_div _foreach_erf _foreach_erfc _foreach_exp _foreach_expm1
-_foreach_floor _foreach_frac _foreach_lerp _foreach_lgamma _foreach_log _foreach_log10 _foreach_log1p _foreach_log2
-_foreach_max _foreach_maximum _foreach_minimum _foreach_mm _foreach_mul _foreach_neg _foreach_norm _foreach_pow
-_foreach_powsum _foreach_reciprocal _foreach_round _foreach_rsqrt _foreach_sigmoid _foreach_sign _foreach_sin
-_foreach_sinh _foreach_sqrt _foreach_sub _foreach_tan _foreach_tanh _foreach_trunc _foreach_zero _fused_adagrad
-_fused_adam _fused_adamw _fused_dropout _fused_moving_avg_obs_fq_helper _fused_moving_avg_obs_fq_helper_functional
-_fused_rms_norm _fused_rms_norm_backward _fused_sdp_choice _fused_sgd _gather_sparse_backward
-_grid_sampler_2d_cpu_fallback _grid_sampler_2d_cpu_fallback_backward _grouped_mm _histogramdd_bin_edges
-_histogramdd_from_bin_cts _histogramdd_from_bin_tensors _index_put_impl _int_mm _jagged_to_padded_dense_forward
-_lazy_clone _log_softmax _log_softmax_backward_data _logcumsumexp _low_memory_max_pool_offsets_to_indices
-_low_memory_max_pool_with_offsets _lstm_mps _lu_with_info _masked_scale _masked_softmax _masked_softmax_backward
-_mixed_dtypes_linear _mm_plus_mm _native_batch_norm_legit _native_batch_norm_legit_functional
-_native_batch_norm_legit_no_training _native_multi_head_attention _neg_view _neg_view_copy _pad_circular _pad_enum
-_padded_dense_to_jagged_forward _pdist_backward _pdist_forward _philox_key_fold_in _philox_key_split _philox_normal
-_philox_uniform _pin_memory _prelu_kernel _prelu_kernel_backward _reshape_alias _reshape_alias_copy _reshape_copy
-_reshape_from_tensor _rowwise_prune _safe_softmax _sample_dirichlet _saturate_weight_to_fp16
-_scaled_dot_product_attention_math _scaled_dot_product_attention_math_for_mps _scaled_dot_product_cudnn_attention
-_scaled_dot_product_cudnn_attention_backward _scaled_dot_product_efficient_attention
-_scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention
-_scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu
-_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_fused_attention_overrideable
-_scaled_dot_product_fused_attention_overrideable_backward _scaled_grouped_mm _scaled_grouped_mm_v2 _scaled_mm
-_scaled_mm_v2 _segment_reduce_backward _shape_as_tensor _slow_conv2d_backward _slow_conv2d_forward
-_sobol_engine_draw _softmax _softmax_backward_data _stack _standard_gamma _standard_gamma_grad _thnn_fused_gru_cell
-_thnn_fused_gru_cell_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward
-_thnn_fused_lstm_cell_backward_impl _to_copy _to_dense _to_sparse _to_sparse_bsc _to_sparse_bsr _to_sparse_csc
-_to_sparse_csr _to_sparse_semi_structured _transformer_encoder_layer_fwd _trilinear _unique _unique2 _unsafe_index
-_unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate _unsafe_view _upsample_bicubic2d_aa
-_upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_lanczos2d_aa
-_upsample_lanczos2d_aa_backward _upsample_nearest_exact1d _upsample_nearest_exact1d_backward
-_upsample_nearest_exact2d _upsample_nearest_exact2d_backward _upsample_nearest_exact3d
-_upsample_nearest_exact3d_backward _weight_int4pack_mm _weight_int4pack_mm_for_cpu
-_weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm _weight_norm _weight_norm_differentiable_backward
-_weight_norm_interface _weight_norm_interface_backward abs absolute acos acosh adaptive_avg_pool1d
-adaptive_avg_pool2d adaptive_avg_pool3d adaptive_avg_pool3d_backward adaptive_max_pool1d adaptive_max_pool2d
-adaptive_max_pool2d_backward adaptive_max_pool3d adaptive_max_pool3d_backward add add_ addbmm addcdiv addcmul addmm
-addmv addr adjoint affine_grid_generator affine_grid_generator_backward alias alias_copy all all_gather_into_tensor
-all_reduce all_to_all_single allclose alpha_dropout amax amin aminmax angle any arange arccos arccosh arcsin arcsinh
-arctan arctan2 arctanh argmax argmin argsort argwhere as_strided as_strided_copy as_strided_scatter asin asinh
-associative_scan atan atan2 atanh atleast_1d atleast_2d atleast_3d avg_pool1d avg_pool2d avg_pool2d_backward
-avg_pool3d avg_pool3d_backward baddbmm bartlett_window batch_norm batch_norm_backward batch_norm_backward_elemt
-batch_norm_backward_reduce batch_norm_elemt batch_norm_gather_stats batch_norm_gather_stats_with_counts
-batch_norm_stats batch_norm_update_stats bernoulli bilinear binary_cross_entropy binary_cross_entropy_backward
-binary_cross_entropy_with_logits bincount binomial bitwise_and bitwise_left_shift bitwise_not bitwise_or
-bitwise_right_shift bitwise_xor blackman_window block_diag bmm broadcast_in_dim broadcast_tensors broadcast_to
-bucketize cartesian_prod cat cauchy cdist ceil celu chain_matmul chalf channel_shuffle cholesky cholesky_inverse
-cholesky_solve choose_qparams_optimized chunk clamp clamp_max clamp_min clip clone coalesce col2im collapse_view
-column_stack combinations complex concat concatenate conj conj_physical constant_pad_nd contiguous conv1d conv2d
-conv3d conv_depthwise3d conv_tbc conv_tbc_backward conv_transpose1d conv_transpose2d conv_transpose3d
-convert_element_type convolution convolution_backward convolution_backward_overrideable convolution_overrideable
-copy copy_ copy_sparse_to_sparse copy_strided copysign corrcoef cos cosh cosine_embedding_loss cosine_similarity
-count_nonzero cov cross cross_entropy_loss ctc_loss cudnn_affine_grid_generator cudnn_affine_grid_generator_backward
-cudnn_batch_norm cudnn_batch_norm_backward cudnn_convolution cudnn_convolution_add_relu cudnn_convolution_relu
-cudnn_convolution_transpose cudnn_grid_sampler cudnn_grid_sampler_backward cummax cummaxmin_backward cummin cumprod
-cumprod_backward cumsum cumulative_trapezoid deg2rad dense_dim dequantize dequantize_per_tensor dequantize_per_token
-det detach detach_copy device_put diag diag_embed diagflat diagonal diagonal_backward diagonal_copy diagonal_scatter
-diff digamma dist div divide dot dropout dsplit dstack einsum elu elu_backward embedding embedding_backward
-embedding_bag embedding_dense_backward embedding_renorm embedding_sparse_backward empty empty_like empty_permuted
-empty_quantized empty_strided eq equal erf erf_inv erfc erfinv exp exp2 expand expand_as expand_copy expm1
-exponential eye fake_quantize_per_channel_affine fake_quantize_per_channel_affine_cachemask
-fake_quantize_per_channel_affine_cachemask_backward fake_quantize_per_tensor_affine
-fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_backward feature_alpha_dropout
-feature_dropout fft_fft fft_fft2 fft_fftfreq fft_fftn fft_fftshift fft_hfft fft_hfft2 fft_hfftn fft_ifft fft_ifft2
-fft_ifftn fft_ifftshift fft_ihfft fft_ihfft2 fft_ihfftn fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2
-fft_rfftfreq fft_rfftn fill fill_ fix flatten flatten_dense_tensors flex_attention flex_attention_backward
-flex_decoding flip fliplr flipud float_power floor floor_divide fma fmax fmin fmod frac fractional_max_pool2d
-fractional_max_pool2d_backward fractional_max_pool3d fractional_max_pool3d_backward frexp frobenius_norm from_file
-full full_like fused_moving_avg_obs_fake_quant gather gather_backward gcd ge gelu gelu_backward geometric geqrf ger
-glu glu_backward glu_backward_jvp glu_jvp gradient greater greater_equal grid_sampler grid_sampler_2d
-grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward group_norm gru gru_cell gt hamming_window
-hann_window hardshrink hardshrink_backward hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh
-hardtanh_backward hash_tensor heaviside hinge_embedding_loss histc histogram histogramdd hsplit hspmm hstack
-huber_loss huber_loss_backward hypot i0 igamma igammac im2col imag index index_add index_copy index_fill index_put
-index_reduce index_select index_select_backward indices indices_copy inductor_force_stride_order
-inductor_lookup_seed inductor_randint inductor_random inductor_seed inductor_seeds
-infinitely_differentiable_gelu_backward inner instance_norm int_repr inverse iota isclose isfinite isin isinf isnan
-isneginf isposinf isreal istft item kaiser_window kl_div kron kthvalue l1_loss layer_norm lcm ldexp le leaky_relu
-leaky_relu_backward lerp less less_equal lgamma lift lift_fresh lift_fresh_copy linalg_cross linalg_vector_norm
-linear linear_backward linspace log log10 log1p log2 log_normal log_sigmoid log_sigmoid_backward log_sigmoid_forward
-log_softmax logaddexp logaddexp2 logcumsumexp logdet logical_and logical_not logical_or logical_xor logit
-logit_backward logspace logsumexp lstm lstm_cell lstm_mps_backward lt lu_solve lu_unpack mH mT margin_ranking_loss
-masked_fill masked_scatter masked_scatter_backward masked_select masked_select_backward matmul matmul_backward
-matrix_H matrix_exp matrix_exp_backward matrix_power max max_pool1d max_pool1d_with_indices max_pool2d
-max_pool2d_backward max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d max_pool3d_with_indices
-max_pool3d_with_indices_backward max_unpool2d max_unpool3d maximum maximum_value mean median meshgrid min minimum
-mish mish_backward mm mode moveaxis movedim mse_loss mse_loss_backward msort mul mul_ multi_margin_loss
-multi_margin_loss_backward multilabel_margin_loss multilabel_margin_loss_backward multilabel_margin_loss_forward
-multinomial multiply mv mvlgamma nan_to_num nanmean nanmedian nanquantile nansum narrow narrow_copy
-native_batch_norm native_batch_norm_backward native_channel_shuffle native_dropout native_dropout_backward
-native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward native_norm ne neg
-negative nested_to_padded_tensor new_empty new_empty_strided new_full new_ones new_zeros nextafter nll_loss
-nll_loss2d nll_loss2d_backward nll_loss2d_forward nll_loss_backward nll_loss_forward nll_loss_nd nonzero
-nonzero_numpy nonzero_static norm norm_except_dim normal normal_functional not_equal nuclear_norm numpy_T one_hot
-ones ones_like orgqr ormqr outer pad pad_sequence pairwise_distance pdist permute permute_copy pin_memory pinverse
-pixel_shuffle pixel_unshuffle poisson poisson_nll_loss polar polygamma positive pow prelu prepare_softmax_online
-prod put qr qscheme quantile quantize_per_channel quantize_per_tensor quantize_per_tensor_dynamic quantize_per_token
-rad2deg rand rand_like randint randint_like randn randn_like random randperm range ravel real reciprocal
-record_stream reduce_scatter_tensor reflection_pad1d reflection_pad1d_backward reflection_pad2d
-reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward relu relu6 remainder renorm repeat
-repeat_interleave replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward
-replication_pad3d replication_pad3d_backward reshape reshape_as resize resize_as resize_as_sparse resolve_conj
-resolve_neg rms_norm rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell roll rot90 round rrelu rrelu_with_noise
-rrelu_with_noise_backward rrelu_with_noise_functional rsqrt rsub scalar_tensor scaled_dot_product_attention scatter
-scatter_add scatter_reduce searchsorted segment_reduce select select_backward select_copy select_scatter selu set
-sgn shift_left sigmoid sigmoid_backward sign signbit silu silu_backward sin sinc sinh slice slice_backward
-slice_copy slice_inverse slice_scatter slogdet slow_conv3d slow_conv3d_forward slow_conv_dilated2d
-slow_conv_dilated3d slow_conv_transpose2d slow_conv_transpose3d smm smooth_l1_loss smooth_l1_loss_backward
-soft_margin_loss soft_margin_loss_backward softmax softplus softplus_backward softshrink softshrink_backward sort
-special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
-special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
-special_chebyshev_polynomial_w special_digamma special_entr special_erf special_erfc special_erfcx special_erfinv
-special_exp2 special_expit special_expm1 special_gammainc special_gammaincc special_gammaln
-special_hermite_polynomial_h special_hermite_polynomial_he special_i0 special_i0e special_i1 special_i1e
-special_laguerre_polynomial_l special_legendre_polynomial_p special_log1p special_log_ndtr special_log_softmax
-special_logit special_logsumexp special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0
-special_modified_bessel_k1 special_multigammaln special_ndtr special_ndtri special_polygamma special_psi
-special_round special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1
-special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v
-special_shifted_chebyshev_polynomial_w special_sinc special_softmax special_spherical_bessel_j0 special_xlog1py
-special_xlogy special_zeta split split_copy split_dim split_with_sizes split_with_sizes_copy sqrt square squeeze
-squeeze_copy sspaddmm stack std std_mean stft storage_offset sub subtract sum sum_to_size svd swapaxes swapdims t
-t_copy take take_along_dim tan tanh tanh_backward tensor_split tensordot thnn_conv2d threshold threshold_backward
-tile to to_dense to_dense_backward to_mkldnn to_mkldnn_backward to_padded_tensor to_sparse to_sparse_bsc
-to_sparse_bsr to_sparse_csc to_sparse_csr topk trace trace_backward transpose transpose_copy trapezoid trapz
-triangular_solve tril tril_indices triplet_margin_loss triton_kernel_wrapper_functional
-triton_kernel_wrapper_mutation triu triu_indices true_divide trunc type_as unbind unbind_copy unflatten
-unflatten_dense_tensors unfold unfold_backward unfold_copy uniform unique_consecutive unique_dim
-unique_dim_consecutive unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_copy upsample_bicubic2d
-upsample_bicubic2d_backward upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d
-upsample_linear1d_backward upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
-upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward upsample_trilinear3d
-upsample_trilinear3d_backward value_selecting_reduction_backward values values_copy vander var var_mean vdot view
-view_as view_as_complex view_as_complex_copy view_as_real view_as_real_copy view_copy view_of vsplit vstack
-wait_tensor where while_loop xlogy xor_sum zero zeros zeros_like
-"""

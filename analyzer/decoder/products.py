@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.fields import exact
+from kanalyze.decoder.fields import exact, headed, in_groups, looked_up
 from kanalyze.decoder.spelling import TENSOR_TYPES, type_of, types_of
 
 if TYPE_CHECKING:
@@ -271,11 +271,13 @@ def tensile(name: Spelled) -> Fields | None:
 PRINTED: Final = (xmma, cutlass2, cutlass3, nvjet, named, tensile)
 
 
-_C3: Final = r"cute::tuple<cute::C<(\d{1,6})>, cute::C<(\d{1,6})>, cute::C<(\d{1,6})>\s?>"
-_MAINLOOP: Final = rf"MainloopSm(\d{{1,6}})\w{{0,60}}<(\d{{1,6}}), {_C3}"
+_C3: Final = r"cute::C<\d{1,6}>, cute::C<\d{1,6}>, cute::C<\d{1,6}>"
+_MAINLOOP: Final = rf"MainloopSm(?P<arch>\d{{1,6}})\w{{0,60}}<(?P<stages>\d{{1,6}}), cute::tuple<(?P<cluster>{_C3})\s?>"
+_TILE: Final = rf"cute::tuple<(?P<tile>{_C3})\s?>, (?P<input_types>[\w:]+)"
 _FACTOR: Final = "TF32|BF16|F16|E4M3|E5M2|S8|U8|F64"
 _ATOM: Final = (
-    rf"\bSM(\d{{1,6}})(?:::GMMA::MMA)?_(\d{{1,6}}x\d{{1,6}}x\d{{1,6}})_(F32|F16|S32|F64)({_FACTOR})({_FACTOR})"
+    r"\bSM(?P<arch>\d{1,6})(?:::GMMA::MMA)?_(?P<instruction>\d{1,6}x\d{1,6}x\d{1,6})"
+    rf"_(?P<accumulator_type>F32|F16|S32|F64)({_FACTOR})({_FACTOR})"
 )
 _GEMM_SHAPE: Final = r"GemmShape<(\d{1,6}), (\d{1,6}), (\d{1,6})>"
 
@@ -288,30 +290,6 @@ _CUBLAS: Final = (
     ("gemmk1_kernel", "gemm", 1),
 )
 _OLD_GEMM: Final = r"(?:gemm_kernel2x2|([sdcz])gemm_(?:largek|32x32x32|sm\d\d|kernel))"
-_WITH_CUBLAS: Final = exact("""
-reduce dot: dot_kernel reduce_1Block_kernel
-elementwise scal: scal_kernel scal_kernel_val
-elementwise axpy: axpy_kernel_val
-copy copy: copy_kernel
-copy swap: swap_kernel
-reduce asum: asum_kernel
-reduce nrm2: nrm2_kernel
-reduce iamax: iamax_kernel
-reduce iamin: iamin_kernel
-copy transpose: transpose_readWrite_alignment_kernel
-""")
-
-#: Quantised and grouped GEMM kernels by function name: library.
-_OTHERS: Final = exact("""
-marlin: marlin::Marlin marlin_moe_wna16::Marlin marlin_dense::Marlin marlin_24::Marlin_24
-marlin: gptq_marlin::Marlin gptq_marlin_24::Marlin_24
-machete: machete::device_kernel
-exllama: exllama::gemm_half_q_half_kernel
-vllm: vllm::gptq::gemm_half_q_half_gptq_4bit_kernel
-aten: tinygemm_m16n8k16_chunk_kernel
-bitsandbytes: kgemm_4bit_inference_naive kgemm_4bit_inference
--: fused_moe_kernel fused_moe_kernel_gptq_awq
-""")
 
 
 def cublas(name: Spelled) -> Fields | None:
@@ -321,11 +299,11 @@ def cublas(name: Spelled) -> Fields | None:
     for start, product, at in _CUBLAS:
         if name.word.startswith(start):
             return _cublas_gemm(name, product, at)
-    if name.word in _WITH_CUBLAS and "cublas" in name.text:
-        family, operation = _WITH_CUBLAS[name.word]
-        short = type_of(name.arg(0))
-        return {"family": family, "operation": operation, "library": "cublas", "input_types": (short,) if short else ()}
-    return _old_blas(name.word) or _cublas_lt(name)
+    if name.word in exact("cublas") and "cublas" in name.text:
+        return {**headed(exact("cublas")[name.word]), "input_types": types_of([name.arg(0)])}
+    if name.word == "splitKreduce_kernel":
+        return {"family": "gemm", "operation": "split_k_reduce", "library": "cublas", "split_k": True}
+    return _old_blas(name.word) or looked_up("cublaslt", name.function) or None
 
 
 def _old_blas(word: str) -> Fields | None:
@@ -338,17 +316,6 @@ def _old_blas(word: str) -> Fields | None:
     if found := re.match(r"(?:kernel_)?(trsm|trmm|trsv)_", word):
         return {"family": "linalg", "operation": found[1], "library": "cublas"}
     return None
-
-
-def _cublas_lt(name: Spelled) -> Fields | None:
-    """Decodes what cuBLASLt runs after a GEMM: split-K reductions and epilogues."""
-    if name.word == "splitKreduce_kernel":
-        return {"family": "gemm", "operation": "split_k_reduce", "library": "cublas", "split_k": True}
-    if not name.function.startswith(("cublasLt::", "epilogue::impl::")):
-        return None
-    return {"library": "cublas"} | (
-        {"family": "gemm", "operation": "epilogue"} if re.search(r"(?:^|::)epilogue::", name.function) else {}
-    )
 
 
 def _cublas_gemm(name: Spelled, operation: str, at: int) -> Fields:
@@ -388,20 +355,11 @@ def _cutlass3(text: str) -> Fields:
     """Decodes CUTLASS 3: arch, stages and cluster of the main loop; tile and type after it; instruction."""
     fields: Fields = {}
     if found := re.search(_MAINLOOP, text):
-        fields |= {"arch": f"sm{found[1]}", "stages": int(found[2]), "cluster": tuple(map(int, found.groups()[2:]))}
-        if tile := re.compile(rf"{_C3}, ([\w:]+)").search(text, found.end()):
-            fields["tile"] = tuple(map(int, tile.groups()[:3]))
-            if a := type_of(tile[4]):
-                fields["input_types"] = (a, a)
+        fields = in_groups(found) | in_groups(re.compile(_TILE).search(text, found.end()))
+        fields["input_types"] = fields.get("input_types", ()) * 2
     if atom := re.search(_ATOM, text):
-        accumulator, a, b = (type_of(short) for short in atom.groups()[2:])
-        fields |= {
-            "arch": fields.get("arch", f"sm{atom[1]}"),
-            "instruction": tuple(map(int, atom[2].split("x"))),
-            "accumulator_type": accumulator,
-            "input_types": (a, b),
-            "tensor_core": True,
-        }
+        factors = (type_of(atom[4]), type_of(atom[5]))
+        fields = {**in_groups(atom), **fields, "input_types": factors, "tensor_core": True}
     elif re.search(r"\bSM1\d\d_MMA_", text):
         fields["tensor_core"] = True
     return fields
@@ -421,9 +379,9 @@ def _cutlass2(text: str) -> Fields:
 def quantised(name: Spelled) -> Fields | None:
     """Decodes quantised GEMMs: Marlin, AWQ, DeepGEMM, Machete, bitsandbytes, Triton's MoE kernel."""
     function = name.function
-    known = next((key for key in (function, name.word) if key in _OTHERS), None)
-    if known:
-        fields: Fields = {"family": "gemm", "operation": "gemm", "library": _OTHERS[known][0]}
+    products = exact("quantised products")
+    if known := next((key for key in (function, name.word) if key in products), None):
+        fields = headed(products[known])
         if "moe" in known:
             fields["operation"] = "grouped_gemm"
         if "arlin" in known or "m16n8k16" in known:
@@ -433,14 +391,8 @@ def quantised(name: Spelled) -> Fields | None:
         tile = tuple(int(size) for size in re.findall(r"[mnk](\d{1,6})(?![0-9])", name.word)[-3:])
         return {"family": "gemm", "operation": "gemm", "library": "awq", "tile": tile}
     if function.startswith("deep_gemm::"):
-        arch = re.match(r"(sm\d{1,6})_", name.word)
-        is_gemm = "gemm" in name.word
-        return {
-            "family": "gemm" if is_gemm else "other",
-            "operation": "gemm" if is_gemm else None,
-            "library": "deep_gemm",
-            "arch": arch[1] if arch else None,
-        }
+        work = _work("gemm") if "gemm" in name.word else {}
+        return {**work, "library": "deep_gemm", **in_groups(re.match(r"(?P<arch>sm\d{1,6})_", name.word))}
     return None
 
 
