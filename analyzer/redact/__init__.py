@@ -82,7 +82,7 @@ def _of_file(source: Path, names: Names, removed: Removed) -> Copy:
     kind = kind_of(source)
     files.learn(source, kind, names)
     texts = Texts(names, removed)
-    return lambda made: files.copy(source, kind, made, texts, names)
+    return lambda made: files.copy(source, kind, made, texts)
 
 
 def _of_folder(source: Path, names: Names, removed: Removed) -> Copy:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.errors import UnknownFormatError
-from kanalyze.redact.rules import words
+from kanalyze.redact.rules import ALLOWED, words
 from kanalyze.redact.rules.assigned import is_argument, is_secret
 
 if TYPE_CHECKING:
@@ -16,34 +16,10 @@ if TYPE_CHECKING:
     from kanalyze.redact.rules.names import Names
     from kanalyze.redact.rules.texts import Texts
 
-#: Keys whose value is removed, and the kind that it is counted as.
-_GONE: Final = {
-    "host": "host names",
-    "hostname": "host names",
-    "user": "user names",
-    "uuid": "ids and addresses of GPUs",
-    "serial": "ids and addresses of GPUs",
-    "pci": "ids and addresses of GPUs",
-    "cwd": "paths",
-    "root": "paths",
-    "branch": "names of branches",
-    "remote": "URLs",
-}
-
-#: Keys of the manifest and compiled.json whose text stays, once redacted; under a key of _OWN, all keys do.
-_KEYS: Final = words(
-    """
-    schema kind kanalyze status began ended duration_ns workload name path sha256 args command machine system cpu cpus
-    gpus index driver_version compute_capability memory_total_mib clock_sm_max_mhz clock_memory_max_mhz ecc mig
-    persistence clock_sm_mhz clock_memory_mhz temperature_celsius power_watts performance_state utilisation_percent
-    memory_used_mib throttle_reasons tools nvcc nsys ncu python torch version git commit changed passes why remedy steps
-    before after notes chosen exit_status timed_out log build binary key cached step line passed source hash backend
-    arch num_warps num_stages registers spills shared_memory_bytes compile_ns compile_measured_by cache_hit ptx recipe
-    stepping by seen left_out cycles activities cuda triton traces failures ended exception argv caches executable rank
-    kernels_compiled complete switches cycle clock warmup_ns times_ns whole_ns against collection side turns
-    """
-)
-_OWN: Final = frozenset(("options", "files", "checks", "torch", "kernels", "redacted"))
+#: Keys whose text stays, once redacted, and keys under which all keys do; keys whose value is removed, with its kind.
+_KEYS: Final = words(ALLOWED["documents"]["keys"])
+_OWN: Final = words(ALLOWED["documents"]["own"])
+_GONE: Final = ALLOWED["documents"]["gone"]
 
 #: The key of a build: a truncated digest.
 _BUILD: Final = re.compile(r"[0-9a-f]{24}")
@@ -94,13 +70,16 @@ def _learn(value: object, names: Names, key: str = "") -> None:
             names.assigned(value)
 
 
-def redacted(path: Path, texts: Texts) -> bytes:
-    """The redacted document at `path`.
+def copy(path: Path, target: Path | None, texts: Texts) -> None:
+    """Write the redacted copy of the document at `path` to `target`; without a target, only count the removals.
 
     Raises:
         UnknownFormatError: It is not JSON.
+        OSError: The target cannot be written.
     """
-    return encoded(document(_read(path), texts))
+    made = encoded(document(_read(path), texts))
+    if target is not None:
+        target.write_bytes(made)
 
 
 def encoded(value: object) -> bytes:

@@ -7,6 +7,7 @@ import os
 import re
 import zlib
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, cast
 
 from kanalyze.errors import (
@@ -21,29 +22,22 @@ from kanalyze.redact import ncu as ncu_report
 from kanalyze.redact import nsys as nsys_sqlite
 from kanalyze.redact import trace as torch_trace
 from kanalyze.redact.rules.assigned import CLOSED, LONGEST_KEY, OPENED
-from kanalyze.redact.sqlite_files import holds
 from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from kanalyze.redact.rules.names import Names
     from kanalyze.redact.rules.texts import Texts
 
 
+#: Modules for kinds of files that are read as a whole, each with `learn` and `copy`; the others are read as streams.
+_WHOLE: Final = {"sqlite": nsys_sqlite, "ncu-rep": ncu_report, "document": documents}
+
 _PIECE: Final = 1 << 22
 
 #: Shorter names match numbers by chance.
 _LONG_ENOUGH: Final = 6
-
-
-class _Nowhere:
-    """A writable file that discards its input."""
-
-    def write(self, data: bytes) -> int:
-        """Discard `data`."""
-        return len(data)
 
 
 def learn(path: Path, kind: Kind, names: Names) -> None:
@@ -54,63 +48,46 @@ def learn(path: Path, kind: Kind, names: Names) -> None:
         DamagedReportError: Its structure is invalid.
         UnreadableReportError: The operating system refuses to read it.
     """
+    names.text(path.name)
     try:
-        names.text(path.name)
-        if kind == "sqlite":
-            if not holds(path, nsys_sqlite.SIGNS):
-                raise UnknownFormatError.of(path, "an SQLite database that nsys did not write")
-            nsys_sqlite.learn(path, names)
-        elif kind == "ncu-rep":
-            ncu_report.learn(path, names)
-        elif kind == "document":
-            documents.learn(path, names)
-        else:
-            with opened(path) as source:
-                (torch_trace.learn if kind == "trace" else _learn_lines)(source, names)
+        if whole := _WHOLE.get(kind):
+            whole.learn(path, names)
+            return
+        with opened(path) as source:
+            (torch_trace.learn if kind == "trace" else _learn_lines)(source, names)
     except OSError as error:
         raise UnreadableReportError.of(path, error) from error
 
 
-def copy(path: Path, kind: Kind, target: Path | None, texts: Texts, names: Names) -> None:
+def copy(path: Path, kind: Kind, target: Path | None, texts: Texts) -> None:
     """Write the redacted copy of the file at `path` to `target`; without a target, only count the removals.
 
     Raises:
         RedactError: Something that identifies would be left.
         OSError: The target cannot be written.
     """
-    if kind == "sqlite":
-        nsys_sqlite.copy(path, target, texts)
-    elif kind in ("ncu-rep", "document"):
-        data = ncu_report.redacted(path, texts, names) if kind == "ncu-rep" else documents.redacted(path, texts)
-        if target is not None:
-            target.write_bytes(data)
+    if whole := _WHOLE.get(kind):
+        whole.copy(path, target, texts)
     else:
-        _copy_stream(path, kind, target, texts)
-    if target is not None and _survives(target, names):
+        _copy_stream(path, kind, target or Path(os.devnull), texts)
+    if target is not None and _survives(target, texts.names):
         remedy = (
             "Please report it. Until then, `--remove TEXT` takes out more, and a name that is none may be `--keep`."
         )
         raise RedactError.of(path, "a report with a name in it that is left after redaction", remedy)
 
 
-def _copy_stream(path: Path, kind: Kind, target: Path | None, texts: Texts) -> None:
+def _copy_stream(path: Path, kind: Kind, target: Path, texts: Texts) -> None:
     with opened(path) as source:
-        if target is None:
-            _pass_on(source, cast("BinaryIO", _Nowhere()), kind, texts)
-        else:
-            with written(target, packed=target.suffix == ".gz") as sink:
-                _pass_on(source, sink, kind, texts)
+        with written(target, packed=target.suffix == ".gz") as sink:
+            if kind == "trace":
+                torch_trace.copy(source, sink, texts)
+            else:
+                _copy_lines(source, sink, texts, cells=kind == "csv")
         if isinstance(source, Unpacked) and not source.whole:
             if kind != "trace":
                 raise DamagedReportError.at(path, "its end", "the packed data end early")
             texts.removed.notes.append(f"{texts.name(path.name)} is cut off, as it was before")
-
-
-def _pass_on(source: BinaryIO, sink: BinaryIO, kind: Kind, texts: Texts) -> None:
-    if kind == "trace":
-        torch_trace.copy(source, sink, texts)
-    else:
-        _copy_lines(source, sink, texts, cells=kind == "csv")
 
 
 def _survives(path: Path, names: Names) -> bool:

@@ -85,7 +85,7 @@ def copy(folder: Path, kinds: dict[Path, Kind], target: Path | None, names: Name
         if path in manifests and target is not None:
             continue  # it lists the other files
         try:
-            files.copy(path, kind, place, texts, names)
+            files.copy(path, kind, place, texts)
         except RedactError as error:
             removed.left_out[str(path.relative_to(folder))] = _reason(error, path)
             if place is not None:

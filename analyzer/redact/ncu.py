@@ -99,24 +99,28 @@ def learn(path: Path, names: Names) -> None:
         names.text(found.decode(errors="replace"))
 
 
-def redacted(path: Path, texts: Texts, names: Names) -> bytes:
-    """The redacted report at `path`, of unchanged length.
+def copy(path: Path, target: Path | None, texts: Texts) -> None:
+    """Write the redacted copy of the report at `path`, of its length, to `target`; without a target, only count.
 
     Raises:
         RedactError: It is not built as the reports that are known.
+        OSError: The target cannot be written.
     """
-    data = bytearray(path.read_bytes())
-    work = _Mask(texts, names)
-    for place, field in _followed(path, bytes(data)):
-        value = bytes(data[field.begin : field.end])
-        data[field.begin : field.end] = work.leaf(place, value)
-    return work.anywhere(bytes(data))
+    data = path.read_bytes()
+    made = bytearray(data)
+    work = _Mask(texts)
+    for place, field in _followed(path, data):
+        made[field.begin : field.end] = work.leaf(place, data[field.begin : field.end])
+    whole = work.anywhere(bytes(made))
+    if target is not None:
+        target.write_bytes(whole)
 
 
 class _Mask:
     """Overwrites texts in place, and counts them."""
 
-    def __init__(self, texts: Texts, names: Names) -> None:
+    def __init__(self, texts: Texts) -> None:
+        names = texts.names
         self._removed = texts.removed
         self._sought = [
             (what, sorted((name.encode() for name in wanted), key=len, reverse=True), around)

@@ -8,34 +8,67 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from kanalyze.errors import UnknownFormatError
 from kanalyze.files import python_stacks
-from kanalyze.redact.nsys_known import (
-    IDENTIFIERS,
-    NUMBERS,
-    PROFILED,
-    REFERENCES,
-    SAMPLES,
-    SETTINGS,
-    TABLES,
-    WARNING,
-    Table,
-)
+from kanalyze.redact.rules import ALLOWED, words
 from kanalyze.redact.rules.assigned import is_argument
-from kanalyze.redact.sqlite_files import columns_of, failed, opened, quoted, tables_of
+from kanalyze.redact.rules.names import Names
+from kanalyze.redact.sqlite_files import columns_of, failed, holds, opened, quoted, tables_of
 
 if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
-    from kanalyze.redact.nsys_known import How
-    from kanalyze.redact.rules.names import Names
     from kanalyze.redact.rules.texts import Texts
     from kanalyze.redact.sqlite_files import Column
 
+#: How a text is redacted, and which rows of a table are kept: see allowed.toml.
+How = Literal["name", "free", "path", "module", "counters", "blank"]
+Rows = Literal["all", "profiled", "sampled", "settings"]
+
+
+class Table(NamedTuple):
+    """What is kept of one table.
+
+    Attributes:
+        texts: The redaction rule of each text column.
+        rows: Which rows are kept; row ids are where all are, since a gap in them is a row lost by nsys.
+    """
+
+    texts: dict[str, How]
+    rows: Rows
+
+
+def _known_tables() -> dict[str, Table]:
+    """The tables of allowed.toml."""
+    enums: dict[str, dict[str, How]] = {name: {"name": "name", "label": "name"} for name in words(_KNOWN["enums"])}
+    texts: dict[str, dict[str, How]] = _KNOWN["texts"] | enums
+    some: tuple[Rows, ...] = ("profiled", "sampled", "settings")
+    rows: dict[str, Rows] = {name: kind for kind in some for name in words(_KNOWN[kind])}
+    names = words(_KNOWN["numeric"]) | rows.keys() | texts.keys()
+    return {name: Table(texts.get(name, {}), rows.get(name, "all")) for name in names}
+
+
+_KNOWN: Final = ALLOWED["nsys"]
+TABLES: Final = _known_tables()
+
+#: Columns that are kept in every table, and those of them that are emptied, since they identify a device.
+_IDENTIFIERS: Final = words(_KNOWN["identifiers"])
+_COLUMNS: Final = words(_KNOWN["numbers"]) | _IDENTIFIERS
+
+#: Columns that refer to StringIds, and how those strings are redacted.
+REFERENCES: Final[dict[str, How]] = {name: how for how, names in _KNOWN["references"].items() for name in names.split()}
+
+#: Tables whose rows show which processes were profiled, and the column.
+_PROFILED: Final = {table: column for column, names in _KNOWN["processes"].items() for table in names.split()}
+
+#: Samples, whose ids stacks are told by.
+SAMPLES: Final = "COMPOSITE_EVENTS"
+
 #: Tables of which any shows that nsys wrote the database.
-SIGNS: Final = frozenset(
+_SIGNS: Final = frozenset(
     ("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
 )
 
@@ -57,7 +90,14 @@ _NVTX: Final = "NVTX_EVENTS"
 
 
 def learn(path: Path, names: Names) -> None:
-    """Collect identifying names from the export at `path` into `names`."""
+    """Collect identifying names from the export at `path` into `names`.
+
+    Raises:
+        UnknownFormatError: It is a database that nsys did not write.
+        DamagedReportError: A table cannot be read.
+    """
+    if not holds(path, _SIGNS):
+        raise UnknownFormatError.of(path, "an SQLite database that nsys did not write")
     with opened(path) as database:
         for table in tables_of(database):
             with failed(path, table):
@@ -95,8 +135,7 @@ class _Copy:
     def __post_init__(self) -> None:
         self.database.create_function("redacted", 2, self._redacted, deterministic=True)
         self.database.create_function("not_a_number", 0, _refuse)
-        columns = {column.name for column in columns_of(self.database, "NVTX_EVENTS")}
-        self._stacks = PythonStacks(self.database, columns)
+        self._stacks = PythonStacks(self.database)
 
     def table(self, name: str, have: list[str]) -> None:
         """Copy the table `name`, if it is known."""
@@ -130,7 +169,7 @@ class _Copy:
     def _kept(self, name: str, spec: Table) -> list[Column]:
         """The columns to keep; unknown ones are counted as removed."""
         columns = columns_of(self.database, name)
-        known = NUMBERS | IDENTIFIERS | spec.texts.keys()
+        known = _COLUMNS | spec.texts.keys()
         for column in columns:
             if column.name not in known:
                 self.texts.removed.add(f"column {name}.{self.texts.free(column.name)}, which is not known")
@@ -138,7 +177,7 @@ class _Copy:
 
     def _insert(self, name: str, spec: Table, columns: list[Column], have: list[str]) -> None:
         made = {quoted(column.name): self._expression(name, spec, column) for column in columns}
-        if spec.numbered and not any(column.is_row_id for column in columns):
+        if spec.rows == "all" and not any(column.is_row_id for column in columns):
             made = {"rowid": "rowid", **made}
         where = "TRUE"
         if spec.rows == "profiled":
@@ -160,7 +199,7 @@ class _Copy:
             what = "processes and threads that were not profiled"
             self.texts.removed.add(_SAMPLED.get(name, what), gone)
         for column in columns:
-            if column.name in IDENTIFIERS:
+            if column.name in _IDENTIFIERS:
                 kept = self._stacks.expression(name, column.name) or "NULL"
                 sql = (
                     f"SELECT count(*) FROM {table} "
@@ -174,7 +213,7 @@ class _Copy:
         how = spec.texts.get(column.name)
         if stack := self._stacks.expression(table, column.name):
             return stack
-        if column.name in IDENTIFIERS or how == "blank":
+        if column.name in _IDENTIFIERS or how == "blank":
             return column.nothing
         if how:
             return f"CAST(redacted('{how}', CAST({name} AS BLOB)) AS TEXT)"
@@ -185,7 +224,7 @@ class _Copy:
         """SQL condition: the row belongs to a profiled process."""
         sql = [
             f"SELECT DISTINCT ({column} >> {_PROCESS}) & {_PROCESSES} FROM source.{table}"
-            for table, column in PROFILED.items()
+            for table, column in _PROFILED.items()
             if table in have and any(column == found.name for found in columns_of(self.database, table))
         ]
         if "TARGET_INFO_CUDA_DEVICE" in have:
@@ -217,16 +256,9 @@ class _Copy:
     def _redacted(self, how: How, value: bytes | None) -> bytes | None:
         if value is None:
             return None
-        text = value.decode("utf-8", "surrogateescape")
-        texts = self.texts
-        rules = {
-            "name": texts.name,
-            "free": texts.free,
-            "path": texts.path,
-            "module": texts.module,
-            "counters": texts.counters,
-        }
-        return rules[how](text).encode("utf-8", "surrogateescape")
+        rule = getattr(self.texts, how)
+        made: str = rule(value.decode("utf-8", "surrogateescape"))
+        return made.encode("utf-8", "surrogateescape")
 
 
 def _created(name: str, columns: list[Column]) -> str:
@@ -250,8 +282,9 @@ class PythonStacks:
         used: StringIds that the stacks kept so far refer to, with the rule for each.
     """
 
-    def __init__(self, database: sqlite3.Connection, columns: set[str]) -> None:
-        """Look for nsys' domains of Python stacks in the attached `source`, whose events have these `columns`."""
+    def __init__(self, database: sqlite3.Connection) -> None:
+        """Look for nsys' domains of Python stacks in the attached `source`."""
+        columns = {column.name for column in columns_of(database, _NVTX)}
         self.used: dict[int, How] = {}
         self._domains: set[tuple[int, int]] = set()
         if columns >= {"text", "globalTid", "domainId", "eventType", "binaryData"}:
@@ -300,33 +333,54 @@ _SPEAKING: Final = frozenset(
 
 _SPOKEN: Final = ("name", "value", "text", "filename", "content")
 
-#: Tables left out on purpose, and what their rows are.
-_EXPECTED: Final = {
-    "ANALYSIS_FILE": "outputs and environments of processes",
-    "ProcessStreams": "outputs and environments of processes",
+#: Tables left out on purpose, and what their rows are; what removed settings are, by a part of their name.
+_EXPECTED: Final = _KNOWN["left_out"]
+_GONE: Final = _KNOWN["gone"]
+
+#: Settings that names are collected from, each with what takes them.
+_TELLING: Final = (
+    (re.compile(r"Hostname|EXPORT_HOST|DEVICE_DISPLAY_NAME"), Names.host),
+    (re.compile(r"(?:PROCESS_\d+:)?USER_NAME|EXPORT_USER"), Names.user),
+    (re.compile(r"(?:PROCESS_\d+:)?WORKING_DIR|TargetInstallDir"), Names.folder),
+    (re.compile(r"(?:PROCESS_\d+:)?ENVIRONMENT_VARIABLE|DeviceEnvironment"), Names.environment),
+)
+_PATHS: Final = re.compile(r"PROCESS_\d+:COMMAND")
+
+#: A value that cannot identify: a switch, a number, a version, a time, or a word of nsys.
+_HARMLESS: Final = r"(?:[-+\d.,: TZ]*(?: sec| UTC)?|[A-Za-z]{0,24})"
+
+#: Settings that are kept, as ``name=value``, by table.
+_SETTINGS: Final[dict[str, re.Pattern[str]]] = {
+    "META_DATA_CAPTURE": re.compile(
+        rf"(?:PROCESS_\d+:)?(?:COLLECT_\w+|CUDA_\w+(?::\w+)?|HOW_TO_ATTACH|LAUNCH_AS_ROOT|SAMPLING_\w+(?::\w+)?)={_HARMLESS}"
+        rf"|(?:CAPTURE_EVENT_TYPE|(?:START|STOP)_TRIGGER|DEVICE_TYPE|\w+_(?:HZ|FREQ|MS|ENABLED)|COLLECT_\w+|USE_\w+|TRACE_\w+"
+        rf"|INCLUDE_CHILDREN|SHOW_BACKTRACE|SAMPLE_ALL_TASKS|RESUME|RUN_DURATION_\w+|START_\w+|DISABLE_TIME_SYNC"
+        rf"|NVTX_OPTIONS:\w+_(?:KEY|VALUE|INCLUDE)|SYMBOL_RESOLUTION_OPTIONS:\w+)={_HARMLESS}"
+        r"|PROCESS_\d+:(?:COMMAND|ARGUMENT_\d+|NVTX_\w+)=.*|NVTX_OPTIONS:NVTX_DOMAIN_FILTER_STRING=.*",
+        re.DOTALL,
+    ),
+    **dict.fromkeys(
+        ("META_DATA_EXPORT", "EXPORT_META_DATA"),
+        re.compile(
+            rf"EXPORT_(?:PRODUCT_(?:NAME=[A-Za-z ]*|VERSION=[\d.]*|DATE=[\w.]*)|(?:SCHEMA_\w+|TIME_UTC)={_HARMLESS}"
+            rf"|(?:PLATFORM|ARCH)=[\w-]*|PARAM_(?:OVERWRITE|APPEND|LAZY|TIME_NORMALIZE|TIME_SHIFT)={_HARMLESS}"
+            rf"|CONFIG_TIME_SHIFT={_HARMLESS}|TIME={_HARMLESS}|PARAM_(?:INPUT|OUTPUT)_FILE=[^/\\]*)"
+        ),
+    ),
+    "TARGET_INFO_SYSTEM_ENV": re.compile(
+        r"(?:CpuCores|CpuSpeedMhz|CpuEmcSpeedMhz|NvDriverVersion|CudaDriverVersion|LinuxParanoidLevel|ExportLevel)=[\d.]*"
+        r"|(?:CpuArchitecture|SupportedABIs|Supported64BitABIs|HardwarePlatform|SoftwarePlatform)=[\w,-]*"
+        r"|(?:Is[A-Z]|Has|Supports|dpti)\w*=\d{0,2}|CpuDescription=[\w ()@.,-]*|OsDescription=[\w ().,/-]*"
+    ),
+    #: Informational diagnostics of nsys that are kept; all warnings and errors are, since some report lost records.
+    "DIAGNOSTIC_EVENT": re.compile(
+        r"Profiling has (?:started|stopped)\.|Number of [A-Za-z]+ events (?:collected|produced): .[\d,]*.*"
+        r"|[\w -]+ initialized successfully\.|Buffers holding CUDA trace data .*|Enabling trace for [a-z ]+"
+    ),
 }
 
-#: The kind that removed settings are counted as, by a part of their name.
-_GONE: Final = (
-    ("ENVIRONMENT", "variables of the environment"),
-    ("DeviceEnvironment", "variables of the environment"),
-    ("UUID", "ids of sessions and machines"),
-    ("UID", "ids of sessions and machines"),
-    ("SESSION", "ids of sessions and machines"),
-    ("HOST", "host names"),
-    ("Hostname", "host names"),
-    ("DISPLAY_NAME", "host names"),
-    ("USER", "user names"),
-    ("PATH", "paths"),
-    ("DIR", "paths"),
-    ("Dir", "paths"),
-)
-
-_HOSTS: Final = re.compile(r"Hostname|EXPORT_HOST|DEVICE_DISPLAY_NAME")
-_USERS: Final = re.compile(r"(?:PROCESS_\d+:)?USER_NAME|EXPORT_USER")
-_FOLDERS: Final = re.compile(r"(?:PROCESS_\d+:)?WORKING_DIR|TargetInstallDir")
-_VARIABLE: Final = re.compile(r"(?:PROCESS_\d+:)?ENVIRONMENT_VARIABLE")
-_PATHS: Final = re.compile(r"PROCESS_\d+:COMMAND")
+#: Severity from which a diagnostic is a warning (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
+_WARNING: Final = 2
 
 
 def _learn_table(database: sqlite3.Connection, table: str, names: Names) -> None:
@@ -355,14 +409,9 @@ def _learn_table(database: sqlite3.Connection, table: str, names: Names) -> None
 
 
 def _learn_setting(name: str, value: str, names: Names) -> None:
-    if _HOSTS.fullmatch(name):
-        names.host(value)
-    elif _USERS.fullmatch(name):
-        names.user(value)
-    elif _FOLDERS.fullmatch(name):
-        names.folder(value)
-    elif _VARIABLE.fullmatch(name) or name == "DeviceEnvironment":
-        names.environment(value)
+    for pattern, learned in _TELLING:
+        if pattern.fullmatch(name):
+            learned(names, value)
     names.text(value)
 
 
@@ -394,14 +443,14 @@ _TEXTS: Final = frozenset(("name", "value", "text", "devStateName"))
 
 def _stays(table: str, name: str, value: str, severity: object) -> bool:
     if table == "DIAGNOSTIC_EVENT":
-        return not isinstance(severity, int) or severity >= WARNING or bool(SETTINGS[table].fullmatch(value))
-    return bool(SETTINGS[table].fullmatch(f"{name}={value}"))
+        return not isinstance(severity, int) or severity >= _WARNING or bool(_SETTINGS[table].fullmatch(value))
+    return bool(_SETTINGS[table].fullmatch(f"{name}={value}"))
 
 
 def _gone(table: str, name: str) -> str:
     if table == "DIAGNOSTIC_EVENT":
         return "messages of nsys that are no warnings"
-    return next((what for part, what in _GONE if part in name), "settings and properties of the machine")
+    return next((what for part, what in _GONE.items() if part in name), "settings and properties of the machine")
 
 
 def _bytes(value: object) -> object:

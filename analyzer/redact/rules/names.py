@@ -11,40 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.redact.rules import words
+from kanalyze.redact.rules import ALLOWED, words
 from kanalyze.redact.rules.assigned import OPENED, is_secret, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Names shared by thousands of machines and users; they identify nobody, and occur in names of kernels and ranges.
-_GENERIC: Final = words(
-    """
-    root user users admin administrator guest nobody daemon ubuntu debian centos fedora rocky alpine suse arch linux
-    ec2-user azureuser opc cloud-user vagrant docker podman container pod runner jovyan vscode codespace jenkins gitlab
-    gitlab-runner github build builder ci test tests testing dev devel developer default none null true false local
-    localhost localdomain host hosts node node0 node1 server client worker master main head compute vm vm0 vm1 box
-    workstation desktop laptop gpu gpus gpu0 gpu1 cpu cuda nvidia nvcc nsys ncu torch pytorch triton python python3
-    conda kernel kernels stream streams device devices graph launch memory train training infer inference model models
-    data dataset project projects work workspace home share shared public app apps opt tmp var usr bin lib src code repo
-    profile profiler report reports add mul copy fill square gelu matmul cdist step forward backward loss optimizer
-    """
-)
+#: Names that identify nobody, and variables of the environment that name a host, a user or a folder.
+_GENERIC: Final = words(ALLOWED["names"]["generic"])
+_HOST_VARIABLES: Final = words(ALLOWED["names"]["hosts"])
+_USER_VARIABLES: Final = words(ALLOWED["names"]["users"])
+_FOLDER_VARIABLES: Final = words(ALLOWED["names"]["folders"])
 _SHORTEST: Final = 3
-
-_HOST_VARIABLES: Final = words(
-    """
-    HOST HOSTNAME COMPUTERNAME NODENAME NODE_NAME POD_NAME CONTAINER_NAME SLURMD_NODENAME SLURM_TOPOLOGY_ADDR PBS_O_HOST
-    LSB_HOSTS SLURM_SUBMIT_HOST MASTER_ADDR SESSION_MANAGER
-    """
-)
-_USER_VARIABLES: Final = words(
-    """
-    USER USERNAME LOGNAME SUDO_USER SLURM_JOB_USER JUPYTERHUB_USER PBS_O_LOGNAME GITHUB_ACTOR GIT_AUTHOR_NAME
-    GIT_COMMITTER_NAME GIT_AUTHOR_EMAIL GIT_COMMITTER_EMAIL EMAIL GITLAB_USER_LOGIN USERDOMAIN SLURM_JOB_ACCOUNT
-    """
-)
-_FOLDER_VARIABLES: Final = frozenset(("HOME", "PWD", "OLDPWD", "USERPROFILE", "VIRTUAL_ENV", "CONDA_PREFIX"))
 
 #: Shorter values of secret variables are removed only where they are assigned: elsewhere they may be a word or number.
 _SECRET_AT_LEAST: Final = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kanalyze.redact.rules import words
+from kanalyze.redact.rules import ALLOWED, words
 
 _OCTET: Final = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 
@@ -98,14 +98,7 @@ QUOTED_PATH: Final = re.compile(
 SOURCE_LINE: Final = re.compile(r"\A(?:/|[A-Za-z]:[\\/]).*[\\/](?P<last>[^/\\]+\(\d+\): .*)\Z", re.DOTALL)
 
 #: Usual root folders. ``/layer1/conv`` has none of them: some frameworks name layers like paths.
-ROOTS: Final = words(
-    """
-    afs autofs bin boot build builds cephfs cluster content data datasets dbfs dev efs etc export exports fast fsx gpfs
-    gluster home homes hpc kaggle lib lib32 lib64 lustre media misc mnt mount nfs nfs4 nix opt private proc project
-    projects ptmp pub raid root run runs sandbox sbin scratch sdf share shared snap srv storage sys tmp usr users Users
-    var vast vol volume Volumes volumes weka work workdir workspace workspaces
-    """
-)
+ROOTS: Final = words(ALLOWED["names"]["roots"])
 
 #: Suffixes of file names that a range or kernel may be named after.
 FILE_NAME: Final = re.compile(

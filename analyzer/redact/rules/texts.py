@@ -72,13 +72,12 @@ class Texts:
 
     def __init__(self, names: Names, removed: Removed) -> None:
         """Redact `names` and patterns; count replacements in `removed`."""
+        self.names = names
         self.removed = removed
         self.sought = sorted(names.hosts | names.users | names.secrets)
-        self._keep = names.keep
         self._known: dict[tuple[str, str], tuple[str, Counter[str]]] = {}
         self._counts: Counter[str] = Counter()
         self._roots = ROOTS | {folder.split("/")[1] for folder in names.folders if folder.startswith("/")}
-        self._whole = names.folders
         odd = (folder for folder in names.folders if not PLAIN_FOLDER.fullmatch(folder))
         self._folders = _any_of(odd, NOT_IN_PATH, FURTHER_FOLDERS)
         self._named = [
@@ -138,7 +137,7 @@ class Texts:
         found = self._known.get((how, text))
         if found is None:
             self._counts = Counter()
-            made = text if text in self._keep else rule(text)
+            made = text if text in self.names.keep else rule(text)
             found = made, self._counts
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
@@ -180,14 +179,14 @@ class Texts:
         text = self._without_secrets(text, prose=False)
         parts = [part for part in _SEPARATORS.split(text) if part]
         last = parts[-1] if parts and _SEPARATORS.search(text) else text
-        last = "[folder]" if text in self._whole else last
+        last = "[folder]" if text in self.names.folders else last
         if last != text:
             self._counts["paths"] += 1
         return self._identified(last)
 
     def _module(self, text: str) -> str:
         found = next(filter(None, (kind.search(text) for kind in _KINDS_OF_FOLDERS)), None)
-        if found is None or text in self._whole:
+        if found is None or text in self.names.folders:
             return self._path(text)
         told = f"{found['kind']}/{_SEPARATORS.split(text)[-1]}"
         if told != text:
@@ -232,7 +231,7 @@ class Texts:
         return self._last(found) if certain else found[0]
 
     def _last(self, found: re.Match[str]) -> str:
-        if found[0].rstrip("\\/") in self._whole:
+        if found[0].rstrip("\\/") in self.names.folders:
             return "[folder]"
         parts = [part for part in _SEPARATORS.split(found["folders"] or "") if part]
         return found["last"] or (parts[-1] if parts else found[0][-1:])
