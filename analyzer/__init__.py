@@ -140,38 +140,25 @@ __all__ = [
     "without_profiler",
 ]
 
-#: Where the names that are no tables are, by module: imported when first used, since polars takes long to import.
-_PLACES = {
-    "kanalyze.analyses.comparing._comparison": ("Comparison", "Verdict"),
-    "kanalyze.analyses.page.time_page": ("Summary",),
-    "kanalyze.errors": ("KanalyzeError",),
-    "kanalyze.analyses.page.overview_page": ("Overview",),
-    "kanalyze.notebook": (
-        "compare",
-        "overview",
-        "ranks",
-        "read",
-        "read_all",
-        "reduce",
-        "sql",
-        "summarize",
-        "timeline",
-        "whatif",
-        "without_profiler",
-    ),
-    "kanalyze.report": ("Report",),
-    "kanalyze.window": ("Window",),
+#: Where types are; imported when first used, since polars takes long to import.
+_TYPES = {
+    "Comparison": "kanalyze.analyses.comparing._comparison",
+    "KanalyzeError": "kanalyze.errors",
+    "Overview": "kanalyze.analyses.page.overview_page",
+    "Report": "kanalyze.report",
+    "Summary": "kanalyze.analyses.page.time_page",
+    "Verdict": "kanalyze.analyses.comparing._comparison",
+    "Window": "kanalyze.window",
 }
-_HOMES = {name: module for module, names in _PLACES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     """A public name, imported when it is first used; tables show their units in notebooks."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES.get(name) or import_module("kanalyze.analyses").homes()[name]
-    found: object = getattr(import_module(home), name)
-    if name not in _HOMES:
+    tables = {} if name in _TYPES else import_module("kanalyze.analyses").homes()
+    found: object = getattr(import_module(tables.get(name) or _TYPES.get(name, "kanalyze.notebook")), name)
+    if name in tables:
         found = import_module("kanalyze.notebook").shown(found)
     globals()[name] = found
     return found

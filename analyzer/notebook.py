@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import wraps
+from functools import partialmethod, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import polars as pl
 
@@ -54,6 +54,15 @@ if TYPE_CHECKING:
 #: Rows per table on a page.
 _TOP: Final = 8
 
+#: Pages that display themselves in notebooks, with the rows of their tables; None for all that a page shows.
+_PAGES: Final[dict[Any, int | None]] = {
+    overview_page.Overview: None,
+    _comparison.Comparison: None,
+    **dict.fromkeys((time_page.Summary, counters_page.CounterSummary, joint_page.JointSummary, _whatif.WhatIf), _TOP),
+}
+for _page, _rows in _PAGES.items():
+    _page._repr_html_ = partialmethod(html.page, _rows)
+
 #: Events of a timeline in a cell, single ones and sums.
 _EVENTS: Final = 100_000
 
@@ -92,34 +101,6 @@ def _nullable(column: pl.Series) -> pd.api.extensions.ExtensionArray:
     return made(values.to_numpy(writable=True), column.is_null().to_numpy(writable=True))
 
 
-class NotebookSummary(time_page.Summary):
-    """A summary displayed as its page."""
-
-    def _repr_html_(self) -> str:
-        return html.page(self, _TOP)
-
-
-class NotebookOverview(overview_page.Overview):
-    """A first page displayed as itself."""
-
-    def _repr_html_(self) -> str:
-        return html.page(self, None)
-
-
-class NotebookCounters(counters_page.CounterSummary):
-    """A counter summary displayed as its page."""
-
-    def _repr_html_(self) -> str:
-        return html.page(self, _TOP)
-
-
-class NotebookJoint(joint_page.JointSummary):
-    """A summary of several tools' reports displayed as its page."""
-
-    def _repr_html_(self) -> str:
-        return html.page(self, _TOP)
-
-
 class _TableAttribute:
     """A table of a comparison, or of a job, as an attribute of it."""
 
@@ -153,9 +134,6 @@ class NotebookComparison(_comparison.Comparison):
         """Both sides and the verdict, in one line."""
         base, new = self.names
         return f"<Comparison of {base!r} with {new!r}: {self.verdict.word}>"
-
-    def _repr_html_(self) -> str:
-        return html.page(self, None)
 
 
 class NotebookJob:
@@ -294,25 +272,14 @@ def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSumm
         raise TypeError("kanalyze.summarize takes reports, which kanalyze.read(path) gives")
     report, *others = reports
     if others:
-        page = joint_page.summarize_together(*reports)[0]
-        made = NotebookJoint if isinstance(page, joint_page.JointSummary) else NotebookSummary
-        return made(**vars(page))
-    if report.meta.timeless:
-        return NotebookCounters(**vars(counters_page.summarize_counters(report)))
-    return NotebookSummary(**vars(time_page.summarize(report)))
+        return joint_page.summarize_together(*reports)[0]
+    return counters_page.summarize_counters(report) if report.meta.timeless else time_page.summarize(report)
 
 
 def overview(report: Report, *, whole: bool = False) -> overview_page.Overview:
     """Makes the first page of a report; see :func:`kanalyze.analyses.page.overview_page.overview`."""
     _refuse_others("overview", (report,), several=False)
-    return NotebookOverview(**vars(overview_page.overview(report, whole=whole)))
-
-
-class NotebookWhatIf(_whatif.WhatIf):
-    """Result of a change, displayed as its page."""
-
-    def _repr_html_(self) -> str:
-        return html.page(self, _TOP)
+    return overview_page.overview(report, whole=whole)
 
 
 def whatif(  # noqa: PLR0913 - the options of the command
@@ -325,7 +292,7 @@ def whatif(  # noqa: PLR0913 - the options of the command
     each: bool = False,
     measured: str | None = None,
     **where: Unpack[Where],
-) -> NotebookWhatIf:
+) -> _whatif.WhatIf:
     """Result of a change, by a replay of the recording; see docs/whatif.md.
 
     Args:
@@ -359,8 +326,7 @@ def whatif(  # noqa: PLR0913 - the options of the command
     part = report.narrow(**where)
     changes = _changes.Changes(tuple(factors.items()), left_out, graph, rate)
     whole = took and took * ((part.scope.window.count if part.scope.window else None) or 1)
-    found = _whatif.whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole)
-    return NotebookWhatIf(**vars(found))
+    return _whatif.whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole)
 
 
 class NotebookTimeline:
