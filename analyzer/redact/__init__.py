@@ -15,9 +15,8 @@ from kanalyze.machinery.unfinished import unfinished
 from kanalyze.redact import files
 from kanalyze.redact import folder as folders
 from kanalyze.redact.files import kind_of
-from kanalyze.redact.folder import Removed
 from kanalyze.redact.rules.names import asked
-from kanalyze.redact.rules.texts import Texts
+from kanalyze.redact.rules.texts import Removed, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import DamagedReportError, KanalyzeError, RedactError, UnknownFormatError, UnreadableReportError
 from kanalyze.redact import documents, files
 from kanalyze.redact.files import Kind, kind_of
-from kanalyze.redact.rules.texts import Texts
+from kanalyze.redact.rules.texts import Removed, Texts
 from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
@@ -139,26 +137,3 @@ def _copy_manifest(path: Path, folder: Path, target: Path, texts: Texts) -> None
         left_out = {name.removeprefix(before): why for name, why in ours.items()}
         made["redacted"] = {"removed": dict(texts.removed.counts), "left_out": left_out}
     (copied / MANIFEST).write_bytes(documents.encoded(made))
-
-
-# Tally of a redaction: counts by kind, and files left out.
-
-
-@dataclass
-class Removed:
-    """The tally of one redaction.
-
-    Attributes:
-        counts: Removed or replaced places by kind, such as ``paths``: 12.
-        left_out: Files of a folder that are not in the copy, with reasons.
-        notes: Further notes for the user.
-    """
-
-    counts: Counter[str] = field(default_factory=Counter)
-    left_out: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def add(self, what: str, count: int = 1) -> None:
-        """Count `count` more places of the kind `what`."""
-        if count:
-            self.counts[what] += count

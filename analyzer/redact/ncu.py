@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze.errors import RedactError
 from kanalyze.files.protobuf import fields
 from kanalyze.redact.rules.assigned import values
-from kanalyze.redact.rules.patterns import ADDRESSES, PATH, ROOTS, WINDOWS_PATH
+from kanalyze.redact.rules.texts import ADDRESSES, PATH, ROOTS, WINDOWS_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,7 @@ from polars.testing import assert_frame_equal
 import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
-from kanalyze.redact import redact
-from kanalyze.redact.folder import Removed
+from kanalyze.redact import Removed, redact
 from kanalyze.redact.rules.names import asked
 from kanalyze.redact.rules.texts import Texts
 from kanalyze.redact.sqlite_files import failed

@@ -9,8 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from kanalyze.redact import redact
-from kanalyze.redact.folder import Removed
+from kanalyze.redact import Removed, redact
 from kanalyze.redact.rules.names import Names
 from kanalyze.redact.rules.texts import Texts
 from redact.test_ncu import block, message

@@ -12,13 +12,11 @@ from contextlib import closing
 
 import pytest
 
-from kanalyze.redact import redact
+from kanalyze.redact import Removed, redact
 from kanalyze.redact.documents import document
-from kanalyze.redact.folder import Removed
 from kanalyze.redact.rules.assigned import is_secret, values
 from kanalyze.redact.rules.names import Names
-from kanalyze.redact.rules.patterns import ADDRESSES, URL
-from kanalyze.redact.rules.texts import Texts
+from kanalyze.redact.rules.texts import ADDRESSES, URL, Texts
 from support.command import ADD, REPORTS
 
 TOKENS = (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.redact.folder import Removed
+from kanalyze.redact import Removed
 from kanalyze.redact.rules.names import Names
 from kanalyze.redact.rules.texts import Texts
 

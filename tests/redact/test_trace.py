@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.errors import DamagedReportError, OutputError, UnknownFormatError
-from kanalyze.redact import redact
+from kanalyze.redact import Removed, redact
 from kanalyze.redact import trace as torch_trace
-from kanalyze.redact.folder import Removed
 from kanalyze.redact.rules.names import Names
 from kanalyze.redact.rules.texts import Texts
 from kanalyze.redact.trace import GONE, KEYS, NAMES, PATHS
