@@ -35,6 +35,9 @@ NAMES: Final = frozenset(ALLOWED["trace"]["names"])
 GONE: Final = ALLOWED["trace"]["gone"]
 
 
+_UNKNOWN: Final = "texts under keys that are not known"
+
+
 def _harmless(keys: Iterable[bytes], after: bytes) -> re.Pattern[bytes]:
     """A pattern of text that passes unchanged: all but strings, these keys, and plain strings followed by `after`."""
     listed = b"|".join(map(re.escape, keys))
@@ -138,8 +141,8 @@ class _Trace:
         self._waiting = b""
         self._before = b""
         self._harmless = _HARMLESS
-        self._depth = 0  # nesting depth in a value whose texts are removed
-        self._gone = ""  # the kind that the next value is counted as, if removed
+        self._gone = ""  # the kind that texts of the value are counted as, if they are removed
+        self._depth = 0  # nesting depth in such a value
 
     def more(self, piece: bytes, *, last: bool) -> bytes:
         """Consume `piece`; returns the output that is complete, with `last` all of it."""
@@ -157,19 +160,21 @@ class _Trace:
 
     def _step(self, text: bytes, at: int, *, last: bool) -> tuple[int, bytes] | None:
         """Redacts one token at `at`: its end and its output. None if more input is needed."""
-        if self._gone:
-            return self._value_that_goes(text, at, last=last)
-        if self._depth:
-            return self._without_texts(text, at, last=last)
-        run = self._harmless.match(text, at)
+        if self._gone and text[at : at + 1] != b'"':
+            return self._structure(text, at)
+        run = None if self._gone else self._harmless.match(text, at)
         if run is not None and run.end() > at:
             return run.end(), run[0]
         found = _TEXT.match(text, at)
         if found is None or (not found[3] and not last and found.end() == len(text)):
-            return None if not last else (len(text), self._rest(text[at:]))
-        if found[3] == b":":
+            return None if not last else (len(text), b'"' if self._gone else self._rest(text[at:]))
+        if found[3] == b":" and (self._depth or not self._gone):
             return self._key(found)
-        return found.end() - len(found[3]), self._quoted(self._rule(text, at), found[1]) + found[2]
+        made = b'""' if self._gone else self._quoted(self._rule(text, at), found[1])
+        if self._gone:
+            self._texts.removed.add(self._gone, bool(found[1]))
+            self._gone = self._gone if self._depth else ""
+        return found.end() - len(found[3]), made + found[2]
 
     def _rule(self, text: bytes, at: int) -> Callable[[str], str]:
         """The redaction rule for the text at `at`, by its key."""
@@ -181,41 +186,19 @@ class _Trace:
 
     def _key(self, found: re.Match[bytes]) -> tuple[int, bytes]:
         """Redacts a key; the value of an unknown key is removed."""
-        name = _decoded(found[1])
-        if found[1] not in _KNOWN:
-            self._gone = GONE.get(name, "texts under keys that are not known")
+        if found[1] not in _KNOWN and not self._gone:
+            self._gone = GONE.get(_decoded(found[1]), _UNKNOWN)
         return found.end(), self._quoted(self._texts.free, found[1]) + found[2] + b":"
 
-    def _value_that_goes(self, text: bytes, at: int, *, last: bool) -> tuple[int, bytes] | None:
-        start = len(text) - len(text[at:].lstrip()) if text[at : at + 1].isspace() else at
-        if start == len(text):
-            return (start, text[at:start]) if last else None
-        if text[start : start + 1] in (b"[", b"{"):
-            self._depth, self._gone = 1, ""
-            return start + 1, text[at : start + 1]
-        if text[start : start + 1] != b'"':
+    def _structure(self, text: bytes, at: int) -> tuple[int, bytes]:
+        """All but texts of a value that is removed: numbers and brackets stay, and its end is noticed."""
+        part = next(_STRUCTURE.finditer(text, at))[0]
+        if part in b"[{":
+            self._depth, self._gone = self._depth + 1, _UNKNOWN
+        elif part in b"]}":
+            self._depth = max(self._depth - 1, 0)
+        if not self._depth and not part.isspace():
             self._gone = ""
-            return start, text[at:start]
-        found = _TEXT.match(text, start)
-        if found is None:
-            return None if not last else (len(text), text[at:start] + b'"')
-        self._texts.removed.add(self._gone, bool(found[1]))
-        self._gone = ""
-        return found.start(2), text[at:start] + b'""'
-
-    def _without_texts(self, text: bytes, at: int, *, last: bool) -> tuple[int, bytes] | None:
-        """One token within a value whose texts are removed."""
-        if text[at : at + 1] == b'"':
-            found = _TEXT.match(text, at)
-            if found is None or (not found[3] and not last and found.end() == len(text)):
-                return None if not last else (len(text), b'"')
-            if found[3] == b":":
-                return found.end(), self._quoted(self._texts.free, found[1]) + found[2] + b":"
-            self._texts.removed.add("texts under keys that are not known", bool(found[1]))
-            return found.end() - len(found[3]), b'""' + found[2]
-        token = _STRUCTURE.match(text, at)
-        part = token[0] if token else text[at : at + 1]
-        self._depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(part, 0)
         return at + len(part), part
 
     def _rest(self, text: bytes) -> bytes:
