@@ -103,6 +103,3 @@ def _collective(name: Spelled) -> Fields | None:
         return None
     (operation,) = exact("collectives").get(found[1].replace("_", ""), ("allreduce",))
     return {"family": "communication", "operation": operation, **in_groups(engine)}
-
-
-DECODERS: Final = (communication,)

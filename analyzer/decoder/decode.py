@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.decoder import aten, attention, communication, engines, inductor, libraries, products
+from kanalyze.decoder import communication, engines, libraries, products, pytorch
 from kanalyze.decoder.fields import OTHER, KernelName
 from kanalyze.decoder.spelling import spelled
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 #: Most specific first: NCCL's pattern occurs in no other name; a cuDNN name may contain one of CUTLASS.
 _DECODERS: Final[tuple[Callable[[Spelled], dict[str, Any] | None], ...]] = (
-    *communication.DECODERS,
-    inductor.inductor,
+    communication.communication,
+    pytorch.inductor,
     *libraries.AMD,
-    *attention.DECODERS,
+    *engines.ATTENTION,
     *products.PRINTED,
     *libraries.IMAGES,
     *products.TEMPLATES,
-    *aten.DECODERS,
+    pytorch.aten,
     *libraries.PRIMITIVES,
     *libraries.ARRAYS,
-    *engines.DECODERS,
+    *engines.ENGINES,
 )
 
 #: Libraries whose functions are all listed; an unlisted one is not guessed by the words in its name.

@@ -24,15 +24,19 @@ _SPELLED: Final = "fp16|bf16|fp32|tf32|fp64|int8|int32|f16|f32|f64|s8|u8|s32|i8"
 
 #: xmma: types of A and output, of B and accumulator, of alpha and beta.
 _XMMA: Final = r"(?:^|_)(sm\d{2,3}[a-z]?)_xmma_(sparse_)?(gemm|fprop|dgrad|wgrad)(?=_)(.*)"
-_XMMA_TYPES: Final = rf"_({_TYPE})({_TYPE})_({_TYPE})({_TYPE})_({_TYPE})(?=_|$)"
-_XMMA_LAYOUT: Final = r"_([nt]{2})_([nt])(?=_|$)"
-_XMMA_IMAGE: Final = r"_(n[cdhw]{3,4})k\w{2,4}_(n[cdhw]{3,4})(?=_|$)"
+_XMMA_TYPES: Final = (
+    rf"_({_TYPE})(?P<output_type>{_TYPE})_({_TYPE})(?P<accumulator_type>{_TYPE})_(?P<scale_type>{_TYPE})(?=_|$)"
+)
+_XMMA_LAYOUT: Final = r"_(?P<layout>[nt]{2})_(?P<output_layout>[nt])(?=_|$)"
+_XMMA_IMAGE: Final = r"_(?P<layout>n[cdhw]{3,4})k\w{2,4}_(?P<output_layout>n[cdhw]{3,4})(?=_|$)"
 
 _OPERATION: Final = (
-    r"([a-z]{1,2})(\d{3,6}|\d{1,6}x\d{1,6}x\d{1,6})?(tf32|bf16|f16)?(gemm|fprop|dgrad|wgrad|cudnn)(?=_|$)(.*)"
+    rf"(?:(?P<first>{_SPELLED})_)?"
+    r"(?P<letter>[a-z]{1,2})(?P<shape>\d{3,6}|\d{1,6}x\d{1,6}x\d{1,6})?(?P<math>tf32|bf16|f16)?"
+    r"(?P<operation>gemm|fprop|dgrad|wgrad|cudnn)(?=_|$)(?P<rest>\w*)"
 )
-_CUTLASS: Final = rf"cutlass_(?:(\d{{2,3}})_)?(simt|(?:wmma_|sp)?tensorop)_(?:({_SPELLED})_)?{_OPERATION}"
-_NAMED: Final = rf"(?:^|_)(maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)_(?:({_SPELLED})_)?{_OPERATION}"
+_CUTLASS: Final = rf"cutlass_(?:(?P<arch>\d{{2,3}})_)?(?P<unit>simt|(?:wmma_|sp)?tensorop)_{_OPERATION}"
+_NAMED: Final = rf"(?:^|_)(?P<arch>maxwell|pascal|volta|turing|ampere|ada|hopper|blackwell)_{_OPERATION}"
 _CUTLASS3: Final = (
     r"cutlass3x_(sm\d{2,3}[a-z]?)_(simt|\w{0,4}tensorop)_"
     r"(?:[a-z](\d{1,6}x\d{1,6}x\d{1,6}))?(gemm|fprop|dgrad|wgrad)_(.*)"
@@ -103,12 +107,8 @@ def xmma(name: Spelled) -> Fields | None:
     if rest.endswith(("_trt", "_fusion_tactic")) or name.text.startswith("trt_"):
         fields["library"] = "tensorrt"
     if types := re.search(_XMMA_TYPES, rest):
-        a, output, b, accumulator, scale = types.groups()
-        short = {text: type_of(text) or text for text in types.groups()}
-        fields["input_types"] = _multiplied(short[a], short[b])
-        fields |= {"output_type": short[output], "accumulator_type": short[accumulator], "scale_type": short[scale]}
-    if layout := re.search(_XMMA_LAYOUT, rest) or re.search(_XMMA_IMAGE, rest):
-        fields["layout"], fields["output_layout"] = layout.groups()
+        fields |= in_groups(types) | {"input_types": _multiplied(types_of([types[1], types[3]]))}
+    fields |= in_groups(re.search(_XMMA_LAYOUT, rest) or re.search(_XMMA_IMAGE, rest))
     sizes = _sized(rest)
     fields |= {
         "tile": sizes.get("tilesize", ()),
@@ -126,11 +126,11 @@ def xmma(name: Spelled) -> Fields | None:
     return fields
 
 
-def _multiplied(a: str, b: str) -> tuple[str, str]:
+def _multiplied(types: tuple[str, ...]) -> tuple[str, ...]:
     """The types of A and B: in xmma names, B's is the multiplied type (tf32 for f32, f32 for complex)."""
-    if {a, b} == {"f32", "tf32"}:
+    if {*types} == {"f32", "tf32"}:
         return "tf32", "tf32"
-    return (a, a) if a.startswith("c") else (a, b)
+    return types[:1] * 2 if types[0].startswith("c") else types
 
 
 def _rest(rest: str) -> Fields:
@@ -151,14 +151,20 @@ def _rest(rest: str) -> Fields:
     }
 
 
-def _types(letter: str, shape: str, first: str | None, words: Sequence[str], math: str | None) -> Fields:
-    """Types from BLAS' letter (accumulator), the type before it (output) and after it (A)."""
+def _of_blas(found: re.Match[str]) -> Fields:
+    """What names of CUTLASS 2 and of cuBLAS before xmma tell alike.
+
+    Types are those of BLAS' letter (accumulator), of the type before it (output) and after it (A).
+    """
+    letter, shape, math = found["letter"], found["shape"], found["math"]
+    fields = _rest(found["rest"]) | {"arch": in_groups(found).get("arch"), "instruction": _shape(shape)}
     accumulator = _LETTERS.get(letter)
-    behind = next((short for word in words if word != "8x8" and (short := type_of(word))), None)
+    words = (word for word in found["rest"].split("_") if word != "8x8")
+    behind = next((short for word in words if (short := type_of(word))), None)
     a = math or behind or ("tf32" if shape and letter == "s" else accumulator)
-    return {
+    return fields | {
         "accumulator_type": accumulator,
-        "output_type": (type_of(first) if first else None) or accumulator,
+        "output_type": type_of(found["first"] or "") or accumulator,
         "input_types": (a, a) if a and (math or behind or letter != "i") else (),
     }
 
@@ -172,13 +178,9 @@ def cutlass2(name: Spelled) -> Fields | None:
     found = re.search(_CUTLASS, name.text) if "cutlass_" in name.text else None
     if not found:
         return None
-    arch, unit, first, letter, shape, math, operation, rest = found.groups()
-    rest = re.match(r"\w*", rest)[0]  # type: ignore[index]
-    fields = _work(operation) | _rest(rest) | _types(letter, shape or "", first, rest.split("_"), math)
-    fields["instruction"] = _shape(shape)
-    fields["tensor_core"] = unit != "simt"
-    in_cudnn = "cudnn" in name.function
-    return fields | {"library": "cudnn" if in_cudnn else "cutlass", "arch": f"sm{arch}" if arch else None}
+    library = "cudnn" if "cudnn" in name.function else "cutlass"
+    work = _work(found["operation"])
+    return _of_blas(found) | work | {"tensor_core": found["unit"] != "simt", "library": library}
 
 
 def named(name: Spelled) -> Fields | None:
@@ -186,16 +188,12 @@ def named(name: Spelled) -> Fields | None:
     found = re.search(_NAMED, name.text) if any(arch in name.text for arch in _ARCHS) else None
     if not found:
         return None
-    arch, first, letter, shape, math, operation, rest = found.groups()
-    rest = re.match(r"\w*", rest)[0]  # type: ignore[index]
-    fields = _rest(rest) | _types(letter, shape or "", first, rest.split("_"), math)
-    if operation == "cudnn":
+    library, work = "cublas", _work(found["operation"])
+    if found["operation"] == "cudnn":
         library, work = "cudnn", {"family": "conv", "operation": "conv"}
-    else:
-        library, work = "cublas", _work(operation)
-    fields["tensor_core"] = bool(shape)
-    fields["instruction"] = _shape(shape)
-    return fields | work | {"library": "tensorrt" if name.text.startswith("trt_") else library, "arch": arch}
+    if name.text.startswith("trt_"):
+        library = "tensorrt"
+    return _of_blas(found) | work | {"tensor_core": bool(found["shape"]), "library": library}
 
 
 def cutlass3(name: Spelled) -> Fields | None:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kanalyze.decoder.decode import decode
-from kanalyze.decoder.inductor import operators
+from kanalyze.decoder.pytorch import operators
 from kanalyze.decoder.spelling import spelled, taken_apart
 from support.kernel_families import FAMILIES
 
