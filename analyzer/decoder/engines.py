@@ -10,22 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.fields import direction, exact, headed, in_groups, looked_up
+from kanalyze.decoder.fields import by_name, direction, exact, headed, in_groups, looked_up
 from kanalyze.decoder.spelling import TENSOR_TYPES, snake, type_of
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import Fields
     from kanalyze.decoder.spelling import Spelled
 
-_SCOPED_LIBRARIES: Final = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "transformer_engine": "transformer_engine",
-    "tensorrt_llm": "tensorrt_llm",
-    "layer_norm": "apex",
-    "deepspeed": "deepspeed",
-    "bitsandbytes": "bitsandbytes",
-}
 _PLAIN: Final = {
     *("kernel", "cuda", "triton", "gpu", "device", "impl", "naive", "tiled", "fused", "persistent", "vectorized"),
     *("fwd", "bwd", "forward", "backward", "batched", "tma", "v1", "v2", "v3", "fp16", "fp32", "bf16", "f32"),
@@ -36,7 +27,7 @@ _LONGEST_TERM: Final = 64
 def engine(name: Spelled) -> Fields | None:
     """Decodes a kernel of a known engine, by namespace or by its function name."""
     scope = re.match(r"\w+(?=::)", name.function)
-    library = _SCOPED_LIBRARIES.get(scope[0]) if scope else None
+    library = by_name("libraries by namespace").get(scope[0]) if scope else None
     way = direction(name.word.lower())
     if known := exact("functions of engines").get(name.word):
         return {**headed(known), **({"library": library} if library else {}), "direction": way}

@@ -45,19 +45,8 @@ _NVJET: Final = r"nvjet_(?:(sm\d{2,3}[a-z]?)_)?([a-z]{3}|[a-z]{5})_(.*)"
 
 _LETTERS: Final = {"s": "f32", "d": "f64", "h": "f16", "i": "i32", "c": "c64", "z": "c128", "gc": "c64", "gz": "c128"}
 _JET_LETTERS: Final = {"h": "f16", "t": "bf16", "s": "f32", "d": "f64", "q": "e4m3", "r": "e5m2", "o": "e2m1"}
-_SHAPES: Final = {
-    "884": (8, 8, 4),
-    "1684": (16, 8, 4),
-    "1688": (16, 8, 8),
-    "16816": (16, 8, 16),
-    "16832": (16, 8, 32),
-    "16864": (16, 8, 64),
-    "8816": (8, 8, 16),
-    "8832": (8, 8, 32),
-    "161616": (16, 16, 16),
-    "168128": (16, 8, 128),
-    "168256": (16, 8, 256),
-}
+#: Instructions such as 16816, which is 16x8x16.
+_SHAPE: Final = r"(16|8)(16|8)(4|8|16|32|64|128|256)"
 _EPILOGUES: Final = ("relu", "gelu", "bias", "drelu", "dgelu", "bgrad", "bgrada", "bgradb", "silu", "add", "badd")
 _JOINED: Final = {"gelubias": ("gelu", "bias"), "relubias": ("relu", "bias")}
 _DIRECTIONS: Final = {"fprop": "forward", "dgrad": "backward", "wgrad": "backward"}
@@ -170,7 +159,10 @@ def _of_blas(found: re.Match[str]) -> Fields:
 
 
 def _shape(text: str | None) -> tuple[int, ...]:
-    return () if not text else dims(text) if "x" in text else _SHAPES.get(text, ())
+    if text and "x" in text:
+        return dims(text)
+    found = re.fullmatch(_SHAPE, text or "")
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def cutlass2(name: Spelled) -> Fields | None:

@@ -108,23 +108,6 @@ def named_functor(words: tuple[str, ...]) -> Functor | None:
     return None
 
 
-#: Elementwise kernels: template argument index of the functor, and of the vector width.
-_ELEMENTWISE: Final = {
-    "vectorized_elementwise_kernel": (1, 0),
-    "vectorized_templated_elementwise_kernel": (1, 0),
-    "unrolled_elementwise_kernel": (0, None),
-    "unrolled_elementwise_kernel_for_multi_outputs": (1, None),
-    "elementwise_kernel": (2, None),
-    "_elementwise_kernel": (2, None),
-    "kernelPointwiseApply1": (0, None),
-    "kernelPointwiseApply2": (0, None),
-    "kernelPointwiseApply3": (0, None),
-    "legacy_elementwise_kernel": (2, None),
-    "elementwise_kernel_manual_unroll": (2, None),
-    "elementwise_kernel_with_index": (1, None),
-    "index_elementwise_kernel": (2, None),
-    "_scatter_gather_elementwise_kernel": (2, None),
-}
 _TYPED: Final = (
     "vectorized_elementwise_kernel",
     "vectorized_templated_elementwise_kernel",
@@ -151,7 +134,7 @@ _RANDOM: Final = (
 def aten(name: Spelled) -> Fields | None:
     """Decodes kernels of ATen by function name, with or without namespace."""
     word, inside = name.word, name.function.startswith("at::")
-    if word in _ELEMENTWISE:
+    if word in exact("aten elementwise"):
         return _elementwise(name)
     if word == "reduce_kernel" and (inside or name.arg(2).partition("<")[0].endswith("ReduceOp")):
         return _reduce(name)
@@ -166,13 +149,13 @@ def aten(name: Spelled) -> Fields | None:
 
 
 def _elementwise(name: Spelled) -> Fields:
-    at, width = _ELEMENTWISE[name.word]
-    text = name.arg(at)
+    at, width = exact("aten elementwise")[name.word]
+    text = name.arg(int(at or 0))
     what = named_functor(name.args) if name.mangled else functor(text) if text else None
     indexed = name.word in {"index_elementwise_kernel", "_scatter_gather_elementwise_kernel"}
     fields: Fields = {"library": "aten", "family": "index" if indexed else "elementwise"}
     if width is not None:
-        fields["vector"] = name.number(width)
+        fields["vector"] = name.number(int(width))
     if what is None:
         return fields
     fields |= {"functor": what.name, "operation": what.operation, "direction": what.direction}
@@ -277,16 +260,6 @@ def _own(name: Spelled, *, inside: bool) -> Fields | None:
 # The operators between ``fused`` and the number are ATen names in alphabetical order, joined by underscores, which the
 # names contain, too. So they are matched against the list of ATen operators, longest first.
 
-#: Kind abbreviations, from torch/_inductor/wrapper_benchmark.py.
-_KINDS: Final = {
-    "poi": "pointwise",
-    "red": "reduction",
-    "per": "persistent_reduction",
-    "tem": "template",
-    "for": "foreach",
-    "spl": "split_scan",
-    "unk": None,
-}
 _NAME: Final = r"(?:\w+?_)?triton_(poi|red|per|tem|for|spl|unk)_fused(?:_(\w*?))??(?:_(\d{1,9}))?(?:_0[0-9cde]+)?$"
 
 #: Most underscores in an operator name, plus two.
@@ -337,7 +310,7 @@ def inductor(name: Spelled) -> Fields | None:
     family, operation = _family(kind, fused)
     return {
         "library": "inductor",
-        "kind": _KINDS[kind],
+        "kind": by_name("inductor kinds").get(kind),
         "fused": fused,
         "ordinal": int(ordinal) if ordinal else None,
         "family": family,
