@@ -28,11 +28,12 @@ def engine(name: Spelled) -> Fields | None:
     """Decodes a kernel of a known engine, by namespace or by its function name."""
     scope = re.match(r"\w+(?=::)", name.function)
     library = by_name("libraries by namespace").get(scope[0]) if scope else None
-    way = direction(name.word.lower())
-    if known := exact("functions of engines").get(name.word):
-        return {**headed(known), **({"library": library} if library else {}), "direction": way}
-    if library is None:
+    known = exact("functions of engines").get(name.word)
+    if library is None and known is None:
         return None
+    way = direction(name.word.lower())
+    if known:
+        return {**headed(known), **({"library": library} if library else {}), "direction": way}
     found = looked_up("parts of names in engines", snake(name.word))
     short = type_of(name.arg(0)) if found else None
     types = (short,) if short in {"f32", "f16", "bf16", "f64"} else ()

@@ -176,8 +176,9 @@ def listed(table: str) -> frozenset[str]:
 def looked_up(table: str, text: str) -> Fields:
     """What the first row of a table of patterns says of which one is in `text`; empty if none is."""
     for row in _patterns(table):
-        found = re.search(row.pattern, text) if row.pattern else None
-        if found or any(part in text for part in row.parts):
+        if row.parts and any(part in text for part in row.parts):
+            return headed(row.head)
+        if row.pattern and (found := re.search(row.pattern, text)):
             return headed(row.head) | in_groups(found)
     return {}
 
