@@ -5,6 +5,7 @@ names.txt was written from what the libraries' own naming says, name by name, in
 
 import gzip
 import json
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -168,3 +169,10 @@ def test_every_name_of_communication_holds_a_hint():
     found = [name for name, told in table() if told.startswith("family=communication")]
     assert len(found) > 40
     assert [name for name in found if not any(hint in name.lower() for hint in HINTS)] == []
+
+
+def test_each_table_is_read_and_there():
+    read = re.compile(r'(?:looked_up|by_name|exact|listed)\("([^"]+)"')
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "analyzer/decoder").glob("*.py"))
+    tables = re.findall(r"^\[(.+)\]$", (ROOT / "analyzer/decoder/tables.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(tables) == sorted(set(read.findall(code)))
