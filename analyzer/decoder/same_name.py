@@ -211,18 +211,15 @@ def _const_last(nodes: list[_Node]) -> list[_Node]:
     return [*nodes[leading:end], *nodes[:leading], *nodes[end:]]
 
 
-def _paren(node: _Node) -> bool:
-    return isinstance(node, _Group) and node.opener == "("
-
-
 def _without_cast(nodes: list[_Node]) -> list[_Node]:
     """Removes the cast of a value; booleans become true and false."""
-    two = 2
-    if len(nodes) != two or not isinstance(nodes[1], str) or not re.fullmatch(r"-?\d\w*", nodes[1]):
-        return nodes
-    cast = nodes[0]
-    if not isinstance(cast, _Group) or cast.opener != "(":
-        return nodes
-    if cast.items == [["bool"]]:
-        return ["true" if nodes[1] == "1" else "false"]
-    return [nodes[1]]
+    match nodes:
+        case [_Group(opener="(") as cast, str(value)] if re.fullmatch(r"-?\d\w*", value):
+            if cast.items == [["bool"]]:
+                return ["true" if value == "1" else "false"]
+            return [value]
+    return nodes
+
+
+def _paren(node: _Node) -> bool:
+    return isinstance(node, _Group) and node.opener == "("
