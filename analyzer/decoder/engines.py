@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.fields import by_name, direction, exact, headed, in_groups, looked_up
+from kanalyze.decoder.fields import by_name, by_table, direction, exact, headed, in_groups, looked_up
 from kanalyze.decoder.spelling import TENSOR_TYPES, snake, type_of
 
 if TYPE_CHECKING:
@@ -40,11 +40,6 @@ def engine(name: Spelled) -> Fields | None:
     return {"library": library, "direction": way, "input_types": types, **found}
 
 
-def jiterator(name: Spelled) -> Fields | None:
-    """Decodes elementwise kernels that PyTorch compiles at run time: ``i0e_kernel_vectorized4_kernel``."""
-    return looked_up("jiterator", name.text) or None
-
-
 def term(name: Spelled) -> Fields | None:
     """Decodes a name that consists of one known term and filler words, such as matmul_kernel; no library."""
     if not name.word or len(name.word) > _LONGEST_TERM:
@@ -52,11 +47,6 @@ def term(name: Spelled) -> Fields | None:
     words = [word for word in re.split(r"_+", snake(name.word)) if word]
     known = exact("terms").get("_".join(word for word in words if word not in _PLAIN))
     return {**headed(known), "direction": direction(name.word)} if known else None
-
-
-def driver(name: Spelled) -> Fields | None:
-    """Decodes kernels that the CUDA driver runs for copies and memsets in graphs: ``memcpy32_post``."""
-    return looked_up("cuda driver", name.text) or None
 
 
 _TRTLLM_TYPE: Final = r"(?:Mx)?(?:Bfloat16|Fp16|Fp32|E4m3|E2m1|E5m2|Int8)"
@@ -107,11 +97,6 @@ def cute(name: Spelled) -> Fields | None:
     own = found["name"] or name.word
     arch = in_groups(re.search(r"(?i)sm_?(?P<arch>\d{2,3})", own))
     return {"library": "cute_dsl", **looked_up("cute dsl", own), **arch}
-
-
-def scoped(name: Spelled) -> Fields | None:
-    """Decodes DeepGEMM, Marlin and TensorRT-LLM's MoE kernels by namespace."""
-    return looked_up("namespaces", name.function) or None
 
 
 def words(name: Spelled) -> Fields | None:
@@ -234,4 +219,13 @@ def others(name: Spelled) -> Fields | None:
 
 #: Decoders that others of :mod:`kanalyze.decoder.decode` stand between.
 ATTENTION: Final = (flash, efficient, others)
-ENGINES: Final = (engine, jiterator, driver, term, trtllm_gen, cute, scoped, words)
+ENGINES: Final = (
+    engine,
+    by_table("jiterator", "text"),
+    by_table("cuda driver", "text"),
+    term,
+    trtllm_gen,
+    cute,
+    by_table("namespaces", "function"),
+    words,
+)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kanalyze.decoder.spelling import snake, type_of, types_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from kanalyze.decoder.spelling import Spelled
 
     Fields = dict[str, Any]
     Head = tuple[str | None, ...]
@@ -181,6 +183,11 @@ def looked_up(table: str, text: str) -> Fields:
         if row.pattern and (found := re.search(row.pattern, text)):
             return headed(row.head) | in_groups(found)
     return {}
+
+
+def by_table(table: str, part: str) -> Callable[[Spelled], Fields | None]:
+    """A decoder of the names of which a table of patterns tells by `part`, an attribute of :class:`Spelled`."""
+    return lambda name: looked_up(table, getattr(name, part)) or None
 
 
 def headed(head: Head) -> Fields:

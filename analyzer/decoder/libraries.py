@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.fields import OTHER, WAY, by_name, direction, in_groups, looked_up
+from kanalyze.decoder.fields import OTHER, WAY, by_name, by_table, direction, in_groups, looked_up
 from kanalyze.decoder.spelling import snake, type_of
 
 if TYPE_CHECKING:
@@ -65,11 +65,6 @@ def rocprim(name: Spelled) -> Fields | None:
     if not name.function.startswith(("rocprim::", "hipcub::")):
         return None
     return {"library": "rocprim", **looked_up("rocprim", name.text)}
-
-
-def runtime(name: Spelled) -> Fields | None:
-    """Decodes HIP runtime kernels for copies and memsets: ``__amd_rocclr_copyBuffer``."""
-    return looked_up("hip runtime", name.text) or None
 
 
 #: Functions of cuDNN in any namespace.
@@ -226,7 +221,7 @@ def cupy(name: Spelled) -> Fields | None:
 
 
 #: Decoders that others of :mod:`kanalyze.decoder.decode` stand between.
-AMD: Final = (miopen, ck, of_aiter, rocprim, runtime)
+AMD: Final = (miopen, ck, of_aiter, rocprim, by_table("hip runtime", "text"))
 IMAGES: Final = (cudnn,)
 PRIMITIVES: Final = (cub, fft, sparse, fbgemm)
 ARRAYS: Final = (xla, cupy)
