@@ -237,26 +237,6 @@ def is_whole(folder: Path) -> bool:
     return True
 
 
-def load(folder: Path) -> Reduction:
-    """The reduction in a folder.
-
-    Raises:
-        BadReductionError: It is of another version, or damaged.
-    """
-    told = _tables(folder)
-    found = {}
-    for name, content in _contents(folder, told):
-        try:
-            # in one thread, as to hand a small file over takes longer than to read it
-            frame = TABLES[name].check(pl.read_parquet(io.BytesIO(content), parallel="none"))
-        except (pl.exceptions.PolarsError, OSError, ValueError, TypeError) as why:
-            raise BadReductionError.damaged(folder, f"{name}.parquet: {str(why).partition(chr(10))[0]}") from None
-        if frame.height != told[name]["rows"]:
-            raise BadReductionError.damaged(folder, f"{name}.parquet has not as many rows as were written")
-        found[name] = frame
-    return _checked(folder, found)
-
-
 def _checked(folder: Path, found: dict[str, pl.DataFrame]) -> Reduction:
     """The reduction of tables, each of whose rows is of one of its ranks.
 
@@ -283,19 +263,22 @@ def load_each(
         some = folders[at : at + _AT_ONCE]
         try:
             yield from [*_at_once(some, names, seen=seen)]
-        except (pl.exceptions.PolarsError, BadReductionError, OSError, ValueError, TypeError):
-            for folder in some:
-                try:
-                    yield folder, load(folder)
-                except BadReductionError as error:
-                    yield folder, error
+        except (BadReductionError, ValueError) as error:
+            if len(some) > 1:
+                for folder in some:
+                    yield from load_each([folder], names, seen=seen)
+            elif isinstance(error, BadReductionError):
+                yield some[0], error
+            else:
+                yield some[0], BadReductionError.damaged(some[0], str(error))
 
 
 def _at_once(folders: Sequence[Path], names: Collection[str], *, seen: bool) -> Iterator[tuple[Path, Reduction]]:
     """The reductions in folders, each table of all of them read by one call.
 
     Raises:
-        BadReductionError: One is damaged; other errors mean the same.
+        BadReductionError: One is damaged.
+        ValueError: A table of one is.
     """
     told = {
         folder: {name: one for name, one in _tables(folder).items() if not seen or name in names} for folder in folders
@@ -309,9 +292,12 @@ def _at_once(folders: Sequence[Path], names: Collection[str], *, seen: bool) -> 
     for name, contents in files.items():
         if not contents:
             continue
-        frame = TABLES[name].check(pl.read_parquet([*contents.values()]))
+        try:
+            frame = TABLES[name].check(pl.read_parquet([*contents.values()]))
+        except (pl.exceptions.PolarsError, OSError, ValueError, TypeError) as why:
+            raise ValueError(f"{name}.parquet: {str(why).partition(chr(10))[0]}") from None
         if frame.height != sum(told[folder][name]["rows"] for folder in contents):
-            raise ValueError(f"{name} has not as many rows as were written")
+            raise ValueError(f"{name}.parquet has not as many rows as were written")
         at = 0
         for folder in contents:
             found[folder][name] = frame.slice(at, told[folder][name]["rows"])
@@ -335,7 +321,7 @@ def _tables(folder: Path) -> dict[str, dict[str, Any]]:
     if version != VERSION:
         raise BadReductionError.version(folder, version, VERSION)
     whole = all(
-        name in TABLES and isinstance(one, dict) and {"rows", "bytes", "checksum"} <= {*one}
+        name in TABLES and isinstance(one, dict) and {"bytes", "checksum"} <= {*one} and type(one.get("rows")) is int
         for name, one in tables.items()
     )
     if not whole or "ranks" not in tables:

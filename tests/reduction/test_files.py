@@ -17,7 +17,6 @@ from kanalyze.reduction.files import (
     MANIFEST,
     clear_forgotten,
     is_whole,
-    load,
     load_each,
     origin_of,
     packed,
@@ -26,6 +25,7 @@ from kanalyze.reduction.files import (
 )
 from kanalyze.reduction.tables import VERSION
 from support.command import REPORTS
+from support.reductions import load
 
 NCCL = REPORTS / "nccl.sqlite"
 

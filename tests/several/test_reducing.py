@@ -14,11 +14,12 @@ import pytest
 
 import kanalyze
 from kanalyze.errors import EngineError, LostReportError, NoJobError, ReportNotFoundError, UnreadableReportError
-from kanalyze.reduction.files import MANIFEST, Packed, is_whole, load, origin_of, write
+from kanalyze.reduction.files import MANIFEST, Packed, is_whole, origin_of, write
 from kanalyze.several import reducing
 from kanalyze.several.reducing import by_dask, by_executor, by_processes, one_by_one, reduce_reports
 from support import lost_reports
 from support.command import ADD, REPORTS, run
+from support.reductions import load
 
 DDP, FSDP, NCCL = (REPORTS / name for name in ("torch/ddp.json.gz", "torch/fsdp.json.gz", "nccl.sqlite"))
 EMPTY = REPORTS / "empty.sqlite"
