@@ -14,131 +14,75 @@ tells whether one program is faster than another.
 
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._comparison import Comparison, Verdict
-    from kanalyze.analyses.counters.advice import advice
-    from kanalyze.analyses.counters.counters import counters
-    from kanalyze.analyses.counters.hot_lines import hot_lines
-    from kanalyze.analyses.counters.roofline import roofline
-    from kanalyze.analyses.counters.stalls import stalls
-    from kanalyze.analyses.critical.critical_path import critical_path
-    from kanalyze.analyses.device.copies import copies
-    from kanalyze.analyses.device.gpu import gpu
-    from kanalyze.analyses.device.kernels import kernels
-    from kanalyze.analyses.findings.findings import findings
-    from kanalyze.analyses.findings.health import health
-    from kanalyze.analyses.fusion.compiled import compiled
-    from kanalyze.analyses.fusion.fusion import fusion
-    from kanalyze.analyses.host.api import api
-    from kanalyze.analyses.host.launch_summary import launch_summary
-    from kanalyze.analyses.host.launches import launches
-    from kanalyze.analyses.host.libraries import libraries
-    from kanalyze.analyses.idle.culprits import culprits
-    from kanalyze.analyses.idle.exposure import exposure
-    from kanalyze.analyses.idle.gaps import gaps
-    from kanalyze.analyses.idle.ledger import ledger
-    from kanalyze.analyses.idle.syncs import syncs
-    from kanalyze.analyses.idle.utilisation import utilisation
-    from kanalyze.analyses.iterations.iterations import iterations
-    from kanalyze.analyses.iterations.phases import phases
-    from kanalyze.analyses.joining.agreement import agreement
-    from kanalyze.analyses.joining.gains import gains
-    from kanalyze.analyses.joining.joined import joined
-    from kanalyze.analyses.joining.variants import variants
-    from kanalyze.analyses.launches.cold import cold
-    from kanalyze.analyses.launches.graphs import graphs
-    from kanalyze.analyses.launches.hot_kernels import hot_kernels
-    from kanalyze.analyses.memory.faults import faults
-    from kanalyze.analyses.memory.memory import memory
-    from kanalyze.analyses.memory.migration_totals import migration_totals
-    from kanalyze.analyses.memory.migrations import migrations
-    from kanalyze.analyses.occupancy.occupancy import occupancy
-    from kanalyze.analyses.operators.op_kernels import op_kernels
-    from kanalyze.analyses.operators.ops import ops
-    from kanalyze.analyses.operators.tree import tree
-    from kanalyze.analyses.page.overview_page import Overview, overview
-    from kanalyze.analyses.page.time_page import Summary, summarize
-    from kanalyze.analyses.ranges.range_gpu import range_gpu
-    from kanalyze.analyses.ranges.range_kernels import range_kernels
-    from kanalyze.analyses.ranges.ranges import ranges
-    from kanalyze.analyses.ranges.steps import steps
-    from kanalyze.analyses.streams.concurrency import concurrency
-    from kanalyze.analyses.units.gpu_units import gpu_units
-    from kanalyze.errors import KanalyzeError
-    from kanalyze.notebook import compare, ranks, read_all, reduce, sql, timeline, whatif, without_profiler
-    from kanalyze.readers import read
-    from kanalyze.report import Report
-    from kanalyze.window import Window
-
-__all__ = [
-    "Comparison",
-    "KanalyzeError",
-    "Overview",
-    "Report",
-    "Summary",
-    "Verdict",
-    "Window",
-    "advice",
-    "agreement",
-    "api",
-    "cold",
-    "compare",
-    "compiled",
-    "concurrency",
-    "copies",
-    "counters",
-    "critical_path",
-    "culprits",
-    "exposure",
-    "faults",
-    "findings",
-    "fusion",
-    "gains",
-    "gaps",
-    "gpu",
-    "gpu_units",
-    "graphs",
-    "health",
-    "hot_kernels",
-    "hot_lines",
-    "iterations",
-    "joined",
-    "kernels",
-    "launch_summary",
-    "launches",
-    "ledger",
-    "libraries",
-    "memory",
-    "migration_totals",
-    "migrations",
-    "occupancy",
-    "op_kernels",
-    "ops",
-    "overview",
-    "phases",
-    "range_gpu",
-    "range_kernels",
-    "ranges",
-    "ranks",
-    "read",
-    "read_all",
-    "reduce",
-    "roofline",
-    "sql",
-    "stalls",
-    "steps",
-    "summarize",
-    "syncs",
-    "timeline",
-    "tree",
-    "utilisation",
-    "variants",
-    "whatif",
-    "without_profiler",
-]
+if TYPE_CHECKING:  # the public names, for type checkers; tests hold them against what there is
+    from kanalyze.analyses.comparing._comparison import Comparison as Comparison
+    from kanalyze.analyses.comparing._comparison import Verdict as Verdict
+    from kanalyze.analyses.counters.advice import advice as advice
+    from kanalyze.analyses.counters.counters import counters as counters
+    from kanalyze.analyses.counters.hot_lines import hot_lines as hot_lines
+    from kanalyze.analyses.counters.roofline import roofline as roofline
+    from kanalyze.analyses.counters.stalls import stalls as stalls
+    from kanalyze.analyses.critical.critical_path import critical_path as critical_path
+    from kanalyze.analyses.device.copies import copies as copies
+    from kanalyze.analyses.device.gpu import gpu as gpu
+    from kanalyze.analyses.device.kernels import kernels as kernels
+    from kanalyze.analyses.findings.findings import findings as findings
+    from kanalyze.analyses.findings.health import health as health
+    from kanalyze.analyses.fusion.compiled import compiled as compiled
+    from kanalyze.analyses.fusion.fusion import fusion as fusion
+    from kanalyze.analyses.host.api import api as api
+    from kanalyze.analyses.host.launch_summary import launch_summary as launch_summary
+    from kanalyze.analyses.host.launches import launches as launches
+    from kanalyze.analyses.host.libraries import libraries as libraries
+    from kanalyze.analyses.idle.culprits import culprits as culprits
+    from kanalyze.analyses.idle.exposure import exposure as exposure
+    from kanalyze.analyses.idle.gaps import gaps as gaps
+    from kanalyze.analyses.idle.ledger import ledger as ledger
+    from kanalyze.analyses.idle.syncs import syncs as syncs
+    from kanalyze.analyses.idle.utilisation import utilisation as utilisation
+    from kanalyze.analyses.iterations.iterations import iterations as iterations
+    from kanalyze.analyses.iterations.phases import phases as phases
+    from kanalyze.analyses.joining.agreement import agreement as agreement
+    from kanalyze.analyses.joining.gains import gains as gains
+    from kanalyze.analyses.joining.joined import joined as joined
+    from kanalyze.analyses.joining.variants import variants as variants
+    from kanalyze.analyses.launches.cold import cold as cold
+    from kanalyze.analyses.launches.graphs import graphs as graphs
+    from kanalyze.analyses.launches.hot_kernels import hot_kernels as hot_kernels
+    from kanalyze.analyses.memory.faults import faults as faults
+    from kanalyze.analyses.memory.memory import memory as memory
+    from kanalyze.analyses.memory.migration_totals import migration_totals as migration_totals
+    from kanalyze.analyses.memory.migrations import migrations as migrations
+    from kanalyze.analyses.occupancy.occupancy import occupancy as occupancy
+    from kanalyze.analyses.operators.op_kernels import op_kernels as op_kernels
+    from kanalyze.analyses.operators.ops import ops as ops
+    from kanalyze.analyses.operators.tree import tree as tree
+    from kanalyze.analyses.page.overview_page import Overview as Overview
+    from kanalyze.analyses.page.overview_page import overview as overview
+    from kanalyze.analyses.page.time_page import Summary as Summary
+    from kanalyze.analyses.page.time_page import summarize as summarize
+    from kanalyze.analyses.ranges.range_gpu import range_gpu as range_gpu
+    from kanalyze.analyses.ranges.range_kernels import range_kernels as range_kernels
+    from kanalyze.analyses.ranges.ranges import ranges as ranges
+    from kanalyze.analyses.ranges.steps import steps as steps
+    from kanalyze.analyses.streams.concurrency import concurrency as concurrency
+    from kanalyze.analyses.units.gpu_units import gpu_units as gpu_units
+    from kanalyze.errors import KanalyzeError as KanalyzeError
+    from kanalyze.notebook import compare as compare
+    from kanalyze.notebook import ranks as ranks
+    from kanalyze.notebook import read_all as read_all
+    from kanalyze.notebook import reduce as reduce
+    from kanalyze.notebook import sql as sql
+    from kanalyze.notebook import timeline as timeline
+    from kanalyze.notebook import whatif as whatif
+    from kanalyze.notebook import without_profiler as without_profiler
+    from kanalyze.readers import read as read
+    from kanalyze.report import Report as Report
+    from kanalyze.window import Window as Window
 
 #: Where types are; imported when first used, since polars takes long to import.
 _TYPES = {
@@ -150,15 +94,30 @@ _TYPES = {
     "Verdict": "kanalyze.analyses.comparing._comparison",
     "Window": "kanalyze.window",
 }
+_FUNCTIONS = (
+    *("compare", "overview", "ranks", "read", "read_all", "reduce", "sql", "summarize", "timeline", "whatif"),
+    "without_profiler",
+)
+
+
+def _public() -> dict[str, str]:
+    """The module of each public name, in the order of the alphabet: types, functions, and every table of a report."""
+    tables = import_module("kanalyze.analyses").homes()
+    return dict(sorted((tables | _TYPES | dict.fromkeys(_FUNCTIONS, "kanalyze.notebook")).items()))
 
 
 def __getattr__(name: str) -> object:
     """A public name, imported when it is first used; tables show their units in notebooks."""
-    if name not in __all__:
+    if name == "__all__":
+        return [*_public()]
+    own = Path(__file__).parent
+    if name.startswith("_") or (own / f"{name}.py").exists() or (own / name / "__init__.py").exists():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")  # a module, which is yet to be imported
+    home = _public().get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    tables = {} if name in _TYPES else import_module("kanalyze.analyses").homes()
-    found: object = getattr(import_module(tables.get(name) or _TYPES.get(name, "kanalyze.notebook")), name)
-    if name in tables:
+    found: object = getattr(import_module(home), name)
+    if name not in _TYPES and name not in _FUNCTIONS:
         found = import_module("kanalyze.notebook").shown(found)
     globals()[name] = found
     return found
@@ -169,11 +128,11 @@ class _Package(ModuleType):
 
     def __dir__(self) -> list[str]:
         """The public names alone, in the order of the alphabet."""
-        return [*__all__]
+        return [*_public()]
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set an attribute, but put no module in a table's place, as ``import kanalyze.kernels`` would."""
-        if not (name in __all__ and isinstance(value, ModuleType)):
+        """Set an attribute, but no folder without code, as ``import kanalyze.kernels`` would in a table's place."""
+        if not (isinstance(value, ModuleType) and value.__file__ is None):
             super().__setattr__(name, value)
 
 

@@ -117,6 +117,11 @@ def test_every_public_name_exists():
     assert kanalyze.__all__ == sorted(kanalyze.__all__)
 
 
+def test_type_checkers_see_every_public_name():
+    code = (ROOT / "analyzer" / "__init__.py").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^    from \S+ import (\w+) as \1$", code, re.MULTILINE)) == kanalyze.__all__
+
+
 @pytest.mark.parametrize("module", ["kanalyze", "kanalyze.cli", "kanalyze.cli.summarize", "kanalyze.collectors"])
 def test_importing_leaves_heavy_packages_alone(module):
     found = fresh(f"import sys, {module}; print(*sorted(set({HEAVY}) & set(sys.modules)))")
