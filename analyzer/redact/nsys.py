@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kanalyze.redact.rules.texts import Texts
     from kanalyze.redact.sqlite_files import Column
 
-#: How a text is redacted, and which rows of a table are kept: see allowed.toml.
+#: How a text is redacted (a method of :class:`Texts`, or not at all), and which rows are kept: see allowed.toml.
 How = Literal["name", "free", "path", "module", "counters", "blank"]
 Rows = Literal["all", "profiled", "sampled", "settings"]
 

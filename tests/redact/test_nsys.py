@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import get_args
 
 import polars as pl
 import pytest
@@ -14,6 +15,7 @@ import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
 from kanalyze.redact import Removed, redact
+from kanalyze.redact.nsys import REFERENCES, TABLES, How
 from kanalyze.redact.rules.names import asked
 from kanalyze.redact.rules.texts import Texts
 from kanalyze.redact.sqlite_files import failed
@@ -380,3 +382,9 @@ def test_what_sqlite_says_is_an_error_of_its_kind(said, raised):
     with pytest.raises(raised) as told, failed(ADD, "NVTX_EVENTS"):
         raise sqlite3.OperationalError(said)
     assert raised is not DamagedReportError or "table NVTX_EVENTS" in str(told.value)
+
+
+def test_each_text_that_is_kept_is_redacted_in_a_known_way():
+    ways = {how for table in TABLES.values() for how in table.texts.values()} | {*REFERENCES.values()}
+    assert ways <= {*get_args(How)}
+    assert all(hasattr(Texts, how) for how in ways - {"blank"})
