@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.analyses import homes, homes_of_jobs, homes_of_sides
+from kanalyze.analyses import declarations, homes, homes_of_jobs, homes_of_sides
 from kanalyze.counter_model import LAUNCH_NUMBERS, RULE_RESULTS, SOURCE_FILES, SYMBOLS
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
@@ -55,15 +55,19 @@ def every_name() -> list[str]:
     return [*names(), *homes_of_sides(), *homes_of_jobs()]
 
 
-def _every_home() -> dict[str, str]:
-    return homes() | homes_of_sides() | homes_of_jobs()
+def _home(name: str) -> str:
+    """The module of the table `name`; the rooms that are imported to be searched come last."""
+    found = homes().get(name) or homes_of_sides().get(name) or homes_of_jobs().get(name)
+    if found is None:
+        raise UnknownNameError.of("table", name, every_name())
+    return found
 
 
 def subjects() -> dict[str, list[str]]:
     """Names of all tables by subject, in the order of the command line; a room that is not placed is a subject."""
     headings = {room: heading for heading, rooms in _SUBJECTS.items() for room in rooms}
     found: dict[str, list[str]] = {heading: [] for heading in _SUBJECTS}
-    for name, home in _every_home().items():
+    for name, home in (homes() | homes_of_sides() | homes_of_jobs()).items():
         package, room, _ = home.rsplit(".", 2)
         heading = headings.get(room) or (import_module(f"{package}.{room}").__doc__ or room).partition(".")[0]
         found.setdefault(heading, []).append(name)
@@ -81,18 +85,15 @@ def table(name: str) -> Table:
     """
     if name in _READER_TABLES:
         return _READER_TABLES[name]
-    if name not in every_name():
-        raise UnknownNameError.of("table", name, every_name())
-    declared: Table = import_module(_every_home()[name]).TABLE
-    return declared
+    return declarations(_home(name))[name]
 
 
 def forms(name: str) -> list[Table]:
     """Declarations of the variants of table `name`, such as grouped ones."""
     if name in _READER_TABLES:
         return []
-    module = import_module(_every_home()[name])
-    declared = (value for value in vars(module).values() if isinstance(value, Table) and value.name == name)
+    every = vars(import_module(_home(name))).values()
+    declared = (value for value in every if isinstance(value, Table) and value.name == name)
     return list({form.when: form for form in declared if form.when}.values())  # a module may bind one under two names
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.analyses import homes_of_jobs, homes_of_sides
+from kanalyze.analyses import declarations, homes_of_jobs, homes_of_sides
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.file_page import FilePage
 from kanalyze.analyses.ranks._job_findings import late_ranks
@@ -57,7 +56,7 @@ def file_page_of_job(given: Sequence[Report | Path], asked: jobs.Asked, most: in
     metas = {known[path]: made.metas[path] for path in made.timelines if path in known}
     ranks = sorted(timelines)
     together = [(f"rank {rank}", shifts[rank], timelines[rank]) for rank in ranks]
-    declared = {name: import_module(module).TABLE for name, module in homes_of_jobs().items()}
+    declared = {name: declarations(module)[name] for name, module in homes_of_jobs().items()}
     return FilePage(
         found,
         [metas[rank] for rank in ranks],
@@ -133,7 +132,7 @@ def file_page_of_sides(
     found = sides.comparison(base, new, asked)
     drawn = [(name, *one) for name, side in (("base", base), ("new", new)) for one in _first_drawn(side, asked, most)]
     places = [(name, drawn[0][1] - anchor_ns, own) for name, anchor_ns, own, _ in drawn]
-    declared = {name: import_module(module).TABLE for name, module in homes_of_sides().items()}
+    declared = {name: declarations(module)[name] for name, module in homes_of_sides().items()}
     return FilePage(
         found,
         [meta for *_, meta in drawn],

@@ -51,6 +51,9 @@ _RECORDED_BY: Final = {
     "compare_counters": next(one.name for one in TOOLS if one.counts),
 }
 
+#: The table that is of all ranks; others are of the rank that the page is about.
+_OF_ALL_RANKS: Final = "compare_ranks"
+
 #: Ranks whose iterations are shorter than the longest by less than this part are as long.
 _AS_LONG: Final = 0.01
 
@@ -177,9 +180,8 @@ class Comparison:
         if other := self.others.get(_RECORDED_BY.get(name, "")):
             return other.table(name)
         if name not in self._made:
-            module = import_module(homes_of_sides()[name])
-            of_all_ranks = getattr(module, "OF_ALL_RANKS", False)
-            self._made[name] = getattr(module, name)(self if of_all_ranks else self.pair)
+            compare = getattr(import_module(homes_of_sides()[name]), name)
+            self._made[name] = compare(self if name == _OF_ALL_RANKS else self.pair)
         return self._made[name]
 
     @property

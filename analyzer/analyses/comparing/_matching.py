@@ -55,21 +55,19 @@ class Slots(NamedTuple):
         rows: One for each: the columns of :data:`SLOTS`, in the order of launch on each stream.
         ns: Its device time in an iteration, a column for each run.
         counts: How often an iteration had it, likewise.
-        bytes: What it moved in an iteration, likewise.
     """
 
     rows: pl.DataFrame
     ns: NDArray[np.float64]
     counts: NDArray[np.float64]
-    bytes: NDArray[np.float64]
 
 
 class Block(NamedTuple):
     """Operations of base and those that new has in their place, by rows of :class:`Slots`; a side may be empty."""
 
     change: str
-    base: Sequence[int]
-    new: Sequence[int]
+    base: list[int]
+    new: list[int]
 
 
 class Matches(NamedTuple):
@@ -92,7 +90,7 @@ def slots_of(digests: Sequence[Digest]) -> Slots:
     parts = [
         one.slots.with_columns(
             nth,
-            pl.col("count", "exclusive_ns", "bytes").cast(pl.Float64) / one.about.iterations,
+            pl.col("count", "exclusive_ns").cast(pl.Float64) / one.about.iterations,
             run=pl.lit(run, dtype=pl.Int64),
         )
         for run, one in enumerate(digests)
@@ -103,7 +101,7 @@ def slots_of(digests: Sequence[Digest]) -> Slots:
     placed = every.join(rows.select("slot", *_KEY, "nth"), on=(*_KEY, "nth"), how="left", nulls_equal=True)
     at = (placed.get_column("slot").to_numpy(), placed.get_column("run").to_numpy())
     found = []
-    for column in ("exclusive_ns", "count", "bytes"):
+    for column in ("exclusive_ns", "count"):
         matrix = np.zeros((rows.height, len(digests)))
         matrix[at] = placed.get_column(column).to_numpy()
         found.append(matrix)
@@ -214,7 +212,7 @@ def _blocks(base: Numbers, new: Numbers, mine: Numbers, theirs: Numbers) -> Iter
         yield _block(before, after)
 
 
-def _block(base: Sequence[int], new: Sequence[int]) -> Block:
+def _block(base: list[int], new: list[int]) -> Block:
     if not base or not new:
         return Block(NEW if new else GONE, base, new)
     if len(base) == len(new) == 1:

@@ -215,23 +215,6 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Changes:
-    """How rows of times changed, an entry each.
-
-    Attributes:
-        ratio: New by base; NaN where one side has nothing.
-        low: Lower end of its 95 % interval; NaN where there is none.
-        high: Upper end.
-        changed: Whether it is told to have changed.
-    """
-
-    ratio: Floats
-    low: Floats
-    high: Floats
-    changed: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
 class Pair:
     """Two sides to be compared, of one rank.
 
@@ -311,30 +294,30 @@ class Pair:
             found[name] = (base, new)
         return names.drop("row"), found
 
-    def changed(self, base: Floats, new: Floats) -> Changes:
-        """Changed rows of times [rows, runs].
+    def certainty(self, base: Floats, new: Floats) -> list[pl.Series]:
+        """The columns of :data:`CERTAINTY` of times [rows, runs].
 
-        Rows of both sides: by more than the least effect, and with several runs a side by a moderated t at a rate of
-        false ones of 5 %; with one by more than a floor. Rows of one side alone, always. Rows below a thousandth of the
-        iteration never.
+        Changed are rows of both sides by more than the least effect, and with several runs a side by a moderated t at a
+        rate of false ones of 5 %; with one by more than a floor. Rows of one side alone, always. Rows below a
+        thousandth of the iteration never.
         """
         before, after = base.mean(axis=1), new.mean(axis=1)
         large = np.maximum(before, after) >= LEAST_SHARE * max(self.base_ns, self.new_ns, 1)
         both = (before > 0) & (after > 0)
-        ratio = np.full(len(before), np.nan)
+        ratio, low, high = np.full((3, len(before)), np.nan)
         np.divide(after, before, out=ratio, where=both)
-        beyond = (ratio > 1 + self.limits.least_effect) | (ratio < 1 / (1 + self.limits.least_effect))
-        nothing = np.full(len(before), np.nan)
+        least = self.limits.least_effect
         if not self.repeated:
-            alone = max(self.limits.least_effect, ALONE if self.limits.rows_floor is None else self.limits.rows_floor)
-            clear = (ratio > 1 + alone) | (ratio < 1 / (1 + alone))
-            return Changes(ratio, nothing, nothing, large & (clear | ~both))
-        tested = np.flatnonzero(both & large)
-        estimates = statistics.moderated(base[tested], new[tested], paired=self.paired)
-        low, high, clear = nothing.copy(), nothing.copy(), np.zeros(len(before), dtype=np.bool_)
-        low[tested], high[tested] = estimates.low, estimates.high
-        clear[tested] = statistics.benjamini_hochberg(estimates.p_value) < _FALSE_SHARE
-        return Changes(ratio, low, high, large & ((beyond & clear) | ~both))
+            least = max(least, ALONE if self.limits.rows_floor is None else self.limits.rows_floor)
+        clear = (ratio > 1 + least) | (ratio < 1 / (1 + least))
+        if self.repeated:
+            tested = np.flatnonzero(both & large)
+            estimates = statistics.moderated(base[tested], new[tested], paired=self.paired)
+            low[tested], high[tested] = estimates.low, estimates.high
+            clear[tested] &= statistics.benjamini_hochberg(estimates.p_value) < _FALSE_SHARE
+        ends = {"ratio": ratio, "ratio_low": low, "ratio_high": high}
+        told = [pl.Series(name, values).fill_nan(None) for name, values in ends.items()]
+        return [*told, pl.Series("changed", large & (clear | ~both))]
 
 
 def integers(values: Floats, whole: int) -> list[int]:
@@ -375,9 +358,11 @@ def whole_means(column: str, values: tuple[Floats, Floats] | list[Floats]) -> li
     ]
 
 
-def counts(base: Floats, new: Floats) -> list[pl.Series]:
-    """The columns of :data:`COUNTS` of numbers [rows, runs]."""
-    return [pl.Series("base_count", base.mean(axis=1)), pl.Series("new_count", new.mean(axis=1))]
+def counts(column: str, values: tuple[Floats, Floats] | list[Floats]) -> list[pl.Series]:
+    """The columns ``base_`` and ``new_`` with this ending: means of numbers [rows, runs]."""
+    return [
+        pl.Series(f"{name}_{column}", side.mean(axis=1)) for name, side in zip(("base", "new"), values, strict=True)
+    ]
 
 
 def compared(pair: Pair, base: Floats, new: Floats, whole: tuple[int, int] | None = None) -> list[pl.Series]:
@@ -388,35 +373,8 @@ def compared(pair: Pair, base: Floats, new: Floats, whole: tuple[int, int] | Non
     sides = [side.mean(axis=1) for side in (base, new)]
     spans = map(nearest, (side.tolist() for side in sides)) if whole is None else map(integers, sides, whole)
     before, after = (pl.Series(one, dtype=pl.Int64) for one in spans)
-    found = pair.changed(base, new)
-    certain = {"ratio": found.ratio, "ratio_low": found.low, "ratio_high": found.high}
-    return [
-        before.alias("base_ns"),
-        after.alias("new_ns"),
-        (after - before).alias("delta_ns"),
-        *(pl.Series(name, values).fill_nan(None) for name, values in certain.items()),
-        pl.Series("changed", found.changed),
-    ]
-
-
-def by_key(
-    pair: Pair,
-    rows: Callable[[Digest], pl.DataFrame],
-    keys: Sequence[str],
-    ns: str,
-    *means: str,
-    whole: tuple[int, int] | None = None,
-) -> pl.DataFrame:
-    """The rows of a table of digests, those of one key together: the keys, :data:`TIMES` and :data:`CERTAINTY` by `ns`.
-
-    With the means of further columns: of ``count`` :data:`COUNTS`, of others whole numbers.
-    """
-    names, values = pair.per_iteration(rows, keys, (ns, *means))
-    base, new = values[ns]
-    columns = [*names, *compared(pair, base, new, whole if names.height else None)]
-    for one in means:
-        columns += counts(*values[one]) if one == "count" else whole_means(one, values[one])
-    return pl.DataFrame(columns)
+    times = [before.alias("base_ns"), after.alias("new_ns"), (after - before).alias("delta_ns")]
+    return [*times, *pair.certainty(base, new)]
 
 
 def by_size(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.analyses.comparing.compare_counters import _counters
+from kanalyze.analyses.comparing.kernels import _counters
 from kanalyze.several.sides import Asked, comparison
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"

@@ -27,16 +27,14 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.comparing._pair import Floats, Pair
 
-SAME: Final = "same"
-REPLACED: Final = "replaced"
-NEW: Final = "new"
-GONE: Final = "gone"
-CHANGES: Final = (SAME, REPLACED, NEW, GONE)
+#: What became of operators.
+_SAME, _REPLACED, _NEW, _GONE = "same", "replaced", "new", "gone"
+_CHANGES: Final = pl.Enum([_SAME, _REPLACED, _NEW, _GONE])
 
 #: Operators that a row names.
 _NAMED: Final = 3
 
-TABLE: Final = Table(
+COMPARE_OPS: Final = Table(
     "compare_ops",
     "One operator of the call tree in base and in new, or those under it that one side alone has; device time is "
     "exclusive, of the window of `compare`, and sums to its busy time less what no recorded operator launched.",
@@ -48,7 +46,7 @@ TABLE: Final = Table(
             "operator around them that both have. Null at the outermost.",
             nullable=True,
         ),
-        Column("change", pl.Enum(CHANGES), "same; replaced (others under it); new; gone (some under it)."),
+        Column("change", _CHANGES, "same; replaced (others under it); new; gone (some under it)."),
         Column("base_ops", pl.String, "The operators under it that base alone has.", nullable=True),
         Column("new_ops", pl.String, "Those that new alone has.", nullable=True),
         *COUNTS,
@@ -72,7 +70,7 @@ class _Group(NamedTuple):
 
     Attributes:
         path: What is told; empty at the outermost.
-        change: One of :data:`CHANGES`.
+        change: One of :data:`_CHANGES`.
         rows: All of its paths.
         outer: Those of them that no other one of them is around, whose calls are counted.
     """
@@ -90,29 +88,33 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     they called: the lowest common ancestor, as in TraceLens' TraceDiff.
 
     Returns:
-        :data:`TABLE`, the largest difference first; `base_ns` and `new_ns` sum to the busy time of `compare`, without
-        that of what no operator in the recording launched.
+        :data:`COMPARE_OPS`, the largest difference first; `base_ns` and `new_ns` sum to the busy time of `compare`,
+        without that of what no operator in the recording launched.
     """
     keys, values = pair.per_iteration(lambda one: one.ops, ("path",), ("count", "self_host_ns", "device_ns"))
     if keys.is_empty():
-        return TABLE.empty()
+        return COMPARE_OPS.empty()
     paths = keys.get_column("path").to_list()
     had = [np.logical_or.reduce([both[side].any(axis=1) for both in values.values()]).tolist() for side in (0, 1)]
     groups = _groups(paths, had)
     base, new = (summed(side, (group.rows for group in groups)) for side in values["device_ns"])
     calls = [summed(side, (group.outer for group in groups)) for side in values["count"]]
     host = [summed(side, (group.rows for group in groups)) for side in values["self_host_ns"]]
+    means_of_calls = [side.mean(axis=1) for side in values["count"]]
     frame = pl.DataFrame(
         [
             pl.Series("path", [group.path or None for group in groups], dtype=pl.String),
-            pl.Series("change", [group.change for group in groups], dtype=pl.Enum(CHANGES)),
-            *_names(paths, groups, values["count"]),
-            *counts(*calls),
+            pl.Series("change", [group.change for group in groups], dtype=_CHANGES),
+            *(
+                pl.Series(name, [_told(paths, group, means) for group in groups], dtype=pl.String)
+                for name, means in zip(("base_ops", "new_ops"), means_of_calls, strict=True)
+            ),
+            *counts("count", calls),
             *compared(pair, base, new, _whole_ns(pair, (base, new))),
             *whole_means("self_host_ns", host),
         ]
     )
-    return by_size(TABLE.select(frame), "path")
+    return by_size(COMPARE_OPS.select(frame), "path")
 
 
 def _whole_ns(pair: Pair, device_ns: tuple[Floats, Floats]) -> tuple[int, int]:
@@ -132,7 +134,7 @@ def _groups(paths: Sequence[str], had: Sequence[Sequence[bool]]) -> list[_Group]
     """
     both = {path for path, *sides in zip(paths, *had, strict=True) if all(sides)}
     every = set(paths)
-    found = [_Group(path, SAME, [row], [row]) for row, path in enumerate(paths) if path in both]
+    found = [_Group(path, _SAME, [row], [row]) for row, path in enumerate(paths) if path in both]
     alone: dict[str, tuple[list[int], list[int]]] = {}
     for row, path in enumerate(paths):
         if path not in both:
@@ -142,7 +144,7 @@ def _groups(paths: Sequence[str], had: Sequence[Sequence[bool]]) -> list[_Group]
                 outer.append(row)
     for path, (rows, outer) in alone.items():
         sides = [any(side[row] for row in rows) for side in had]
-        found.append(_Group(path, REPLACED if all(sides) else GONE if sides[0] else NEW, rows, outer))
+        found.append(_Group(path, _REPLACED if all(sides) else _GONE if sides[0] else _NEW, rows, outer))
     return found
 
 
@@ -154,18 +156,12 @@ def _nearest(path: str, known: set[str]) -> str:
     return above
 
 
-def _names(paths: Sequence[str], groups: Sequence[_Group], calls: tuple[Floats, Floats]) -> list[pl.Series]:
-    """base_ops and new_ops of each group: as they call each other, those with the most calls first."""
-    means = [side.mean(axis=1) for side in calls]
-    return [
-        pl.Series(name, [_told(paths, group, means[side]) for group in groups], dtype=pl.String)
-        for side, name in enumerate(("base_ops", "new_ops"))
-    ]
-
-
 def _told(paths: Sequence[str], group: _Group, calls: Floats) -> str | None:
-    """``aten::addmm, aten::t and 2 more``, by what the group's path is around; null where a side has none of them."""
-    if group.change == SAME:
+    """``aten::addmm, aten::t and 2 more``: what the group's path is around, that with the most calls first.
+
+    `calls` are those of one side; None where it has none of them.
+    """
+    if group.change == _SAME:
         return None
     own = sorted((row for row in group.outer if calls[row] > 0), key=lambda row: (-calls[row], paths[row]))
     cut = len(group.path) + len(ARROW) if group.path else 0
