@@ -13,7 +13,7 @@ from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._rank_path import rank_path
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.analyses.ranks.rank_steps import offsets
+from kanalyze.analyses.ranks.tables import offsets
 from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder, runs_of

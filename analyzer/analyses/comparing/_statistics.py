@@ -97,8 +97,6 @@ class Estimates(NamedTuple):
     high: Floats
     p_value: Floats
     degrees: Floats
-    prior: Prior  # what the variances of all rows have in common; of 0 degrees where nothing was drawn towards it
-    common: Prior  # how all rows of a run vary as one; of 0 degrees where that was not asked for
 
 
 class Prior(NamedTuple):
@@ -106,9 +104,6 @@ class Prior(NamedTuple):
 
     variance: float
     degrees: float  # of freedom that it is worth; infinite where it is certain
-
-
-_NO_PRIOR: Final = Prior(math.nan, 0.0)
 
 
 class _Contrast(NamedTuple):
@@ -160,25 +155,17 @@ def ratio_within_runs(base_steps: Sequence[float], new_steps: Sequence[float]) -
     """
     if min(len(base_steps), len(new_steps)) < _LEAST_STEPS:
         return None
-    sides = [_mean_of_steps(steps) for steps in (base_steps, new_steps)]
-    if not all(0 < side.mean < math.inf for side in sides):
+    (base, base_variance, base_degrees), (new, new_variance, new_degrees) = map(_mean_of_steps, (base_steps, new_steps))
+    if not (0 < base < math.inf and 0 < new < math.inf):
         return None
-    base, new = sides
-    variance = base.relative_variance + new.relative_variance
-    degrees = variance**2 / sum(side.relative_variance**2 / side.degrees for side in sides)
-    contrast = (math.log(new.mean / base.mean), variance, degrees)
-    return _only(_estimates(_Contrast(*map(_numbers, contrast))), "steps")
+    variance = base_variance + new_variance
+    degrees = variance**2 / (base_variance**2 / base_degrees + new_variance**2 / new_degrees)
+    contrast = (math.log(new / base), variance, degrees)
+    return _only(_estimates(_Contrast(*map(np.atleast_1d, contrast))), "steps")
 
 
-class _StepMean(NamedTuple):
-    """The mean of the steps of one run."""
-
-    mean: float
-    relative_variance: float  # of that mean, that is the variance of its logarithm
-    degrees: float
-
-
-def _mean_of_steps(steps: Sequence[float]) -> _StepMean:
+def _mean_of_steps(steps: Sequence[float]) -> tuple[float, float, float]:
+    """The mean of the steps of one run, the variance of its logarithm, and its degrees of freedom."""
     values = np.asarray(steps, np.float64)
     count, mean = len(values), float(values.mean())
     deviations = values - mean
@@ -186,7 +173,7 @@ def _mean_of_steps(steps: Sequence[float]) -> _StepMean:
     worth = _independent_steps(deviations, squares)
     # deviations from the mean of steps that follow one another are too small: n - n / worth in place of n - 1
     variance = max(squares / (count - count / worth), _ROUNDING_NS2) / worth
-    return _StepMean(mean, variance / mean**2 if mean else math.inf, worth - 1)
+    return mean, variance / mean**2 if mean else math.inf, worth - 1
 
 
 def _independent_steps(deviations: Floats, squares: float) -> float:
@@ -253,10 +240,9 @@ def repeats_to_judge(
 
 def _variances(base: Sequence[float], new: Sequence[float], *, paired: bool) -> tuple[float, ...]:
     """Variance of the logarithm of a run of each side; of a pair's difference alone where runs are paired."""
-    first, second = _numbers([base]), _numbers([new])
+    first, second = np.array([base], np.float64), np.array([new], np.float64)
     if paired:
-        contrast = _contrast(first, second, paired=True)
-        return (float(contrast.variance[0]) * len(base),)
+        return (float(_contrast(first, second, paired=True).variance[0]) * len(base),)
     return tuple(float(_moments(np.log(row), _relative_rounding(row)).variance[0]) for row in (first, second))
 
 
@@ -362,7 +348,7 @@ def moderated(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) 
     total = variance + own.common.variance
     with np.errstate(divide="ignore", invalid="ignore"):
         degrees = total**2 / (variance**2 / degrees + own.common.variance**2 / own.common.degrees)
-    return _estimates(_Contrast(own.difference, total * own.factor, degrees), prior, own.common)
+    return _estimates(_Contrast(own.difference, total * own.factor, degrees))
 
 
 class _OwnPart(NamedTuple):
@@ -466,11 +452,6 @@ class _Moments(NamedTuple):
     variance: Floats  # NaN with fewer than two
 
 
-def _numbers(values: npt.ArrayLike) -> Floats:
-    """At least one row or value."""
-    return np.atleast_1d(np.asarray(values, np.float64))
-
-
 def _logs(values: Floats) -> Floats:
     """Logarithms, NaN where there is none."""
     there = (values > 0) & np.isfinite(values)
@@ -493,23 +474,15 @@ def _moments(values: Floats, least_variance: Floats | float) -> _Moments:
 
 
 def _contrast(base: Floats, new: Floats, *, paired: bool) -> _Contrast:
-    """Differences of mean logarithms of rows of times."""
-    first, second = _logs(base), _logs(new)
-    roundings = _relative_rounding(base), _relative_rounding(new)
-    return _paired(first, second, sum(roundings)) if paired else _welch(first, second, *roundings)
-
-
-def _paired(base: Floats, new: Floats, least_variance: Floats | float) -> _Contrast:
-    """The paired t of each row."""
-    if base.shape != new.shape:
-        raise ValueError(f"{base.shape[1]} runs cannot be paired with {new.shape[1]}")
-    pairs = _moments(new - base, least_variance)
-    return _Contrast(pairs.mean, pairs.variance / pairs.counts.clip(1.0), pairs.counts - 1)
-
-
-def _welch(base: Floats, new: Floats, *least_variances: Floats | float) -> _Contrast:
-    """Welch's t of each row, with Satterthwaite's degrees of freedom."""
-    sides = [_moments(side, least) for side, least in zip((base, new), least_variances, strict=True)]
+    """Differences of mean logarithms of rows of times: the paired t, or Welch's with Satterthwaite's degrees."""
+    logs = _logs(base), _logs(new)
+    rounding = _relative_rounding(base), _relative_rounding(new)
+    if paired:
+        if base.shape != new.shape:
+            raise ValueError(f"{base.shape[1]} runs cannot be paired with {new.shape[1]}")
+        pairs = _moments(logs[1] - logs[0], sum(rounding))
+        return _Contrast(pairs.mean, pairs.variance / pairs.counts.clip(1.0), pairs.counts - 1)
+    sides = [_moments(side, least) for side, least in zip(logs, rounding, strict=True)]
     first, second = (side.variance / side.counts.clip(1.0) for side in sides)
     parts = first**2 / (sides[0].counts - 1).clip(1.0) + second**2 / (sides[1].counts - 1).clip(1.0)
     variance = first + second
@@ -519,26 +492,19 @@ def _welch(base: Floats, new: Floats, *least_variances: Floats | float) -> _Cont
 # The t distribution
 
 
-def _interval(contrast: _Contrast) -> tuple[Floats, Floats, Floats]:
-    """Half the width of the interval, the p-value and the degrees of freedom of each row."""
+def _estimates(contrast: _Contrast) -> Estimates:
+    """The ratios whose logarithms have these variances."""
     special = _distributions()
     error = np.sqrt(contrast.variance)
     degrees = np.where(np.isnan(contrast.difference * error), np.nan, contrast.degrees)
-    half = np.asarray(special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * error, np.float64)
+    half = special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * error
     p_value = np.asarray(2 * special.stdtr(degrees, -np.abs(contrast.difference) / error), np.float64)
-    return half, p_value, degrees
-
-
-def _estimates(contrast: _Contrast, prior: Prior = _NO_PRIOR, common: Prior = _NO_PRIOR) -> Estimates:
-    """The ratios whose logarithms have these variances."""
-    half, p_value, degrees = _interval(contrast)
     with np.errstate(over="ignore"):  # an interval that a float does not hold reaches to infinity
         ratio, low, high = (np.exp(contrast.difference + shift) for shift in (0.0, -half, half))
-    return Estimates(ratio, low, high, p_value, degrees, prior, common)
+    return Estimates(ratio, low, high, p_value, degrees)
 
 
 def _only(rows: Estimates, basis: Basis) -> Estimate:
     """The one row."""
-    columns = (rows.ratio, rows.low, rows.high, rows.p_value, rows.degrees)
-    ratio, low, high, p_value, degrees = (float(column[0]) for column in columns)
+    ratio, low, high, p_value, degrees = (float(column[0]) for column in rows)
     return Estimate(ratio, low, high, p_value, degrees, basis)

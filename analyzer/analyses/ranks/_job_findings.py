@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.ranks._lateness import EARLIER
-from kanalyze.analyses.ranks.ranks import common_steps
+from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.reduction.tables import IN_LOADER
 from kanalyze.units import percent, plural, rate, size, time
 

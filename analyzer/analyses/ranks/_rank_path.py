@@ -15,7 +15,7 @@ from kanalyze.analyses.critical._path import CAUSES, NOWHERE, first_node, nodes,
 from kanalyze.analyses.critical.critical_path import BY_RANK, RUNNING
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.ranks.rank_steps import offsets
+from kanalyze.analyses.ranks.tables import offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

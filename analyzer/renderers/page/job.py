@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import outlets, units
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks, notable_causes
-from kanalyze.analyses.ranks.ranks import common_steps
+from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.outlets import command
 from kanalyze.renderers.page.comparison import signed
 from kanalyze.renderers.page.time import Block, Page

@@ -426,7 +426,7 @@ def test_moderated_is_the_definition_step_by_step(runs):
         assert np.isfinite(found.p_value).all()
         return
     base, new = drawn(30, *runs)
-    assert np.array(moderated(base, new)[:5]) == pytest.approx(slow_moderated(base, new), rel=1e-6)
+    assert np.array(moderated(base, new)) == pytest.approx(slow_moderated(base, new), rel=1e-6)
 
 
 def test_moderated_draws_variances_together():
@@ -435,14 +435,13 @@ def test_moderated_draws_variances_together():
     assert together.ratio == pytest.approx(alone.ratio)
     widths = [np.log(found.high / found.low) for found in (alone, together)]
     assert widths[1].std() < widths[0].std() / 2
-    assert 1 < together.prior.degrees < 10
+    assert (together.degrees > alone.degrees.mean() + 1).all()
 
 
 def test_a_wandering_clock_is_no_difference_of_every_kernel():
     """Many kernels do not make better known what few runs say: the clock of a run is one value."""
     base, new = drawn(200, 2, 2, common=0.02)
     found = moderated(base, new)
-    assert found.common.degrees == 2
     assert (found.degrees < 3).all()
     assert benjamini_hochberg(found.p_value).min() > 0.05
 
@@ -477,7 +476,6 @@ def test_few_kernels_have_welch_s_t_each(paired):
     assert np.array(moderated(base, new, paired=paired)[:5]) == pytest.approx(
         np.array(ratios_of_runs(base, new, paired=paired)[:5])
     )
-    assert moderated(base, new, paired=paired).prior.degrees == 0
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (20, 1), (20, 0)])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._lateness import EARLIER, _without_carried, details
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.analyses.ranks.ranks import common_steps
+from kanalyze.analyses.ranks.tables import common_steps
 from support.build import kernel, report
 
 BUCKETS = ("kernel", "host", "communication", EARLIER)

@@ -13,7 +13,7 @@ from kanalyze.analyses.ranks._clocks import _bounds, _by_clock, _Rows
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.analyses.ranks._lateness import causes, lateness
-from kanalyze.analyses.ranks.ranks import common_steps
+from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.errors import BadReductionError
 from support.strategies import FEWER
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play

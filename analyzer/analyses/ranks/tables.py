@@ -1,0 +1,305 @@
+"""Tables of a job: its ranks, their steps, their collectives and their clocks.
+
+Definition: docs/definitions.md, section 11.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.communication._matching import POINT_TO_POINT
+from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.ranks._job import Job
+
+_CLASSES: Final = ("skew-bound", "transfer-bound", "mixed", "cannot tell")
+
+#: Rows that are made at once.
+_AT_ONCE: Final = 1 << 18
+
+#: A detail is told of a cause from this part of it on.
+_MOST: Final = 0.5
+
+#: A step that takes less than this part of the median of its rank is not one of the usual ones.
+_SHORT: Final = 0.5
+
+_BUSY: Final = ("kernel", "communication", "memcpy", "memset")
+_PARTS: Final = tuple(bucket for bucket in BUCKETS if bucket != "communication")
+
+CLOCKS: Final = Table(
+    "clocks",
+    "The clock of one rank in one part of the run, against that of the first rank.",
+    (
+        Column("host", pl.String, "The machine, where the reports tell it.", nullable=True),
+        Column("rank", pl.Int64, "The rank."),
+        Column("part", pl.Int64, "The part of the run, from 0 on."),
+        Column(
+            "offset_ns", pl.Int64, "By how much the clock is ahead of the first rank's in its middle.", nullable=True
+        ),
+        Column("low_ns", pl.Int64, "The least that this can be.", nullable=True),
+        Column("high_ns", pl.Int64, "The most that this can be.", nullable=True),
+        Column(
+            "drift_ppm", pl.Float64, "By how much faster it runs, in parts per million; 0 where nothing shows that."
+        ),
+        Column("start_ns", pl.Int64, "Start of the part by the first rank's clock, in the origin of its report."),
+        Column("end_ns", pl.Int64, "Its end."),
+    ),
+    purpose="clock offsets of hosts, with bounds and drift",
+    telling=("rank", "host", "part", "offset_ns", "low_ns", "high_ns"),
+    job=True,
+)
+
+
+COLLECTIVE_SUMMARY: Final = Table(
+    "collective_summary",
+    "The collectives of one kind, group and size, over all ranks and steps.",
+    (
+        Column("kind", pl.String, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send and recv, …"),
+        Column("group", pl.String, "Name of the process group or communicator.", nullable=True),
+        Column("size", pl.Int64, "Ranks of the group.", nullable=True),
+        Column("bytes", pl.Int64, "Size of each, as nccl-tests counts it.", nullable=True),
+        Column("count", pl.Int64, "Collectives, each once; of those without a partner as many as a rank has at most."),
+        Column("rank_ns", pl.Int64, "Durations, summed over ranks."),
+        Column("wait_ns", pl.Int64, "Waiting, summed over ranks."),
+        Column("transfer_ns", pl.Int64, "Transferring, summed over ranks."),
+        Column("exposed_wait_ns", pl.Int64, "Waiting in which a GPU ran nothing else, summed over ranks."),
+        Column("exposed_transfer_ns", pl.Int64, "Transferring in which a GPU ran nothing else, summed over ranks."),
+        Column("busbw_bytes_per_s", pl.Int64, "Median bus bandwidth.", nullable=True),
+        Column("best_share", pl.Float64, "That as a share of the best that this group reached.", nullable=True),
+        Column("skew_bound", pl.Int64, "Collectives that are skew-bound."),
+        Column("transfer_bound", pl.Int64, "Collectives that are transfer-bound."),
+        Column("mixed", pl.Int64, "Collectives that are neither."),
+        Column("cannot_tell", pl.Int64, "Collectives of which clocks or missing ranks do not let it be told."),
+    ),
+    purpose="collectives by kind, group and size",
+    telling=("kind", "bytes", "count", "wait_ns", "transfer_ns", "busbw_bytes_per_s", "best_share", "group", "size"),
+    job=True,
+)
+
+
+COLLECTIVES: Final = Table(
+    "collectives",
+    "One collective on one rank.",
+    (
+        Column("id", pl.Int64, "The collective, by first start; null where no other rank has it.", nullable=True),
+        Column("match", pl.String, "How it was matched over ranks: id, seq or ordinal.", nullable=True),
+        Column("kind", pl.String, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, …"),
+        Column("group", pl.String, "Name of the process group or communicator.", nullable=True),
+        Column("size", pl.Int64, "Ranks of the group.", nullable=True),
+        Column("rank", pl.Int64, "The rank."),
+        Column("device", pl.Int64, "The GPU.", nullable=True),
+        Column("stream", pl.Int64, "The stream.", nullable=True),
+        Column("start_ns", pl.Int64, "Start by the first rank's clock, in the origin of its report."),
+        Column("dur_ns", pl.Int64, "Duration; wait_ns and transfer_ns sum to it."),
+        Column("wait_ns", pl.Int64, "Until the last rank came.", nullable=True),
+        Column("transfer_ns", pl.Int64, "After that.", nullable=True),
+        Column("exposed_wait_ns", pl.Int64, "Waiting in which the GPU ran nothing else.", nullable=True),
+        Column("exposed_transfer_ns", pl.Int64, "Transferring in which the GPU ran nothing else.", nullable=True),
+        Column("bytes", pl.Int64, "Size as nccl-tests counts it, the larger of in and out.", nullable=True),
+        Column("algbw_bytes_per_s", pl.Int64, "Bytes by the time of the transfer.", nullable=True),
+        Column("busbw_bytes_per_s", pl.Int64, "That by the share that each link carries.", nullable=True),
+        Column("last_rank", pl.Int64, "Who came last; null where clocks do not tell.", nullable=True),
+        Column("lateness_ns", pl.Int64, "By how much it came later than the one before it.", nullable=True),
+        Column("class", pl.String, "transfer-bound, skew-bound, mixed, or cannot tell."),
+        Column("step", pl.Int64, "The step that it begins in.", nullable=True),
+        Column("doubt_ns", pl.Int64, "How far clocks may shift what is waiting; 0 on one clock.", nullable=True),
+        Column("shortest", pl.Boolean, "Whether bandwidth is by the shortest duration, since clocks do not tell."),
+    ),
+    purpose="each collective: waiting, transfer, bandwidth",
+    telling=("id", "kind", "rank", "dur_ns", "wait_ns", "transfer_ns", "busbw_bytes_per_s", "last_rank", "class"),
+    job=True,
+)
+
+
+RANK_STEPS: Final = Table(
+    "rank_steps",
+    "One step on one rank.",
+    (
+        Column("rank", pl.Int64, "The rank."),
+        Column("step", pl.Int64, "The step, the same number on all ranks."),
+        Column("kind", pl.String, "steady, warm-up, odd or cut."),
+        Column("start_ns", pl.Int64, "Start by the first rank's clock, in the origin of its report."),
+        Column("ns", pl.Int64, "Time of the step on the GPU."),
+        Column("busy_ns", pl.Int64, "Time in which the GPU ran anything."),
+        Column("compute_ns", pl.Int64, "The same without communication alone."),
+        Column("wait_ns", pl.Int64, "Exposed waiting for other ranks."),
+        Column("transfer_ns", pl.Int64, "Exposed transferring."),
+        Column("unmatched_ns", pl.Int64, "Exposed communication of which waiting is not told."),
+        Column("late_ns", pl.Int64, "By how much this rank fell behind, as the last to come to collectives."),
+        Column("cause", pl.String, "The bucket with most of that; null where it was never late.", nullable=True),
+        Column("cause_ns", pl.Int64, "How much of it that is.", nullable=True),
+        Column("cost_ns", pl.Int64, "Exposed waiting of the other ranks for it, summed over them."),
+        Column("detail", pl.String, "What most of the cause was in, where told: DataLoader.__next__.", nullable=True),
+    ),
+    purpose="each step of each rank: waits, lateness, cause",
+    telling=("rank", "step", "ns", "busy_ns", "wait_ns", "late_ns", "cause"),
+    job=True,
+)
+
+
+RANKS: Final = Table(
+    "ranks",
+    "One rank: the sum of its steps, by where their time went.",
+    (
+        Column("rank", pl.Int64, "The rank."),
+        Column("host", pl.String, "The machine, where the reports tell it.", nullable=True),
+        Column("device", pl.Int64, "The GPU.", nullable=True),
+        Column("steps", pl.Int64, "Steps that are summed: those steady or odd on all ranks, else all of them."),
+        Column("ns", pl.Int64, "Their time; the columns below sum to it exactly."),
+        Column("wait_ns", pl.Int64, "Exposed waiting for other ranks."),
+        Column("transfer_ns", pl.Int64, "Exposed transferring."),
+        Column("unmatched_ns", pl.Int64, "Exposed communication of which waiting is not told."),
+        *(Column(f"{bucket}_ns", pl.Int64, f"The bucket {bucket} of the ledger.") for bucket in _PARTS),
+        Column("hidden_ns", pl.Int64, "Communication beside other kernels, which is in kernel_ns."),
+        Column("late_ns", pl.Int64, "By how much this rank fell behind, as the last to come to collectives."),
+        Column("cost_ns", pl.Int64, "Exposed waiting of the other ranks for it, summed over them."),
+        Column("report", pl.String, "The report."),
+    ),
+    purpose="each rank's time, with waiting and transfer",
+    telling=("rank", "steps", "ns", "wait_ns", "transfer_ns", "kernel_ns", "late_ns", "cost_ns"),
+    job=True,
+)
+
+
+def clocks(job: Job) -> pl.DataFrame:
+    """The offset of each rank's clock with its bounds, part by part of the run.
+
+    Returns:
+        :data:`CLOCKS`, by rank and part; offset and bounds are null where no collectives connect the clocks.
+    """
+    told = job.ranks.select("host", "rank", "clock").join(job.clocks.table, on="clock", how="inner")
+    return CLOCKS.select(told.with_columns(pl.col("start_ns", "end_ns") - job.origin_ns).sort("rank", "part"))
+
+
+def collective_summary(job: Job) -> pl.DataFrame:
+    """Sums over collectives of one kind, group and size, and their bandwidth.
+
+    Returns:
+        :data:`COLLECTIVE_SUMMARY`, the ones that take most of all ranks' time first.
+    """
+    keys = ["kind", "group", "size", "bytes"]
+    said = job.collected.calls.select("kind", "group", "size").with_columns(pl.col("kind", "group").cast(pl.String))
+    whole = pl.concat([job.matches.drop("size"), said[job.matches.get_column("call")]], how="horizontal")
+    alone = job.rows_at(job.found.order[job.found.first[-1] :])
+    alone = alone.select(pl.col("kind", "group").cast(pl.String), "size", "bytes", "rank", rank_ns="dur_ns")
+    whole = pl.concat([whole, alone], how="diagonal")
+    pairs = pl.when(pl.col("kind").is_in(POINT_TO_POINT)).then(pl.lit("send and recv")).otherwise("kind")
+    names = {name: name.replace("-", "_").replace(" ", "_") for name in _CLASSES}
+    told = whole.group_by(pairs.alias("kind"), *keys[1:]).agg(
+        pl.col("rank_ns", "wait_ns", "exposed_wait_ns", "exposed_transfer_ns").sum(),
+        transfer_ns=(pl.col("rank_ns") - pl.col("wait_ns")).sum(),
+        alone=pl.col("rank").drop_nulls().unique_counts().max().fill_null(0).cast(pl.Int64),
+        busbw_bytes_per_s=pl.col("busbw_bytes_per_s").median().cast(pl.Int64),
+        **{column: (pl.col("class") == name).sum() for name, column in names.items()},
+    )
+    best = pl.col("busbw_bytes_per_s").max().over("group", "size")
+    told = told.with_columns(
+        count=pl.sum_horizontal(*names.values(), "alone"),
+        cannot_tell=pl.col("cannot_tell") + pl.col("alone"),
+        best_share=pl.col("busbw_bytes_per_s") / best,
+    )
+    return COLLECTIVE_SUMMARY.select(told.sort("rank_ns", *keys, descending=[True, False, False, False, False]))
+
+
+def collectives(job: Job) -> pl.DataFrame:
+    """The collectives of all ranks.
+
+    Returns:
+        :data:`COLLECTIVES`, by id and rank, those without a partner last.
+    """
+    order = job.found.order
+    parts = (job.rows_at(order[at : at + _AT_ONCE]) for at in range(0, max(len(order), 1), _AT_ONCE))
+    told = {
+        "id": "match",
+        "match": "how",
+        "start_ns": pl.col("corrected_ns") - job.origin_ns,
+        "shortest": pl.col("by_shortest").fill_null(value=False),
+    }
+    return pl.concat([COLLECTIVES.select(rows.with_columns(**told)) for rows in parts])
+
+
+def rank_steps(job: Job) -> pl.DataFrame:
+    """Time, waiting and lateness of each step on each rank.
+
+    Returns:
+        :data:`RANK_STEPS`, by step and rank; empty where ranks repeat nothing.
+    """
+    own = offsets(job).select("member", "rank", "offset_ns")
+    steps = pl.concat([job.steps, job.ledgers], how="horizontal").join(own, on="member", how="left")
+    exposed = pl.concat(job.exposed.by_step).drop_nulls("step").rename({"step": "index"})
+    told = (
+        steps.join(exposed, on=["member", "index"], how="left")
+        .join(_late(job), on=["rank", "step"], how="left")
+        .with_columns(
+            start_ns=pl.col("start_ns") - pl.col("offset_ns") - job.origin_ns,
+            ns=pl.col("end_ns") - pl.col("start_ns"),
+            busy_ns=pl.sum_horizontal(*_BUSY),
+            compute_ns=pl.sum_horizontal(*(bucket for bucket in _BUSY if bucket != "communication")),
+            wait_ns=pl.col("exposed_wait_ns").fill_null(0),
+            transfer_ns=pl.col("exposed_transfer_ns").fill_null(0),
+        )
+        .with_columns(pl.col("unmatched_ns", "late_ns", "cost_ns").fill_null(0))
+    )
+    return RANK_STEPS.select(told.sort("step", "rank"))
+
+
+def offsets(job: Job) -> pl.DataFrame:
+    """The ranks with the mean offset of their clock."""
+    means = job.clocks.table.group_by("clock").agg(offset_ns=pl.col("offset_ns").mean().cast(pl.Int64))
+    return job.ranks.join(means, on="clock", how="left").with_columns(pl.col("offset_ns").fill_null(0))
+
+
+def _late(job: Job) -> pl.DataFrame:
+    """Lateness by rank and step, with the bucket that has most of it, and what it cost the others."""
+    late = job.lateness
+    best = job.causes.sort("ns", "bucket", descending=[True, False]).group_by("rank", "step", maintain_order=True)
+    named = best.agg(cause=pl.col("bucket").first(), cause_ns=pl.col("ns").first())
+    details = job.details.sort("ns", "detail", descending=[True, False]).group_by("rank", "step", cause="bucket")
+    largest = details.agg(pl.col("detail").first(), of_detail=pl.col("ns").first())
+    sums = late.group_by("rank", "step").agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
+    named = named.join(largest, on=["rank", "step", "cause"], how="left")
+    most = pl.col("of_detail") >= _MOST * pl.col("cause_ns")
+    told = named.select("rank", "step", "cause", "cause_ns", detail=pl.when(most).then("detail"))
+    return sums.join(told, on=["rank", "step"], how="left", nulls_equal=True)
+
+
+def ranks(job: Job) -> pl.DataFrame:
+    """The ledger of each rank over the steps that all have, communication split into waiting and transfer.
+
+    Returns:
+        :data:`RANKS`, by rank. Where nothing repeats, `steps` is 0 and the times are those of all collectives.
+    """
+    rows = common_steps(job.table("rank_steps"))
+    own = job.ranks.select("member", "rank", "host", "device", "report")
+    sums = rows.group_by("rank").agg(
+        pl.len().alias("steps"),
+        pl.col("ns", "wait_ns", "transfer_ns", "unmatched_ns", "late_ns", "cost_ns").sum(),
+    )
+    steps = pl.concat(
+        [job.steps.select("member", pl.col("index").cast(pl.Int32), "step"), job.ledgers], how="horizontal"
+    )
+    wanted = steps.join(own.select("member", "rank"), on="member").join(rows, on=["rank", "step"], how="semi")
+    hidden = wanted.join(job.hidden, on=["member", "index"], how="left")
+    wide = hidden.group_by("member").agg(pl.col(_PARTS).sum().name.suffix("_ns"), pl.col("hidden_ns").sum())
+    told = own.join(sums, on="rank", how="left").join(wide, on="member", how="left")
+    zeros = [name for name, dtype in RANKS.schema.items() if dtype == pl.Int64 and name not in ("rank", "device")]
+    return RANKS.select(told.with_columns(pl.col(zeros).fill_null(0)).sort("rank"))
+
+
+def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of steps that are steady or odd on all ranks; else of those that all ranks have; else all.
+
+    Without those at the beginning and the end that are far too short on a rank: there what comes before and after the
+    steps was taken for some. An odd step counts: what ranks wait for in it is what is looked for.
+    """
+    number = rows.get_column("rank").n_unique()
+    everywhere = rows.filter(pl.len().over("step") == number)
+    whole = everywhere.filter(pl.col("kind").is_in(["steady", "odd"]).all().over("step"))
+    short = whole.select("step", short=pl.col("ns") < _SHORT * pl.col("ns").median().over("rank"))
+    usual = whole.join(short.filter("short"), on="step", how="anti").get_column("step")
+    whole = whole.filter(pl.col("step").is_between(usual.min(), usual.max()))
+    return whole if whole.height else everywhere if everywhere.height else rows
