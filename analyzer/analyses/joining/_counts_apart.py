@@ -11,9 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host._rounds import rounds
-from kanalyze.analyses.joining._kernel_groups import (
-    grouped_kernels,
-)
+from kanalyze.analyses.joining._kernel_groups import grouped_kernels
 from kanalyze.analyses.ranges._warm_up import compile_spans
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.errors import CannotTellError

@@ -11,11 +11,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.findings._doubts import unused_launches
-from kanalyze.analyses.joining._kernel_groups import (
-    grouped_kernels,
-    kernel_groups,
-    kernels_in,
-)
+from kanalyze.analyses.joining._kernel_groups import grouped_kernels, kernel_groups, kernels_in
 from kanalyze.analyses.shared.cached import once_per_report, once_together
 from kanalyze.decoder.same_name import normalised, shortened
 from kanalyze.window import Scope
@@ -180,6 +176,10 @@ def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFra
 def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None, one_gpu: bool) -> pl.DataFrame:
     """:func:`same_kernels` for two tables of groups.
 
+    By name and shape; by name in spite of another shape, where one group of each report is left with that name; by
+    shape and name without parameter types, unless the report has several such overloads; and by shape and a name that a
+    tool shortened, where only one full name fits.
+
     Args:
         left: Groups as of :func:`kernel_groups`.
         right: The same.
@@ -189,11 +189,37 @@ def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None, one_
     first, second = left.select(_COLUMNS), right.select(_COLUMNS)
     if one_gpu and first.height:
         second = second.with_columns(device=pl.lit(first.item(0, "device"), dtype=first.schema["device"]))
-    pairs = _by_name_and_shape(first, second, whole=whole)
-    for find in (_by_name, _by_loose_name, _by_shortened_name):
-        rest = second.join(pairs, left_on="group", right_on="right", how="anti")
-        pairs = pl.concat([pairs, find(first, rest, pairs).select(_PAIRS.keys())])
-    return pairs.sort("left")
+    both, equal = _alone_with(first, second, ["same_name", "device", *SHAPE]), pl.col("count") == pl.col("count_right")
+    all_alike = both.height == left.height == right.height == both.filter(equal).height
+    exact = equal if whole or (all_alike and whole is None) else pl.lit(value=False)
+    pairs = _pairs(both, pl.when(exact).then(pl.lit("exact")).otherwise(pl.lit("shape")))
+
+    def left_over() -> tuple[pl.DataFrame, pl.DataFrame]:
+        return (
+            first.join(pairs, left_on="group", right_on="left", how="anti"),
+            second.join(pairs, left_on="group", right_on="right", how="anti"),
+        )
+
+    pairs = pl.concat([pairs, _pairs(_alone_with(*left_over(), ["same_name", "device"]))])
+    loose = ["loose_name", "device", *SHAPE]
+    taken = first.join(pairs, left_on="group", right_on="left", how="semi").select(loose).unique()
+    free, rest = left_over()
+    pairs = pl.concat([pairs, _pairs(_alone_with(free.join(taken, on=loose, how="anti"), rest, loose))])
+    shortened_ones = _pairs(_with_shortened_name(first, left_over()[1])).join(pairs, on="left", how="anti")
+    return pl.concat([pairs, shortened_ones]).sort("left")
+
+
+def _alone_with(left: pl.DataFrame, right: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """The groups of both that share `keys` which no other group of their report has: group and group_right."""
+    own, other = (groups.filter(pl.len().over(keys) == 1) for groups in (left, right))
+    return own.join(other, on=keys, suffix="_right")
+
+
+def _pairs(both: pl.DataFrame, match: pl.Expr | None = None) -> pl.DataFrame:
+    """The columns of :func:`same_kernels` of the groups in each row."""
+    return both.select(left="group", right="group_right", match=pl.lit("name") if match is None else match).select(
+        _TYPED
+    )
 
 
 def _has_every_launch(left: Report, right: Report) -> bool | None:
@@ -215,53 +241,10 @@ def _has_one_gpu(report: Report) -> bool:
     return report.whole.kind("kernel").get_column("device").fill_null(0).n_unique() == 1
 
 
-def _by_name_and_shape(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None) -> pl.DataFrame:
-    """Matches groups by name, shape and GPU; `exact` if equally many launches, and one report has all of them."""
-    keys = ["same_name", "device", *SHAPE]
-    both = _unique_groups(left, keys).join(_unique_groups(right, keys), on=keys, suffix="_right")
-    all_alike = both.height == left.height == right.height and both.filter(_equal_counts()).height == both.height
-    exact = _equal_counts() if whole or (all_alike and whole is None) else pl.lit(value=False)
-    match = pl.when(exact).then(pl.lit("exact")).otherwise(pl.lit("shape"))
-    return both.select(left="group", right="group_right", match=match).select(_TYPED)
-
-
-def _equal_counts() -> pl.Expr:
-    return pl.col("count") == pl.col("count_right")
-
-
-def _unique_groups(groups: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """The groups whose `keys` no other group of their report has."""
-    return groups.filter(pl.len().over(keys) == 1)
-
-
-def _paired(left: pl.DataFrame, right: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    both = _unique_groups(left, keys).join(_unique_groups(right, keys), on=keys, suffix="_right")
-    return both.select(left="group", right="group_right", match=pl.lit("name")).select(_TYPED)
-
-
-def _unpaired(left: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    return left.join(pairs, left_on="group", right_on="left", how="anti")
-
-
-def _by_name(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Matches groups by name in spite of another shape, where one group of each report is left with that name."""
-    return _paired(_unpaired(left, pairs), rest, ["same_name", "device"])
-
-
-def _by_loose_name(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Matches groups by shape and by name without parameter types, unless the report has several such overloads."""
-    keys = ["loose_name", "device", *SHAPE]
-    taken = left.join(pairs, left_on="group", right_on="left", how="semi").select(keys).unique()
-    return _paired(_unpaired(left, pairs).join(taken, on=keys, how="anti"), rest, keys)
-
-
-def _by_shortened_name(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Matches groups by shape and a name that a tool shortened, where only one full name fits."""
-    keys = ["device", *SHAPE]
-    near = rest.join(left, on=keys, suffix="_left").drop_nulls(["name", "name_left"])
-    names = near.select("name", "name_left").unique()
-    fits = [shortened(short, whole) for short, whole in names.iter_rows()]
-    kept = near.join(names.filter(pl.Series(fits, dtype=pl.Boolean)), on=["name", "name_left"])
-    alone = kept.filter((pl.len().over("group") == 1) & (pl.len().over("group_left") == 1))
-    found = alone.select(left="group_left", right="group", match=pl.lit("name")).select(_TYPED)
-    return found.join(pairs, on="left", how="anti")
+def _with_shortened_name(left: pl.DataFrame, rest: pl.DataFrame) -> pl.DataFrame:
+    """Groups of one shape where a name of `rest` is a shortened one of `left`, and no other: group and group_right."""
+    near = left.join(rest, on=["device", *SHAPE], suffix="_right").drop_nulls(["name", "name_right"])
+    names = near.select("name", "name_right").unique()
+    fits = [shortened(short, whole) for whole, short in names.iter_rows()]
+    kept = near.join(names.filter(pl.Series(fits, dtype=pl.Boolean)), on=["name", "name_right"])
+    return kept.filter((pl.len().over("group") == 1) & (pl.len().over("group_right") == 1))

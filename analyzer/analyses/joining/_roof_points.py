@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -52,23 +52,37 @@ def counted_of(reports: Sequence[Report]) -> Report:
     return found
 
 
-def timed_groups(reports: Sequence[Report]) -> tuple[pl.DataFrame, str, str]:
-    """Measured kernels and launch shapes with their time: event_id, name, time_ns; a heading; and the tool of the time.
+class Timed(NamedTuple):
+    """Measured kernels and launch shapes with their time.
 
-    The time is that of the first other report that provides one, else that of the measured runs alone.
+    Attributes:
+        rows: event_id, name, time_ns.
+        ncu: The report with the counters.
+        title: Its name, and where the time is from if that is ambiguous.
+        time_from: The tool that provides the time.
+    """
+
+    rows: pl.DataFrame
+    ncu: Report
+    title: str
+    time_from: str
+
+
+def timed_groups(reports: Sequence[Report]) -> Timed:
+    """The measured kernels with the time of the first other report that provides one, else of the measured runs alone.
 
     Raises:
         CannotTellError: No report has counters.
     """
     ncu = counted_of(reports)
-    title, tool = ncu.meta.path.name, ncu.meta.tool
     if all(one.meta.timeless for one in reports):
-        rows = measured_groups(ncu)
-        return rows.select("event_id", "name", time_ns=pl.col("ncu_dur_ns") * pl.col("ncu_count")), title, tool
+        rows = measured_groups(ncu).select("event_id", "name", time_ns=pl.col("ncu_dur_ns") * pl.col("ncu_count"))
+        return Timed(rows, ncu, ncu.meta.path.name, ncu.meta.tool)
     found, *more = (one for one in together("roofline", reports, {}) if one.ncu is not None)
-    rows = joined_of(found).filter(pl.col("event_id").is_not_null())
-    title = (found.ncu or ncu).meta.path.name + (f", time of {found.base.meta.path.name}" if more else "")
-    return rows.select("event_id", "name", time_ns="exclusive_ns"), title, found.base.meta.tool
+    own = found.ncu or ncu
+    rows = joined_of(found).drop_nulls("event_id").select("event_id", "name", time_ns="exclusive_ns")
+    title = own.meta.path.name + (f", time of {found.base.meta.path.name}" if more else "")
+    return Timed(rows, own, title, found.base.meta.tool)
 
 
 def roof_points(reports: Sequence[Report]) -> RoofPoints:
@@ -77,20 +91,13 @@ def roof_points(reports: Sequence[Report]) -> RoofPoints:
     Raises:
         CannotTellError: No report has counters.
     """
-    known, title, tool = timed_groups(reports)
-    every = known.join(roofline(_counters_of(reports)).select("event_id", *_ROOF), on="event_id")
+    found = timed_groups(reports)
+    every = found.rows.join(roofline(found.ncu).select("event_id", *_ROOF), on="event_id")
     placed = (pl.col("intensity_flop_per_byte") > 0) & (pl.col("achieved_flop_per_s") > 0)
     points = every.filter(placed.fill_null(value=False)).with_columns(pl.col("time_ns").fill_null(0))
     return RoofPoints(
-        title,
+        found.title,
         points.select("name", "time_ns", *_ROOF).sort("time_ns", "name", descending=[True, False]),
         every.height - points.height,
-        tool,
+        found.time_from,
     )
-
-
-def _counters_of(reports: Sequence[Report]) -> Report:
-    """The report with counters that belongs to the first that provides the time."""
-    if all(one.meta.timeless for one in reports):
-        return counted_of(reports)
-    return next(one.ncu for one in together("roofline", reports, {}) if one.ncu is not None)

@@ -16,11 +16,7 @@ from kanalyze.analyses.counters._sampled_means import grids, means
 from kanalyze.analyses.counters.advice import kernel_facts
 from kanalyze.analyses.counters.stalls import stalls
 from kanalyze.analyses.device._operations import exclusive_operations, operations
-from kanalyze.analyses.joining._kernel_groups import (
-    GROUP_KEYS,
-    grouped_kernels,
-    kernel_groups,
-)
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups
 from kanalyze.analyses.joining._match_kernels import same_kernels
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import beside

@@ -23,12 +23,7 @@ from kanalyze.analyses.joining._counts_apart import (
     tuned,
 )
 from kanalyze.analyses.joining._difference_reasons import COUNTED, EXPLANATIONS, Reasons
-from kanalyze.analyses.joining._kernel_groups import (
-    GROUP_KEYS,
-    grouped_kernels,
-    groups_with_config,
-    kernels_in,
-)
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, groups_with_config, kernels_in
 from kanalyze.analyses.joining._match_kernels import same_kernels, same_launches
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.joining._under_ncu import FIGURES as SAMPLED
@@ -138,23 +133,19 @@ def _compared(found: Together) -> pl.DataFrame:
         parts.append(_copied(found.base, found.torch))
     if found.ncu is not None:
         with suppress(DamagedReportError):  # which is noted
-            parts += [_sampled(found.base, one, found.ncu) for one in _with_metrics(found.base)]
+            parts.append(_sampled(found.base, found.ncu))
     return pl.concat(parts, how="diagonal_relaxed")
 
 
-def _with_metrics(base: Report) -> list[Report]:
-    """The report with sampled counters of the GPU: the `base`, or the samples that its capture has beside it."""
-    other = base.whole.sampled()
-    reports = (base, *([] if other is None else [other]))
-    return next(([one] for one in reports if one.table("gpu_metrics").height), [])
-
-
-def _sampled(base: Report, sampled: Report, ncu: Report) -> pl.DataFrame:
-    """Compares sampled counters with those that ncu counted."""
+def _sampled(base: Report, ncu: Report) -> pl.DataFrame:
+    """Compares sampled counters of the GPU, of the `base` or beside it in its capture, with those that ncu counted."""
+    reports = (base, base.whole.sampled())
+    sampled = next((one for one in reports if one is not None and one.table("gpu_metrics").height), None)
+    if sampled is None:
+        return pl.DataFrame()
     rows = sampled_rows(sampled, ncu)
-    return _judged(
-        rows, [None if row["first"] == row["second"] else why_apart(row) for row in rows.to_dicts()], base, ncu
-    )
+    found = [None if row["first"] == row["second"] else why_apart(row) for row in rows.to_dicts()]
+    return _judged(rows, found, base, ncu)
 
 
 def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:

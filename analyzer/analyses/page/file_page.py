@@ -122,17 +122,17 @@ def measured(reports: Sequence[Report]) -> Measured | None:
     """
     try:
         ncu = counted_of(reports)
-        groups, _, time_from = timed_groups(reports)
+        timed = timed_groups(reports)
         roofs = roof_points(reports)
     except CannotTellError:
         return None
-    kernels = groups.sort("time_ns", "event_id", descending=[True, False], nulls_last=True).head(_MEASURED)
+    kernels = timed.rows.sort("time_ns", "event_id", descending=[True, False], nulls_last=True).head(_MEASURED)
     waits, lines = stalls(ncu), hot_lines(ncu).filter(pl.col("line").is_not_null() & (pl.col("samples") > 0))
     tables = [(ROOFLINE, roofline(ncu)), (STALLS, waits), (HOT_LINES, lines)]
     return Measured(
         roofs if roofs.points.height else None,
         kernels,
-        time_from,
+        timed.time_from,
         _first_of(kernels, waits, _REASONS),
         _first_of(kernels, lines, _LINES),
         [(table, rows) for table, rows in tables if rows.height and _told(table, rows)],
