@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     Bools = npt.NDArray[np.bool_]
     Keys = npt.NDArray[np.uint64]
 
-#: How a match is known, the surest first.
-BY_ID: Final = "id"
-BY_SEQUENCE: Final = "seq"
-BY_ORDINAL: Final = "ordinal"
-
 #: Kinds between two ranks, which are told apart by sender and receiver.
 POINT_TO_POINT: Final = ("send", "recv")
 
@@ -126,12 +121,12 @@ def matched(rows: Rows, clock: Ints, steps: Callable[[Ints], Ints] | None = None
         none = np.zeros(0, dtype=np.int32)
         return Matches(none, none.astype(np.int8), none, np.zeros(1, dtype=np.int64), none.astype(np.int64), doubts)
     told = _told(rows, clock)._replace(steps=steps)
-    key, how = np.zeros(len(rows), dtype=np.uint64), np.zeros(len(rows), dtype=np.int8)
-    for level, names in ((_ID, _by_id), (_SEQUENCE, _by_sequence)):
-        found = names(rows, told, doubts)
-        own = (key == 0) & (found != 0)
-        key[own], how[own] = found[own], level
-        del found, own
+    key = _by_id(rows)
+    how = np.where(key != 0, _ID, 0).astype(np.int8)
+    found = _by_sequence(rows, told, doubts)
+    own = (key == 0) & (found != 0)
+    key[own], how[own] = found[own], _SEQUENCE
+    del found, own
     left = told.walk[key[told.walk] == 0]
     found = _by_order(rows, told, left, doubts)
     key[left] = found
@@ -151,7 +146,8 @@ def matched(rows: Rows, clock: Ints, steps: Callable[[Ints], Ints] | None = None
 
 
 _ID, _SEQUENCE, _ORDINAL = 1, 2, 3
-HOW: Final = pl.Series([None, BY_ID, BY_SEQUENCE, BY_ORDINAL], dtype=pl.Enum([BY_ID, BY_SEQUENCE, BY_ORDINAL]))
+#: How a match is known, the surest first.
+HOW: Final = pl.Series([None, "id", "seq", "ordinal"], dtype=pl.Enum(["id", "seq", "ordinal"]))
 _NO_SHIFT: Final = "no shift, or more than one, lets order, kinds, sizes and clocks of ranks agree: no waits are told"
 _DIFFERENT: Final = "what one rank calls a collective is another kind or size on another rank, or occurs twice"
 _UNNAMED: Final = "all ranks are taken for one group, by the order on their streams; ranks of several may be mixed up"
@@ -193,38 +189,46 @@ class _Told(NamedTuple):
 
 
 def _told(rows: Rows, clock: Ints) -> _Told:
-    told = rows.calls
-    pair = pl.col("kind").is_in(POINT_TO_POINT)
-    known = pl.col("source").is_not_null() & pl.col("target").is_not_null()
+    kind = pl.col("kind")
+    pair = kind.is_in(POINT_TO_POINT)
+    between = pl.col("source").is_not_null() & pl.col("target").is_not_null()
+    paired = (pair | (kind == "send_recv")) & between
     unnamed = pl.col("group").is_null()
     # what is sent between ranks that are not told is in a lane of its own, that of its rank
-    stray = pair & ~known & (pl.col("size").fill_null(0) != 2)  # noqa: PLR2004
-    size = rows.said("size", 0)
-    parts = (
-        told.select(pl.col(name).cast(pl.Categorical).to_physical().cast(pl.Int64).fill_null(_UNKNOWN)).to_series()
-        for name in ("group", "ranks")
-    )
-    paired = (pair | (pl.col("kind") == "send_recv")) & known
-    numbers = (
-        told.select(pl.when(wanted).then(name).fill_null(_UNKNOWN)).to_series()
-        for name, wanted in (("source", paired), ("target", paired), ("member", stray))
-    )
-    lanes = _key(0, size, *(one.to_numpy() for one in (*parts, *numbers)), _streams(told, unnamed))
-    names = told.get_column("kind").cast(pl.String).unique().sort().to_list()
+    stray = pair & ~between & (pl.col("size").fill_null(0) != 2)  # noqa: PLR2004
+    # the place of the stream among those of its rank
+    stream = pl.col("stream").rank("dense").over("member").fill_null(0).cast(pl.Int64)
+    names = rows.calls.get_column("kind").cast(pl.String).unique().sort().to_list()
     codes = {name: names.index(name) if name not in POINT_TO_POINT else len(names) for name in names}
-    kind = told.get_column("kind").cast(pl.String).replace_strict(codes, return_dtype=pl.Int64).to_numpy()
-    bytes_ = told.select(pl.max_horizontal("in_bytes", "out_bytes").fill_null(_UNKNOWN)).to_series().to_numpy()
-    enters, leaves, _ = shows(told)
-    uneven = told.select(pl.col("kind").is_in(_UNEVEN)).to_series().to_numpy()
+    columns = rows.calls.select(
+        *(
+            pl.col(name).cast(pl.Categorical).to_physical().cast(pl.Int64).fill_null(_UNKNOWN)
+            for name in ("group", "ranks")
+        ),
+        *(pl.when(paired).then(name).fill_null(_UNKNOWN).alias(name) for name in ("source", "target")),
+        pl.when(stray).then("member").fill_null(_UNKNOWN).alias("stray"),
+        pl.when(unnamed).then(stream).otherwise(0).alias("stream"),
+        pl.col("size").fill_null(0),
+        kind=kind.cast(pl.String).replace_strict(codes, return_dtype=pl.Int64),
+        bytes=pl.when(kind.is_in(_UNEVEN))
+        .then(0)
+        .otherwise(pl.max_horizontal("in_bytes", "out_bytes").fill_null(-1) + 1),
+        unnamed=unnamed,
+        by_pairs=kind.is_in(_BY_PAIRS),
+        even=kind.is_in(_EVEN),
+    )
+    said = {one.name: one.to_numpy() for one in columns}
+    lanes = _key(0, *(said[name] for name in ("size", "group", "ranks", "source", "target", "stray", "stream")))
+    enters, leaves, _ = shows(rows.calls)
     return _Told(
         lane=np.unique(lanes, return_inverse=True)[1],
-        unnamed=told.select(unnamed).to_series().to_numpy(),
-        kind=kind,
-        what=(kind << SIZE_BITS) | np.where(uneven, 0, bytes_ + 1),
-        by_pairs=told.select(pl.col("kind").is_in(_BY_PAIRS)).to_series().to_numpy(),
-        pair=kind == len(names),
-        even=told.select(pl.col("kind").is_in(_EVEN)).to_series().to_numpy(),
-        size=size,
+        unnamed=said["unnamed"],
+        kind=said["kind"],
+        what=(said["kind"] << SIZE_BITS) | said["bytes"],
+        by_pairs=said["by_pairs"],
+        pair=said["kind"] == len(names),
+        even=said["even"],
+        size=said["size"],
         enters=enters,
         leaves=leaves,
         clock=clock,
@@ -237,12 +241,6 @@ def _in_order(rows: Rows) -> Ints:
     later = rows.start[1:] > rows.start[:-1]
     later[rows.first[(rows.first > 0) & (rows.first < len(rows))] - 1] = True
     return np.arange(len(rows)) if later.all() else np.lexsort((rows.start, rows.member))
-
-
-def _streams(told: pl.DataFrame, unnamed: pl.Expr) -> Ints:
-    """The place of the stream among those of its rank, where no group is recorded; else 0."""
-    order = pl.col("stream").rank("dense").over("member").fill_null(0).cast(pl.Int64)
-    return told.select(pl.when(unnamed).then(order).otherwise(0)).to_series().to_numpy()
 
 
 def _key(level: int, *parts: Ints | Keys) -> Keys:
@@ -280,9 +278,8 @@ def _sorted(key: Keys, rank: Small) -> _Runs:
     return _Runs(order, np.flatnonzero(new), np.flatnonzero(new | np.r_[True, ranks[1:] != ranks[:-1]]))
 
 
-def _by_id(rows: Rows, told: _Told, doubts: list[tuple[str, int, str]]) -> Keys:
+def _by_id(rows: Rows) -> Keys:
     """Keys by the name that a collective has on all ranks, a number here; none where it is the name of several."""
-    del told, doubts
     found = np.zeros(len(rows), dtype=np.uint64)
     known = np.flatnonzero(rows.id)
     if not len(known):

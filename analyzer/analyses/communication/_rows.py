@@ -62,10 +62,6 @@ class Rows:
         """The rank of each."""
         return np.repeat(np.arange(len(self.first) - 1, dtype=np.int32), np.diff(self.first))
 
-    def said(self, name: str, missing: int) -> Ints:
-        """A number by call; `missing` where it is not recorded."""
-        return self.calls.get_column(name).fill_null(missing).to_numpy()
-
 
 def rows_of(table: pl.DataFrame, members: int) -> Rows:
     """The collectives of so many ranks; `table` has columns of :data:`COLLECTIVES`, by member."""

@@ -82,10 +82,9 @@ def of_one_clock(rows: Rows, found: Matches, reference: int, base: int, number: 
 _LITTLE: Final = 0.25
 _MUCH: Final = 0.75
 
-TRANSFER_BOUND: Final = "transfer-bound"
-SKEW_BOUND: Final = "skew-bound"
-MIXED: Final = "mixed"
+#: What collectives are bound by, by rising share of waiting; the last where clocks or missing ranks do not tell.
 CANNOT_TELL: Final = "cannot tell"
+CLASSES: Final = ("transfer-bound", "mixed", "skew-bound", CANNOT_TELL)
 
 #: Kinds whose busbw is (n-1)/n of algbw, as nccl-tests defines it.
 _PARTS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
@@ -100,7 +99,7 @@ _NS_PER_S: Final = 1_000_000_000
 #: Before all times.
 _FAR: Final = 1 << 62
 
-_CLASSES: Final = pl.Enum([TRANSFER_BOUND, MIXED, SKEW_BOUND, CANNOT_TELL])
+_CLASSES: Final = pl.Enum(CLASSES)
 
 
 def waits(rows: Rows, found: Matches, clocks: Clocks, clock: Ints) -> pl.DataFrame:
@@ -113,9 +112,7 @@ def waits(rows: Rows, found: Matches, clocks: Clocks, clock: Ints) -> pl.DataFra
     algbw_bytes_per_s, busbw_bytes_per_s.
     """
     sizes = _sizes(rows.calls)
-    parts = [
-        _of_slice(_Timed(rows, one, clocks, clock), rows.said("size", 0), sizes) for one in found.slices(clocks.cuts)
-    ]
+    parts = [_of_slice(rows, one, clocks, clock, sizes) for one in found.slices(clocks.cuts)]
     told = pl.concat([pl.DataFrame(schema=_COLUMNS), *(part.cast(_COLUMNS) for part in parts)])  # type: ignore[arg-type]
     return _with_bandwidth(told, rows.calls)
 
@@ -127,94 +124,61 @@ _COLUMNS: Final = {
 }  # fmt: skip
 
 
-def _of_slice(timed: _Timed, size: Ints, sizes: _Sizes) -> pl.DataFrame:
+def _of_slice(rows: Rows, one: Slice, clocks: Clocks, clock: Ints, sizes: _Sizes) -> pl.DataFrame:
     """The columns of :func:`waits` of some collectives, but for bandwidth."""
-    one = timed.one
-    wait = timed.wait(timed.arrival)
-    moved = one.most(timed.came + timed.dur) - timed.arrival
-    unsure = 2 * timed.doubt > moved
-    largest = one.most(size[timed.call])
+    call, dur, own, match = rows.call[one.at], rows.dur[one.at], clock[rows.member[one.at]], one.low + one.which
+    came, error = rows.start[one.at] - clocks.ahead(match, own), clocks.error[clocks.node(match, own)]
+    arrival, total = one.most(came), one.sums(dur)
+    # ranks on the clock of reference have no error among themselves, nor have those on another one
+    doubt = np.where(one.least(own) == one.most(own), 0, one.most(error))
+    waited = [
+        one.sums(np.minimum(np.maximum(latest[one.which] - came, 0), dur))
+        for latest in (arrival, arrival - doubt, arrival + doubt)
+    ]
+    shares = [wait / np.maximum(total, 1) for wait in waited]
+    word, least, most = ((share >= _LITTLE).astype(np.int64) + (share > _MUCH) for share in shares)
+    moved = one.most(came + dur) - arrival
+    unsure = 2 * doubt > moved
+    largest = one.most(sizes.group[call])
     whole = one.counts >= largest
-    last, second, lateness = timed.last()
+    last, second, lateness = _last(one, came, own, error)
     known = pl.Series(whole & (lateness >= 0))
-    missing = pl.lit(None, dtype=pl.Int64)
     return pl.DataFrame(
         {
-            "call": timed.call[one.first],
+            "call": call[one.first],
             "size": pl.Series(largest).replace(0, None),
             "present": one.counts,
-            "arrival_ns": timed.arrival,
-            "moved_ns": np.where(unsure, one.least(timed.dur), moved),
+            "arrival_ns": arrival,
+            "moved_ns": np.where(unsure, one.least(dur), moved),
             "by_shortest": unsure,
-            "doubt_ns": timed.doubt,
+            "doubt_ns": doubt,
             "last": one.at[last],
             "second": one.at[second],
             "lateness_ns": lateness,
-            "class": _classes(timed, wait, whole),
-            "rank_ns": one.sums(timed.dur),
-            "wait_ns": one.sums(wait),
-            "bytes": pl.Series(one.most(sizes.of(timed.call, one.counts[one.which]))).replace(_UNKNOWN, None),
-            "largest_bytes": pl.Series(one.most(sizes.largest[timed.call])).replace(_UNKNOWN, None),
+            "class": pl.Series(CLASSES, dtype=_CLASSES).gather(np.where((least == most) & whole, word, 3)),
+            "rank_ns": total,
+            "wait_ns": waited[0],
+            "bytes": pl.Series(one.most(sizes.of(call, one.counts[one.which]))).replace(_UNKNOWN, None),
+            "largest_bytes": pl.Series(one.most(sizes.largest[call])).replace(_UNKNOWN, None),
         }
-    ).with_columns(
-        pl.when(known).then(name).otherwise(missing).alias(name) for name in ("last", "second", "lateness_ns")
-    )
+    ).with_columns(pl.when(known).then(name).alias(name) for name in ("last", "second", "lateness_ns"))
 
 
-class _Timed:
-    """The rows of a slice by the clock of reference."""
+def _last(one: Slice, came: Ints, clock: Ints, error: Ints) -> tuple[Ints, Ints, Ints]:
+    """Who came last to each collective, who before it, and by how much; less than 0 where clocks do not tell.
 
-    def __init__(self, rows: Rows, one: Slice, clocks: Clocks, clock: Ints) -> None:
-        self.one = one
-        self.call = rows.call[one.at]
-        self.clock = clock[rows.member[one.at]]
-        match = one.low + one.which
-        self.came = rows.start[one.at] - clocks.ahead(match, self.clock)
-        self.dur = rows.dur[one.at]
-        self.error = clocks.error[clocks.node(match, self.clock)]
-        self.arrival = one.most(self.came)
-        # ranks on the clock of reference have no error among themselves, nor have those on another one
-        one_clock = one.least(self.clock) == one.most(self.clock)
-        self.doubt = np.where(one_clock, 0, one.most(self.error))
-
-    def wait(self, arrival: Ints) -> Ints:
-        """How much of its duration each rank spends until the last one has come."""
-        return waited(arrival[self.one.which], self.came, self.dur)
-
-    def last(self) -> tuple[Ints, Ints, Ints]:
-        """Who came last to each collective, who before it, and by how much; less than 0 where clocks do not tell.
-
-        The first two are rows of the slice.
-        """
-        one, places = self.one, np.arange(len(self.came))
-        at = one.least(np.where(self.came == self.arrival[one.which], places, len(places)))
-        others = self.came.copy()
-        others[at] = -_FAR
-        second = one.most(others)
-        before = one.least(np.where(others == second[one.which], places, len(places)))
-        apart = self.clock != self.clock[at][one.which]
-        others += np.where(apart, self.error + self.error[at][one.which], 0)
-        others[at] = -_FAR
-        sure = (self.arrival > one.most(others)) & (one.counts > 1)
-        return at, before, np.where(sure, self.arrival - np.where(sure, second, 0), -1)
-
-
-def waited(arrival: Ints, came: Ints, dur: Ints) -> Ints:
-    """How much of its duration a rank spends until the last one has come."""
-    return np.asarray(np.minimum(np.maximum(arrival - came, 0), dur))
-
-
-def _classes(timed: _Timed, wait: Ints, whole: npt.NDArray[np.bool_]) -> pl.Series:
-    """The class of each collective, by the share of waiting in all ranks' durations, where all doubts give one."""
-    one = timed.one
-    durations = np.maximum(one.sums(timed.dur), 1)
-    arrivals = (timed.arrival - timed.doubt, timed.arrival + timed.doubt)
-    least, most = (one.sums(timed.wait(arrival)) / durations for arrival in arrivals)
-    codes = [
-        (share >= _LITTLE).astype(np.int64) + (share > _MUCH) for share in (one.sums(wait) / durations, least, most)
-    ]
-    known = (codes[1] == codes[2]) & whole
-    return pl.Series(_CLASSES.categories, dtype=_CLASSES).gather(np.where(known, codes[0], 3))
+    The first two are rows of the slice.
+    """
+    places, arrival = np.arange(len(came)), one.most(came)
+    at = one.least(np.where(came == arrival[one.which], places, len(places)))
+    others = came.copy()
+    others[at] = -_FAR
+    second = one.most(others)
+    before = one.least(np.where(others == second[one.which], places, len(places)))
+    others += np.where(clock != clock[at][one.which], error + error[at][one.which], 0)
+    others[at] = -_FAR
+    sure = (arrival > one.most(others)) & (one.counts > 1)
+    return at, before, np.where(sure, arrival - np.where(sure, second, 0), -1)
 
 
 #: What stands for a size that is not recorded.
@@ -225,11 +189,13 @@ class _Sizes(NamedTuple):
     """Bytes as nccl-tests counts them, by call; -1 where they are not recorded.
 
     Attributes:
+        group: Ranks of the group; 0 where that is not recorded.
         bytes: The larger of what a rank gives and gets; of what gathers or scatters all of it.
         times: Whether that has to be taken times the ranks that are there, as the size of the group is not recorded.
         largest: Of uneven parts: bytes sent or received, without a rank's own.
     """
 
+    group: Ints
     bytes: Ints
     times: npt.NDArray[np.bool_]
     largest: Ints
@@ -252,6 +218,7 @@ def _sizes(calls: pl.DataFrame) -> _Sizes:
     )
     alone = pl.when(gathers).then(pl.col("out_bytes").is_null()).when(scatters).then(pl.col("in_bytes").is_null())
     told = calls.select(
+        pl.col("size").fill_null(0),
         bytes_.fill_null(_UNKNOWN).alias("bytes"),
         (alone.fill_null(value=False) & pl.col("size").is_null() & (bytes_ >= 0).fill_null(value=False)).alias("times"),
         pl.col("largest_bytes").fill_null(_UNKNOWN),
@@ -267,30 +234,19 @@ def bytes_of(calls: pl.DataFrame) -> pl.Series:
 
 def _with_bandwidth(told: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Adds algbw_bytes_per_s and busbw_bytes_per_s as nccl-tests defines them, by the time of the transfer."""
-    kind = calls.get_column("kind").cast(pl.String).gather(told.get_column("call"))
-    size = pl.col("size").fill_null(pl.col("present"))
+    called = calls.get_column("kind").cast(pl.String).gather(told.get_column("call"))
+    kind, size = pl.col("kind"), pl.col("size").fill_null(pl.col("present"))
     seconds = pl.col("moved_ns") / _NS_PER_S
     real = (pl.col("moved_ns") > 0) & (pl.col("present") >= size)
-    bus = (
-        pl.when((pl.col("kind") == "all_to_all") & pl.col("largest_bytes").is_not_null())
-        .then(pl.col("largest_bytes") / seconds)
-        .otherwise(pl.col("bytes") / seconds * _factor(size))
-    )
-    whole = [
-        pl.when(real).then(pl.col("bytes") / seconds).cast(pl.Int64).alias("algbw_bytes_per_s"),
-        pl.when(real).then(bus).cast(pl.Int64).alias("busbw_bytes_per_s"),
-    ]
-    return told.with_columns(kind=kind).with_columns(whole).drop("kind", "largest_bytes")
-
-
-def _factor(size: pl.Expr) -> pl.Expr:
     others = (size - 1) / size
+    factor = pl.when(kind == "all_reduce").then(2 * others).when(kind.is_in(_PARTS)).then(others).otherwise(1.0)
+    uneven = (kind == "all_to_all") & pl.col("largest_bytes").is_not_null()
+    bus = pl.when(uneven).then(pl.col("largest_bytes") / seconds).otherwise(pl.col("bytes") / seconds * factor)
+    widths = {"algbw_bytes_per_s": pl.col("bytes") / seconds, "busbw_bytes_per_s": bus}
     return (
-        pl.when(pl.col("kind") == "all_reduce")
-        .then(2 * others)
-        .when(pl.col("kind").is_in(_PARTS))
-        .then(others)
-        .otherwise(1.0)
+        told.with_columns(kind=called)
+        .with_columns(pl.when(real).then(one).cast(pl.Int64).alias(name) for name, one in widths.items())
+        .drop("kind", "largest_bytes")
     )
 
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.communication._matching import POINT_TO_POINT
+from kanalyze.analyses.communication._waits import CLASSES
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
-
-_CLASSES: Final = ("skew-bound", "transfer-bound", "mixed", "cannot tell")
 
 #: Rows that are made at once.
 _AT_ONCE: Final = 1 << 18
@@ -188,7 +187,7 @@ def collective_summary(job: Job) -> pl.DataFrame:
     alone = alone.select(pl.col("kind", "group").cast(pl.String), "size", "bytes", "rank", rank_ns="dur_ns")
     whole = pl.concat([whole, alone], how="diagonal")
     pairs = pl.when(pl.col("kind").is_in(POINT_TO_POINT)).then(pl.lit("send and recv")).otherwise("kind")
-    names = {name: name.replace("-", "_").replace(" ", "_") for name in _CLASSES}
+    names = {name: name.replace("-", "_").replace(" ", "_") for name in CLASSES}
     told = whole.group_by(pairs.alias("kind"), *keys[1:]).agg(
         pl.col("rank_ns", "wait_ns", "exposed_wait_ns", "exposed_transfer_ns").sum(),
         transfer_ns=(pl.col("rank_ns") - pl.col("wait_ns")).sum(),
