@@ -94,7 +94,7 @@ def clocks_of(rows: Rows, found: Matches, clock: Ints, reference: int, origin_ns
         number,
         part,
         cuts,
-        _told(_Bounds(offset, low, high, known), edges + base, run.rate),
+        _table((offset, low, high, known), edges + base, run.rate),
         tuple(int(one) for one in np.flatnonzero(broken)),
     )
 
@@ -293,30 +293,22 @@ def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Int
     return np.where(bounded & (low <= high), np.clip(offset, low, high), offset), spread, error
 
 
-class _Bounds(NamedTuple):
-    """Offset, lower and upper bound of each node, and whether it has bounds."""
-
-    offset: Ints
-    low: Ints
-    high: Ints
-    known: Bools
-
-
-def _told(found: _Bounds, edges: Ints, rate: npt.NDArray[np.float64]) -> pl.DataFrame:
-    parts, number = len(edges) - 1, len(rate)
-    part, clock = np.divmod(np.arange(parts * number), number)
-    frame = pl.DataFrame(
+def _table(bounds: tuple[Ints, Ints, Ints, Bools], edges: Ints, rate: npt.NDArray[np.float64]) -> pl.DataFrame:
+    """:data:`CLOCKS` of offset, lower and upper bound of each node, and of whether it has bounds."""
+    part, clock = np.divmod(np.arange((len(edges) - 1) * len(rate)), len(rate))
+    *values, known = bounds
+    told = {
+        name: pl.Series(one).set(pl.Series(~known), None)
+        for name, one in zip(("offset_ns", "low_ns", "high_ns"), values, strict=True)
+    }
+    return pl.DataFrame(
         {
             "clock": clock,
             "part": part,
             "start_ns": edges[:-1][part],
             "end_ns": edges[1:][part],
-            "offset_ns": found.offset,
-            "low_ns": found.low,
-            "high_ns": found.high,
+            **told,
             "drift_ppm": rate[clock] * 1e6,
-            "known": found.known,
-        }
+        },
+        schema=CLOCKS,
     )
-    sides = [pl.when("known").then(name).alias(name) for name in ("offset_ns", "low_ns", "high_ns")]
-    return frame.with_columns(sides).select(list(CLOCKS)).cast(CLOCKS)  # type: ignore[arg-type]

@@ -148,13 +148,9 @@ def causes(job: Job, late: pl.DataFrame) -> pl.DataFrame:
     Columns: match, rank, step, bucket, ns; over the buckets of a collective they sum to its new_ns exactly.
     """
     late = late.filter(pl.col("new_ns") > 0)
-    seconds = late.select("match", member="second", number="second_number")
-    mine = late.select("match", "member", "number").join(job.before, on=["member", "number"], how="inner")
-    theirs = seconds.join(job.before, on=["member", "number"], how="inner")
     # without a previous collective on both ranks there is nothing to compare
-    both = mine.select("match").unique().join(theirs.select("match").unique(), on="match", how="inner")
-    signed = pl.concat([mine.select("match", "bucket", "ns"), theirs.select("match", "bucket", -pl.col("ns"))])
-    parts = signed.join(both, on="match", how="semi").group_by("match", "bucket").agg(pl.col("ns").sum())
+    both = _ledgers(job, late).filter(pl.col("own").n_unique().over("match") > 1)
+    parts = both.group_by("match", "bucket").agg(pl.col("ns").sum())
     told = parts.group_by("match").agg(told=pl.col("ns").sum())
     rest = late.join(told, on="match", how="left").select(
         "match", bucket=pl.lit(EARLIER), ns=pl.col("new_ns") - pl.col("told").fill_null(0)
@@ -168,13 +164,23 @@ def details(job: Job, late: pl.DataFrame) -> pl.DataFrame:
 
     Columns: match, rank, step, bucket, detail, ns.
     """
-    late = late.filter(pl.col("new_ns") > 0)
-    told = job.before.drop_nulls("detail")
-    seconds = late.select("match", "rank", "step", member="second", number="second_number")
-    mine = late.select("match", "rank", "step", "member", "number").join(told, on=["member", "number"], how="inner")
-    theirs = seconds.join(told, on=["member", "number"], how="inner").with_columns(-pl.col("ns"))
-    every = pl.concat([one.select("match", "rank", "step", "bucket", "detail", "ns") for one in (mine, theirs)])
-    return every.group_by("match", "rank", "step", "bucket", "detail").agg(pl.col("ns").sum()).sort("match", "detail")
+    every = _ledgers(job, late.filter(pl.col("new_ns") > 0)).drop_nulls("detail")
+    sums = every.group_by("match", "bucket", "detail").agg(pl.col("ns").sum())
+    return late.select("match", "rank", "step").join(sums, on="match", how="inner").sort("match", "detail")
+
+
+def _ledgers(job: Job, late: pl.DataFrame) -> pl.DataFrame:
+    """The ledgers since the previous collective: match, bucket, detail, own, ns.
+
+    They are the late rank's own, and those of the rank before it, with the times less than nothing.
+    """
+    sides = (
+        late.select("match", "member", "number", own=pl.lit(value=True)),
+        late.select("match", member="second", number="second_number", own=pl.lit(value=False)),
+    )
+    found = pl.concat(sides).join(job.before, on=["member", "number"], how="inner")
+    signed = pl.when("own").then("ns").otherwise(-pl.col("ns"))
+    return found.select("match", "bucket", "detail", "own", ns=signed)
 
 
 def _without_carried(parts: pl.DataFrame) -> pl.DataFrame:

@@ -79,7 +79,8 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
         row = moved[rank]
         shift = row["origin_ns"] - row["offset_ns"] - job.origin_ns
         own = report.narrow(process=row["process_id"], device=row["device"])
-        spans[row["member"]] = steps.get(row["member"]) or _recorded(own, shift)
+        recorded = windows(own).select(pl.col("start").min() + shift, pl.col("end").max() + shift).row(0)
+        spans[row["member"]] = steps.get(row["member"], recorded)
         parts.append(_part(own, row["member"], shift, spans[row["member"]][1]))
     if not parts:
         return BY_RANK.empty()
@@ -112,12 +113,6 @@ def _common(job: Job) -> pl.DataFrame:
     told = found.join(offsets(job).select("member", "offset_ns"), on="member")
     moved = pl.col("offset_ns") + job.origin_ns
     return told.select("member", "step", low=pl.col("start_ns") - moved, high=pl.col("end_ns") - moved)
-
-
-def _recorded(report: Report, shift: int) -> tuple[int, int]:
-    spans = windows(report)
-    low, high = spans.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    return int(low) + shift, int(high) + shift
 
 
 def _part(report: Report, member: int, shift: int, high: int) -> _Part:

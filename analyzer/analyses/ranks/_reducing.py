@@ -261,14 +261,9 @@ def _with_loaders(one: _Member, spans: pl.DataFrame, found: pl.DataFrame) -> pl.
 
 
 def _in_spans(one: _Member, spans: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """The ledger of the rank in each of `spans` (start, end), a row per bucket: `keys`, bucket, ns."""
+    """The ledger of the rank in each of `spans` (start, end), a row per bucket with any time: `keys`, bucket, ns."""
     sums = window_ledgers(one.report, spans.select("start", "end")).filter(pl.col("device") == one.device)
-    named = spans.select(keys).with_row_index("window")
-    return _long(named.join(sums, on="window", how="inner", maintain_order="left"), keys)
-
-
-def _long(wide: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """The rows of buckets with any time: `keys`, bucket, ns."""
+    wide = spans.select(keys).with_row_index("window").join(sums, on="window", how="inner", maintain_order="left")
     columns = [f"{bucket}_ns" for bucket in BUCKETS]
     long = wide.unpivot(columns, index=keys, variable_name="bucket", value_name="ns").filter(pl.col("ns") > 0)
     return long.with_columns(pl.col("bucket").str.strip_suffix("_ns")).sort(keys, maintain_order=True)
