@@ -62,19 +62,11 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
         NoJobError: No report has a rank.
         KanalyzeError: A report cannot be read; with `left_out` none of them, and the first reason.
     """
-    failed: list[KanalyzeError] = []
-    if (tell := asked.left_out) is not None:
-
-        def leave_out(error: KanalyzeError) -> None:
-            failed.append(error)
-            tell(error)
-
-        asked = asked._replace(left_out=leave_out)
     found = _Found(given, asked)
     try:
         made = job_of(found.first(), found.again, one_host=asked.one_host)
     except NoJobError:
-        raise (failed[0] if failed else NoJobError.empty()) from None
+        raise (found.failed[0] if found.failed else NoJobError.empty()) from None
     names = tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)
     beside = sum(_beside(one, asked) for one in given if not isinstance(one, Report))
     doubts = (("reports of another tool", beside, _BESIDE),) if beside else ()
@@ -92,24 +84,49 @@ class _Found:
         self._asked = asked
         self._stored: list[Path] = []
         self._made: list[Reduction] = []
+        self.failed: list[KanalyzeError] = []
 
     def first(self) -> Iterator[Reduction]:
         """All of them; of what is stored all tables but :data:`LATER`."""
         paths = [one for one in self._given if not isinstance(one, Report)]
         folders = {folder.name: folder for path in paths for folder in reductions_at(path)}
         for folder, found in load_each([*folders.values()], {*TABLES}.difference(LATER, ["findings", "health"])):
-            if not isinstance(found, KanalyzeError):
+            if isinstance(found, KanalyzeError):
+                self._leave_out(found)
+            else:
                 self._stored.append(folder)
                 yield found
-            elif self._asked.left_out is None:
-                raise found
-            else:
-                self._asked.left_out(found)
         known = {folder.name for folder in self._stored}
         for one in self._given:
-            for new in _reductions(one, self._asked, known):
+            for new in self._reductions(one, known):
                 self._made.append(new)
                 yield new
+
+    def _reductions(self, one: Report | Path, known: set[str]) -> Iterator[Reduction]:
+        """The reduction of each report at a path but those that are `known`; each is closed before the next."""
+        if isinstance(one, Report):
+            yield self._reduced(one)
+            return
+        for run in runs_at(one, self._asked):
+            try:
+                if not (known and origin_of(run.file).folder in known):
+                    with run.opened() as report:
+                        yield self._reduced(report)
+            except KanalyzeError as error:
+                self._leave_out(error)
+
+    def _reduced(self, report: Report) -> Reduction:
+        made = reduced(report, whole=False)
+        if self._asked.done is not None:
+            self._asked.done(report)
+        return made
+
+    def _leave_out(self, error: KanalyzeError) -> None:
+        """Tells of a report that cannot be read, or raises why where nobody asked to be told."""
+        if self._asked.left_out is None:
+            raise error
+        self.failed.append(error)
+        self._asked.left_out(error)
 
     def again(self) -> Iterator[Reduction]:
         """The same once more, with these tables."""
@@ -208,27 +225,6 @@ def runs_at(path: Path, asked: Asked) -> list[Run]:
     if reductions_at(path) and not reports_in_folder(path):
         return []
     return runs_of_ranks(path, asked.progress, cache=asked.cache)
-
-
-def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[Reduction]:
-    """The reduction of each report at a path but those that are `known`; each is closed before the next is opened."""
-    if isinstance(one, Report):
-        yield reduced(one, whole=False)
-        if asked.done is not None:
-            asked.done(one)
-        return
-    for run in runs_at(one, asked):
-        try:
-            if known and origin_of(run.file).folder in known:
-                continue
-            with run.opened() as report:
-                yield reduced(report, whole=False)
-                if asked.done is not None:
-                    asked.done(report)
-        except KanalyzeError as error:
-            if asked.left_out is None:
-                raise
-            asked.left_out(error)
 
 
 def runs_of_ranks(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]:

@@ -90,6 +90,6 @@ def last_arrivals(report: Report) -> pl.DataFrame:
     members = work.select("device", "process_id").unique().sort("device", "process_id")
     if members.height <= 1:
         return pl.DataFrame(schema=_ARRIVALS)
-    from kanalyze.analyses.communication._arrivals import arrivals  # noqa: PLC0415 - numpy, for several ranks only
+    from kanalyze.analyses.communication._waits import arrivals  # noqa: PLC0415 - numpy, for several ranks only
 
     return arrivals(report, work, members).cast(_ARRIVALS)  # type: ignore[arg-type]

@@ -122,9 +122,12 @@ def matches(base: pl.DataFrame, new: pl.DataFrame) -> Matches:
     left: list[Block] = []
     for lane in np.union1d(*lanes):
         rows = (np.flatnonzero(lanes[0] == lane), np.flatnonzero(lanes[1] == lane))
-        found = _without_weak(rows, _aligned_rows(*rows, tokens), tokens[1])
-        pairs.append(found)
-        left += _blocks(rows[0], rows[1], *found)
+        places = _without_weak(rows, _aligned_places(rows, tokens), tokens[1])
+        pairs.append((rows[0][places[0]], rows[1][places[1]]))
+        left += [
+            _block(rows[0][low:high].tolist(), rows[1][start:end].tolist())
+            for low, high, start, end in _between(rows, *places)
+        ]
     moved = _moved([one for one in left if not (one.base and one.new)], tokens[1])
     blocks = [part for one in left if one.base and one.new for part in _by_range(base, new, one)]
     sides = [np.concatenate([pair[side] for pair in (*pairs, moved[:2])]) for side in (0, 1)]
@@ -155,32 +158,34 @@ def _families(base: pl.DataFrame, new: pl.DataFrame) -> tuple[Numbers, Numbers]:
     return own[: base.height], own[base.height :]
 
 
-def _aligned_rows(base: Numbers, new: Numbers, tokens: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
-    """The rows of one stream that match, first by the first tokens, then in what is left between by the others."""
-    mine, theirs = np.zeros(0, np.int64), np.zeros(0, np.int64)
+def _aligned_places(
+    rows: tuple[Numbers, Numbers], tokens: Sequence[tuple[Numbers, Numbers]]
+) -> tuple[Numbers, Numbers]:
+    """The places in `rows`, those of one stream, that match: first by the first tokens, then what is left between."""
+    (base, new), mine, theirs = rows, np.zeros(0, np.int64), np.zeros(0, np.int64)
     for before, after in tokens:
         more = [
             (np.asarray(one) + low, np.asarray(other) + start)
-            for low, high, start, end in _between(len(base), len(new), mine, theirs)
+            for low, high, start, end in _between(rows, mine, theirs)
+            if high > low and end > start
             for one, other in [aligned(before[base[low:high]], after[new[start:end]])]
         ]
         mine = np.sort(np.concatenate([mine, *(one for one, _ in more)]))
         theirs = np.sort(np.concatenate([theirs, *(other for _, other in more)]))
-    return base[mine], new[theirs]
+    return mine, theirs
 
 
 def _without_weak(
-    rows: tuple[Numbers, Numbers], found: tuple[Numbers, Numbers], tokens: tuple[Numbers, Numbers]
+    rows: tuple[Numbers, Numbers], places: tuple[Numbers, Numbers], tokens: tuple[Numbers, Numbers]
 ) -> tuple[Numbers, Numbers]:
     """The matches without those of other names or shapes that stand alone in what was replaced: a part of it.
 
     These are runs of such matches, less than half as long as what matches nothing on either side of the run.
     """
-    (base, new), (mine, theirs) = rows, found
-    weak = tokens[0][mine] != tokens[1][theirs]
+    (base, new), (at, to) = rows, places
+    weak = tokens[0][base[at]] != tokens[1][new[to]]
     if not weak.any():
-        return mine, theirs
-    at, to = np.searchsorted(base, mine), np.searchsorted(new, theirs)
+        return at, to
     free = np.diff(np.concatenate([[-1], at, [len(base)]])) + np.diff(np.concatenate([[-1], to, [len(new)]])) - 2
     begins = np.flatnonzero(weak & np.concatenate([[True], ~weak[:-1] | (free[1:-1] > 0)]))
     run = np.cumsum(np.isin(np.arange(len(weak)), begins)) - 1
@@ -188,28 +193,15 @@ def _without_weak(
     ends = begins + lengths
     dropped = (free[begins] > 0) & (free[ends] > 0) & (_WEAK * lengths < free[begins] + free[ends])
     kept = ~(weak & dropped[np.maximum(run, 0)])
-    return mine[kept], theirs[kept]
+    return at[kept], to[kept]
 
 
-def _between(base: int, new: int, mine: Numbers, theirs: Numbers) -> Iterator[tuple[int, int, int, int]]:
-    """Rows between two matches and on both sides: first and last row of base, and of new."""
-    low = np.concatenate([[0], mine + 1])
-    high = np.concatenate([mine, [base]])
-    start = np.concatenate([[0], theirs + 1])
-    end = np.concatenate([theirs, [new]])
-    for at in np.flatnonzero((high > low) & (end > start)).tolist():
-        yield int(low[at]), int(high[at]), int(start[at]), int(end[at])
-
-
-def _blocks(base: Numbers, new: Numbers, mine: Numbers, theirs: Numbers) -> Iterator[Block]:
-    """Unmatched operations as blocks between the matches of one stream; one of the sides may be empty."""
-    at, to = np.searchsorted(base, mine), np.searchsorted(new, theirs)
-    low, high = np.concatenate([[0], at + 1]), np.concatenate([at, [len(base)]])
-    start, end = np.concatenate([[0], to + 1]), np.concatenate([to, [len(new)]])
-    for number in np.flatnonzero((high > low) | (end > start)).tolist():
-        before = base[low[number] : high[number]].tolist()
-        after = new[start[number] : end[number]].tolist()
-        yield _block(before, after)
+def _between(rows: tuple[Numbers, Numbers], at: Numbers, to: Numbers) -> Iterator[tuple[int, int, int, int]]:
+    """What is left between matches and at both ends: first and last place of base, and of new; one may be empty."""
+    low, high = np.concatenate([[0], at + 1]), np.concatenate([at, [len(rows[0])]])
+    start, end = np.concatenate([[0], to + 1]), np.concatenate([to, [len(rows[1])]])
+    left = (high > low) | (end > start)
+    yield from zip(*(edge[left].tolist() for edge in (low, high, start, end)), strict=True)
 
 
 def _block(base: list[int], new: list[int]) -> Block:

@@ -10,14 +10,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.joining._counts_apart import COUNTS, NOTHING, alike, tuned
-from kanalyze.analyses.joining._kernel_groups import groups_with_config
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.host._rounds import rounds
+from kanalyze.analyses.joining._kernel_groups import grouped_kernels, groups_with_config
+from kanalyze.analyses.ranges._warm_up import compile_spans
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.errors import CannotTellError
+from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
+from kanalyze.model import COMPILED_KERNELS
 from kanalyze.units import count, plural, time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from kanalyze.analyses.joining._counts_apart import Steps
+    from polars._typing import PolarsDataType
+
     from kanalyze.report import Report
 
     Row = dict[str, Any]
@@ -150,3 +159,189 @@ class Reasons:
 
 #: Figures that are counts or sums of bytes.
 COUNTED: Final = ("launches", "copies", "bytes copied")
+
+
+# Counts of launches that explain a difference: by step, while compiling, in trials.
+
+#: The name of the profiler's own steps, where steps are otherwise user ranges.
+PROFILER_STEPS: Final = "ProfilerStep"
+
+#: Where an operation was launched: in a step, between two steps, or outside: before the first or after the last.
+_PLACES: Final = ("in", "between", "beside")
+
+_SPANS: Final = {"process_id": pl.Int64, "start": pl.Int64, "end": pl.Int64, "name": pl.String}
+
+#: The columns of a count: its distinct values per step, its distinct values between two steps, and its sum outside.
+COUNTS: Final[dict[str, PolarsDataType]] = {"in": pl.List(pl.Int64), "between": pl.List(pl.Int64), "beside": pl.Int64}
+
+#: The values for something that does not occur.
+NOTHING: Final[dict[str, Any]] = {"in": [0], "between": [0], "beside": 0}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a recording that another recording has, too.
+
+    Attributes:
+        name: Name of the steps.
+        spans: Columns process_id, start, end and until (start of the next step, null for the last); sorted by start.
+    """
+
+    name: str
+    spans: pl.DataFrame
+
+
+def shared_steps(base: Report, other: Report) -> tuple[Steps, Steps] | None:
+    """The steps that both reports have: ranges of the common name that takes most time in `other`; None without any.
+
+    Without a common name, the most frequent rounds of each, such as a profiler's steps here and ranges there. Only
+    steps inside a report's window are taken.
+    """
+    ours, theirs = _named(base), _named(other)
+    often = (pl.col("len") > 1) | (pl.col("len_other") > 1)
+    sums = [one.group_by("name").agg(pl.len(), ns=(pl.col("end") - pl.col("start")).sum()) for one in (ours, theirs)]
+    both = sums[0].join(sums[1], on="name", suffix="_other").filter(often)
+    if both.height:
+        name = str(both.sort("ns_other", "name", descending=[True, False]).item(0, "name"))
+        return _steps(name, ours), _steps(name, theirs)
+    known = [_inside(one, rounds(one.whole).select(list(_SPANS))) for one in (base, other)]
+    if any(one.is_empty() for one in known):
+        return None
+    names = [one.group_by("name").len().sort("len", "name", descending=[True, False]).item(0, "name") for one in known]
+    first, second = (_steps(str(name), one) for name, one in zip(names, known, strict=True))
+    return first, second
+
+
+def _inside(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """The `spans` inside the window of a report."""
+    window = report.scope.window
+    low = BEFORE_ALL if window is None or window.start_ns is None else window.start_ns
+    high = AFTER_ALL if window is None or window.end_ns is None else window.end_ns
+    return spans.filter((pl.col("start") >= low) & (pl.col("end") <= high))
+
+
+def _named(report: Report) -> pl.DataFrame:
+    """The closed ranges and the profiler's steps of a whole report, with their names."""
+    steps = report.whole.steps()
+    found = [steps.select("process_id", "start", "end", name=pl.lit(PROFILER_STEPS))]
+    if "range" in report.kinds:
+        ranges = named_ranges(report.whole).filter(~pl.col("open"))
+        own = ranges.join(steps.select("event_id"), on="event_id", how="anti")
+        found.append(own.select("process_id", "start", "end", name=pl.col("name").fill_null("")))
+    every = pl.concat(found).filter((pl.col("end") > pl.col("start")) & (pl.col("name") != ""))
+    return _inside(report, every).select(list(_SPANS))
+
+
+def _steps(name: str, spans: pl.DataFrame) -> Steps:
+    """The outermost spans with this name, as steps."""
+    own = spans.filter(pl.col("name") == name).sort("process_id", "start", "end", descending=[False, False, True])
+    reached = pl.col("end").cum_max().shift(1).over("process_id")
+    outer = own.filter((pl.col("start") >= reached).fill_null(value=True))
+    until = pl.col("start").shift(-1).over("process_id")
+    return Steps(name, outer.select("process_id", "start", "end", until=until).sort("start"))
+
+
+def per_step(report: Report, steps: Steps) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Counts per step of the operations in scope: kernels by group, copies and memsets by name.
+
+    Further columns: :data:`COUNTS`; for copies and memsets also in bytes, with the suffix ``_bytes``.
+    """
+    work = exclusive_operations(report, "call_start", "size_bytes")
+    # where no launch was recorded, the operation's own start decides
+    at = "call_start" if work.get_column("call_start").count() else "start"
+    work = work.select("event_id", "kind", "name", "process_id", pl.col("size_bytes").fill_null(0), at=at)
+    placed = _placed(work, steps)
+    own = placed.select("event_id", "step", "place")
+    kernels = grouped_kernels(report).select("event_id", "group").join(own, on="event_id")
+    rest = placed.filter(pl.col("kind").is_in(["memcpy", "memset"])).with_columns(pl.col("name").cast(pl.String))
+    number, one = steps.spans.height, pl.lit(1, dtype=pl.Int64)
+    moved = _sums(rest, ("name",), pl.col("size_bytes"), number)
+    named = moved.rename({count: f"{count}_bytes" for count in COUNTS})
+    return _sums(kernels, ("group",), one, number), _sums(rest, ("name",), one, number).join(named, on="name")
+
+
+def _placed(work: pl.DataFrame, steps: Steps) -> pl.DataFrame:
+    """`work` (process_id, at) with the step that each operation was launched in, and its place (:data:`_PLACES`)."""
+    numbered = steps.spans.with_row_index("step").rename({"start": "since"})
+    line = work.sort("at")
+    joined = line.join_asof(numbered, left_on="at", right_on="since", by="process_id", check_sortedness=False)
+    inside, between = (pl.lit(place) for place in _PLACES[:2])
+    place = pl.when(pl.col("at") < pl.col("end")).then(inside).when(pl.col("at") < pl.col("until")).then(between)
+    return joined.with_columns(place=place.otherwise(pl.lit(_PLACES[2])))
+
+
+def _sums(work: pl.DataFrame, keys: Sequence[str], amount: pl.Expr, steps: int) -> pl.DataFrame:
+    """:data:`COUNTS` by `keys`; steps without such an operation count as 0."""
+    each = work.with_columns(amount=amount).group_by(*keys, "place", "step").agg(pl.col("amount").sum())
+    found = work.select(keys).unique()
+    for place, of in ((_PLACES[0], steps), (_PLACES[1], steps - 1)):
+        own = each.filter(pl.col("place") == place).group_by(keys)
+        amounts = own.agg(pl.col("amount").unique().sort(), without=of > pl.len())
+        known = pl.when("without").then(pl.concat_list("amount", pl.lit(0))).otherwise("amount")
+        found = found.join(
+            amounts.with_columns(known.alias(place)).drop("amount", "without"), on=keys, how="left", nulls_equal=True
+        )
+    rest = each.filter(pl.col("place") == _PLACES[2]).group_by(keys).agg(pl.col("amount").sum().alias(_PLACES[2]))
+    found = found.join(rest, on=keys, how="left", nulls_equal=True)
+    nothing = [pl.col(name).fill_null(pl.lit(value)) for name, value in NOTHING.items()]
+    return found.with_columns(nothing)
+
+
+def alike(first: Mapping[str, Any], second: Mapping[str, Any], numbers: tuple[int, int]) -> bool:
+    """Whether two recordings (:data:`COUNTS`) with `numbers` of steps agree on the counts per step.
+
+    Every value of the one with fewer steps, in and between steps, must occur in the other one. Its sum outside of steps
+    may be no larger than that of the other, plus the largest values between and in steps (for a step that was cut).
+    """
+    few, many = (first, second) if (numbers[0], first["beside"]) <= (numbers[1], second["beside"]) else (second, first)
+    inside = all(set(few[place]) <= set(many[place]) for place in _PLACES[:2])
+    same = numbers[0] != numbers[1] or set(few["in"]) == set(many["in"])
+    return inside and same and few["beside"] <= many["beside"] + max(many["between"]) + max(many["in"])
+
+
+def tuned(report: Report) -> list[str]:
+    """Names of the kernels that Triton compiled in several variants, as its autotuner does; empty if not recorded."""
+    try:
+        compiled = report.table(COMPILED_KERNELS.name)
+    except CannotTellError:
+        return []
+    several = compiled.filter(pl.col("source") == "triton").filter(pl.col("hash").n_unique().over("name") > 1)
+    return several.get_column("name").unique().sort().to_list()
+
+
+@once_per_report
+def compiled_meanwhile(report: Report) -> pl.DataFrame:
+    """Every operation in scope: columns event_id, kind, name, stream, start, size_bytes and compiling.
+
+    `compiling`: it was launched while torch.compile compiled, or benchmarked what it had compiled.
+    """
+    work = exclusive_operations(report, "call_start", "stream", "size_bytes")
+    calls = work.get_column("call_start")
+    inside = intervals.overlap(calls.fill_null(0), calls.fill_null(0) + 1, compile_spans(report)) > 0
+    compiling = (inside & calls.is_not_null()).alias("compiling")
+    return work.select("event_id", "kind", pl.col("name").cast(pl.String), "stream", "start", "size_bytes", compiling)
+
+
+def tried(report: Report, names: list[str]) -> pl.DataFrame:
+    """:func:`compiled_meanwhile` with `trial`: a launch of a kernel in `names`, or the operation right before one.
+
+    Triton's autotuner flushes the cache before each trial.
+    """
+    work = compiled_meanwhile(report).sort("start", "event_id")
+    own = pl.col("name").is_in(names).fill_null(value=False)
+    return work.with_columns(trial=own | own.shift(-1).over("stream").fill_null(value=False))
+
+
+def trials_of_kernels(report: Report, names: list[str]) -> pl.DataFrame:
+    """Counts of trial launches by kernel group: group, compiling, trial."""
+    own = tried(report, names).filter(pl.col("kind") == "kernel").select("event_id", "compiling", "trial")
+    kernels = grouped_kernels(report).join(own, on="event_id")
+    return kernels.group_by("group").agg(pl.col("compiling", "trial").sum().cast(pl.Float64))
+
+
+def trials_of_copies(report: Report, names: list[str]) -> pl.DataFrame:
+    """Counts and bytes of trial copies and memsets: columns name, compiling, trial, compiling_bytes, trial_bytes."""
+    own = tried(report, names).filter(pl.col("kind").is_in(["memcpy", "memset"]))
+    count = pl.col("compiling", "trial").sum().cast(pl.Float64)
+    size = (pl.col("compiling", "trial").cast(pl.Float64) * pl.col("size_bytes")).sum().name.suffix("_bytes")
+    return own.group_by("name").agg(count, size)

@@ -14,15 +14,17 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.device.copies import copies
-from kanalyze.analyses.joining._counts_apart import (
+from kanalyze.analyses.joining._difference_reasons import (
+    COUNTED,
     COUNTS,
+    EXPLANATIONS,
+    Reasons,
     per_step,
     shared_steps,
     trials_of_copies,
     trials_of_kernels,
     tuned,
 )
-from kanalyze.analyses.joining._difference_reasons import COUNTED, EXPLANATIONS, Reasons
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, groups_with_config, kernels_in
 from kanalyze.analyses.joining._match_kernels import same_kernels, same_launches
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
@@ -38,8 +40,7 @@ if TYPE_CHECKING:
 
     from polars._typing import PolarsDataType
 
-    from kanalyze.analyses.joining._counts_apart import Steps
-    from kanalyze.analyses.joining._difference_reasons import Explained
+    from kanalyze.analyses.joining._difference_reasons import Explained, Steps
     from kanalyze.report import Report, Where
 
 #: The reasons for a difference, and what each means.
@@ -80,7 +81,7 @@ TABLE: Final = Table(
 
 SEVERAL: Final = several(TABLE)
 
-#: Columns that explain different counts: see :func:`kanalyze.analyses.joining._counts_apart.tried`.
+#: Columns that explain different counts: see :func:`kanalyze.analyses.joining._difference_reasons.tried`.
 _TRIALS: Final = ("compiling", "trial")
 
 #: Columns added as null where no row has them: those of the other tool, and those of kernels.

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.joining._counts_apart import per_step, shared_steps
-from kanalyze.analyses.joining._difference_reasons import COUNTED, Spread
+from kanalyze.analyses.joining._difference_reasons import COUNTED, Spread, per_step, shared_steps
 from kanalyze.analyses.joining._kernel_groups import kernel_groups
 from kanalyze.analyses.joining._under_ncu import UnderNcu
 from support.build import call, kernel, memcpy, nvtx, report
