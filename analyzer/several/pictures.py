@@ -46,46 +46,31 @@ def file_page_of_job(given: Sequence[Report | Path], asked: jobs.Asked, most: in
         KanalyzeError: As :func:`kanalyze.several.jobs.job`.
     """
     count = sum(1 if isinstance(one, Report) else len(jobs.runs_at(one, asked)) for one in given)
-    made = _Drawn(most // min(max(count, 1), _MOST_DRAWN))
-    found = jobs.job(given, asked._replace(done=made.draw) if count <= _MOST_DRAWN else asked)
-    shifts, wanted, known = jobs.shifts_ns(found), _drawn(found), jobs.ranks_by_report(found)
-    looked_at = {known[path] for path in made.looked_at if path in known}
+    drawn: dict[str, tuple[Meta, Timeline] | None] = {}  # by report; None of one in which nothing happens
+
+    def draw(report: Report) -> None:
+        path = str(report.meta.path)
+        if path not in drawn:
+            drawn[path] = None
+            with suppress(CannotTellError):
+                drawn[path] = report.meta, timeline(report, most // min(max(count, 1), _MOST_DRAWN))
+
+    found = jobs.job(given, asked._replace(done=draw) if count <= _MOST_DRAWN else asked)
+    shifts, wanted, known = jobs.shifts_ns(found), _drawn_ranks(found), jobs.ranks_by_report(found)
+    looked_at = {known[path] for path in drawn if path in known}
     for _, report in jobs.reports_of_ranks(given, asked, found, wanted - looked_at):
-        made.draw(report)
-    timelines = {known[path]: one for path, one in made.timelines.items() if known.get(path) in wanted}
-    metas = {known[path]: made.metas[path] for path in made.timelines if path in known}
-    ranks = sorted(timelines)
-    together = [(f"rank {rank}", shifts[rank], timelines[rank]) for rank in ranks]
-    declared = {name: declarations(module)[name] for name, module in homes_of_jobs().items()}
+        draw(report)
+    pictures = {known[path]: one for path, one in drawn.items() if one is not None and path in known}
+    shown = [(rank, *pictures[rank]) for rank in sorted(pictures) if rank in wanted]
+    together = [(f"rank {rank}", shifts[rank], one) for rank, _, one in shown]
     return FilePage(
         found,
-        [metas[rank] for rank in ranks],
-        [(declared[name], table) for name, table in found.tables.items()],
+        [meta for _, meta, _ in shown],
+        [(declarations(module)[name], found.table(name)) for name, module in homes_of_jobs().items()],
         on_one_clock(together) if together else None,
         rank_steps=found.table("rank_steps"),
-        ranks_left_out=found.ranks.get_column("rank").n_unique() - len(ranks),
+        ranks_left_out=found.ranks.get_column("rank").n_unique() - len(shown),
     )
-
-
-class _Drawn:
-    """Timelines of ranks by report, made while that is open; none of one in which nothing happens."""
-
-    def __init__(self, most: int) -> None:
-        """Draw with `most` events, about, of each rank."""
-        self._most = most
-        self.timelines: dict[str, Timeline] = {}
-        self.metas: dict[str, Meta] = {}
-        self.looked_at: set[str] = set()
-
-    def draw(self, report: Report) -> None:
-        """Makes the timeline of a report, unless it has one."""
-        path = str(report.meta.path)
-        if path in self.looked_at:
-            return
-        self.looked_at.add(path)
-        with suppress(CannotTellError):
-            self.timelines[path] = timeline(report, self._most)
-            self.metas[path] = report.meta
 
 
 def slices_of_job(given: Sequence[Path], asked: jobs.Asked) -> Slices | None:
@@ -105,7 +90,7 @@ def slices_of_job(given: Sequence[Path], asked: jobs.Asked) -> Slices | None:
     return of_ranks([(rank, shifts[rank], made[rank]) for rank in sorted(made)]) if made else None
 
 
-def _drawn(found: Job) -> set[int]:
+def _drawn_ranks(found: Job) -> set[int]:
     """The ranks that a timeline has room for: all, or the late ones and others at equal distances."""
     every = found.ranks.get_column("rank").unique().sort().to_list()
     late = [one.rank for one in late_ranks(found)][: _MOST_DRAWN // 2]
@@ -132,11 +117,10 @@ def file_page_of_sides(
     found = sides.comparison(base, new, asked)
     drawn = [(name, *one) for name, side in (("base", base), ("new", new)) for one in _first_drawn(side, asked, most)]
     places = [(name, drawn[0][1] - anchor_ns, own) for name, anchor_ns, own, _ in drawn]
-    declared = {name: declarations(module)[name] for name, module in homes_of_sides().items()}
     return FilePage(
         found,
         [meta for *_, meta in drawn],
-        [(table, found.table(name)) for name, table in declared.items()],
+        [(declarations(module)[name], found.table(name)) for name, module in homes_of_sides().items()],
         on_one_clock(places) if places else None,
     )
 
