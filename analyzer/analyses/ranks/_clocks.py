@@ -246,14 +246,12 @@ def _bounds(rows: _Rows, origins: Ints, nodes: int) -> tuple[Ints, Ints]:
 
 def _drifting(low: Ints, high: Ints, middle: Ints, number: int) -> tuple[Ints, Ints]:
     """The bounds narrowed by those of the parts before and after, which hold but for the drift between."""
-    lows, highs = low.reshape(-1, number).copy(), high.reshape(-1, number).copy()
-    drift = (DRIFT * np.diff(middle)).astype(np.int64)
-    for at in range(1, len(lows)):
-        lows[at] = np.maximum(lows[at], lows[at - 1] - drift[at - 1])
-        highs[at] = np.minimum(highs[at], highs[at - 1] + drift[at - 1])
-    for at in range(len(lows) - 2, -1, -1):
-        lows[at] = np.maximum(lows[at], lows[at + 1] - drift[at])
-        highs[at] = np.minimum(highs[at], highs[at + 1] + drift[at])
+    lows, highs = low.reshape(-1, number), high.reshape(-1, number)
+    drift = np.cumsum((DRIFT * np.diff(middle, prepend=middle[0])).astype(np.int64))[:, None]
+    for _ in range(2):  # from the first part on, and back from the last
+        lows = (np.maximum.accumulate(lows + drift) - drift)[::-1]
+        highs = (np.minimum.accumulate(highs - drift) + drift)[::-1]
+        drift = (drift[-1] - drift)[::-1]
     return lows.ravel(), highs.ravel()
 
 

@@ -148,37 +148,21 @@ def _damaged(ranks: pl.DataFrame, member: int, why: str) -> BadReductionError:
 
 def _inside(rows: pl.DataFrame, steps: pl.DataFrame) -> Small:
     """The row of the step of their rank that each row begins in; -1 outside."""
-    found = np.full(rows.height, -1, dtype=np.int32)
-    line = steps.sort("member", "start_ns")
-    names = ("start_ns", "end_ns", "index")
-    begins, ends, index = (line.get_column(name).to_numpy() for name in names)
-    start = rows.get_column("start_ns").to_numpy()
-    members = line.get_column("member").unique().sort().to_numpy()
-    edges = [
-        np.searchsorted(frame.get_column("member").to_numpy(), members, side=side).tolist()
-        for frame in (rows, line)
-        for side in ("left", "right")
-    ]
-    for low, high, begin, end in zip(*edges, strict=True):
-        own = start[low:high]
-        at = np.searchsorted(begins[begin:end], own, side="right") - 1
-        found[low:high] = np.where((at >= 0) & (own < ends[begin:end][at]), index[begin:end][at], -1)
-    return found
+    line = steps.select("member", "end_ns", step="index", begin_ns="start_ns").sort("begin_ns")
+    starts = rows.select("member", "start_ns").with_row_index("row").sort("start_ns")
+    placed = starts.join_asof(line, left_on="start_ns", right_on="begin_ns", by="member", check_sortedness=False)
+    step = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("step").fill_null(-1).cast(pl.Int32)
+    return placed.sort("row").select(step).to_series().to_numpy()
 
 
 def put_together(found: Gathered, members: Ints) -> Rows:
     """The collectives of `members`, which are numbered anew in their order; `found` has none left."""
-    edges = np.cumsum([0, *(len(one) for one in found.columns["call"])])
     low, high = found.first[members], found.first[members + 1]
-    of = np.searchsorted(edges[1:-1], low, side="right")
-    begins, ends = low - edges[of], high - edges[of]
-    spans = [*zip(of.tolist(), begins.tolist(), ends.tolist(), strict=True)]
+    at = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.arange, low, high)])
 
     def whole(name: str, missing: int | None = None) -> npt.NDArray[Any]:
-        parts = found.columns.pop(name)
-        if missing is not None and not any((one != missing).any() for one in parts):
-            return parts[0][:0]
-        return np.concatenate([parts[0][:0], *(parts[of][begin:end] for of, begin, end in spans)])
+        column = np.concatenate(found.columns.pop(name))
+        return column[:0] if missing is not None and (column == missing).all() else column[at]
 
     calls = pl.concat(found.calls)
     told = renumbered(members, len(found.first) - 1)[calls.get_column("member").to_numpy()]
