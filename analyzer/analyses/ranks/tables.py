@@ -213,8 +213,8 @@ def collectives(job: Job) -> pl.DataFrame:
     order = job.found.order
     parts = (job.rows_at(order[at : at + _AT_ONCE]) for at in range(0, max(len(order), 1), _AT_ONCE))
     told = {
-        "id": "match",
-        "match": "how",
+        "id": pl.col("match"),
+        "match": pl.col("how"),
         "start_ns": pl.col("corrected_ns") - job.origin_ns,
         "shortest": pl.col("by_shortest").fill_null(value=False),
     }
