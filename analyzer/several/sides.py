@@ -92,29 +92,63 @@ def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], aske
     if not common:
         raise IncomparableError.tools(*([*side] for side in sides))
     names = (_called(base), _called(new))
-    found = [_of_tool(tool, sides, (base, new), names, asked) for tool in common]
+    found = [
+        _of_tool(_Runs(sides[0][tool], tool, base, asked), _Runs(sides[1][tool], tool, new, asked), names)
+        for tool in common
+    ]
     paths = (_paths(base), _paths(new))
     return replace(found[0], paths=paths, others=dict(zip(common[1:], found[1:], strict=True)))
 
 
-def _of_tool(
-    tool: str,
-    sides: tuple[dict[str, list[Digest]], ...],
-    given: tuple[Sequence[Report | Path], ...],
-    names: tuple[str, str],
-    asked: Asked,
-) -> Comparison:
+class _Runs(NamedTuple):
+    """The runs of a side by one tool, and what they are of."""
+
+    digests: list[Digest]
+    tool: str
+    given: Sequence[Report | Path]
+    asked: Asked
+
+    def of_part(self, part: Part) -> list[Digest]:
+        """As wholes, or with the iterations that launches tell; empty where that needs the reports of a baseline."""
+        if all(part in (one.about.scope, one.about.found_by) for one in self.digests):
+            return self.digests
+        if any(isinstance(path, Path) and path.suffix == SUFFIX for path in self.given):
+            return []
+        return digests(self.given, self.asked, part)[self.tool]
+
+
+def _of_tool(base: _Runs, new: _Runs, names: tuple[str, str]) -> Comparison:
     """The comparison of what one tool recorded: of iterations where both sides have the same, else of the whole."""
-    base, new = (side[tool] for side in sides)
-    reason, note = "", ""
-    if asked.where.get("window") is None and any(one.about.scope in (STEADY, WHOLE) for one in (*base, *new)):
-        (base, new), note = _found_alike(tool, (base, new), given, asked)
-        reason = "" if note else steps_in_common(base, new)
+    before, after, reason, note = base.digests, new.digests, "", ""
+    if base.asked.where.get("window") is None and any(one.about.scope in (STEADY, WHOLE) for one in (*before, *after)):
+        before, after, note = _found_alike(base, new)
+        reason = "" if note else steps_in_common(before, after)
     if reason:
-        base, new = (_whole(tool, side[tool], paths, reason, asked) for side, paths in zip(sides, given, strict=True))
-    base, of_ranks = _same_rank(base, new, asked)
+        before, after = (_whole(side, reason) for side in (base, new))
+    before, of_ranks = _same_rank(before, after, base.asked)
     notes = "; ".join(one for one in (note, of_ranks) if one)
-    return replace(compared(base, new, names, reason, asked.limits), note=notes)
+    return replace(compared(before, after, names, reason, base.asked.limits), note=notes)
+
+
+def _whole(side: _Runs, reason: str) -> list[Digest]:
+    if found := side.of_part(WHOLE):
+        return found
+    raise IncomparableError.steps(reason)
+
+
+def _found_alike(base: _Runs, new: _Runs) -> tuple[list[Digest], list[Digest], str]:
+    """Sides whose iterations were found in different ways, with what makes them comparable; else the sides alone.
+
+    Launches tell the iterations of both where they can; else those that were found have the same launches.
+    """
+    sides = base.digests, new.digests
+    otherwise = found_otherwise(*sides)
+    if not otherwise or any(one.about.scope != STEADY for side in sides for one in side):
+        return *sides, ""
+    before, after = base.of_part(LAUNCHES), new.of_part(LAUNCHES)
+    if before and after and not steps_in_common(before, after):
+        return before, after, f"{otherwise}; here by launches in both"
+    return *sides, f"{otherwise}, of mostly the same launches" if same_launches(*sides) else ""
 
 
 def _same_rank(base: list[Digest], new: list[Digest], asked: Asked) -> tuple[list[Digest], str]:
@@ -131,45 +165,6 @@ def _same_rank(base: list[Digest], new: list[Digest], asked: Asked) -> tuple[lis
     (before,), (after,) = ranks
     as_new = [replace(one, about=replace(one.about, rank=after)) for one in base]
     return as_new, f"rank {before} of base is compared with rank {after} of new"
-
-
-def _found_alike(
-    tool: str,
-    sides: tuple[list[Digest], list[Digest]],
-    given: tuple[Sequence[Report | Path], ...],
-    asked: Asked,
-) -> tuple[tuple[list[Digest], list[Digest]], str]:
-    """Sides whose iterations were found in different ways, with what makes them comparable; else the sides alone.
-
-    Launches tell the iterations of both where they can; else those that were found have the same launches.
-    """
-    otherwise = found_otherwise(*sides)
-    if not otherwise or any(one.about.scope != STEADY for side in sides for one in side):
-        return sides, ""
-    base, new = (_by_launches(tool, side, paths, asked) for side, paths in zip(sides, given, strict=True))
-    if base and new and not steps_in_common(base, new):
-        return (base, new), f"{otherwise}; here by launches in both"
-    return sides, f"{otherwise}, of mostly the same launches" if same_launches(*sides) else ""
-
-
-def _by_launches(tool: str, found: list[Digest], given: Sequence[Report | Path], asked: Asked) -> list[Digest]:
-    """The runs of a side with the iterations that launches tell; empty where that needs the reports of a baseline."""
-    if all(one.about.found_by == LAUNCHES for one in found):
-        return found
-    return [] if _has_baseline(given) else digests(given, asked, LAUNCHES)[tool]
-
-
-def _has_baseline(given: Sequence[Report | Path]) -> bool:
-    return any(isinstance(path, Path) and path.suffix == SUFFIX for path in given)
-
-
-def _whole(tool: str, found: list[Digest], given: Sequence[Report | Path], reason: str, asked: Asked) -> list[Digest]:
-    """The runs of a side as wholes; those of a baseline are what they are."""
-    if all(one.about.scope == WHOLE for one in found):
-        return found
-    if _has_baseline(given):
-        raise IncomparableError.steps(reason)
-    return digests(given, asked, WHOLE)[tool]
 
 
 def digests(given: Sequence[Report | Path], asked: Asked, part: Part = STEADY) -> dict[str, list[Digest]]:
