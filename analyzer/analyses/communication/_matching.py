@@ -155,37 +155,21 @@ _SOME_LOST: Final = "several have one number, and ranks have recorded different 
 
 
 class _Told(NamedTuple):
-    """Attributes of calls as numbers, and the order of rows by call.
+    """Attributes of calls as numbers, and the order of rows by call."""
 
-    Attributes:
-        lane: What a collective is counted in: the group, with its ranks; between two ranks, those; else the stream.
-        unnamed: Whether the lane is only that of the stream.
-        kind: The kind; of send and recv the same.
-        what: Kind and size, of which the lower bits are 0 where it is not recorded, or may differ between ranks.
-        by_pairs: Whether it runs as a kernel of sends and receives.
-        pair: Whether it is sent from one rank to another.
-        even: Whether all ranks have the same size.
-        size: Ranks of the group; 0 where that is not recorded.
-        enters: Whether none that leaves can leave before they have entered.
-        leaves: Whether they cannot leave before such ones have entered.
-        clock: The clock, by member.
-        walk: The rows by member and start.
-        steps: Gives the program's number of the step of rows; None where it has none.
-    """
-
-    lane: Ints
-    unnamed: Bools
-    kind: Ints
-    what: Ints
-    by_pairs: Bools
-    pair: Bools
-    even: Bools
-    size: Ints
-    enters: Bools
-    leaves: Bools
-    clock: Ints
-    walk: Ints
-    steps: Callable[[Ints], Ints] | None = None
+    lane: Ints  # what a collective is counted in: the group, with its ranks; between two ranks, those; else the stream
+    unnamed: Bools  # whether the lane is only that of the stream
+    kind: Ints  # the kind; of send and recv the same
+    what: Ints  # kind and size, of which the lower bits are 0 where it is not recorded, or may differ between ranks
+    by_pairs: Bools  # whether it runs as a kernel of sends and receives
+    pair: Bools  # whether it is sent from one rank to another
+    even: Bools  # whether all ranks have the same size
+    size: Ints  # ranks of the group; 0 where that is not recorded
+    enters: Bools  # whether none that leaves can leave before they have entered
+    leaves: Bools  # whether they cannot leave before such ones have entered
+    clock: Ints  # the clock, by member
+    walk: Ints  # the rows by member and start
+    steps: Callable[[Ints], Ints] | None = None  # the program's own number of the step of rows
 
 
 def _told(rows: Rows, clock: Ints) -> _Told:
@@ -258,17 +242,11 @@ _MIXING: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 class _Runs(NamedTuple):
-    """Rows sorted by key, those of a rank together.
+    """Rows sorted by key, those of a rank together."""
 
-    Attributes:
-        order: The rows in this order.
-        first: Where each key begins.
-        run: Where each rank begins in a key.
-    """
-
-    order: Ints
-    first: Ints
-    run: Ints
+    order: Ints  # the rows in this order
+    first: Ints  # where each key begins
+    run: Ints  # where each rank begins in a key
 
 
 def _sorted(key: Keys, rank: Small) -> _Runs:

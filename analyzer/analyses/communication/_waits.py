@@ -192,19 +192,12 @@ _UNKNOWN: Final = -1
 
 
 class _Sizes(NamedTuple):
-    """Bytes as nccl-tests counts them, by call; -1 where they are not recorded.
+    """Bytes as nccl-tests counts them, by call; -1 where they are not recorded."""
 
-    Attributes:
-        group: Ranks of the group; 0 where that is not recorded.
-        bytes: The larger of what a rank gives and gets; of what gathers or scatters all of it.
-        times: Whether that has to be taken times the ranks that are there, as the size of the group is not recorded.
-        largest: Of uneven parts: bytes sent or received, without a rank's own.
-    """
-
-    group: Ints
-    bytes: Ints
-    times: npt.NDArray[np.bool_]
-    largest: Ints
+    group: Ints  # ranks of the group; 0 where that is not recorded
+    bytes: Ints  # the larger of what a rank gives and gets; of what gathers or scatters all of it
+    times: npt.NDArray[np.bool_]  # whether times the ranks that are there: that of the group is not recorded
+    largest: Ints  # of uneven parts: bytes sent or received, without a rank's own
 
     def of(self, call: Small, present: Ints) -> Ints:
         """The bytes of rows, of whose collective so many ranks are there."""

@@ -62,19 +62,12 @@ _STEP: Final = "step"
 
 
 class _View(NamedTuple):
-    """The part of a report that a digest is of.
+    """The part of a report that a digest is of."""
 
-    Attributes:
-        report: Its view, of the device's work.
-        host: The same of the host's part, which lies earlier where the host runs ahead.
-        device: The GPU.
-        steady: The steady part that it is, if it is one.
-    """
-
-    report: Report
-    host: Report
-    device: int
-    steady: SteadyPart | None
+    report: Report  # its view, of the device's work
+    host: Report  # the same of the host's part, which lies earlier where the host runs ahead
+    device: int  # the GPU
+    steady: SteadyPart | None  # the steady part that it is, if it is one
 
 
 def digests_of(report: Report, part: Part = STEADY) -> list[Digest]:

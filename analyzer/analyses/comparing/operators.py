@@ -66,19 +66,12 @@ COMPARE_OPS: Final = Table(
 
 
 class _Group(NamedTuple):
-    """Paths that are told together.
+    """Paths that are told together."""
 
-    Attributes:
-        path: What is told; empty at the outermost.
-        change: One of :data:`_CHANGES`.
-        rows: All of its paths.
-        outer: Those of them that no other one of them is around, whose calls are counted.
-    """
-
-    path: str
-    change: str
-    rows: Sequence[int]
-    outer: Sequence[int]
+    path: str  # what is told; empty at the outermost
+    change: str  # one of _CHANGES
+    rows: Sequence[int]  # all of its paths
+    outer: Sequence[int]  # those of them that no other one of them is around, whose calls are counted
 
 
 def compare_ops(pair: Pair) -> pl.DataFrame:

@@ -42,19 +42,17 @@ def kernel_groups(report: Report) -> pl.DataFrame:
             pl.col("exclusive_ns").sum().alias("exclusive_ns"),
         )
     )
-    names = sums.get_column("name").unique().drop_nulls().to_list()
-    known = pl.DataFrame(
-        {
-            "name": names,
-            "same_name": [normalised(name) for name in names],
-            "loose_name": [normalised(name, parameters=False) for name in names],
-        },
-        schema=dict.fromkeys(("name", "same_name", "loose_name"), pl.String),
-    )
-    order = sums.join(known, on="name", how="left").sort(
+    order = sums.join(normalised_names(sums.get_column("name")), on="name", how="left").sort(
         "exclusive_ns", "total_ns", *GROUP_KEYS, descending=[True, True, *(False for _ in GROUP_KEYS)]
     )
     return order.with_row_index("group").with_columns(pl.col("group").cast(pl.Int64))
+
+
+def normalised_names(names: pl.Series) -> pl.DataFrame:
+    """The distinct names, normalised: name, same_name, and loose_name (without parameter types)."""
+    different = names.unique().cast(pl.String).drop_nulls().to_list()
+    found = [(name, normalised(name), normalised(name, parameters=False)) for name in different]
+    return pl.DataFrame(found, schema=dict.fromkeys(("name", "same_name", "loose_name"), pl.String), orient="row")
 
 
 @once_per_report

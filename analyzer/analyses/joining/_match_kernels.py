@@ -11,7 +11,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.findings._doubts import unused_launches
-from kanalyze.analyses.joining._kernel_groups import grouped_kernels, kernel_groups, kernels_in
+from kanalyze.analyses.joining._kernel_groups import grouped_kernels, kernel_groups, kernels_in, normalised_names
 from kanalyze.analyses.shared.cached import once_per_report, once_together
 from kanalyze.decoder.same_name import normalised, shortened
 from kanalyze.window import Scope
@@ -86,12 +86,7 @@ def complete(base: Report) -> bool:
 
 def _unique_names(names: pl.Series) -> pl.DataFrame:
     """Columns name and same_name of the `names` whose normalised name is unique."""
-    different = names.unique().cast(pl.String).drop_nulls().to_list()
-    known = pl.DataFrame(
-        {"name": different, "same_name": [normalised(name) for name in different]},
-        schema={"name": pl.String, "same_name": pl.String},
-    )
-    return known.filter(pl.len().over("same_name") == 1)
+    return normalised_names(names).filter(pl.len().over("same_name") == 1).select("name", "same_name")
 
 
 def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:

@@ -135,29 +135,17 @@ def _cuts(first: Ints, part: Ints) -> Ints:
 
 
 class _Run(NamedTuple):
-    """Evidence for clocks.
+    """Evidence for clocks."""
 
-    Attributes:
-        rows: The collectives.
-        found: Which are the same.
-        clock: The clock of each member.
-        number: How many clocks there are.
-        base: What times are counted from.
-        part: The part of each collective.
-        middle: The middle of each part.
-        rate: By what part of the time each clock runs faster, as far as that is known.
-        shows: What calls show of clocks: enters, leaves, together.
-    """
-
-    rows: Rows
-    found: Matches
-    clock: Ints
-    number: int
-    base: int
-    part: Ints
-    middle: Ints
-    rate: npt.NDArray[np.float64]
-    shows: tuple[Bools, Bools, Bools]
+    rows: Rows  # the collectives
+    found: Matches  # which are the same
+    clock: Ints  # the clock of each member
+    number: int  # how many clocks there are
+    base: int  # what times are counted from
+    part: Ints  # the part of each collective
+    middle: Ints  # the middle of each part
+    rate: npt.NDArray[np.float64]  # by what part of the time each clock runs faster, as far as that is known
+    shows: tuple[Bools, Bools, Bools]  # what calls show of clocks: enters, leaves, together
 
     def _of_slice(self, one: Slice) -> tuple[_Rows, Ints]:
         """The rows of a slice with nodes from its first part on, and the part of each."""

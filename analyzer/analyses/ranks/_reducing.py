@@ -52,19 +52,12 @@ _NUMBERED: Final = r"^step:(\d+)$"
 
 
 class _Member(NamedTuple):
-    """A rank of a report.
+    """A rank of a report."""
 
-    Attributes:
-        number: Its row in the ranks of the reduction.
-        report: The report, narrowed to its process and GPU.
-        device: The GPU.
-        origin_ns: Unix time of the report's time 0.
-    """
-
-    number: int
-    report: Report
-    device: int
-    origin_ns: int
+    number: int  # its row in the ranks of the reduction
+    report: Report  # the report, narrowed to its process and GPU
+    device: int  # the GPU
+    origin_ns: int  # Unix time of the report's time 0
 
 
 def reduced(report: Report, *, whole: bool = True) -> Reduction:
