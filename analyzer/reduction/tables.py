@@ -131,6 +131,7 @@ KERNELS: Final = Table(
     ),
 )
 
+# What earlier versions kept of a rank, and no page of a job tells: read where it is there, and made no more.
 FINDINGS: Final = Table(
     "reduced_findings",
     "One finding of a rank.",

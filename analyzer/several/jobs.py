@@ -90,7 +90,7 @@ class _Found:
         """All of them; of what is stored all tables but :data:`LATER`."""
         paths = [one for one in self._given if not isinstance(one, Report)]
         folders = {folder.name: folder for path in paths for folder in reductions_at(path)}
-        for folder, found in load_each([*folders.values()], {*TABLES}.difference(LATER, ["findings", "health"])):
+        for folder, found in load_each([*folders.values()], {*TABLES}.difference(LATER)):
             if isinstance(found, KanalyzeError):
                 self._leave_out(found)
             else:
@@ -116,7 +116,7 @@ class _Found:
                 self._leave_out(error)
 
     def _reduced(self, report: Report) -> Reduction:
-        made = reduced(report, whole=False)
+        made = reduced(report)
         if self._asked.done is not None:
             self._asked.done(report)
         return made

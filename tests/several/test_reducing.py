@@ -8,13 +8,15 @@ import shutil
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import kanalyze
 from kanalyze.errors import EngineError, LostReportError, NoJobError, ReportNotFoundError, UnreadableReportError
-from kanalyze.reduction.files import MANIFEST, Packed, is_whole, origin_of, write
+from kanalyze.reduction.files import MANIFEST, Packed, is_whole, origin_of, packed, write
 from kanalyze.several import reducing
 from kanalyze.several.reducing import by_dask, by_executor, by_processes, one_by_one, reduce_reports
 from support import lost_reports
@@ -55,6 +57,18 @@ def test_a_folder_is_reduced_and_what_cannot_be_is_named(traces, tmp_path):
     assert [str(traces / "broken.json") in str(error) for error in found.left_out] == [True]
     assert errors == found.left_out
     assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def test_what_no_page_of_a_job_tells_is_not_made(tmp_path):
+    """Findings of a rank and its health took three quarters of the time; where they were kept earlier they are read."""
+    (folder,) = reduce_reports([NCCL], tmp_path / "out", one_by_one).made
+    made = load(folder)
+    assert made.collectives.height > 0
+    assert (made.findings.height, made.health.height) == (0, 0)
+    row = {"member": 0, "finding": "idle", "headline": "The GPU idles.", "at_stake_ns": 1}
+    told = replace(made, findings=pl.DataFrame([row], schema=made.findings.schema))
+    older = write(packed(told, origin_of(NCCL)), tmp_path / "older")
+    assert kanalyze.ranks(older).ranks.equals(kanalyze.ranks(folder).ranks)
 
 
 @pytest.mark.slow

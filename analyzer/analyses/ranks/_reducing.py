@@ -15,8 +15,6 @@ from kanalyze.analyses.communication._partners import exposed_pieces
 from kanalyze.analyses.communication._recorded import collectives_of, collectives_on_cpu
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.host_computes import getting_batches
 from kanalyze.analyses.idle._attribution import idle_within, window_ledgers
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -29,8 +27,6 @@ from kanalyze.model import DEVICE_KINDS
 from kanalyze.reduction.tables import (
     BEFORE,
     COLLECTIVES,
-    FINDINGS,
-    HEALTH,
     IN_LOADER,
     KERNELS,
     LEDGERS,
@@ -43,8 +39,7 @@ from kanalyze.reduction.tables import (
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Findings that are kept of a rank, and names of kernels.
-_FINDINGS: Final = 8
+#: Names of kernels that are kept of a rank.
 _KERNELS: Final = 64
 
 #: A step that has the number of the framework's profiler.
@@ -60,11 +55,8 @@ class _Member(NamedTuple):
     origin_ns: int  # Unix time of the report's time 0
 
 
-def reduced(report: Report, *, whole: bool = True) -> Reduction:
-    """The reduction of all ranks of a report; empty where it records no work on a GPU.
-
-    Unless `whole`, findings on ranks and their health are left out, which the page of the job does not tell.
-    """
+def reduced(report: Report) -> Reduction:
+    """The reduction of all ranks of a report; empty where it records no work on a GPU, and no collectives of gloo."""
     if not {*DEVICE_KINDS}.intersection(report.kinds) or operations(report).is_empty():
         return _without_gpu(report)
     used = operations(report).group_by("process_id", "device").agg(
@@ -80,11 +72,8 @@ def reduced(report: Report, *, whole: bool = True) -> Reduction:
         _Member(number, report.narrow(process=process, device=device), device, origin)
         for number, (process, device) in enumerate(found.select("process_id", "device").iter_rows())
     ]
-    parts = [_of_member(one, whole=whole) for one in members]
-    tables = {name: pl.concat([dict(part.tables())[name] for part in parts]) for name, _ in Reduction().tables()}
-    if not whole:
-        return Reduction(**tables)
-    return Reduction(**(tables | {"health": HEALTH.select(health(report).select("check", "effect"))}))
+    parts = [dict(_of_member(one).tables()) for one in members]
+    return Reduction(**{name: pl.concat([part[name] for part in parts]) for name in parts[0]})
 
 
 def _without_gpu(report: Report) -> Reduction:
@@ -121,7 +110,6 @@ def _without_gpu(report: Report) -> Reduction:
         pieces=PIECES.select(pieces.with_columns(shifted)),
         steps=steps.with_columns(shifted),
         ledgers=_ledgers_without_gpu(steps, pieces),
-        health=HEALTH.select(health(report).select("check", "effect")),
     )
 
 
@@ -135,8 +123,8 @@ def _ledgers_without_gpu(steps: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFr
     return LEDGERS.select(long.filter(pl.col("ns") > 0).sort("member", "index", "bucket"))
 
 
-def _of_member(one: _Member, *, whole: bool) -> Reduction:
-    """The reduction of one rank, but for health."""
+def _of_member(one: _Member) -> Reduction:
+    """The reduction of one rank."""
     steady = known_steady_part(one.report)
     steps = _steps(one, steady)
     found = _collectives(one)
@@ -148,7 +136,6 @@ def _of_member(one: _Member, *, whole: bool) -> Reduction:
         steps=STEPS.select(steps.with_columns(pl.col("start_ns", "end_ns") + one.origin_ns)),
         ledgers=_ledgers(one, steps),
         kernels=_kernels(one, steady),
-        findings=_findings(one, steady) if whole else FINDINGS.empty(),
     )
 
 
@@ -300,13 +287,3 @@ def _kernels(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
     kept = pl.concat([best.head(_KERNELS), others.filter(pl.col("count") > 0)])
     each = pl.lit(None, dtype=pl.Float64) if steady is None else pl.col("count") / steady.number
     return KERNELS.select(kept.with_columns(each.alias("per_step"), member=pl.lit(one.number, dtype=pl.Int64)))
-
-
-def _findings(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
-    report = one.report if steady is None else one.report.narrow(window=steady.window)
-    rows = [
-        (one.number, found.rule, found.brief.headline.format(*found.names), found.at_stake_ns)
-        for found in ranked(report)
-        if found.device == one.device
-    ]
-    return pl.DataFrame(rows[:_FINDINGS], schema=FINDINGS.schema, orient="row")
