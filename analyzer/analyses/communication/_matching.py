@@ -216,15 +216,8 @@ def _told(rows: Rows, clock: Ints) -> _Told:
         enters=enters,
         leaves=leaves,
         clock=clock,
-        walk=_in_order(rows),
+        walk=np.lexsort((rows.start, rows.member)),
     )
-
-
-def _in_order(rows: Rows) -> Ints:
-    """The rows by member and start."""
-    later = rows.start[1:] > rows.start[:-1]
-    later[rows.first[(rows.first > 0) & (rows.first < len(rows))] - 1] = True
-    return np.arange(len(rows)) if later.all() else np.lexsort((rows.start, rows.member))
 
 
 def _key(level: int, *parts: Ints | Keys) -> Keys:
@@ -369,19 +362,15 @@ def _lanes(rows: Rows, told: _Told, left: Ints) -> Iterator[tuple[int, dict[int,
 
 def shows(rows: pl.DataFrame) -> tuple[Bools, Bools, Bools]:
     """Whether no other can leave before each row has entered; whether it cannot leave before such ones; and both."""
-    together = pl.col("kind").is_in(_TOGETHER)
-    root_out = (pl.col("kind") == "broadcast") & (pl.col("own") == pl.col("source"))
-    others_in = (pl.col("kind") == "broadcast") & (pl.col("own") != pl.col("source"))
-    root_in = (pl.col("kind") == "reduce") & (pl.col("own") == pl.col("target"))
-    others_out = (pl.col("kind") == "reduce") & (pl.col("own") != pl.col("target"))
-    enters = together | root_out | others_out | (pl.col("kind") == "send")
-    leaves = together | others_in | root_in | (pl.col("kind") == "recv")
+    kind, own = pl.col("kind"), pl.col("own")
+    together, broadcast, reduce = kind.is_in(_TOGETHER), kind == "broadcast", kind == "reduce"
+    sends, receives = own == pl.col("source"), own == pl.col("target")
+    enters = together | (broadcast & sends) | (reduce & ~receives) | (kind == "send")
+    leaves = together | (broadcast & ~sends) | (reduce & receives) | (kind == "recv")
     told = rows.select(
-        enters.fill_null(value=False).alias("enters"),
-        leaves.fill_null(value=False).alias("leaves"),
-        together.alias("together"),
+        enters.fill_null(value=False).alias("enters"), leaves.fill_null(value=False).alias("leaves"), together=together
     )
-    return tuple(told.get_column(name).to_numpy() for name in told.columns)  # type: ignore[return-value]
+    return tuple(one.to_numpy() for one in told)  # type: ignore[return-value]
 
 
 def _disagreeing(rows: Rows, told: _Told, key: Keys, runs: _Runs) -> Bools:

@@ -143,24 +143,23 @@ def disturbed(base: Report) -> pl.DataFrame:
     return told.group_by("group").agg(pl.col("faulted", "crowded").any())
 
 
-#: The figures, with their units; bytes are per launch.
-FIGURES: Final = {
-    "DRAM read": "bytes",
-    "DRAM written": "bytes",
-    "SMs active": "share",
-    "tensor cores active": "share",
+#: Metrics of ncu that figures are made of.
+_METRICS: Final = (
+    "dram__bytes_read.sum", "dram__bytes_write.sum", "sm__cycles_active.avg", "sm__cycles_elapsed.max",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", "sm__cycles_elapsed.avg.per_second",
+)  # fmt: skip
+_READ, _WRITTEN, _ACTIVE, _ELAPSED, _TENSOR, _CLOCK = map(pl.col, _METRICS)
+
+#: The sampled counter of each figure, and what ncu tells of it.
+_SOURCES: Final = {
+    "DRAM read": ("dram_read_share", _READ),
+    "DRAM written": ("dram_write_share", _WRITTEN),
+    "SMs active": ("sms_active_share", _ACTIVE / _ELAPSED),
+    "tensor cores active": ("tensor_active_share", _TENSOR / 100),
 }
 
-#: The sampled counter of each figure.
-_SAMPLED: Final = dict(
-    zip(FIGURES, ("dram_read_share", "dram_write_share", "sms_active_share", "tensor_active_share"), strict=True)
-)
-
-#: Metrics of ncu: bytes, cycles, and a percentage.
-_READ, _WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
-_ACTIVE, _ELAPSED = "sm__cycles_active.avg", "sm__cycles_elapsed.max"
-_TENSOR: Final = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
-_CLOCK: Final = "sm__cycles_elapsed.avg.per_second"
+#: The figures, with their units; bytes are per launch.
+FIGURES: Final = {name: "bytes" if name.startswith("DRAM") else "share" for name in _SOURCES}
 
 #: Fewest samples of a kernel, and the part of its time that they have to tell of.
 _SAMPLES: Final = 20
@@ -214,7 +213,9 @@ def _of_samples(report: Report) -> pl.DataFrame:
         launches = own.group_by(key="group").agg(launches=pl.len())
         told = means(grid, own.select("start", "end", key="group")).join(launches, on="key")
         peak = pl.lit(bandwidths.get(device), dtype=pl.Float64) * pl.col("total_ns") / 1e9 / pl.col("launches")
-        shares = {name: pl.col(column) * (peak if FIGURES[name] == "bytes" else 1) for name, column in _SAMPLED.items()}
+        shares = {
+            name: pl.col(column) * (peak if FIGURES[name] == "bytes" else 1) for name, (column, _) in _SOURCES.items()
+        }
         enough = (pl.col("samples") >= _SAMPLES) & (pl.col("sampled_ns") >= _COVERED * pl.col("total_ns"))
         found.append(
             told.filter(enough).select(
@@ -226,15 +227,8 @@ def _of_samples(report: Report) -> pl.DataFrame:
 
 def _of_ncu(report: Report) -> pl.DataFrame:
     """The same figures of ncu's kernel groups, means over the launches that it measured: group, figures, clock."""
-    names = (_READ, _WRITTEN, _ACTIVE, _ELAPSED, _TENSOR, _CLOCK)
-    each = grouped_kernels(report).join(metric_columns(report, names), on="event_id")
-    figures = {
-        "DRAM read_ncu": pl.col(_READ),
-        "DRAM written_ncu": pl.col(_WRITTEN),
-        "SMs active_ncu": pl.col(_ACTIVE) / pl.col(_ELAPSED),
-        "tensor cores active_ncu": pl.col(_TENSOR) / 100,
-        "ncu_clock_hz": pl.col(_CLOCK),
-    }
+    each = grouped_kernels(report).join(metric_columns(report, _METRICS), on="event_id")
+    figures = {f"{name}_ncu": told for name, (_, told) in _SOURCES.items()} | {"ncu_clock_hz": _CLOCK}
     return each.group_by("group").agg(value.mean().alias(name) for name, value in figures.items())
 
 
