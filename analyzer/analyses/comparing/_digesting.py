@@ -235,12 +235,18 @@ def _slots(view: _View) -> pl.DataFrame:
     report = view.report
     work = exclusive_operations(report, "call_start", "thread_id", "context_id", "stream", "shape", "size_bytes")
     work = work.with_columns(at=pl.coalesce("call_start", "start"))
+    starts = (
+        view.steady.usual.get_column("start_ns").sort() if view.steady is not None else pl.Series([], dtype=pl.Int64)
+    )
+    shapes = launch_shapes(report).select(shape=_shape_text().cast(pl.Categorical)).to_series()
     told = work.select(
         *("kind", "bucket", "name", "start", "exclusive_ns", "context_id", "stream", "at"),
         _range_names(report, work, view.steady.each if view.steady is not None else None),
         _operator_paths(report, work),
-        _iteration(view, work.get_column("at")),
-        _shape_texts(report, work.get_column("shape")),
+        gathered(shapes, work.get_column("shape")),
+        iteration=starts.search_sorted(
+            work.get_column("at"), side="right"
+        ),  # that launched it; 0 where nothing repeats
         bytes=pl.col("size_bytes").fill_null(0),
     )
     first = told.group_by("context_id", "stream").agg(pl.col("at").min()).sort("at", "stream").with_row_index("lane")
@@ -254,13 +260,6 @@ def _slots(view: _View) -> pl.DataFrame:
         pl.col("place").mean(), pl.len().alias("count"), pl.col("exclusive_ns", "bytes").sum()
     )
     return SLOTS.select(sums.sort("lane", "place", *what, nulls_last=True))
-
-
-def _iteration(view: _View, at: pl.Series) -> pl.Series:
-    """The iteration that launched each operation; 0 for all where nothing repeats."""
-    if view.steady is None:
-        return pl.Series("iteration", [0], dtype=pl.UInt32).new_from_index(0, len(at))
-    return view.steady.usual.get_column("start_ns").sort().search_sorted(at, side="right").alias("iteration")
 
 
 def _range_names(report: Report, points: pl.DataFrame, each: str | None) -> pl.Series:
@@ -292,11 +291,6 @@ def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
         .select(op=pl.col("text").cast(pl.Categorical))
         .to_series()
     )
-
-
-def _shape_texts(report: Report, numbers: pl.Series) -> pl.Series:
-    """Grid and block of each launch shape as text."""
-    return gathered(launch_shapes(report).select(shape=_shape_text().cast(pl.Categorical)).to_series(), numbers)
 
 
 def _shape_text() -> pl.Expr:
