@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import accumulate, chain
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -117,6 +117,13 @@ def _same_duration(first: str, second: str) -> pl.Expr:
 _EVENT_IDS: Final = ("event_id", "parent_id")
 _TIMES: Final = ("start_ns", "open_until_ns")
 
+#: The largest event id, the first start and the last end of events.
+_BOUNDS: Final = (
+    pl.col("event_id").max().fill_null(-1),
+    pl.col("start_ns").min().fill_null(0),
+    (pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).max().fill_null(0).alias("end"),
+)
+
 #: Tables of things that the reports share, each with the columns to deduplicate by.
 _COMMON: Final = {"devices": ["device"], "source_files": ["file"], "symbols": None, "compiled_kernels": None}
 
@@ -170,50 +177,27 @@ class _Pool:
 
     def _concatenated(self, table: Callable[[Report], pl.DataFrame]) -> pl.DataFrame:
         """Concatenates a table of all reports, with event ids, process ids and times shifted to be distinct."""
-        parts = []
-        for one, first, start, offset in zip(
-            self._reports, self._first_ids, self._starts, self._process_offsets, strict=True
-        ):
-            frame = table(one)
-            moves = {**dict.fromkeys(_EVENT_IDS, first), **dict.fromkeys(_TIMES, start), "process_id": offset}
-            parts.append(frame.with_columns(pl.col(name) + by for name, by in moves.items() if name in frame.columns))
-        return pl.concat(parts)
+        frames = [table(one) for one in self._reports]
+        return pl.concat(
+            frame.with_columns(pl.col(name) + by for name, by in moves.items() if name in frame.columns)
+            for frame, moves in zip(frames, self._moves, strict=True)
+        )
 
     @cached_property
-    def _first_ids(self) -> list[int]:
-        return [0, *accumulate(1 + max((_largest(one, "event_id") for one in _frames(report)), default=-1)
-                               for report in self._reports[:-1])]  # fmt: skip
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        """The offset of each report's times."""
-        moves, end = [0], None
-        for before, after in zip(self._reports, self._reports[1:], strict=False):
-            end = max((_largest(one.with_columns(end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)), "end")
-                       for one in _frames(before)), default=0) + moves[-1]  # fmt: skip
-            least = min((-_largest(one.select(back=-pl.col("start_ns")), "back") for one in _frames(after)), default=0)
-            moves.append(end - least)
-        return moves
-
-    @cached_property
-    def _process_offsets(self) -> list[int]:
-        """The offset of each report's process ids: 0 unless an earlier report has one of them."""
-        offsets, seen = list[int](), set[int]()
+    def _moves(self) -> list[dict[str, int]]:
+        """The shifts of each report, by column; that of process ids is 0 unless an earlier report has one of them."""
+        found, first_id, end, seen = list[dict[str, int]](), 0, 0, set[int]()
         for report in self._reports:
-            own = {number for one in _frames(report) for number in one.get_column("process_id").drop_nulls().unique()}
-            offset = 0 if own.isdisjoint(seen) else 1 + max(seen) - min(own)
-            seen |= {process + offset for process in own}
-            offsets.append(offset)
-        return offsets
-
-
-def _frames(report: Report) -> list[pl.DataFrame]:
-    """The non-empty event tables of a report, one per kind."""
-    return [frame for kind in report.kinds if (frame := report.kind(kind)).height]
-
-
-def _largest(frame: pl.DataFrame, column: str) -> int:
-    return int(frame.get_column(column).max() or 0)  # type: ignore[arg-type] # it is a number
+            kinds = [frame for kind in report.kinds if (frame := report.kind(kind)).height] or [EVENTS.empty()]
+            processes = {number for frame in kinds for number in frame.get_column("process_id").drop_nulls().unique()}
+            last_ids, starts, ends = zip(*(frame.select(_BOUNDS).row(0) for frame in kinds), strict=True)
+            start = end - min(starts) if found else 0
+            process = 0 if processes.isdisjoint(seen) else 1 + max(seen) - min(processes)
+            moves = dict.fromkeys(_EVENT_IDS, first_id) | dict.fromkeys(_TIMES, start)
+            found.append(moves | {"process_id": process})
+            first_id, end = first_id + 1 + max(last_ids), max(ends) + start
+            seen |= {one + process for one in processes}
+        return found
 
 
 REPORT: Final = Column("report", pl.String, "Path of the report that gives the time.")
