@@ -16,6 +16,7 @@ from kanalyze.analyses.counters._sampled_means import grids, means
 from kanalyze.analyses.counters.advice import kernel_facts
 from kanalyze.analyses.counters.stalls import stalls
 from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.joining._difference_reasons import COUNTED
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups
 from kanalyze.analyses.joining._match_kernels import same_kernels
 from kanalyze.analyses.shared.cached import once_per_report
@@ -23,10 +24,8 @@ from kanalyze.columns.lookup import beside
 from kanalyze.units import frequency, percent, plural, rate, size, time
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.joining._difference_reasons import Explained, Spread
+    from kanalyze.analyses.joining._difference_reasons import Explained, Row, Spread
     from kanalyze.report import Report
-
-    Row = dict[str, Any]
 
 #: Stall reasons that grow when caches are cold: data, instructions, constants.
 _COLD: Final = ("long_scoreboard", "no_instruction", "imc_miss")
@@ -53,7 +52,7 @@ class UnderNcu:
     selective: bool | None
 
     @classmethod
-    def of(cls, base: Report, ncu: Report, spread: Spread) -> UnderNcu:
+    def between(cls, base: Report, ncu: Report, spread: Spread) -> UnderNcu:
         """Collects it from two reports of one program."""
 
         def most(name: str) -> Any:  # noqa: ANN401 - a number, or None where neither report has one
@@ -68,6 +67,13 @@ class UnderNcu:
             dram_bytes_per_s=most("memory_bandwidth_bytes_per_s"),
             selective=ncu.meta.selective,
         )
+
+    def of(self, row: Row) -> Explained | None:
+        """The reason why this row's figures differ; None if unknown."""
+        if row["figure"] == "duration":
+            return self.duration(row)
+        fewer = row["figure"] in COUNTED and row["first"] is not None and row["second"] <= row["first"]
+        return self.fewer(row) if fewer else None
 
     def fewer(self, row: Row) -> Explained | None:
         """The reason why ncu measured fewer launches; None if it was told to measure all."""

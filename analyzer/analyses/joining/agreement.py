@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.device.copies import copies
 from kanalyze.analyses.joining._difference_reasons import (
-    COUNTED,
     COUNTS,
     EXPLANATIONS,
     Reasons,
@@ -35,12 +33,12 @@ from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
     from typing import Unpack
 
     from polars._typing import PolarsDataType
 
-    from kanalyze.analyses.joining._difference_reasons import Explained, Steps
+    from kanalyze.analyses.joining._difference_reasons import Explained, Row, Steps
     from kanalyze.report import Report, Where
 
 #: The reasons for a difference, and what each means.
@@ -144,9 +142,7 @@ def _sampled(base: Report, ncu: Report) -> pl.DataFrame:
     sampled = next((one for one in reports if one is not None and one.table("gpu_metrics").height), None)
     if sampled is None:
         return pl.DataFrame()
-    rows = sampled_rows(sampled, ncu)
-    found = [None if row["first"] == row["second"] else why_apart(row) for row in rows.to_dicts()]
-    return _judged(rows, found, base, ncu)
+    return _judged(sampled_rows(sampled, ncu), why_apart, base, ncu)
 
 
 def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
@@ -240,34 +236,23 @@ def _with_verdicts(
     new = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _MAY_LACK.items() if name not in frame.columns]
     rows = frame.with_columns(new)
     reasons = Reasons.between(base, other, steps)
-    explain = partial(_under_ncu, UnderNcu.of(base, other, reasons.spread)) if other.meta.timeless else reasons.of
+    explain = UnderNcu.between(base, other, reasons.spread).of if other.meta.timeless else reasons.of
+    return _judged(rows, explain, base, other)
+
+
+def _judged(
+    rows: pl.DataFrame, explain: Callable[[Row], Explained | None], base: Report, other: Report
+) -> pl.DataFrame:
+    """Adds the tools, the verdict, and of rows that differ the reason and why, as `explain` tells."""
     found = [None if row["first"] == row["second"] else explain(row) for row in rows.iter_rows(named=True)]
-    return _judged(rows, found, base, other)
-
-
-def _judged(rows: pl.DataFrame, found: Sequence[Explained | None], base: Report, other: Report) -> pl.DataFrame:
-    """Adds the tools, the verdict, and reason and why as `found` for each row."""
+    told = pl.DataFrame([one or (None, None) for one in found], {"reason": pl.String, "why": pl.String}, orient="row")
     equal = (pl.col("first") == pl.col("second")).fill_null(value=False)
-    told = pl.DataFrame(
-        [(None, None) if one is None else one for one in found], {"reason": pl.String, "why": pl.String}, orient="row"
-    )
+    differs = pl.when(pl.col("reason").is_not_null()).then(pl.lit("explained")).otherwise(pl.lit("unexplained"))
     return rows.hstack(told).with_columns(
         first_tool=pl.lit(base.meta.tool),
         second_tool=pl.lit(other.meta.tool),
-        verdict=pl.when(equal)
-        .then(pl.lit("equal"))
-        .when(pl.col("reason").is_not_null())
-        .then(pl.lit("explained"))
-        .otherwise(pl.lit("unexplained")),
+        verdict=pl.when(equal).then(pl.lit("equal")).otherwise(differs),
     )
-
-
-def _under_ncu(under: UnderNcu, row: dict[str, Any]) -> Explained | None:
-    if row["figure"] == "duration":
-        return under.duration(row)
-    if row["figure"] in COUNTED and row["first"] is not None and row["second"] <= row["first"]:
-        return under.fewer(row)
-    return None
 
 
 def _copied(base: Report, other: Report) -> pl.DataFrame:
