@@ -76,7 +76,10 @@ def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[st
     if not base.size:
         few = "a run has fewer than five iterations"
         return Gate("cannot judge", metric, limit, None, None, None, few)
-    estimate = _estimate(pair, metric, base, new)
+    if pair.repeated:
+        estimate = statistics.ratio_of_runs(base.tolist(), new.tolist(), paired=pair.paired)
+    else:
+        estimate = alone(pair) if metric == "step" else None
     before, after = base.mean(), new.mean()
     ratio = estimate.ratio if estimate is not None else float(after / before) if before else None
     low, high = (None, None) if estimate is None else (estimate.low, estimate.high)
@@ -104,12 +107,6 @@ def _refused(found: Comparison, allowed: Collection[str]) -> str:
     against = [(kind, text) for kind, text in reasons if kind not in allowed]
     options = " ".join(f"--allow {kind}" for kind in dict.fromkeys(kind for kind, _ in against))
     return "; ".join([*(text for _, text in against), f"to judge even so: {options}"]) if against else ""
-
-
-def _estimate(pair: Pair, metric: str, base: np.ndarray, new: np.ndarray) -> statistics.Estimate | None:
-    if pair.repeated:
-        return statistics.ratio_of_runs(base.tolist(), new.tolist(), paired=pair.paired)
-    return alone(pair) if metric == "step" else None
 
 
 def _more_runs(base: np.ndarray, new: np.ndarray, limit: float, pair: Pair) -> str:

@@ -142,12 +142,13 @@ class JobFinding(NamedTuple):
 
 
 class _Steps(NamedTuple):
-    """The steps that findings are about: their number, that of ranks, the rows of both, and a step's time."""
+    """The steps that findings are about."""
 
     number: int
     ranks: int
-    rows: pl.DataFrame
-    ns: float
+    recorded: int  # steps of any kind
+    rows: pl.DataFrame  # of both
+    ns: float  # a step's time
 
     @property
     def both(self) -> int:
@@ -157,11 +158,12 @@ class _Steps(NamedTuple):
 
 def job_findings(job: Job) -> list[JobFinding]:
     """The findings on a job with enough of a step at stake, the costliest first; none where nothing repeats."""
-    rows = common_steps(job.table("rank_steps"))
+    every = job.table("rank_steps")
+    rows = common_steps(every)
     if rows.is_empty() or job.ranks.height == 1:
         return []
-    number = rows.get_column("step").n_unique()
-    steps = _Steps(number, rows.get_column("rank").n_unique(), rows, int(rows.get_column("ns").sum()) / rows.height)
+    numbers = (frame.get_column(name).n_unique() for frame, name in ((rows, "step"), (rows, "rank"), (every, "step")))
+    steps = _Steps(*numbers, rows, int(rows.get_column("ns").sum()) / rows.height)
     rules = RULES if job.ranks.get_column("device").null_count() == 0 else _WITHOUT_GPU
     found = [one for rule in rules for one in rule(job, steps)]
     worth = [one for one in found if one.finding == "straggler" or one.at_stake_ns >= _WORTH_SAYING * steps.ns]
@@ -219,15 +221,14 @@ def _small_collectives(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     best = table.filter(pl.col("best_share") == 1).select("group", "size", largest="bytes", best="busbw_bytes_per_s")
     told = table.join(best.unique(["group", "size"]), on=["group", "size"], how="inner", nulls_equal=True)
     small = told.filter((pl.col("best_share") < _SLOW_SHARE) & (pl.col("bytes") <= _SMALL_PART * pl.col("largest")))
-    every = max(job.table("rank_steps").get_column("step").n_unique(), 1)
     for group, own in small.group_by("group", "kind", maintain_order=True):
-        number = int(own.get_column("count").sum()) // every
+        number = int(own.get_column("count").sum()) // steps.recorded
         saved = own.select((pl.col("exposed_transfer_ns") * (1 - pl.col("best_share"))).sum()).item()
         most, bandwidth = (int(own.get_column(name).max()) for name in ("bytes", "best"))  # type: ignore[arg-type]
         if number >= _MANY:
             yield JobFinding(
                 "small-collectives",
-                int(saved) // every // steps.ranks,
+                int(saved) // steps.recorded // steps.ranks,
                 f"{number:,} {group[1]} a step of at most {size(most)} each: larger ones reach {rate(bandwidth)}.",
                 "Put them together: larger buckets (bucket_cap_mb), one flat tensor, coalesced calls.",
                 "collective_summary",
@@ -236,17 +237,15 @@ def _small_collectives(job: Job, steps: _Steps) -> Iterable[JobFinding]:
 
 def _slow_groups(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     """Groups that are slower than others with the same number of ranks, kind and size."""
-    del steps
     table = job.table("collective_summary").drop_nulls(["bytes", "busbw_bytes_per_s", "group"])
     alike = ["kind", "size", "bytes"]
     told = table.with_columns(usual=pl.col("busbw_bytes_per_s").median().over(alike), groups=pl.len().over(alike))
     slow = told.filter((pl.col("groups") > 2) & (pl.col("busbw_bytes_per_s") < _SLOW_GROUP * pl.col("usual")))  # noqa: PLR2004 - of two, none is usual
-    every = max(job.table("rank_steps").get_column("step").n_unique(), 1)
     for row in slow.iter_rows(named=True):
         part = row["busbw_bytes_per_s"] / row["usual"]
         yield JobFinding(
             "slow-group",
-            int(row["exposed_transfer_ns"] * (1 - part)) // every // max(row["size"] or 1, 1),
+            int(row["exposed_transfer_ns"] * (1 - part)) // steps.recorded // max(row["size"] or 1, 1),
             f"Group {row['group']} reaches {rate(row['busbw_bytes_per_s'])} in {row['kind']} of {size(row['bytes'])}, "
             f"{percent(part)} of like groups.",
             "Look at its links and nodes: nccl-tests on these ranks, NCCL_DEBUG=INFO for the path.",

@@ -87,14 +87,14 @@ def _without_gpu(report: Report) -> Reduction:
     zero = pl.lit(0, dtype=pl.Int64)
     steps = STEPS.select(
         report.steps().select(
-            zero.alias("member"),
-            pl.int_range(pl.len()).cast(pl.Int64).alias("index"),
             "step",
-            pl.lit(value=True).alias("numbered"),
-            pl.lit("step").alias("name"),
-            pl.lit("steady").alias("kind"),
-            pl.col("start").alias("start_ns"),
-            pl.col("end").alias("end_ns"),
+            member=zero,
+            index=pl.int_range(pl.len()).cast(pl.Int64),
+            numbered=pl.lit(value=True),
+            name=pl.lit("step"),
+            kind=pl.lit("steady"),
+            start_ns="start",
+            end_ns="end",
         )
     )
     none = [pl.lit(None).alias(name) for name in COLLECTIVES.schema if name not in told.columns]
