@@ -186,20 +186,12 @@ def renumbered(members: Ints, number: int) -> Ints:
     return found
 
 
-class Later(NamedTuple):
-    """The rows of a table of :data:`LATER`, of some reductions.
+def later(
+    reductions: Iterable[Reduction], ranks: pl.DataFrame, rows: Rows
+) -> Iterator[dict[str, tuple[pl.DataFrame, Ints]]]:
+    """The tables of :data:`LATER` by name, of some reductions each, with the collective of each row, as its row there.
 
-    Attributes:
-        table: The table, with members as in :class:`Rows`.
-        at: The collective of each, as its row there.
-    """
-
-    table: pl.DataFrame
-    at: Ints
-
-
-def later(reductions: Iterable[Reduction], ranks: pl.DataFrame, rows: Rows) -> Iterator[dict[str, Later]]:
-    """The tables of :data:`LATER` by name; `ranks` tells by `read` which rank is which.
+    Members are as in :class:`Rows`; `ranks` tells by `read` which rank is which.
 
     Raises:
         BadReductionError: They are of no collective.
@@ -211,12 +203,10 @@ def later(reductions: Iterable[Reduction], ranks: pl.DataFrame, rows: Rows) -> I
         for name in LATER:
             read = tables[name].get_column("member").to_numpy()
             member = np.where(read < len(numbers), numbers[np.minimum(read, len(numbers) - 1)], -1)
-            table = tables[name].with_columns(member=pl.Series(member))
-            if (member < 0).any():
-                table = table.filter(pl.Series(member >= 0))
-                member = member[member >= 0]
+            table = tables[name].with_columns(member=pl.Series(member)).filter(pl.col("member") >= 0)
+            member = member[member >= 0]
             _check(table, name, ("number", counts), ranks)
-            found[name] = Later(table, rows.first[member] + table.get_column("number").to_numpy())
+            found[name] = table, rows.first[member] + table.get_column("number").to_numpy()
         yield found
 
 
