@@ -10,8 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections import deque
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -223,46 +222,22 @@ def by_processes(number: int) -> Engine:
         if len(tasks) == 1 or number == 1:
             yield from one_by_one(tasks)
             return
-        waiting = deque(tasks)
+        waiting = [*tasks]
         while waiting:
-            suspects: list[Task] = []
+            done = set()
             with _pool(min(number, len(waiting))) as pool:
-                yield from _side_by_side(pool, waiting, suspects, number)
-            for task in suspects:
+                for task, outcome in by_executor(pool)(waiting):
+                    if not isinstance(outcome, Exception) or not isinstance(outcome.__cause__, BrokenProcessPool):
+                        done.add(task.name)
+                        yield task, outcome
+            waiting = [task for task in waiting if task.name not in done]
+            # a pool works in the order of its tasks: when one was killed, no others than these were at work
+            for task in waiting[:number]:
                 with _pool(1) as pool:
-                    future = pool.submit(work_on, task)
-                    wait([future])
-                    yield task, _outcome(future, task)
+                    yield from by_executor(pool)([task])
+            waiting = waiting[number:]
 
     return engine
-
-
-def _side_by_side(
-    pool: ProcessPoolExecutor, waiting: deque[Task], suspects: list[Task], number: int
-) -> Iterator[tuple[Task, Outcome]]:
-    """Works off what is waiting, `number` at a time, until a process is killed: then `suspects` were at work."""
-    running: dict[Future[Outcome], Task] = {}
-    while (waiting or running) and not suspects:
-        while waiting and len(running) < number and not suspects:
-            try:
-                running[pool.submit(work_on, waiting[0])] = waiting[0]
-                waiting.popleft()
-            except BrokenProcessPool:
-                break
-        if not running:
-            return
-        for future in wait(running, return_when=FIRST_COMPLETED).done:
-            task = running.pop(future)
-            if isinstance(future.exception(), BrokenProcessPool):
-                suspects.append(task)
-            else:
-                yield task, _outcome(future, task)
-    if suspects:
-        for future in wait(running).done:
-            if isinstance(future.exception(), BrokenProcessPool):
-                suspects.append(running[future])
-            else:
-                yield running[future], _outcome(future, running[future])
 
 
 @contextmanager
@@ -308,7 +283,9 @@ def _outcome(future: Future[Outcome], task: Task) -> Outcome:
 
 def _lost(task: Task, error: BaseException) -> LostReportError:
     said = " ".join(str(error).split())
-    return LostReportError.of(task.name, f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    lost = LostReportError.of(task.name, f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    lost.__cause__ = error
+    return lost
 
 
 @contextmanager
