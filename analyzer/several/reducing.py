@@ -115,20 +115,15 @@ def reduce_reports(  # noqa: PLR0913 - what is reduced, how, and who is told of 
 
     clear_forgotten(out)
     tasks = {task.origin.folder: task for one in given for task in _tasks(one, leave_out, cache=cache)}
-    missing = []
-    for folder, task in tasks.items():
-        if is_whole(out / folder):
-            found.there.append(out / folder)
-        else:
-            missing.append(task)
-    done = len(found.there)
-    progress(done, len(tasks))
-    for _, outcome in engine(missing) if missing else ():
+    whole = {folder for folder in tasks if is_whole(out / folder)}
+    found.there.extend(out / folder for folder in tasks if folder in whole)
+    missing = [task for folder, task in tasks.items() if folder not in whole]
+    progress(len(whole), len(tasks))
+    for done, (_, outcome) in enumerate(engine(missing) if missing else (), len(whole) + 1):
         if isinstance(outcome, KanalyzeError):
             leave_out(outcome)
         else:
             found.made.append(write(outcome, out))
-        done += 1
         progress(done, len(tasks))
     if not found.made and not found.there:
         raise found.left_out[0] if found.left_out else NoJobError.empty()

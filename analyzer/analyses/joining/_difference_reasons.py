@@ -14,7 +14,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host._rounds import rounds
-from kanalyze.analyses.joining._kernel_groups import grouped_kernels, groups_with_config
+from kanalyze.analyses.joining._kernel_groups import grouped_kernels, kernel_groups
 from kanalyze.analyses.ranges._warm_up import compile_spans
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.errors import CannotTellError
@@ -66,7 +66,7 @@ class Spread:
     @classmethod
     def of(cls, reports: Sequence[Report]) -> Spread:
         """The spread over all kernels that these reports launched several times."""
-        groups = pl.concat(groups_with_config(one).select("count", "duration", "low", "high") for one in reports)
+        groups = pl.concat(kernel_groups(one).select("count", "duration", "low", "high") for one in reports)
         apart = pl.col("high") - pl.col("low")
         several = groups.filter((pl.col("count") > 1) & (pl.col("duration") > 0))
         share, ns = several.select((apart / pl.col("duration")).median(), apart.median().alias("ns")).row(0)

@@ -25,21 +25,34 @@ if TYPE_CHECKING:
 GROUP_KEYS: Final = ("name", "device", *SHAPE)
 
 
+#: Nine in ten launches of a group take from the one to the other of these parts.
+_LEAST, _MOST = 0.05, 0.95
+
+
 @once_per_report
 def kernel_groups(report: Report) -> pl.DataFrame:
     """The kernel groups in scope, the longest total time first.
 
     Columns: group (a number), name (as the tool writes it), same_name and loose_name (normalised names to join by, with
     and without parameter types), device (the process' own number), those of the launch shape (null where the tool does
-    not record it), count, total_ns, exclusive_ns (0 where kernels have no timestamps).
+    not record it), count, total_ns, exclusive_ns (0 where kernels have no timestamps), duration (the mean, in ns), low
+    and high (nine in ten launches take from the one to the other), registers per thread and shared bytes per block
+    (null where launches of a group differ in them).
     """
     sums = (
         kernels_in(report)
         .group_by(*GROUP_KEYS)
         .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("dur_ns").sum().alias("total_ns"),
-            pl.col("exclusive_ns").sum().alias("exclusive_ns"),
+            count=pl.len().cast(pl.Int64),
+            total_ns=pl.col("dur_ns").sum(),
+            exclusive_ns=pl.col("exclusive_ns").sum(),
+            duration=pl.col("dur_ns").mean(),
+            low=pl.col("dur_ns").quantile(_LEAST, "nearest"),
+            high=pl.col("dur_ns").quantile(_MOST, "nearest"),
+            **{
+                name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
+                for name in ("registers", "shared")
+            },
         )
     )
     order = sums.join(normalised_names(sums.get_column("name")), on="name", how="left").sort(
@@ -121,32 +134,6 @@ def makers_of_groups(report: Report) -> pl.DataFrame:
     for column, texts in (("path", paths), ("module", module_paths)):
         most = most.join(texts.rename({"path": column}), on=column, how="left").drop(column).rename({"text": column})
     return most
-
-
-_LEAST, _MOST = 0.05, 0.95
-
-
-@once_per_report
-def groups_with_config(report: Report) -> pl.DataFrame:
-    """The kernel groups with registers per thread, shared bytes per block, mean duration in ns, low and high.
-
-    Nine in ten launches take from `low` to `high`. Registers and shared memory are null where launches of a group
-    differ in them.
-    """
-    sums = (
-        grouped_kernels(report)
-        .group_by("group")
-        .agg(
-            duration=pl.col("dur_ns").mean(),
-            low=pl.col("dur_ns").quantile(_LEAST, "nearest"),
-            high=pl.col("dur_ns").quantile(_MOST, "nearest"),
-            **{
-                name: pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
-                for name in ("registers", "shared")
-            },
-        )
-    )
-    return kernel_groups(report).join(sums, on="group")
 
 
 #: Columns of the tables `counters` and `roofline` that are shown beside the time.

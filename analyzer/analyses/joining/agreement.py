@@ -23,7 +23,7 @@ from kanalyze.analyses.joining._difference_reasons import (
     trials_of_kernels,
     tuned,
 )
-from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, groups_with_config, kernels_in
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, kernels_in
 from kanalyze.analyses.joining._match_kernels import same_kernels, same_launches
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.joining._under_ncu import FIGURES as SAMPLED
@@ -197,7 +197,7 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
 
 def _figures(report: Report, names: list[str], steps: Steps | None) -> pl.DataFrame:
     """The kernel groups with the figures to compare, and the columns that may explain a difference."""
-    found = groups_with_config(report).rename({"shared": "shared memory"}).with_columns(launches="count")
+    found = kernel_groups(report).rename({"shared": "shared memory"}).with_columns(launches="count")
     if report.meta.timeless:
         told = found.with_columns(pl.lit(None, dtype=pl.Float64).alias(name) for name in _TRIALS)
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, groups_with_config, measured_groups
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, measured_groups
 from kanalyze.analyses.joining._match_kernels import same_kernels
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.ranges.range_gpu import range_gpu
@@ -126,13 +126,12 @@ def _measured(base: Report, ncu: Report | None) -> pl.DataFrame | None:
     pairs = same_kernels(base, ncu).rename({"match": "ncu_match"})
     told = measured_groups(ncu).select("group", *(name for name, _, _ in _COUNTERS))
     both = pairs.join(told, left_on="right", right_on="group").drop("right")
-    return (
-        groups_with_config(base).select("group", *GROUP_KEYS).join(both, left_on="group", right_on="left").drop("group")
-    )
+    groups = kernel_groups(base).select("group", *GROUP_KEYS)
+    return groups.join(both, left_on="group", right_on="left").drop("group")
 
 
 def _row(report: Report, one: dict[str, Any], measured: pl.DataFrame | None) -> dict[str, Any]:
-    groups = groups_with_config(report.narrow(window=Window(one["start"], one["end"])))
+    groups = kernel_groups(report.narrow(window=Window(one["start"], one["end"])))
     if measured is not None:
         groups = groups.join(measured, on=GROUP_KEYS, how="left", nulls_equal=True)
     groups = groups.sort("exclusive_ns", "name", descending=[True, False])

@@ -162,8 +162,9 @@ def job_findings(job: Job) -> list[JobFinding]:
     rows = common_steps(every)
     if rows.is_empty() or job.ranks.height == 1:
         return []
-    numbers = (frame.get_column(name).n_unique() for frame, name in ((rows, "step"), (rows, "rank"), (every, "step")))
-    steps = _Steps(*numbers, rows, int(rows.get_column("ns").sum()) / rows.height)
+    number, ranks = (rows.get_column(name).n_unique() for name in ("step", "rank"))
+    mean_ns = int(rows.get_column("ns").sum()) / rows.height
+    steps = _Steps(number, ranks, every.get_column("step").n_unique(), rows, mean_ns)
     rules = RULES if job.ranks.get_column("device").null_count() == 0 else _WITHOUT_GPU
     found = [one for rule in rules for one in rule(job, steps)]
     worth = [one for one in found if one.finding == "straggler" or one.at_stake_ns >= _WORTH_SAYING * steps.ns]
