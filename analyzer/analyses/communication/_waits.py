@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.communication._matching import matched
+from kanalyze.analyses.communication._matching import matched, rows_of
 from kanalyze.analyses.communication._recorded import collectives_of
-from kanalyze.analyses.communication._rows import rows_of
 from kanalyze.reduction.tables import COLLECTIVES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from kanalyze.analyses.communication._matching import Matches, Slice
-    from kanalyze.analyses.communication._rows import Ints, Rows, Small
+    from kanalyze.analyses.communication._matching import Ints, Matches, Rows, Slice, Small
     from kanalyze.report import Report
 
 

@@ -18,8 +18,7 @@ from kanalyze.analyses.communication._waits import CLOCKS, OF_SLICE, Clocks, of_
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from kanalyze.analyses.communication._matching import Matches, Slice
-    from kanalyze.analyses.communication._rows import Rows, Small
+    from kanalyze.analyses.communication._matching import Matches, Rows, Slice, Small
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.communication._rows import NO_ID, NO_SEQUENCE, Rows, narrow
+from kanalyze.analyses.communication._matching import NO_ID, NO_SEQUENCE, Rows, narrow
 from kanalyze.errors import BadReductionError, NoJobError
 from kanalyze.reduction.tables import LATER, TABLES
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from kanalyze.analyses.communication._rows import Ints, Small
+    from kanalyze.analyses.communication._matching import Ints, Small
     from kanalyze.reduction.tables import Reduction
 
 

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from kanalyze.analyses.communication._matching import Matches
-    from kanalyze.analyses.communication._rows import Ints, Rows
+    from kanalyze.analyses.communication._matching import Ints, Matches, Rows
     from kanalyze.analyses.communication._waits import Clocks
     from kanalyze.reduction.tables import Reduction
 

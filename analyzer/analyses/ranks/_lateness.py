@@ -16,8 +16,7 @@ from kanalyze.analyses.ranks._gathered import step_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from kanalyze.analyses.communication._matching import Matches
-    from kanalyze.analyses.communication._rows import Ints
+    from kanalyze.analyses.communication._matching import Ints, Matches
     from kanalyze.analyses.communication._waits import Clocks, Exposed
     from kanalyze.analyses.ranks._job import Job
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.communication._aligning import Sequence, _shift
-from kanalyze.analyses.communication._rows import narrow
+from kanalyze.analyses.communication._matching import narrow
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.reduction.tables import BEFORE, PIECES
 from support.strategies import FEWER
