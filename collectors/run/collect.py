@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
-from kanalyze.collectors.base import files, nvcc
+from kanalyze.collectors.base import files
 from kanalyze.collectors.base.errors import InterruptedCaptureError
-from kanalyze.collectors.base.options import PASSES, TORCH, Options, checked
+from kanalyze.collectors.base.options import PASSES, Options, checked
 from kanalyze.collectors.base.step import Event, Progress, silent
-from kanalyze.collectors.base.workload import Workload, resolve, resolve_other
-from kanalyze.collectors.run.plan import Plan, Scripted, defined, in_order, portable, script
-from kanalyze.collectors.run.recording import Capture, Recording, Setting
-from kanalyze.collectors.tools.found import Tools, find_tools, wanted_passes, wants_torch
+from kanalyze.collectors.base.workload import resolve, resolve_other
+from kanalyze.collectors.run.plan import Plan, in_order, portable_script
+from kanalyze.collectors.run.recording import Capture, Recording
+from kanalyze.collectors.tools.found import Tools, find_tools, wants_torch
 from kanalyze.collectors.tools.torch_pass import python_of
 from kanalyze.errors import OutputError
 from kanalyze.turns import SIDES
@@ -79,11 +79,8 @@ def collect(
         CollectError: No pass can run here, the program fails, or every pass failed; nothing was saved.
         InterruptedCaptureError: The user interrupted it; finished passes are saved.
     """
-    chosen = checked(replace(options or Options(), **changes))
-    work = resolve(str(workload), args)
-    final = files.target(work.name, chosen.output)
-    tools = find_tools(chosen, work, torch=wants_torch(work, chosen))
-    return _recorded([Setting(work, chosen, tools, progress, starter)], final, progress)[0]
+    plans, final = _planned([workload], args, options, changes)
+    return _recorded(plans, final, progress, starter)[0]
 
 
 def collect_against(  # noqa: PLR0913 - as of collect, and the other program
@@ -116,16 +113,8 @@ def collect_against(  # noqa: PLR0913 - as of collect, and the other program
         CollectError: Of one of the programs nothing could be recorded; nothing was saved.
         InterruptedCaptureError: The user interrupted it; finished runs are saved if there are some of both programs.
     """
-    chosen = checked(replace(options or Options(), **changes))
-    works, final = _both(workload, other, args, chosen)
-    settings = []
-    for side, work, tools in zip(SIDES, works, _tools_of(works, chosen), strict=True):
-
-        def told(event: Event, side: str = side) -> None:
-            progress(replace(event, step=f"{side} {event.step}"))
-
-        settings.append(Setting(work, chosen, tools, told, starter, side))
-    base, new = _recorded(settings, final, progress)
+    plans, final = _planned([workload, other], args, options, changes)
+    base, new = _recorded(plans, final, progress, starter)
     return Captures(base.folder.parent, base, new)
 
 
@@ -139,11 +128,7 @@ def dry_run(
         BadOptionError: An option is invalid.
         OutputError: The folder exists.
     """
-    chosen = checked(replace(options or Options(), **changes))
-    work = resolve(str(workload), args)
-    return _scripted(
-        [Plan(work, chosen, find_tools(chosen, work, torch=False), files.target(work.name, chosen.output))]
-    )
+    return portable_script(_planned([workload], args, options, changes, dry=True)[0])
 
 
 def dry_run_against(
@@ -160,65 +145,58 @@ def dry_run_against(
         BadOptionError: An option is invalid.
         OutputError: The folder exists.
     """
+    return portable_script(_planned([workload, other], args, options, changes, dry=True)[0])
+
+
+def _planned(
+    programs: Sequence[str | PathLike[str]],
+    args: Sequence[str],
+    options: Options | None,
+    changes: Keywords,
+    *,
+    dry: bool = False,
+) -> tuple[list[Plan], Path]:
+    """The plan of one program, or those of two in turns, and the folder of the whole.
+
+    Tools that two programs have in common are looked for once, as importing torch takes long; a `dry` run needs no
+    torch.
+    """
     chosen = checked(replace(options or Options(), **changes))
-    works, final = _both(workload, other, args, chosen)
-    plans = [
-        Plan(work, chosen, find_tools(chosen, work, torch=False), final / side)
-        for side, work in zip(SIDES, works, strict=True)
-    ]
-    return _scripted(plans)
+    works = [resolve(str(programs[0]), args)]
+    works += [resolve_other(str(other), works[0]) for other in programs[1:]]
+    final = files.target("-against-".join(work.name for work in works), chosen.output)
+    plans, tools = list[Plan](), dict[object, Tools]()
+    for side, work in zip(SIDES if len(works) > 1 else ("",), works, strict=True):
+        torch = not dry and wants_torch(work, chosen)
+        key = work.kind, python_of(work, chosen), torch
+        tools[key] = tools.get(key) or find_tools(chosen, work, torch=torch)
+        plans.append(Plan(work, chosen, tools[key], final / side, side=side))
+    return plans, final
 
 
-def _scripted(plans: Sequence[Plan]) -> list[str]:
-    """The shell lines of one plan, or of those of two programs in turns."""
-    programs = []
-    for at, given in enumerate(plans):
-        plan, compiled, work = portable(given, plans[:at]), None, given.workload
-        if work.kind == "cuda" and work.path is not None:
-            source, binary = plan.workload.path or work.path, given.folder / "build" / work.path.stem
-            plan = replace(plan, binary=binary)
-            arch = given.options.arch or given.tools.gpus.compute_capabilities
-            compiled = nvcc.command(plan.tools.nvcc.command, source, binary, arch, given.options.nvcc_flags)
-        passes = [name for name in wanted_passes(work, given.options) if name != TORCH or work.kind == "python"]
-        programs.append(Scripted(plan, passes, compiled, SIDES[at] if len(plans) > 1 else ""))
-    return defined(script(*programs), plans)
-
-
-def _both(
-    workload: str | PathLike[str], other: str | PathLike[str], args: Sequence[str], options: Options
-) -> tuple[list[Workload], Path]:
-    first = resolve(str(workload), args)
-    second = resolve_other(str(other), first)
-    return [first, second], files.target(f"{first.name}-against-{second.name}", options.output)
-
-
-def _tools_of(works: Sequence[Workload], options: Options) -> Iterator[Tools]:
-    """The tools of each program; those that two have in common are looked for once, as importing torch takes long."""
-    known: dict[object, Tools] = {}
-    for work in works:
-        torch = wants_torch(work, options)
-        key = work.kind, python_of(work, options), torch
-        if key not in known:
-            known[key] = find_tools(options, work, torch=torch)
-        yield known[key]
-
-
-def _recorded(settings: Sequence[Setting], final: Path, progress: Progress) -> list[Capture]:
+def _recorded(plans: Sequence[Plan], final: Path, progress: Progress, starter: Starter) -> list[Capture]:
     """Record one program, or two in turns, into the folder `final`.
 
     Raises:
         OutputError: The folder cannot be written.
     """
-    made = files.scratch(final, [setting.side for setting in settings])
+    made = files.scratch(final, [plan.side for plan in plans])
     try:
         if scarce := files.scarce(made):
             progress(Event("note", "disk", scarce))
-        sides = [Recording(setting, made / setting.side) for setting in settings]
+        sides = [
+            Recording(replace(plan, folder=made / plan.side), _of_side(progress, plan.side), starter) for plan in plans
+        ]
         return _Turns(sides, made, final).whole()
     except OSError as error:
         raise OutputError.because(final, error.strerror or str(error)) from error
     finally:
         files.discard({made})
+
+
+def _of_side(progress: Progress, side: str) -> Progress:
+    """Progress with the side before the step, where there are two."""
+    return (lambda event: progress(replace(event, step=f"{side} {event.step}"))) if side else progress
 
 
 @dataclass
@@ -240,8 +218,8 @@ class _Turns:
             for side in self.sides:
                 side.begin()
             for side in self.sides:
-                if side.setting.options.prepare:
-                    self.current = side.setting.of("prepare")
+                if side.plan.options.prepare:
+                    self.current = _of("prepare", side)
                     side.prepare()
             for name in PASSES:
                 self._pass(name)
@@ -260,7 +238,7 @@ class _Turns:
         for number in range(1, count + 1):
             finished = []
             for turn, side in enumerate(in_order(taking_part, number), self.turns + 1):
-                self.current = side.setting.of(name)
+                self.current = _of(name, side)
                 if side.run(number, turn):
                     finished.append(side)
             self.turns += len(SIDES)  # also where one takes part, so that a pair of turns is a pair of runs
@@ -286,13 +264,18 @@ class _Turns:
         with _uninterrupted():
             self.final = files.vacant(self.final)
             for side in self.sides:
-                if side.setting.side:
-                    told = {"collection": collection, "side": side.setting.side, "turns": side.turns}
+                if side.plan.side:
+                    told = {"collection": collection, "side": side.plan.side, "turns": side.turns}
                     side.content["against"] = told
                 found = "partial" if side.problems() else "complete"
-                side.write(status or found, seconds, self.final / side.setting.side)
+                side.write(status or found, seconds, self.final / side.plan.side)
             files.settle(self.made, self.final)
-        return [side.capture(self.final / side.setting.side) for side in self.sides]
+        return [side.capture(self.final / side.plan.side) for side in self.sides]
+
+
+def _of(name: str, one: Recording) -> str:
+    """A pass or stage by its name, with the side whose it is."""
+    return f"{name} of {one.plan.side}" if one.plan.side else name
 
 
 @contextmanager

@@ -10,12 +10,14 @@ import shlex
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES
+from kanalyze.collectors.base import nvcc
+from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH
 from kanalyze.collectors.base.step import Step
 from kanalyze.collectors.base.workloads import references
 from kanalyze.collectors.tools import ncu, nsys, torch_pass
+from kanalyze.collectors.tools.found import wanted_passes
 from kanalyze.collectors.tools.ncu_launches import Selection, filter_flags, unselected
 from kanalyze.collectors.tools.nsys import Sampled
 from kanalyze.tools import tool_of
@@ -45,10 +47,13 @@ _CHOSEN: Final = "CHOSEN_LAUNCHES"
 
 @dataclass(frozen=True)
 class Plan:
-    """Inputs from which the commands of a run are built.
+    """A program's run: inputs from which its commands are built.
 
-    `folder` is that of the capture, `binary` the compiled workload where it is a CUDA source, and `runner` the script
-    that runs in the workload's Python.
+    Attributes:
+        folder: That of the capture.
+        binary: The compiled workload, where it is a CUDA source.
+        runner: The script that runs in the workload's Python.
+        side: ``base`` or ``new`` where two programs are recorded in turns, else empty.
     """
 
     workload: Workload
@@ -57,6 +62,21 @@ class Plan:
     folder: Path
     binary: Path | None = None
     runner: Path = RUNNER
+    side: str = ""
+
+    @property
+    def label(self) -> str:
+        """The program's name in messages."""
+        return f"{self.side} ({self.workload.name})" if self.side else self.workload.name
+
+    def said(self, text: str) -> str:
+        """A message, with the side that it is about."""
+        return f"{self.side}: {text}" if self.side else text
+
+    @property
+    def arch(self) -> tuple[str, ...]:
+        """The architectures to compile for."""
+        return self.options.arch or self.tools.gpus.compute_capabilities
 
     @property
     def _launcher(self) -> tuple[str, ...]:
@@ -184,56 +204,55 @@ def in_order(sides: Sequence[T], number: int) -> Sequence[T]:
     return sides if number % 2 else sides[::-1]
 
 
-class Scripted(NamedTuple):
-    """A program as a shell script: its commands, the passes, the compile command, and its side, of two programs."""
-
-    plan: Plan
-    passes: Sequence[str]
-    compiled: tuple[str, ...] | None = None
-    side: str = ""
-
-    def titled(self, title: str, lines: Sequence[str]) -> list[str]:
-        """The `lines` below a comment."""
-        return [f"# {title}: {self.side}" if self.side else f"# {title}", *lines]
-
-
-def script(*programs: Scripted) -> list[str]:
+def script(*plans: Plan) -> list[str]:
     """All commands of a run as shell lines, those of two programs in turns.
 
     The launches for ncu are only known after the nsys pass: its command selects them from the listing.
     """
-    lines = [line for one in programs for line in _made_ready(one)]
-    for one in programs:
-        lines += one.titled("to build what it needs", [one.plan.prepare().shell]) if one.plan.options.prepare else []
+    lines = [line for plan in plans for line in _made_ready(plan)]
+    for plan in plans:
+        lines += _titled(plan, "to build what it needs", [plan.prepare().shell]) if plan.options.prepare else []
     for name in PASSES:
-        taking_part = [one for one in programs if name in one.passes]
-        for number in range(1, max((one.plan.repetitions(name) for one in taking_part), default=0) + 1):
-            lines += [line for one in in_order(taking_part, number) for line in _run_lines(one, name, number)]
+        taking_part = [plan for plan in plans if name in _passes(plan)]
+        for number in range(1, max((plan.repetitions(name) for plan in taking_part), default=0) + 1):
+            lines += [line for plan in in_order(taking_part, number) for line in _run_lines(plan, name, number)]
     return lines
 
 
-def _made_ready(one: Scripted) -> list[str]:
-    lines = [f"mkdir -p {shlex.quote(str(one.plan.folder / 'logs'))}"]
-    if one.compiled is not None:
-        binary = Path(one.compiled[one.compiled.index("-o") + 1])
-        lines += one.titled("compile", [f"mkdir -p {shlex.quote(str(binary.parent))}", shlex.join(one.compiled)])
+def _passes(plan: Plan) -> list[str]:
+    wanted = wanted_passes(plan.workload, plan.options)
+    return [name for name in wanted if name != TORCH or plan.workload.kind == "python"]
+
+
+def _titled(plan: Plan, title: str, lines: Sequence[str]) -> list[str]:
+    """The `lines` below a comment."""
+    return [f"# {title}: {plan.side}" if plan.side else f"# {title}", *lines]
+
+
+def _made_ready(plan: Plan) -> list[str]:
+    lines = [f"mkdir -p {shlex.quote(str(plan.folder / 'logs'))}"]
+    if plan.binary is not None and plan.workload.path is not None:
+        compiler, flags = plan.tools.nvcc.command, plan.options.nvcc_flags
+        compiled = nvcc.command(compiler, plan.workload.path, plan.binary, plan.arch, flags)
+        folder = shlex.quote(str(plan.binary.parent))
+        lines += _titled(plan, "compile", [f"mkdir -p {folder}", shlex.join(compiled)])
     return lines
 
 
-def _run_lines(one: Scripted, name: str, number: int) -> list[str]:
+def _run_lines(plan: Plan, name: str, number: int) -> list[str]:
     if name == NCU:
-        return one.titled(name, _ncu_lines(one.plan, chosen=NSYS in one.passes))
+        return _titled(plan, name, _ncu_lines(plan))
     if name == SAMPLES:
-        return one.titled("samples, by nsys", [step.shell for step in one.plan.samples(one.plan.sampled())])
+        return _titled(plan, "samples, by nsys", [step.shell for step in plan.samples(plan.sampled())])
     title = "without a profiler" if name == BARE else tool_of(name).name
-    steps = {BARE: one.plan.bare, NSYS: one.plan.nsys}.get(name, one.plan.torch)
-    count = one.plan.repetitions(name)
+    steps = {BARE: plan.bare, NSYS: plan.nsys}.get(name, plan.torch)
+    count = plan.repetitions(name)
     again = f", {number} of {count}" if count > 1 else ""
-    return one.titled(f"{title}{again}", [step.shell for step in steps(number)])
+    return _titled(plan, f"{title}{again}", [step.shell for step in steps(number)])
 
 
-def _ncu_lines(plan: Plan, *, chosen: bool) -> list[str]:
-    if not chosen:
+def _ncu_lines(plan: Plan) -> list[str]:
+    if NSYS not in _passes(plan):
         return [step.shell for step in plan.ncu(1, unselected(plan.options))]
     listing, options = plan.launches(), plan.options
     wanted = ["--kernels", str(options.kernels), "--launches", str(options.launches)]
@@ -255,7 +274,12 @@ _VARIABLES: Final = ("workload", "other")
 _SAYS_RUNNER: Final = "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"
 
 
-def portable(plan: Plan, others: Sequence[Plan] = ()) -> Plan:
+def portable_script(plans: Sequence[Plan]) -> list[str]:
+    """All commands of a run as shell lines for any machine."""
+    return _defined(script(*(_portable(plan, plans[:at]) for at, plan in enumerate(plans))), plans)
+
+
+def _portable(plan: Plan, others: Sequence[Plan]) -> Plan:
     """The same plan with names of programs and relative paths; `others` are those of programs that come before it.
 
     A program that was given by its whole path, or that is not on PATH, stays. The Python is the one called python3.
@@ -280,11 +304,12 @@ def portable(plan: Plan, others: Sequence[Plan] = ()) -> Plan:
 
     path = work.path and Path(named(str(work.path)))
     target, launcher = tuple(map(named, work.target)), tuple(map(named, work.launcher))
+    binary = plan.folder / "build" / work.path.stem if work.kind == "cuda" and work.path else None
     work = replace(work, path=path, target=target, launcher=launcher)
-    return replace(plan, tools=tools, workload=work, runner=Path(_RUNNER))
+    return replace(plan, tools=tools, workload=work, binary=binary, runner=Path(_RUNNER))
 
 
-def defined(lines: list[str], plans: Sequence[Plan]) -> list[str]:
+def _defined(lines: list[str], plans: Sequence[Plan]) -> list[str]:
     """Shell lines of portable plans with the variables that stand in them, defined first; `plans` are the originals."""
     values = {_RUNNER: ("runner", shlex.join([OWN_PYTHON, "-c", _SAYS_RUNNER]))}
     for word, variable, plan in zip(_WORKLOADS, _VARIABLES, plans, strict=False):

@@ -17,7 +17,7 @@ from kanalyze.collectors.base.step import Event
 from kanalyze.collectors.run import build_cache as cache
 from kanalyze.collectors.run import compiled_after
 from kanalyze.collectors.run.passes import ENDS, NO_KERNELS, RUNS, Found, Pass
-from kanalyze.collectors.run.plan import Plan, numbered
+from kanalyze.collectors.run.plan import numbered
 from kanalyze.collectors.run.runner import Runner, StepFailedError
 from kanalyze.collectors.tools import machine, manifest
 from kanalyze.collectors.tools.found import obstacles, wanted_passes
@@ -27,11 +27,9 @@ from kanalyze.errors import CollectError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kanalyze.collectors.base.options import Options
     from kanalyze.collectors.base.process import Starter
     from kanalyze.collectors.base.step import Progress
-    from kanalyze.collectors.base.workload import Workload
-    from kanalyze.collectors.tools.found import Tools
+    from kanalyze.collectors.run.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Capture:
     @property
     def reports(self) -> list[Path]:
         """The reports in the capture that kanalyze reads: one per run of the nsys pass."""
-        return sorted(self.folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
+        return sorted(self.plan.folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
 
     @property
     def checks(self) -> list[str]:
@@ -62,34 +60,9 @@ class Capture:
         return list(dict.fromkeys(str(check["line"]) for check in told))
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What is recorded, and how; `side` is ``base`` or ``new`` where two programs are recorded in turns, else empty."""
-
-    workload: Workload
-    options: Options
-    tools: Tools
-    progress: Progress
-    starter: Starter = subprocess.Popen
-    side: str = ""
-
-    @property
-    def label(self) -> str:
-        """The program's name in messages."""
-        return f"{self.side} ({self.workload.name})" if self.side else self.workload.name
-
-    def said(self, text: str) -> str:
-        """A message, with the side that it is about."""
-        return f"{self.side}: {text}" if self.side else text
-
-    def of(self, name: str) -> str:
-        """A pass or stage by its name, with the side whose it is."""
-        return f"{name} of {self.side}" if self.side else name
-
-
 @dataclass
 class Recording:
-    """A program that is being recorded into `folder`.
+    """A program that is being recorded.
 
     Attributes:
         runs: How many runs each pass has finished.
@@ -97,9 +70,9 @@ class Recording:
         content: The manifest so far.
     """
 
-    setting: Setting
-    folder: Path
-    plan: Plan = field(init=False)
+    plan: Plan
+    progress: Progress
+    starter: Starter = subprocess.Popen
     records: list[PassRecord] = field(default_factory=list)
     runs: dict[str, int] = field(default_factory=dict)
     turns: dict[str, int] = field(default_factory=dict)
@@ -111,10 +84,6 @@ class Recording:
     _last_failure: StepFailedError | None = None
     _began_unix_s: float = field(default_factory=time.time)
 
-    def __post_init__(self) -> None:
-        """Plan it."""
-        self.plan = Plan(self.setting.workload, self.setting.options, self.setting.tools, self.folder)
-
     # Stages, in order
 
     def compile(self) -> None:
@@ -123,7 +92,7 @@ class Recording:
         Raises:
             CompileError: It does not compile, or there is no nvcc.
         """
-        if self.setting.workload.kind == "cuda":
+        if self.plan.workload.kind == "cuda":
             self.plan = replace(self.plan, binary=self._built())
 
     def begin(self) -> None:
@@ -132,11 +101,11 @@ class Recording:
         Raises:
             CollectError: None can.
         """
-        workload, options, tools = self.setting.workload, self.setting.options, self.setting.tools
+        workload, options, tools = self.plan.workload, self.plan.options, self.plan.tools
         self.content |= manifest.beginning(workload, options, tools, self.plan.command)
         why, wanted = obstacles(workload, options, tools), wanted_passes(workload, options)
         if {*wanted} <= {*why, BARE}:
-            reasons = {self.setting.said(name): obstacle.why for name, obstacle in why.items()}
+            reasons = {self.plan.said(name): obstacle.why for name, obstacle in why.items()}
             raise CollectError.impossible(reasons, dict.fromkeys(obstacle.remedy for obstacle in why.values()))
         for name, obstacle in why.items():
             self._skip(name, obstacle.why, obstacle.remedy)
@@ -148,15 +117,15 @@ class Recording:
         Raises:
             CollectError: It failed.
         """
-        setting, step, record = self.setting, self.plan.prepare(), PassRecord("prepare")
+        plan, step, record = self.plan, self.plan.prepare(), PassRecord("prepare")
         try:
             with self._compiling():
-                Runner(record, setting.progress, setting.options.timeout_s, setting.starter).run(step)
+                Runner(record, self.progress, plan.options.timeout_s, self.starter).run(step)
         except StepFailedError as error:
             self._say_locks(record, error)
             if error.of_program and error.status is not None:
-                raise CollectError.program_failed(setting.label, error.status, error.said) from error
-            reason = setting.said(f"without a profiler it {error.why}")
+                raise CollectError.program_failed(plan.label, error.status, error.said) from error
+            reason = plan.said(f"without a profiler it {error.why}")
             raise CollectError.every_pass_failed([reason], error.said) from error
         self.content["prepare"] = record.steps[0]
         self._found.checks[step.name] = checks(step.log)
@@ -168,10 +137,10 @@ class Recording:
         if name == NCU and self._found.launches is not None and not self._found.launches:
             self._skip(name, NO_KERNELS)
             return False
-        record = PassRecord(name, before=machine.state(self.setting.tools.gpus.smi))
+        record = PassRecord(name, before=machine.state(self.plan.tools.gpus.smi))
         self.records.append(record)
-        options = self.setting.options
-        self._runner = Runner(record, self.setting.progress, options.timeout_s, self.setting.starter)
+        options = self.plan.options
+        self._runner = Runner(record, self.progress, options.timeout_s, self.starter)
         self._runner.stopped = name == SAMPLES or (name == NSYS and options.duration_s is not None)
         return True
 
@@ -203,7 +172,7 @@ class Recording:
         elif record.name in ENDS and self.runs.get(record.name):
             ENDS[record.name](Pass(self.plan, runner, self._found))
         record.duration_ns = int(runner.spent_s * 1e9)
-        record.after = machine.state(self.setting.tools.gpus.smi)
+        record.after = machine.state(self.plan.tools.gpus.smi)
         self._runner = None
 
     def interrupt(self) -> None:
@@ -211,7 +180,7 @@ class Recording:
         if self._runner is not None:
             self.end_pass("stopped by the user")
         reached = {record.name for record in self.records}
-        for rest in wanted_passes(self.setting.workload, self.setting.options):
+        for rest in wanted_passes(self.plan.workload, self.plan.options):
             if rest not in reached:
                 self.records.append(PassRecord(rest, "interrupted", "stopped by the user before it began"))
 
@@ -224,9 +193,9 @@ class Recording:
             "duration_ns": int(seconds * 1e9),
             "checks": [{"step": step, **vars(check)} for step, found in self._found.checks.items() for check in found],
             "passes": [vars(record) for record in self.records],
-            "files": files.sizes(self.folder),
+            "files": files.sizes(self.plan.folder),
         }
-        manifest.write(self.folder, self.content, final.absolute())
+        manifest.write(self.plan.folder, self.content, final.absolute())
 
     def capture(self, final: Path) -> Capture:
         """The finished capture, which lies in `final`."""
@@ -249,14 +218,14 @@ class Recording:
         """The error of a program of which nothing was recorded; None if there is a run of any pass."""
         if self.recorded:
             return None
-        reasons = [self.setting.said(reason) for reason in self._reasons()]
+        reasons = [self.plan.said(reason) for reason in self._reasons()]
         return CollectError.every_pass_failed(reasons, self._last_failure.said if self._last_failure else [])
 
     def note(self, text: str) -> None:
         """Add a note to the begun pass."""
         runner = self._begun()
         runner.note(text)
-        self.setting.progress(Event("note", runner.record.name, text))
+        self.progress(Event("note", runner.record.name, text))
 
     # Parts of the stages
 
@@ -269,40 +238,38 @@ class Recording:
         record.status, record.why = "failed", error.reason(record.name)
         # without a profiler it may be the marks that a program does not bear: the other passes tell
         if error.of_program and error.status is not None and not self.recorded and record.name != BARE:
-            raise CollectError.program_failed(self.setting.label, error.status, error.said) from error
-        self.setting.progress(Event("note", record.name, f"failed: {record.why}"))
+            raise CollectError.program_failed(self.plan.label, error.status, error.said) from error
+        self.progress(Event("note", record.name, f"failed: {record.why}"))
         self._say_locks(record, error)
 
     def _built(self) -> Path:
-        setting = self.setting
-        source = setting.workload.path or Path()
-        if not setting.tools.nvcc.usable:
-            raise CompileError.without_nvcc(source, setting.tools.nvcc.problem)
-        log = self.folder / "logs" / "compile.log"
+        plan = self.plan
+        source = plan.workload.path or Path()
+        if not plan.tools.nvcc.usable:
+            raise CompileError.without_nvcc(source, plan.tools.nvcc.problem)
+        log = self.plan.folder / "logs" / "compile.log"
 
         def compile_with(command: Sequence[str]) -> float:
-            setting.progress(Event("begin", "compile"))
+            self.progress(Event("begin", "compile"))
             ended = process.run(
                 command,
                 log,
                 {},
-                setting.options.timeout_s,
-                lambda elapsed_s, line: setting.progress(Event("tick", "compile", line, elapsed_s)),
-                starter=setting.starter,
+                plan.options.timeout_s,
+                lambda elapsed_s, line: self.progress(Event("tick", "compile", line, elapsed_s)),
+                starter=self.starter,
             )
-            setting.progress(Event("end", "compile", "done" if ended.status == 0 else "failed", ended.seconds))
+            self.progress(Event("end", "compile", "done" if ended.status == 0 else "failed", ended.seconds))
             if ended.status != 0:
                 said = log.read_text(encoding="utf-8", errors="replace").splitlines()
-                limit = f"nvcc took longer than {setting.options.timeout_s:g} s, and was stopped"
+                limit = f"nvcc took longer than {plan.options.timeout_s:g} s, and was stopped"
                 late = [limit] if ended.timed_out else []
                 raise CompileError.of(source, late or nvcc.errors(said), said)
             return ended.seconds
 
-        arch = setting.options.arch or setting.tools.gpus.compute_capabilities
-        flags = setting.options.nvcc_flags
-        build = cache.build(setting.tools.nvcc, source, arch, flags, compile_with)
+        build = cache.build(plan.tools.nvcc, source, plan.arch, plan.options.nvcc_flags, compile_with)
         if build.cached:
-            setting.progress(Event("note", "compile", "compiled before"))
+            self.progress(Event("note", "compile", "compiled before"))
         self.content["build"] = {
             "command": list(build.command),
             "binary": str(build.binary),
@@ -315,12 +282,12 @@ class Recording:
     def _skip(self, name: str, why: str, remedy: str = "") -> None:
         self.records.append(PassRecord(name, "skipped", why, remedy))
         more = f". To get it: {remedy}" if remedy else ""
-        self.setting.progress(Event("note", name, f"skipped: {why}{more}"))
+        self.progress(Event("note", name, f"skipped: {why}{more}"))
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
         """Note what comes new into Triton's caches meanwhile; another program may fill them between two runs."""
-        if self.setting.workload.kind == "cuda":
+        if self.plan.workload.kind == "cuda":
             yield
             return
         before = compiled_after.cached()
@@ -332,19 +299,19 @@ class Recording:
     def _keep_compiled(self) -> None:
         """Save Triton's compiled kernels if the torch pass did not."""
         recorded = [record for record in self.records if record.name in self.recorded]
-        if self.setting.workload.kind == "cuda" or any(record.torch for record in recorded):
+        if self.plan.workload.kind == "cuda" or any(record.torch for record in recorded):
             return
         launched = {launch.kernel for launch in self._found.launches or ()}
-        recorded[0].notes += compiled_after.keep(self.folder, compiled_after.cached() - self._compiled, launched)
+        recorded[0].notes += compiled_after.keep(self.plan.folder, compiled_after.cached() - self._compiled, launched)
 
     def _say_locks(self, record: PassRecord, error: StepFailedError | None = None) -> None:
         """Note lock files of torch extension builds that were stopped with the program."""
         of_program = error is not None and error.status is not None and error.status >= 0
-        if self.setting.workload.kind == "cuda" or of_program:
+        if self.plan.workload.kind == "cuda" or of_program:
             return
         for note in compiled_after.notes(self._began_unix_s):
             record.notes.append(note)
-            self.setting.progress(Event("note", record.name, note))
+            self.progress(Event("note", record.name, note))
 
     def _reasons(self) -> list[str]:
         return [f"{record.name} failed: {record.why}" for record in self.records if record.status == "failed"]

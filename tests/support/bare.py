@@ -1,7 +1,7 @@
 """Collections without the run that has no profiler, for tests that count the runs which a tool sees."""
 
 from kanalyze.collectors.base.options import BARE
-from kanalyze.collectors.run import collect, recording
+from kanalyze.collectors.run import plan, recording
 from kanalyze.collectors.tools import found
 
 WANTED = found.wanted_passes
@@ -13,5 +13,5 @@ def leave_out_bare(monkeypatch):
     def wanted(workload, options):
         return tuple(name for name in WANTED(workload, options) if name != BARE)
 
-    for module in (found, recording, collect):
+    for module in (found, recording, plan):
         monkeypatch.setattr(module, "wanted_passes", wanted)

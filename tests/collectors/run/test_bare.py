@@ -13,7 +13,7 @@ import pytest
 from kanalyze.collectors import collect, collect_against, dry_run
 from kanalyze.collectors.base.options import Options
 from kanalyze.collectors.base.workload import resolve
-from kanalyze.collectors.run import collect as collecting
+from kanalyze.collectors.run import plan as planning
 from kanalyze.collectors.run import recording
 from kanalyze.collectors.run.plan import RUNNER, Plan
 from kanalyze.collectors.tools import found, nvtx_marks
@@ -29,7 +29,7 @@ HEADERS = sorted(Path("/usr/local").glob("cuda*/include/nvtx3/nvToolsExt.h"))
 @pytest.fixture(autouse=True)
 def with_bare(stand_ins, monkeypatch):
     """The run is made, as by default."""
-    for module in (found, recording, collecting):
+    for module in (found, recording, planning):
         monkeypatch.setattr(module, "wanted_passes", WANTED)
     return stand_ins
 

@@ -11,7 +11,7 @@ from kanalyze.collectors.base.options import Options, checked
 from kanalyze.collectors.base.programs import Program
 from kanalyze.collectors.base.step import Step
 from kanalyze.collectors.base.workload import Workload
-from kanalyze.collectors.run.plan import RUNNER, Plan, Scripted, script
+from kanalyze.collectors.run.plan import RUNNER, Plan, script
 from kanalyze.collectors.tools import ncu, nsys, torch_pass
 from kanalyze.collectors.tools.found import Tools
 from kanalyze.collectors.tools.machine import Gpus
@@ -204,8 +204,9 @@ def test_a_step_for_the_shell_says_environment_arguments_and_where_the_result_go
 
 
 def test_a_dry_run_of_a_cuda_source_is_every_command_ready_to_paste():
-    plan = Plan(CUDA, Options(repeat=2, kernels=3), NOWHERE, Path("cap"), Path("/b/add"))
-    lines = script(Scripted(plan, ["nsys", "ncu"], ("nvcc", "-lineinfo", "-o", "/b/add", "/w/add.cu")))
+    options = Options(repeat=2, kernels=3, bare=False, passes=("nsys", "ncu"), nvcc_flags=("-arch=sm_90",))
+    plan = Plan(CUDA, options, NOWHERE, Path("cap"), Path("/b/add"))
+    lines = script(plan)
     program = "/b/add 'a b' 'it'\"'\"'s' '$HOME'"
     trace = " ".join(TRACE)
     choose = "-m kanalyze.collectors.tools.choose cap/logs/launches.csv --kernels 3 --launches 1"
@@ -213,7 +214,7 @@ def test_a_dry_run_of_a_cuda_source_is_every_command_ready_to_paste():
         "mkdir -p cap/logs",
         "# compile",
         "mkdir -p /b",
-        "nvcc -lineinfo -o /b/add /w/add.cu",
+        "nvcc -lineinfo -arch=sm_90 -o /b/add /w/add.cu",
         "# nsys, 1 of 2",
         f"nsys profile {trace} --output=cap/nsys {program}",
         "nsys export --type=sqlite --include-blobs=true --output=cap/nsys.sqlite cap/nsys.nsys-rep",
@@ -237,8 +238,8 @@ def test_a_dry_run_of_a_cuda_source_is_every_command_ready_to_paste():
 
 
 def test_without_nsys_ncu_takes_the_first_launches_and_never_those_of_nccl():
-    plan = Plan(SCRIPT, Options(kernels=2, launches=3), NOWHERE, Path("cap"))
-    words = shlex.split(next(line for line in script(Scripted(plan, ["ncu"])) if "--set" in line))
+    plan = Plan(SCRIPT, Options(kernels=2, launches=3, passes=("ncu",)), NOWHERE, Path("cap"))
+    words = shlex.split(next(line for line in script(plan) if "--set" in line))
     at = words.index("--kernel-name")
     assert words[at : at + 4] == ["--kernel-name", "regex:^(?!.*(nccl|nvshmem|mscclpp))", "--launch-count", "6"]
 
