@@ -21,8 +21,8 @@ from kanalyze.collectors.in_workload.torch_sessions import (
     TraceSession,
     facts,
     session,
-    write_json,
 )
+from kanalyze.collectors.in_workload.whole_files import write_json
 from kanalyze.errors import CollectError, OutputError, UnknownNameError
 
 if TYPE_CHECKING:

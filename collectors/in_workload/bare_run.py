@@ -1,9 +1,13 @@
-"""Runs a Python workload without a profiler, and notes when its recurring parts began.
+"""Runs a Python workload without a profiler, and notes when its recurring parts began, at about a microsecond each.
+
+Parts are ranges of record_function, torch.cuda.nvtx and the package nvtx, by name (torch puts the optimizer's step and
+the DataLoader's next batch in such ranges itself), calls of the outermost module, and starts of a profiler by the
+program. Nothing synchronizes, and nothing is imported that the program does not import.
 
 The file (NAME.json; NAME-rankN.json where RANK is a number) is written at the end, whole or not at all. It has
 
     duration_ns   how long the script ran
-    starts_ns     when each occurrence of a part began, by name; marks.py says of what, and how many of each
+    starts_ns     when each occurrence of a part began, by name, of a name the first 20,000
     mark_ns       what one mark cost
 
 A workload that is killed or leaves by os._exit has none. The exit status is the workload's own.
@@ -15,19 +19,83 @@ import json
 import os
 import sys
 import time
+from array import array
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import torch_script  # relative: the runner loads these files without their package
-from .marks import Marks
-from .torch_sessions import write_text
+from .import_hooks import hook, when_imported
+from .torch_parts import FORWARD, Ranges, compiling_test, watch
+from .whole_files import write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
 
 #: Layout of the file.
 SCHEMA = 1
+
+#: Occurrences that are kept of a name, and names.
+EACH = 20_000
+NAMES = 200
+
+#: Names of parts that are no range.
+CALL = "the outermost module's call"
+OWN = "the program's own profiler"
+
+#: Marks by which the cost of one is measured.
+_TRIED = 2_000
+
+
+class Marks:
+    """When each occurrence of a part began.
+
+    Attributes:
+        starts: Times in ns of :func:`time.perf_counter_ns`, by name; of a name the first :data:`EACH`.
+    """
+
+    def __init__(self) -> None:
+        """Starts without marks."""
+        self.starts: dict[str, array[int]] = {}
+
+    def mark(self, part: object) -> None:
+        """Notes that an occurrence begins."""
+        name = str(part)
+        starts = self.starts.get(name)
+        if starts is None:
+            if len(self.starts) >= NAMES:
+                return
+            starts = self.starts.setdefault(name, array("q"))
+        if len(starts) < EACH:
+            starts.append(time.perf_counter_ns())
+
+    def cost_ns(self) -> float:
+        """Mean time that one mark takes here, measured on marks that are not kept."""
+        others = Marks()
+        began_ns = time.perf_counter_ns()
+        for _ in range(_TRIED):
+            others.mark(CALL)
+        return (time.perf_counter_ns() - began_ns) / _TRIED
+
+    def watch(self) -> None:
+        """Marks the parts of what the program imports from now on."""
+        when_imported("torch", self._watch_torch)
+        when_imported("nvtx.nvtx", self._watch_nvtx)
+
+    def _watch_torch(self, torch: Any) -> None:  # noqa: ANN401 - a module
+        with suppress(ImportError, AttributeError):  # of another package of that name, or a version without a part
+            watch(FORWARD, lambda: self.mark(CALL), lambda: None)
+            self._ranges(compiling_test()).of_torch(torch)
+            for owner, method in ((torch.profiler.profile, "start"), (torch.autograd.profiler.profile, "__enter__")):
+                hook(owner, method, lambda *_: self.mark(OWN))
+
+    def _watch_nvtx(self, nvtx: Any) -> None:  # noqa: ANN401 - a module
+        self._ranges(compiling_test() if sys.modules.get("torch") else bool).of_nvtx(nvtx)
+
+    def _ranges(self, compiling: Callable[[], bool]) -> Ranges:
+        """Marks of all ranges, but while torch.compile is tracing."""
+        return Ranges(lambda _: not compiling(), self.mark)
 
 
 def run(file: Path, workload: list[str]) -> None:

@@ -21,7 +21,6 @@ Triton keeps each kernel that it compiles in a folder of its cache, named by a h
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import cubin  # relative: the runner loads these files without their package
+from .whole_files import whole, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -205,9 +205,8 @@ def keep(
             # A name may have the maximum length of a file name: shortened, so that the hash fits.
             target = folder / "triton" / f"{row['name'][:200]}-{row['hash'][:8]}.ptx"
             target.parent.mkdir(exist_ok=True)
-            part = target.with_name(f".{row['hash'][:16]}.{os.getpid()}.part")
-            shutil.copyfile(source, part)
-            part.replace(target)
+            with whole(target) as part:
+                shutil.copyfile(source, part)
             row["ptx"] = str(target.relative_to(folder))
             written.append(target)
     return [_write(folder / f"compiled{suffix}.json", made), *written]
@@ -233,7 +232,4 @@ def merge_ranks(folder: Path) -> Path | None:
 
 
 def _write(path: Path, made: list[dict[str, Any]]) -> Path:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(json.dumps({"schema": SCHEMA, "kernels": made}, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
-    return path
+    return write_json(path, {"schema": SCHEMA, "kernels": made})

@@ -1,7 +1,8 @@
-"""Runs an action when the program imports a module, without importing it earlier."""
+"""Runs actions when the program imports a module, without importing it earlier, and around calls of its functions."""
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import sys
 from importlib.machinery import PathFinder
@@ -55,3 +56,25 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
     _finder.waiting.setdefault(name, []).append(action)
+
+
+def hook(
+    owner: Any,  # noqa: ANN401 - a module or class
+    name: str,
+    before: Callable[..., object] | None = None,
+    after: Callable[..., object] | None = None,
+) -> None:
+    """Has a function of a module or class call `before` first and `after` at its end, with its own arguments."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def hooked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if before is not None:
+            before(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if after is not None:
+                after(*args, **kwargs)
+
+    setattr(owner, name, hooked)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import gzip
-import os
 import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .import_hooks import hook  # relative: the runner loads these files without their package
+from .whole_files import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +46,7 @@ class Foreign:
             (legacy.emit_nvtx, "__enter__"),
         ):
             if owner is not None and hasattr(owner, method):
-                setattr(owner, method, self._starting(getattr(owner, method)))
+                hook(owner, method, self._starting)
         if kineto is not None:
             kineto.export_chrome_trace = self._exporting(kineto.export_chrome_trace)
 
@@ -52,24 +54,22 @@ class Foreign:
         """Stop tracking, as the next profiler is ours."""
         self._ours = True
 
-    def _starting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def starting(profiler: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            if not self._ours and not getattr(profiler, "of_kanalyze", False):
-                self.started += 1
-                if self.started == 1:
-                    self._ours = True
-                    self.before()
-                    self._ours = False
-            return original(profiler, *args, **kwargs)
+    def _starting(self, profiler: Any, *_: Any) -> None:  # noqa: ANN401
+        if self._is_foreign(profiler):
+            self.started += 1
+            if self.started == 1:
+                self._ours = True
+                self.before()
+                self._ours = False
 
-        return starting
+    def _is_foreign(self, profiler: Any) -> bool:  # noqa: ANN401
+        return not self._ours and not getattr(profiler, "of_kanalyze", False)
 
     def _exporting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def exporting(profiler: Any, path: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
             given = original(profiler, path, *args, **kwargs)
-            if not self._ours and not getattr(profiler, "of_kanalyze", False):
+            if self._is_foreign(profiler):
                 try:
                     self._copy(Path(path))
                 except OSError as error:
@@ -80,13 +80,12 @@ class Foreign:
 
     def _copy(self, source: Path) -> None:
         target = self.folder / f"torch-own{len(self.files) + 1}{self.suffix}.json.gz"
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            with source.open("rb") as file:
-                packed = file.read(2) == _GZIP
-            with source.open("rb") as file, part.open("wb") if packed else gzip.open(part, "wb", 6) as out:
-                shutil.copyfileobj(file, out, 1 << 20)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+        with source.open("rb") as file:
+            packed = file.read(2) == _GZIP
+        with (
+            whole(target) as part,
+            source.open("rb") as file,
+            part.open("wb") if packed else gzip.open(part, "wb", 6) as out,
+        ):
+            shutil.copyfileobj(file, out, 1 << 20)
         self.files.append(target)

@@ -13,9 +13,9 @@ import threading
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .import_hooks import when_imported  # relative: the runner loads these files without their package
+from .import_hooks import hook, when_imported  # relative: the runner loads these files without their package
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,15 +79,14 @@ class Watched:
     found: Part | None = None
     _inside: threading.local = field(default_factory=threading.local)
 
-    def enter(self) -> bool:
-        """Begin an occurrence; False if nested in another one of the same part, which is not counted."""
+    def __enter__(self) -> None:
+        """Begin an occurrence; one that is nested in another one of the same part is not counted."""
         depth = getattr(self._inside, "depth", 0)
         self._inside.depth = depth + 1
         if depth == 0:
             self.before()
-        return depth == 0
 
-    def leave(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End an occurrence."""
         self._inside.depth = getattr(self._inside, "depth", 1) - 1
         if self._inside.depth == 0:
@@ -103,7 +102,14 @@ def watch(part: Part, before: Callable[[], None], after: Callable[[], None]) -> 
     if part.kind in ("auto", "forward"):
         _watch_forward(watched)
     if part.kind == "range":
-        _watch_ranges(watched)
+        compiling = compiling_test()
+        ranges = Ranges(
+            lambda name: not compiling() and fnmatchcase(str(name), part.name),
+            lambda _: watched.__enter__(),
+            watched.__exit__,
+        )
+        ranges.of_torch(import_module("torch"))
+        when_imported("nvtx.nvtx", ranges.of_nvtx)
     if part.kind == "function" and not part.name.startswith("__main__:"):
         module, _, name = part.name.partition(":")
         when_imported(module, functools.partial(_wrap_function, name=name, watched=watched))
@@ -122,47 +128,28 @@ def compiling_test() -> Callable[[], bool]:
 
 def wrap(function: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
     """Wraps `function` with the callbacks; a coroutine or generator ends with its last value."""
-    if inspect.iscoroutinefunction(function):
-        return _wrap_coroutine(function, watched)
-    if inspect.isgeneratorfunction(function):
-        return _wrap_generator(function, watched)
     compiling = compiling_test()
 
     @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    async def awaited(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        with watched:
+            return await function(*args, **kwargs)
+
+    @functools.wraps(function)
+    def generated(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        with watched:
+            return (yield from function(*args, **kwargs))
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if compiling():
             return function(*args, **kwargs)
-        watched.enter()
-        try:
+        with watched:
             return function(*args, **kwargs)
-        finally:
-            watched.leave()
 
-    return wrapped
-
-
-def _wrap_coroutine(function: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
-    @functools.wraps(function)
-    async def wrapped(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        watched.enter()
-        try:
-            return await function(*args, **kwargs)
-        finally:
-            watched.leave()
-
-    return wrapped
-
-
-def _wrap_generator(function: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        watched.enter()
-        try:
-            return (yield from function(*args, **kwargs))
-        finally:
-            watched.leave()
-
-    return wrapped
+    if inspect.iscoroutinefunction(function):
+        return awaited
+    return generated if inspect.isgeneratorfunction(function) else called
 
 
 def _wrap_function(module: ModuleType, name: str, watched: Watched) -> None:
@@ -262,78 +249,56 @@ def _watch_module(module: Any, watched: Watched) -> None:  # noqa: ANN401
     kind.__call__ = watched_call
 
 
-def _watch_ranges(watched: Watched) -> None:
-    """Hook ranges of record_function, torch.cuda.nvtx and the package nvtx, by name."""
-    profiler: Any = import_module("torch.autograd.profiler")
-    _watch_manager(profiler.record_function, lambda range_: range_.name, watched)
-    _watch_stack(import_module("torch.cuda.nvtx"), "range_push", "range_pop", watched)
-    when_imported("nvtx.nvtx", functools.partial(_watch_nvtx_package, watched=watched))
+class Ranges(NamedTuple):
+    """What is done at ranges of record_function, torch.cuda.nvtx and the package nvtx.
 
+    Attributes:
+        matches: Whether a range of that name is meant.
+        opens: Called with the name before the range begins.
+        closes: Called after its end; None where ends do not matter.
+    """
 
-def _watch_nvtx_package(module: Any, watched: Watched) -> None:  # noqa: ANN401
-    annotate = getattr(module, "annotate", None)
-    if isinstance(annotate, type):
-        _watch_manager(annotate, lambda range_: getattr(getattr(range_, "attributes", None), "message", ""), watched)
-    if hasattr(module, "push_range") and hasattr(module, "pop_range"):
-        _watch_stack(module, "push_range", "pop_range", watched)
+    matches: Callable[[object], bool]
+    opens: Callable[[object], object]
+    closes: Callable[[], object] | None = None
 
+    def of_torch(self, torch: Any) -> None:  # noqa: ANN401 - a module
+        """Hook the ranges of torch."""
+        self._of_class(torch.autograd.profiler.record_function, lambda one: one.name)
+        self._of_stack(torch.cuda.nvtx, "range_push", "range_pop")
 
-def _matcher(pattern: str) -> Callable[[object], bool]:
-    compiling = compiling_test()
+    def of_nvtx(self, nvtx: Any) -> None:  # noqa: ANN401 - a module
+        """Hook the ranges of the package nvtx."""
+        if isinstance(getattr(nvtx, "annotate", None), type):
+            self._of_class(nvtx.annotate, lambda one: getattr(getattr(one, "attributes", None), "message", ""))
+        if hasattr(nvtx, "push_range") and hasattr(nvtx, "pop_range"):
+            self._of_stack(nvtx, "push_range", "pop_range")
 
-    def matches(name: object) -> bool:
-        return not compiling() and fnmatchcase(str(name), pattern)
+    def _of_class(self, manager: Any, name_of: Callable[[Any], object]) -> None:  # noqa: ANN401 - a class
+        """Hook a class of context managers."""
+        matches, opens, closes = self
+        hook(manager, "__enter__", lambda one: matches(name_of(one)) and opens(name_of(one)))
+        if closes is not None:
+            hook(manager, "__exit__", after=lambda one, *_: matches(name_of(one)) and closes())
 
-    return matches
+    def _of_stack(self, module: Any, push: str, pop: str) -> None:  # noqa: ANN401 - a module
+        """Hook ranges that two functions open and close."""
+        matches, opens, closes = self
+        opened = threading.local()
 
+        def pushing(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+            name = args[0] if args else next((kwargs[key] for key in ("msg", "message") if key in kwargs), "")
+            ours = matches(name)
+            if ours:
+                opens(name)
+            if closes is not None:
+                opened.__dict__.setdefault("stack", []).append(ours)
 
-def _watch_manager(manager: Any, name_of: Callable[[Any], object], watched: Watched) -> None:  # noqa: ANN401
-    """Hook context managers of a class by name pattern."""
-    enter, leave, matches = manager.__enter__, manager.__exit__, _matcher(watched.part.name)
+        def popped(*_: Any, **__: Any) -> None:  # noqa: ANN401
+            stack = opened.__dict__.setdefault("stack", [])
+            if stack and stack.pop() and closes is not None:
+                closes()
 
-    @functools.wraps(enter)
-    def __enter__(self: Any) -> Any:  # noqa: ANN401, N807
-        if matches(name_of(self)):
-            watched.enter()
-        return enter(self)
-
-    @functools.wraps(leave)
-    def __exit__(self: Any, *error: Any) -> Any:  # noqa: ANN401, N807
-        try:
-            return leave(self, *error)
-        finally:
-            if matches(name_of(self)):
-                watched.leave()
-
-    manager.__enter__, manager.__exit__ = __enter__, __exit__
-
-
-def message_of(*args: Any, **kwargs: Any) -> object:  # noqa: ANN401
-    """The message of a range, as a function that opens one is given it."""
-    return args[0] if args else next((kwargs[key] for key in ("msg", "message") if key in kwargs), "")
-
-
-def _watch_stack(module: Any, push: str, pop: str, watched: Watched) -> None:  # noqa: ANN401
-    """Hook push/pop ranges opened and closed by two functions."""
-    opened = threading.local()
-    pushes, pops, matches = getattr(module, push), getattr(module, pop), _matcher(watched.part.name)
-
-    @functools.wraps(pushes)
-    def range_push(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        ours = matches(message_of(*args, **kwargs))
-        if ours:
-            watched.enter()
-        given = pushes(*args, **kwargs)
-        opened.__dict__.setdefault("stack", []).append(ours)
-        return given
-
-    @functools.wraps(pops)
-    def range_pop(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        given = pops(*args, **kwargs)
-        stack = opened.__dict__.setdefault("stack", [])
-        if stack and stack.pop():
-            watched.leave()
-        return given
-
-    setattr(module, push, range_push)
-    setattr(module, pop, range_pop)
+        hook(module, push, pushing)
+        if closes is not None:
+            hook(module, pop, after=popped)

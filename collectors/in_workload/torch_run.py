@@ -15,7 +15,8 @@ from .compiled_live import Caches
 from .torch_children import follow
 from .torch_foreign import Foreign
 from .torch_parts import Watched, watch, wrap
-from .torch_sessions import NO_STEP, SCHEMA, Outcome, ProfilerBusyError, Request, Session, facts, session, write_json
+from .torch_sessions import NO_STEP, SCHEMA, Outcome, ProfilerBusyError, Request, Session, facts, session
+from .whole_files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable

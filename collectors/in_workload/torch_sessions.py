@@ -6,8 +6,6 @@ The recipe chooses among them.
 from __future__ import annotations
 
 import gzip
-import json
-import os
 import shutil
 import time
 import warnings
@@ -16,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import recipes  # relative: the runner loads these files without their package
+from .whole_files import whole, write_json, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,22 +145,6 @@ def refuse_second() -> None:
         raise ProfilerBusyError("another torch profiler is on in this process, and torch can have only one")
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write `path` atomically."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path
-
-
-def write_json(path: Path, document: object) -> Path:
-    """Write `path` as JSON, atomically."""
-    return write_text(path, json.dumps(document, indent=1) + "\n")
-
-
 def session(request: Request) -> Session:
     """Creates the session for a recipe."""
     kinds: dict[str, Callable[[Request], Session]] = {
@@ -265,15 +248,12 @@ class TraceSession(Session):
             board.mkdir(exist_ok=True)
             path = board / f"torch{self.request.suffix}.{time.time_ns()}.pt.trace.json.gz"
         plain = path.with_name(f".{path.name}.json")
-        packed = path.with_name(f".{path.name}.part")
         try:
             profiler.export_chrome_trace(str(plain))
-            with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=_GZIP_LEVEL) as target:
+            with whole(path) as part, plain.open("rb") as source, gzip.open(part, "wb", _GZIP_LEVEL) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
-            packed.replace(path)
         finally:
             plain.unlink(missing_ok=True)
-            packed.unlink(missing_ok=True)
         self.outcome.traces.append(self.wrote(path))
 
     def _tabulate(self, profiler: Any, number: str) -> None:  # noqa: ANN401

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from kanalyze.collectors.in_workload import marks
+from kanalyze.collectors.in_workload import bare_run
 from kanalyze.collectors.run.plan import RUNNER
 
 #: A package with the functions of nvtx, and ranges that are objects.
@@ -77,8 +77,8 @@ def test_ranges_of_nvtx_are_marked_by_name_in_order(tmp_path):
 def test_steps_of_torch_are_marked(tmp_path):
     _, told = marked(tmp_path, TORCH)
     counts = {name: len(times) for name, times in told["starts_ns"].items()}
-    assert marks.OWN not in counts
-    assert counts["step"] == counts["Optimizer.step#SGD.step"] == counts[marks.CALL] == 6
+    assert bare_run.OWN not in counts
+    assert counts["step"] == counts["Optimizer.step#SGD.step"] == counts[bare_run.CALL] == 6
     assert counts["enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"] == 7
     assert told["mark_ns"] > 0
 
@@ -91,7 +91,7 @@ def test_a_program_that_profiles_itself_is_marked_so(tmp_path):
             profile.step()
     """
     _, told = marked(tmp_path, source)
-    assert marks.OWN in told["starts_ns"]
+    assert bare_run.OWN in told["starts_ns"]
 
 
 def test_threads_that_share_a_range_and_go_on_at_the_end_do_no_harm(tmp_path):
@@ -115,13 +115,13 @@ def test_threads_that_share_a_range_and_go_on_at_the_end_do_no_harm(tmp_path):
     """
     _, told = marked(tmp_path, source)
     assert 2000 <= len(told["starts_ns"]["step"]) <= 16000
-    assert len(told["starts_ns"]) <= marks.NAMES + 8
+    assert len(told["starts_ns"]) <= bare_run.NAMES + 8
 
 
 def test_no_more_than_so_many_are_kept(monkeypatch):
-    monkeypatch.setattr(marks, "EACH", 2)
-    monkeypatch.setattr(marks, "NAMES", 2)
-    kept = marks.Marks()
+    monkeypatch.setattr(bare_run, "EACH", 2)
+    monkeypatch.setattr(bare_run, "NAMES", 2)
+    kept = bare_run.Marks()
     for name in "aaabbc":
         kept.mark(name)
     assert {name: len(times) for name, times in kept.starts.items()} == {"a": 2, "b": 2}

@@ -18,6 +18,7 @@ from kanalyze.collectors.in_workload.torch_parts import Part
 RUNNER = Path(torch_runner.__file__).resolve()
 #: What runs inside the workload's Python.
 INSIDE = [
+    "bare_run",
     "compiled",
     "compiled_live",
     "cubin",
@@ -31,6 +32,7 @@ INSIDE = [
     "torch_runner",
     "torch_script",
     "torch_sessions",
+    "whole_files",
 ]
 
 

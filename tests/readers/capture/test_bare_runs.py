@@ -4,17 +4,17 @@ import re
 from pathlib import Path
 
 from kanalyze.analyses.iterations import _without_profiler
-from kanalyze.collectors.in_workload import bare_run, marks
+from kanalyze.collectors.in_workload import bare_run
 from kanalyze.readers.capture import bare_runs
 
 LIBRARY = Path(bare_run.__file__).with_name("nvtx_marks.c").read_text()
 
 
 def test_as_many_occurrences_are_kept_as_the_reader_thinks():
-    assert bare_runs.KEPT == marks.EACH
-    assert re.findall(r"enum \{ NAMES = (\d+), EACH = (\d+)", LIBRARY) == [(str(marks.NAMES), str(marks.EACH))]
+    assert bare_runs.KEPT == bare_run.EACH
+    assert re.findall(r"enum \{ NAMES = (\d+), EACH = (\d+)", LIBRARY) == [(str(bare_run.NAMES), str(bare_run.EACH))]
 
 
 def test_what_is_no_range_has_one_name():
-    assert _without_profiler.OWN == marks.OWN
-    assert marks.CALL in _without_profiler.OF_TORCH
+    assert _without_profiler.OWN == bare_run.OWN
+    assert bare_run.CALL in _without_profiler.OF_TORCH
