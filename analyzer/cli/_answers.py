@@ -10,11 +10,19 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli import _options
+from kanalyze.cli._late import late
 from kanalyze.cli._output import drop_registered, print_message
 from kanalyze.errors import CannotTellError, KanalyzeError
-from kanalyze.machinery.memory import sparing_memory
 from kanalyze.readers.shared.archives import unpacked
 from kanalyze.units import plural
+
+with late():
+    from kanalyze import catalog, sample_model
+    from kanalyze.analyses.iterations import _steady
+    from kanalyze.readers.capture import read_capture
+    from kanalyze.readers.capture import reports as captures
+    from kanalyze.renderers.tables import frame
+    from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,10 +58,7 @@ def _in_folder(path: Path) -> list[Path]:
     path = unpacked(path)
     if not os.path.isdir(path):  # noqa: PTH112 - never raises
         return []
-    with sparing_memory():
-        from kanalyze.readers.capture.reports import reports_in_folder  # noqa: PLC0415 - --help need not import polars
-
-    return reports_in_folder(path)
+    return captures.reports_in_folder(path)
 
 
 def of_each(
@@ -176,22 +181,14 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
 
     With `first`, of each report no more than so many rows are needed.
     """
-    from kanalyze import catalog  # noqa: PLC0415 - as above
-
     table = declared.name
     if declared.sides:
-        from kanalyze.several.sides import Asked, comparison, given  # noqa: PLC0415 - as above
-
-        asked = Asked(_options.part(where), cache=not where["no_cache"], progress=_options.progress_shown())
-        return comparison(*given(reports), asked).table(table)
+        asked = sides.Asked(_options.part(where), cache=not where["no_cache"], progress=_options.progress_shown())
+        return sides.comparison(*sides.given(reports), asked).table(table)
     if declared.job:
-        from kanalyze.several.jobs import job  # noqa: PLC0415 - as above
-
-        return job(reports, _options.asked_of_job(where)).table(table)
+        return jobs.job(reports, _options.asked_of_job(where)).table(table)
     if not any(_options.part(where).values()) and _over_ranks(reports, declared, keywords or {}):
-        from kanalyze.several.jobs import path_of_ranks  # noqa: PLC0415 - as above
-
-        return path_of_ranks(reports, _options.asked_of_job(where))
+        return jobs.path_of_ranks(reports, _options.asked_of_job(where))
     if declared.together:
         base, *others = (opened or Opened()).once(("together",), lambda: _options.opened_together(reports, where))
         return catalog.make(base, table, *others, **(keywords or {}), **_options.part(where))
@@ -206,8 +203,6 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
 
 def _over_ranks(reports: Sequence[Path], declared: Table, keywords: dict[str, Any]) -> bool:
     """Whether this form of the table is one of all ranks of a job, and several reports are given."""
-    from kanalyze import catalog  # noqa: PLC0415 - as above
-
     form = f"--by {keywords.get('by')}"
     together = any(one.job and one.when == form for one in catalog.forms(declared.name))
     return together and len(_options.different(expanded(reports))) > 1
@@ -221,8 +216,6 @@ def of_every_report(
     opened: Opened | None,
 ) -> pl.DataFrame:
     """The table of each report, one after the other; of several with a first column that names the report."""
-    from kanalyze.renderers.tables.frame import joined, of_reports  # noqa: PLC0415 - as above
-
     paths = _options.different(expanded(reports))
 
     def rows(report: Path) -> tuple[str, pl.DataFrame]:
@@ -231,14 +224,14 @@ def of_every_report(
             drop_registered()
         if len(paths) > 1 and opened is None:
             _options.print_doubts_early()  # lest all of them are held
-        return str(report), joined(found)
+        return str(report), frame.joined(found)
 
     def lacking(report: Path) -> None:
         if opened:
             opened.left_out.setdefault(report, []).append(table.name)
 
     found = of_each(paths, rows, tolerated=(CannotTellError,), lacking=lacking if opened and opened.quiet else None)
-    return found[0][1] if len(paths) == 1 else of_reports(found)
+    return found[0][1] if len(paths) == 1 else frame.of_reports(found)
 
 
 def _ways(path: Path, where: _options.Where) -> list[Way]:
@@ -246,31 +239,25 @@ def _ways(path: Path, where: _options.Where) -> list[Way]:
     path = unpacked(path)
     if not os.path.isdir(path):  # noqa: PTH112 - as above
         return []
-    with sparing_memory():
-        from kanalyze.readers.capture.read_capture import accepts  # noqa: PLC0415 - as above
-    from kanalyze.readers.capture.reports import ways  # noqa: PLC0415 - as above
-
-    return ways(path, _options.progress_shown(), cache=not where["no_cache"]) if accepts(path, b"") else []
+    return (
+        captures.ways(path, _options.progress_shown(), cache=not where["no_cache"])
+        if read_capture.accepts(path, b"")
+        else []
+    )
 
 
 def _unsampled(table: Table, found: dict[str | None, T]) -> bool:
     """Whether this is a table of samples that a report has none of, as nsys was not asked for them."""
-    from kanalyze.sample_model import SAMPLE_TABLES  # noqa: PLC0415 - --help need not import polars
-
-    sampled = any(table.name == one.name for one in SAMPLE_TABLES)
+    sampled = any(table.name == one.name for one in sample_model.SAMPLE_TABLES)
     return sampled and not any(len(rows) for rows in found.values() if isinstance(rows, Sized))
 
 
 def _cost(way: Way, ways: Sequence[Way], held: Opened, path: Path, sampled: Report) -> str:
     """Sentence on the cost of the samples that a table is made of; empty for a report without them."""
-    from kanalyze.readers.capture.reports import SAMPLES  # noqa: PLC0415 - --help need not import polars
-
-    if way.tool != SAMPLES:
+    if way.tool != captures.SAMPLES:
         return ""
-    from kanalyze.analyses.iterations._steady import sampling_cost  # noqa: PLC0415 - few tables need it
-
     plain = _options.closed_at_end(held.once((path, ways[0], "plain"), ways[0].opened))
-    return f" {sampling_cost(plain, sampled)}"
+    return f" {_steady.sampling_cost(plain, sampled)}"
 
 
 def _from(table: str, way: Way, ways: Sequence[Way]) -> str:

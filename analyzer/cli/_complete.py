@@ -12,7 +12,11 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.cli._late import late
 from kanalyze.tools import NAMES
+
+with late():
+    from kanalyze import catalog, explanations, readers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -66,8 +70,6 @@ def _words(ctx: click.Context) -> list[str]:
 
 def _declared(ctx: click.Context) -> list[Table]:
     """The table on the line: the form that is asked for, or all of its forms."""
-    from kanalyze import catalog  # noqa: PLC0415 - as above
-
     name = _words(ctx)[0]
     forms = [catalog.table(name), *catalog.forms(name)]
     by = ctx.params.get("by")
@@ -77,16 +79,12 @@ def _declared(ctx: click.Context) -> list[Table]:
 @_completer
 def tables(_: click.Context, incomplete: str) -> Choices:
     """Names of tables."""
-    from kanalyze import catalog  # noqa: PLC0415 - as above
-
     return [(name, catalog.table(name).purpose) for name in catalog.names() if name.startswith(incomplete)]
 
 
 @_completer
 def groupings(ctx: click.Context, _: str) -> Choices:
     """Groupings of the table on the line."""
-    from kanalyze import catalog  # noqa: PLC0415 - as above
-
     return [(grouping, "") for grouping in catalog.table(_words(ctx)[0]).groupings]
 
 
@@ -143,9 +141,7 @@ def _ranges(ctx: click.Context) -> dict[str, int]:
     words = _words(ctx)
     for path in map(Path, words[1:] if "table" in {param.name for param in ctx.command.params} else words):
         if (found := _quick(path)) is not None:
-            from kanalyze.readers import read  # noqa: PLC0415 - as above
-
-            with read(found) as report:
+            with readers.read(found) as report:
                 names = report.kind("range").get_column("name").drop_nulls().cast(str).value_counts(sort=True)
                 return dict(names.head(_MOST_RANGES).rows())
     return {}
@@ -162,9 +158,7 @@ def _quick(path: Path) -> Path | None:
 @_completer
 def findings(_: click.Context, _incomplete: str) -> Choices:
     """Names of findings."""
-    from kanalyze.explanations import names  # noqa: PLC0415 - as above
-
-    return [(name, "") for name in names()]
+    return [(name, "") for name in explanations.names()]
 
 
 @_completer

@@ -9,8 +9,12 @@ import os
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from kanalyze.cli._answers import expanded, of_every_report
+from kanalyze.cli._late import late
 from kanalyze.cli._options import different
 from kanalyze.cli._output import emit_file
+
+with late():
+    from kanalyze.renderers.exports import typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +48,7 @@ def written(  # noqa: PLR0913 - what commands ask for
 
     What was written until then is to be thrown away. Raises as :func:`kanalyze.cli._answers.rows_of`.
     """
-    from kanalyze.renderers.exports.typed import Exported, PartWriter  # noqa: PLC0415 - --help need not import polars
-
-    writer = PartWriter(Exported([table], table.empty()), form, file)
+    writer = typed.PartWriter(typed.Exported([table], table.empty()), form, file)
     rows, ends = 0, list[int]()
 
     def add(part: pl.DataFrame) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, cast
 from weakref import ref
@@ -12,6 +12,7 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli import _complete
+from kanalyze.cli._late import late
 from kanalyze.cli._output import (
     InputPath,
     OutputPath,
@@ -20,9 +21,13 @@ from kanalyze.cli._output import (
     register_figures,
     stderr_is_terminal,
 )
-from kanalyze.machinery.late_loading import loading_late
-from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import plural
+
+with late():
+    from kanalyze import readers, window
+    from kanalyze.machinery import one_thread
+    from kanalyze.readers.capture import reports as captures
+    from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,9 +41,6 @@ if TYPE_CHECKING:
 #: In reports of fewer bytes doubts are looked for in all of it; of those in NVIDIA's own format, and of compressed
 #: ones, ten times as much is made.
 _SMALL_BYTES: Final = 1 << 21
-
-#: What polars imports to look for a plugin that reads Iceberg tables: 5 ms of the 0.26 s of a small page.
-_RARELY_USED: Final = "importlib.metadata"
 
 #: Reports of fewer bytes are worked on in threads of ours alone, without those of polars (benchmarks/).
 _ONE_THREAD_BYTES: Final = 1 << 25
@@ -138,11 +140,8 @@ def in_one_thread_if_small(command: F) -> F:
             print_doubts_early()
             return found
 
-        if size >= _ONE_THREAD_BYTES:
-            return work()
-        with sparing_memory(), loading_late(_RARELY_USED):
-            from kanalyze.machinery.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
-        return in_one_thread(work)
+        in_one_thread = one_thread.in_one_thread  # loads polars as a command is to have it, for large reports, too
+        return work() if size >= _ONE_THREAD_BYTES else in_one_thread(work)
 
     return cast("F", chosen)
 
@@ -208,14 +207,10 @@ def top(default: int | None, help_text: str) -> Callable[[F], F]:
 
 def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
     """Parts as of :func:`opened_parts`, for commands about counters: of a capture, the reports of ncu."""
-    with sparing_memory():
-        from kanalyze.readers.capture.reports import counters_at  # noqa: PLC0415 - --help need not import polars
-        from kanalyze.window import Window  # noqa: PLC0415 - as above
-
-    found = closed_at_end(counters_at(report, progress_shown(), cache=not where["no_cache"]))
+    found = closed_at_end(captures.counters_at(report, progress_shown(), cache=not where["no_cache"]))
     if found.meta.timeless and where["window"] is not None:
         # whatever it is, no table is of a part of that
-        return {None: found.narrow(window=Window(), device=where["device"], process=where["process"])}
+        return {None: found.narrow(window=window.Window(), device=where["device"], process=where["process"])}
     return parts_of(found, where)
 
 
@@ -224,13 +219,12 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
 
     With `runs` of a nsys pass that ran several times each of its runs.
     """
-    with sparing_memory():
-        from kanalyze.readers.capture.reports import every_report  # noqa: PLC0415 - --help need not import polars
-
-    cache = not where["no_cache"]
-    opened = partial(every_report, progress=progress_shown(), cache=cache, runs=runs, left_out=print_left_out)
-    found = map(opened, different(reports))
-    return [closed_at_end(one) for some in found for one in some]
+    every, cache = captures.every_report, not where["no_cache"]
+    return [
+        closed_at_end(one)
+        for path in different(reports)
+        for one in every(path, progress_shown(), cache=cache, runs=runs, left_out=print_left_out)
+    ]
 
 
 def different(reports: Sequence[Path]) -> list[Path]:
@@ -280,16 +274,12 @@ def refuse_part(where: Where, message: str) -> None:
 
 def asked_of_job(where: Where) -> Asked:
     """How the reports of a job are read: what cannot be read is left out with a word."""
-    from kanalyze.several.jobs import Asked  # noqa: PLC0415 - --help need not import polars
-
-    return Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
+    return jobs.Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
 
 
 def asked_of_sides(where: Where) -> AskedOfSides:
     """How the sides of a comparison are read: what is in doubt or left out is printed."""
-    from kanalyze.several.sides import Asked  # noqa: PLC0415 - as above
-
-    return Asked(part(where), not where["no_cache"], progress_shown(), doubted, left_out=print_left_out)
+    return sides.Asked(part(where), not where["no_cache"], progress_shown(), doubted, left_out=print_left_out)
 
 
 def progress_shown() -> Progress | None:
@@ -301,16 +291,17 @@ def progress_shown() -> Progress | None:
     return shown if stderr_is_terminal() else None
 
 
+def opened(report: Path, where: Where) -> Report:
+    """The whole report at a path."""
+    return closed_at_end(readers.read(report, progress_shown(), cache=not where["no_cache"]))
+
+
 def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
     """The report at a path for each window that the user asked for, by its name.
 
     One without a name, unless the window is a range that occurs several times.
     """
-    from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
-
-    with sparing_memory():
-        whole = closed_at_end(read(report, progress_shown(), cache=not where["no_cache"]))
-    return parts_of(whole, where)
+    return parts_of(opened(report, where), where)
 
 
 def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kanalyze import outlets, units
+from kanalyze.cli._late import late
 from kanalyze.errors import KanalyzeError, OutputError
 from kanalyze.machinery.unfinished import unfinished
+
+with late():
+    from kanalyze.analyses.findings import _doubts
+    from kanalyze.readers.capture import read_capture
+    from kanalyze.readers.capture import reports as captures
+    from kanalyze.renderers.formats import json, markdown, terminal
+    from kanalyze.renderers.tables import frame
+    from kanalyze.renderers.text import grid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,9 +79,7 @@ def emit(data: bytes | str, output: Path | None) -> None:
 
 def emit_rows(rows: pl.DataFrame, form: str, output: Path | None, *, no_formulas: bool) -> None:
     """Prints a table for programs, or writes it."""
-    from kanalyze.renderers.tables.frame import FORMATS  # noqa: PLC0415 - --help need not import polars
-
-    emit(FORMATS[form](outlets.spreadsheet(rows) if no_formulas and form == "csv" else rows), output)
+    emit(frame.FORMATS[form](outlets.spreadsheet(rows) if no_formulas and form == "csv" else rows), output)
 
 
 def unwritten(error: BaseException) -> OutputError | None:
@@ -233,9 +240,7 @@ def _encodable(text: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        from kanalyze.renderers.formats.terminal import ASCII  # noqa: PLC0415 - for terminals of the last century only
-
-        return text.translate(ASCII).encode(encoding, errors="replace").decode(encoding)
+        return text.translate(terminal.ASCII).encode(encoding, errors="replace").decode(encoding)
     return text
 
 
@@ -285,10 +290,8 @@ def print_doubts(*, everything: bool) -> None:
         file = _file(report)
         if file in spoken_of:
             continue
-        from kanalyze.analyses.findings._doubts import doubts  # noqa: PLC0415 - --help need not import polars
-
         try:
-            line = doubt_line(file, doubts(report, everything=everything))
+            line = doubt_line(file, _doubts.doubts(report, everything=everything))
         except KanalyzeError as error:  # in a table that the command did not need
             line = f"not all of it can be read: {error} See `{command(file)}`"
         if line:
@@ -301,10 +304,7 @@ def _file(report: Report) -> str:
     path = report.meta.path
     if not report.meta.timeless or not os.path.isdir(path):  # noqa: PTH112 - never raises
         return str(path)
-    from kanalyze.readers.capture.read_capture import accepts  # noqa: PLC0415 - as above
-    from kanalyze.readers.capture.reports import ways  # noqa: PLC0415 - few reports need it
-
-    found = ways(path) if accepts(path, b"") else []
+    found = captures.ways(path) if read_capture.accepts(path, b"") else []
     return str(next((way.file for way in found if way.recorder.counts), path))
 
 
@@ -370,15 +370,8 @@ def _clock(seconds: float) -> str:
 def emit_pages(found: Sequence[Shown], form: str, top: int | None, output: Path | None) -> None:
     """Prints pages, or writes them, as JSON, Markdown or for the terminal."""
     if form == "json":
-        from kanalyze.renderers.formats import json  # noqa: PLC0415 - one format is used
-
         emit(json.render(found).encode(), output)
     elif form == "markdown":
-        from kanalyze.renderers.formats import markdown  # noqa: PLC0415 - as above
-
         emit(markdown.render(found, top).encode(), output)
     else:
-        from kanalyze.renderers.formats import terminal  # noqa: PLC0415 - as above
-        from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
-
-        emit(terminal.render(found, Look(width(), colour(output)), top), output)
+        emit(terminal.render(found, grid.Look(width(), colour(output)), top), output)

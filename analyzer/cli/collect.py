@@ -13,10 +13,16 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli import _complete
+from kanalyze.cli._late import late
 from kanalyze.cli._options import tool_paths
 from kanalyze.cli._output import Progress, emit, flush, print_message
-from kanalyze.machinery.memory import sparing_memory
+from kanalyze.errors import IncomparableError
 from kanalyze.turns import SIDES
+
+with late():
+    from kanalyze import collectors
+    from kanalyze.cli import compare, summarize
+    from kanalyze.readers.capture import read_capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -169,8 +175,7 @@ def collect(
     _note_ours(click.get_current_context(), workload, args)
     if module:
         workload, args = MODULE, (workload, *args)
-    from kanalyze import collectors  # noqa: PLC0415 - --help need not wait
-    from kanalyze.collectors.base.errors import InterruptedCaptureError  # noqa: PLC0415 - as above
+    from kanalyze.collectors.base.errors import InterruptedCaptureError  # noqa: PLC0415 - --help need not wait
 
     options = _options(told)
     if dry_run:
@@ -196,10 +201,9 @@ def _finish(found: Capture | Captures) -> None:
     Raises:
         IncompleteError: A pass failed, or a program says that its result is wrong.
     """
-    from kanalyze.collectors import Captures  # noqa: PLC0415 - as above
-    from kanalyze.collectors.base.errors import IncompleteError  # noqa: PLC0415 - as above
+    from kanalyze.collectors.base.errors import IncompleteError  # noqa: PLC0415 - --help need not wait
 
-    if isinstance(found, Captures):
+    if isinstance(found, collectors.Captures):
         try:
             _compare(found)
         finally:
@@ -236,8 +240,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _options(told: dict[str, Any]) -> Options:
     """The options of the command line as those of the library."""
-    from kanalyze.collectors import Options  # noqa: PLC0415 - --help need not wait
-    from kanalyze.collectors.base.errors import BadOptionError  # noqa: PLC0415 - as above
+    from kanalyze.collectors.base.errors import BadOptionError  # noqa: PLC0415 - --help need not wait
 
     passes = told.pop("passes")
     told["passes"] = tuple(name.strip() for name in passes.split(",")) if passes is not None else None
@@ -245,28 +248,20 @@ def _options(told: dict[str, Any]) -> Options:
         told["nvcc_flags"] = tuple(word for text in told["nvcc_flags"] for word in shlex.split(text))
     except ValueError as error:
         raise BadOptionError.of("--nvcc", " ".join(told["nvcc_flags"]), "flags with closed quotes") from error
-    return Options(**told)
+    return collectors.Options(**told)
 
 
 def _summarize(capture: Capture) -> None:
     """Print the summary as `kanalyze summarize` does, of all that the passes recorded."""
-    from kanalyze.cli.summarize import shown  # noqa: PLC0415 - --help need not wait
-
-    with sparing_memory():
-        from kanalyze.readers.capture.read_capture import holds_reports  # noqa: PLC0415 - as above
-
-    if holds_reports(capture.folder):
-        shown([capture.folder])
+    if read_capture.holds_reports(capture.folder):
+        summarize.shown([capture.folder])
         flush(sys.stdout)
 
 
 def _compare(found: Captures) -> None:
     """Print the comparison as `kanalyze compare` does, or why there is none."""
-    from kanalyze.cli.compare import shown  # noqa: PLC0415 - --help need not wait
-    from kanalyze.errors import IncomparableError  # noqa: PLC0415 - as above
-
     try:
-        shown(found.base.folder, found.new.folder)
+        compare.shown(found.base.folder, found.new.folder)
     except IncomparableError as error:
         print_message(f"Note: not compared: {error}")
     flush(sys.stdout)

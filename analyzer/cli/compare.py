@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kanalyze.cli import _options
+from kanalyze.cli._late import late
 from kanalyze.cli._output import InputPath, emit, emit_pages, emit_rows
 from kanalyze.errors import BadThresholdError, IncomparableError, OutputError, UnknownNameError
 from kanalyze.files.regular import open_regular, readable
-from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import parse_percent
+
+with late():
+    from kanalyze.analyses.comparing import _gate, _noise, _pair
+    from kanalyze.reduction import baselines
+    from kanalyze.renderers.formats import json
+    from kanalyze.several import sides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,25 +66,21 @@ def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, 
     Exit status with --fail-above: 0 if new is within the limit, 1 if it is beyond, 3 if that cannot be judged (the page
     has the reason, and the --allow that judges even so), 2 for bad input or use.
     """
-    with sparing_memory():
-        from kanalyze.several import sides  # noqa: PLC0415 - --help need not import polars
     asked = _asked(options)
     if options["save"] is not None:
         _save([*base, *reports], options["save"], asked)
         return
     if options["noise"]:
-        _noise([*base, *reports], output, options, asked)
+        _store_noise([*base, *reports], output, options, asked)
         return
     before = [*base, options["baseline"]] if options["baseline"] is not None else base
     found = sides.comparison(*sides.given(reports, before), asked)
     status = 0
     if options["fail_above"] is not None:
-        from kanalyze.analyses.comparing._gate import gate_of  # noqa: PLC0415 - as above
-
         limit = parse_percent(options["fail_above"])
         if limit is None or not isfinite(limit):
             raise BadThresholdError.of(options["fail_above"], "a share, 0 % or more", "3%", "--fail-above")
-        gate = gate_of(found, limit, options["metric"], options["allow"])
+        gate = _gate.gate_of(found, limit, options["metric"], options["allow"])
         found, status = replace(found, gate=gate), _STATUS[gate.state]
     _emit(found, output, options)
     if status:
@@ -87,8 +89,6 @@ def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, 
 
 def shown(base: Path, new: Path) -> None:
     """Print the page of two sides, whole, as the command does that is given no option."""
-    with sparing_memory():
-        from kanalyze.several import sides  # noqa: PLC0415 - --help need not import polars
     asked = _asked({**_options.WHOLE, "least": _LEAST, "floor": None, "allow": ()})
     emit_pages([sides.comparison([base], [new], asked)], "terminal", None, None)
 
@@ -98,8 +98,6 @@ def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> No
     if form == "csv":
         emit_rows(found.table("compare"), form, output, no_formulas=options["no_formulas"])
     elif form == "junit":
-        from kanalyze.renderers.formats import json  # noqa: PLC0415 - one format is used
-
         emit(json.junit(found).encode(), output)
     else:
         emit_pages([found], form, options["top"], output)
@@ -107,44 +105,34 @@ def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> No
 
 def _asked(options: dict[str, Any]) -> Asked:
     """How the sides are read and compared."""
-    from kanalyze.analyses.comparing._gate import KINDS  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.analyses.comparing._noise import read_floor  # noqa: PLC0415 - as above
-    from kanalyze.analyses.comparing._pair import Limits  # noqa: PLC0415 - as above
-
     effect, floor = parse_percent(options["least"]), options["floor"]
     if effect is None or not 0 < effect < 1:
         raise BadThresholdError.of(options["least"], "a share between 0 and 100 %", _LEAST, "--least")
     if floor is None:
-        limits = Limits(effect)
+        limits = _pair.Limits(effect)
     else:
         with readable(floor), open_regular(floor) as file:
-            limits = Limits(effect, *read_floor(file.read(), floor))
+            limits = _pair.Limits(effect, *_noise.read_floor(file.read(), floor))
     for kind in options["allow"]:
-        if kind not in KINDS:
-            raise UnknownNameError.of("kind of doubt", kind, KINDS)
+        if kind not in _gate.KINDS:
+            raise UnknownNameError.of("kind of doubt", kind, _gate.KINDS)
     asked = _options.asked_of_sides(_options.where_of(options))
     return asked._replace(limits=limits, other_ranks="ranks" in options["allow"])
 
 
 def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
-    from kanalyze.reduction.baselines import SUFFIX, dumped  # noqa: PLC0415 - as above
-    from kanalyze.several import sides  # noqa: PLC0415 - --help need not import polars
-
-    if output.suffix != SUFFIX:
-        raise OutputError.because(output, f"the name of a baseline ends in {SUFFIX}")
+    if output.suffix != baselines.SUFFIX:
+        raise OutputError.because(output, f"the name of a baseline ends in {baselines.SUFFIX}")
     found = [one for some in sides.digests(reports, asked).values() for one in some]
     if not found:
         raise IncomparableError.empty("base")
-    emit(dumped(found), output)
+    emit(baselines.dumped(found), output)
 
 
-def _noise(reports: Sequence[Path], output: Path | None, options: dict[str, Any], asked: Asked) -> None:
+def _store_noise(reports: Sequence[Path], output: Path | None, options: dict[str, Any], asked: Asked) -> None:
     """Prints the noise floor of the runs of one program, or stores it."""
-    from kanalyze.analyses.comparing._noise import noise_of, stored  # noqa: PLC0415 - as above
-    from kanalyze.several import sides  # noqa: PLC0415 - --help need not import polars
-
-    noise, form = noise_of(sides.runs_of_one_tool(reports, asked)), options["form"]
+    noise, form = _noise.noise_of(sides.runs_of_one_tool(reports, asked)), options["form"]
     if form == "json" or (form == "terminal" and output is not None):
-        emit(stored(noise), output)
+        emit(_noise.stored(noise), output)
     if form != "json":
         emit_pages([noise], form if form == "markdown" else "terminal", options["top"], None)

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze.cli import _complete
+from kanalyze.cli._late import late
 from kanalyze.cli._options import formats, output
 from kanalyze.cli._output import emit, width
+
+with late():
+    from kanalyze import explanations
+    from kanalyze.renderers.tables import explanations as rendered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,10 +25,7 @@ if TYPE_CHECKING:
 @output
 def explain(name: str | None, form: str, output: Path | None) -> None:
     """Explain the finding NAME: meaning, evidence, remedy; or list all findings, a line each."""
-    from kanalyze.explanations import explanation, names  # noqa: PLC0415 - --help need not import errors
-    from kanalyze.renderers.tables import explanations as rendered  # noqa: PLC0415 - as above
-
-    wanted = [explanation(one) for one in ([name] if name else names())]
+    wanted = [explanations.explanation(one) for one in ([name] if name else explanations.names())]
     if form == "markdown":
         emit(rendered.markdown(wanted).encode(), output)
     else:

@@ -12,10 +12,16 @@ from kanalyze import outlets
 from kanalyze.cli import _complete, _options
 from kanalyze.cli._answers import Opened, expanded, rows_of
 from kanalyze.cli._in_parts import large, written
+from kanalyze.cli._late import late
 from kanalyze.cli._output import OutputPath, emit_file, emit_folder, print_message
 from kanalyze.errors import CannotTellError
-from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import plural
+
+with late():
+    from kanalyze import catalog
+    from kanalyze.analyses.slices import slices
+    from kanalyze.renderers.exports import perfetto, speedscope, typed
+    from kanalyze.several import pictures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,12 +78,8 @@ def export(
 
 def _write_tables(reports: Sequence[Path], where: _options.Where, form: str, named: str | None, output: Path) -> None:
     """Writes a folder of tables: those that are `named`, or all that the reports give."""
-    with sparing_memory():
-        from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers.exports.typed import CONTENTS, WRITERS, Contents, Exported  # noqa: PLC0415 - as above
-
     opened = Opened(quiet=named is None)
-    contents, missing = Contents([str(report) for report in reports]), dict[str, str]()
+    contents, missing = typed.Contents([str(report) for report in reports]), dict[str, str]()
     names = [name.strip() for name in named.split(",") if name.strip()] if named is not None else catalog.names()
     chosen = [catalog.table(name) for name in dict.fromkeys(names)]
     with emit_folder(output) as folder:
@@ -94,22 +96,18 @@ def _write_tables(reports: Sequence[Path], where: _options.Where, form: str, nam
                 (folder / file).unlink(missing_ok=True)
                 missing[table.name] = str(error)
                 continue
-            made = Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
+            made = typed.Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
             if rows is None:
-                WRITERS[form](made, folder / file)
+                typed.WRITERS[form](made, folder / file)
             contents.add(made, file, rows)
-        (folder / CONTENTS).write_bytes(contents.render(missing))
-    _say(len(chosen) - len(missing), missing, opened, output / CONTENTS)
+        (folder / typed.CONTENTS).write_bytes(contents.render(missing))
+    _say(len(chosen) - len(missing), missing, opened, output / typed.CONTENTS)
 
 
 def _slices(reports: Sequence[Path], where: _options.Where) -> Slices:
-    from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
-
     if (given := len(expanded(reports))) > 1:
         _options.refuse_part(where, "the ranks of a job are written whole; give one of their reports for a part of it.")
-        from kanalyze.several.pictures import slices_of_job  # noqa: PLC0415 - few reports need it
-
-        found = slices_of_job(reports, _options.asked_of_job(where))
+        found = pictures.slices_of_job(reports, _options.asked_of_job(where))
         if found is None:
             message = "no report names its rank: give one report, or those of the ranks of one job."
             raise click.UsageError(message)
@@ -117,18 +115,13 @@ def _slices(reports: Sequence[Path], where: _options.Where) -> Slices:
             told = f"of {plural(given, 'report')} those of {plural(ranks, 'rank')}, the first of each"
             print_message(f"kanalyze: {told}; the others are left out.")
         return found
-    with sparing_memory():
-        whole = _options.closed_at_end(read(reports[0], _options.progress_shown(), cache=not where["no_cache"]))
-    from kanalyze.analyses.slices.slices import slices  # noqa: PLC0415 - as above
-
-    return slices(whole.narrow(**_options.part(where)))
+    whole = _options.opened(reports[0], where)
+    return slices.slices(whole.narrow(**_options.part(where)))
 
 
 def _write_trace(reports: Sequence[Path], where: _options.Where, form: str, output: Path) -> None:
     """Writes all events of a report, or of the ranks of a job, as slices on tracks."""
     found = _slices(reports, where)
-    from kanalyze.renderers.exports import perfetto, speedscope  # noqa: PLC0415 - as above
-
     name = Path(os.path.realpath(reports[0])).name
     emit_file(
         lambda file: perfetto.write(found, file) if form == "perfetto" else speedscope.write(found, file, name), output

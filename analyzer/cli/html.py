@@ -11,8 +11,14 @@ import click
 from kanalyze import outlets, units
 from kanalyze.cli import _options
 from kanalyze.cli._answers import expanded, of_each
+from kanalyze.cli._late import late
 from kanalyze.cli._output import emit, print_doubts, print_message, refuse_overwriting
-from kanalyze.machinery.memory import sparing_memory
+
+with late():
+    from kanalyze.analyses.page import file_page
+    from kanalyze.readers.capture import reports as captures
+    from kanalyze.renderers.report_file import document
+    from kanalyze.several import jobs, pictures, sides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,11 +51,8 @@ def html(
     """
     target = output or Path(f"{Path(os.path.realpath(reports[0])).name.split('.')[0]}.html")
     refuse_overwriting(target)
-    with sparing_memory():
-        from kanalyze.renderers.report_file.document import document  # noqa: PLC0415 - --help need not import polars
-
     page = _page(reports, where) if not _two_sides(reports, base) else _compared(reports, base, where)
-    emit(document(page).encode(), target)
+    emit(document.document(page).encode(), target)
     print_doubts(everything=True)
     print_message(
         f"kanalyze: {outlets.line(str(target))}, {units.size(target.stat().st_size)}; open it in any browser."
@@ -62,33 +65,22 @@ def _two_sides(reports: Sequence[Path], base: Sequence[Path]) -> bool:
     """Whether the file is of a comparison."""
     if base or len(reports) != 1:
         return bool(base)
-    from kanalyze.readers.capture.reports import sides_in  # noqa: PLC0415 - as above
-
-    return sides_in(reports[0]) is not None
+    return captures.sides_in(reports[0]) is not None
 
 
 def _compared(reports: Sequence[Path], base: Sequence[Path], where: _options.Where) -> FilePage[Shown]:
-    from kanalyze.several import sides  # noqa: PLC0415 - as above
-    from kanalyze.several.pictures import file_page_of_sides  # noqa: PLC0415 - as above
-
-    return file_page_of_sides(*sides.given(reports, base), _options.asked_of_sides(where), _EVENTS)
+    return pictures.file_page_of_sides(*sides.given(reports, base), _options.asked_of_sides(where), _EVENTS)
 
 
 def _page(reports: Sequence[Path], where: _options.Where) -> FilePage[Shown]:
     """The content: of the ranks of one job together, else of the report that gives the time."""
-    from kanalyze.analyses.page.file_page import file_pages  # noqa: PLC0415 - as above
-
     paths = _options.different(expanded(reports))
     found = of_each(paths, lambda report: _options.opened_together([report], where, runs=False))
     opened = [one for some in found for one in some]
-    from kanalyze.several.jobs import of_ranks, reports_of_one_tool  # noqa: PLC0415 - as above
-
-    if _options.several_ranks(one.meta for one in opened) or (len(opened) > 1 and of_ranks(opened)):
+    if _options.several_ranks(one.meta for one in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
         _options.refuse_part(where, "the ranks of a job are shown whole; give one of their reports for a part of it.")
-        from kanalyze.several.pictures import file_page_of_job  # noqa: PLC0415 - as above
-
-        return file_page_of_job(reports_of_one_tool(opened), _options.asked_of_job(where), _EVENTS)
-    pages = file_pages(*opened, most=_EVENTS, **_options.part(where))
+        return pictures.file_page_of_job(jobs.reports_of_one_tool(opened), _options.asked_of_job(where), _EVENTS)
+    pages = file_page.file_pages(*opened, most=_EVENTS, **_options.part(where))
     if len(pages) > 1:
         names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)
         message = f"{len(pages)} reports have a time of their own ({names}): give one of them, and what belongs to it."

@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kanalyze.cli._late import late
+
+with late():
+    from kanalyze.cli import _assistants
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,6 +39,4 @@ def mcp(roots: Sequence[Path], limit: int) -> None:
 
     The tools are summarize, show, compare, explain, source and tables.
     """
-    from kanalyze.cli._assistants import serve  # noqa: PLC0415 - --help need not import what it needs
-
-    serve(roots, limit)
+    _assistants.serve(roots, limit)

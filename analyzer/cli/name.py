@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kanalyze.cli._late import late
 from kanalyze.cli._options import formats, output
 from kanalyze.cli._output import emit, width
+
+with late():
+    from kanalyze.decoder import decode
+    from kanalyze.renderers.tables import explanations as rendered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +29,8 @@ def name(names: tuple[str, ...], form: str, output: Path | None) -> None:
     Names are taken as nsys, ncu or torch.profiler prints them. A `-` stands for names read from standard input, one per
     line.
     """
-    from kanalyze.decoder.decode import decode  # noqa: PLC0415 - --help need not wait
-    from kanalyze.renderers.tables import explanations as rendered  # noqa: PLC0415 - as above
-
     told = [line for one in names for line in (_lines() if one == "-" else [one])]
-    found = [(one, decode(one)) for one in told]
+    found = [(one, decode.decode(one)) for one in told]
     if form == "json":
         emit(rendered.decoded_json(found).encode(), output)
     else:

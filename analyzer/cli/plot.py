@@ -8,9 +8,16 @@ import click
 
 from kanalyze.cli import _options
 from kanalyze.cli._answers import answered, expanded, rows_of
+from kanalyze.cli._late import late
 from kanalyze.cli._output import emit
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.machinery.memory import sparing_memory
+
+with late():
+    from kanalyze import catalog
+    from kanalyze.analyses.iterations import iterations
+    from kanalyze.analyses.joining import _roof_points
+    from kanalyze.analyses.timeline import _tracks
+    from kanalyze.renderers.tables import plots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,9 +63,6 @@ def plot(
     durations: how long the launches of one kernel took. roofline: kernels that ncu measured under their roofs. ranks:
     the steps of a job's ranks, and who was late. compare: from the first report to the second, bucket by bucket.
     """
-    with sparing_memory():
-        from kanalyze.renderers.tables import plots  # noqa: PLC0415 - --help need not import polars
-
     form = output.suffix.removeprefix(".")
     if form not in plots.FORMATS:
         raise UnknownNameError.of("kind of picture", form, plots.FORMATS)
@@ -68,9 +72,6 @@ def plot(
 
 
 def _drawn(reports: Sequence[Path], picture: str, where: _options.Where, kernel: str | None, form: str) -> bytes:
-    from kanalyze import catalog  # noqa: PLC0415 - as above
-    from kanalyze.renderers.tables import plots  # noqa: PLC0415 - as above
-
     if picture in _OF_TABLES:
         draw = {"ledger": plots.ledger, "compare": plots.waterfall, "ranks": plots.ranks}[picture]
         return draw(rows_of(reports, catalog.table(picture), where), form)
@@ -79,24 +80,17 @@ def _drawn(reports: Sequence[Path], picture: str, where: _options.Where, kernel:
     if picture == "steps":
         return plots.steps(_iterations(reports[0], where), form)
     if picture == "roofline":
-        from kanalyze.analyses.joining._roof_points import roof_points  # noqa: PLC0415 - as above
-
-        return plots.roofline(roof_points(_options.opened_together(expanded(reports), where)), form)
-    from kanalyze.analyses.timeline._tracks import timeline  # noqa: PLC0415 - as above
-
+        return plots.roofline(_roof_points.roof_points(_options.opened_together(expanded(reports), where)), form)
     parts = _options.opened_parts(reports[0], where)
     if len(parts) > 1:
         raise click.UsageError("a timeline is of one window; name one of them, such as step#3.")
-    return plots.timeline(timeline(next(iter(parts.values())), _EVENTS), form)
+    return plots.timeline(_tracks.timeline(next(iter(parts.values())), _EVENTS), form)
 
 
 def _iterations(report: Path, where: _options.Where) -> pl.DataFrame:
     import polars as pl  # noqa: PLC0415 - as above
 
-    from kanalyze import catalog  # noqa: PLC0415 - as above
-    from kanalyze.analyses.iterations.iterations import iteration_ledgers  # noqa: PLC0415 - as above
-
-    found = pl.concat(answered(report, catalog.table("iterations"), where, iteration_ledgers).values())
+    found = pl.concat(answered(report, catalog.table("iterations"), where, iterations.iteration_ledgers).values())
     if found.is_empty():
         raise CannotTellError(
             f"{report}: cannot tell steps, because nothing in it repeats.",
@@ -108,9 +102,6 @@ def _iterations(report: Path, where: _options.Where) -> pl.DataFrame:
 def _durations(report: Path, where: _options.Where, kernel: str | None, form: str) -> bytes:
     """The durations of the kernel that took longest, of those with a text in their names."""
     import polars as pl  # noqa: PLC0415 - as above
-
-    from kanalyze import catalog  # noqa: PLC0415 - as above
-    from kanalyze.renderers.tables import plots  # noqa: PLC0415 - as above
 
     rows = rows_of([report], catalog.table("events"), where).filter(pl.col("kind") == "kernel")
     line = rows.select(pl.col("name").cast(pl.String), "dur_ns").drop_nulls()

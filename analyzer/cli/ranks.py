@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze.cli import _options
+from kanalyze.cli._late import late
 from kanalyze.cli._output import emit_pages
-from kanalyze.machinery.memory import sparing_memory
+
+with late():
+    from kanalyze.several import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +30,8 @@ def ranks(  # noqa: PLR0913 - a click command has a parameter per option
     reports: Sequence[Path], top: int | None, form: str, output: Path | None, *, one_host: bool, no_cache: bool
 ) -> None:
     """Show one page on the ranks of a job, from their traces, from nsys reports, folders of them, or a capture."""
-    with sparing_memory():
-        from kanalyze.several.jobs import Asked, job  # noqa: PLC0415 - --help need not import polars
-    found = job(
-        reports, Asked(one_host, not no_cache, _options.progress_shown(), _options.doubted, _options.print_left_out)
+    found = jobs.job(
+        reports,
+        jobs.Asked(one_host, not no_cache, _options.progress_shown(), _options.doubted, _options.print_left_out),
     )
     emit_pages([found], form, top, output)

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze import outlets
+from kanalyze.cli._late import late
 from kanalyze.cli._options import report_argument
 from kanalyze.cli._output import emit
 from kanalyze.units import count
+
+with late():
+    from kanalyze import redact as redaction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,11 +33,9 @@ def redact(report: Path, output: Path | None, keep: Sequence[str], remove: Seque
 
     REPORT is an nsys export (.sqlite), a trace of torch.profiler, a report or page of ncu, or a capture's folder.
     """
-    from kanalyze.redact import redact as redacted  # noqa: PLC0415 - --help need not wait for it
-
     if (output is None) is not check:
         raise click.UsageError("Give either -o OUT or --check.")
-    removed = redacted(report, output, keep=keep, remove=remove)
+    removed = redaction.redact(report, output, keep=keep, remove=remove)
     emit(_summary(removed, f"{report}: would be taken out:" if check else f"{output}: written. Taken out:"), None)
 
 

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze import outlets
+from kanalyze.cli._late import late
 from kanalyze.cli._memory import limits_of_process, most_at_once
 from kanalyze.cli._options import COUNT, print_left_out
 from kanalyze.cli._output import InputPath, OutputPath, emit, print_message, stderr_is_terminal
 from kanalyze.errors import OutputError
 from kanalyze.files.stores import is_address
-from kanalyze.machinery.memory import sparing_memory
 from kanalyze.machinery.processors import processors
 from kanalyze.units import plural
+
+with late():
+    from kanalyze.several import reducing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,8 +57,6 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
     """
     if is_address(out):
         raise OutputError.because(Path(out), "an address on an object store; what is in a folder can be copied there")
-    with sparing_memory():
-        from kanalyze.several import reducing  # noqa: PLC0415 - --help need not import polars
     progress = _print_progress if stderr_is_terminal() else lambda *_: None
     with ExitStack() as at_end:
         if dask is not None:

@@ -9,9 +9,16 @@ import click
 from kanalyze.cli import _complete, _options
 from kanalyze.cli._answers import rows_of
 from kanalyze.cli._in_parts import emitted
+from kanalyze.cli._late import late
 from kanalyze.cli._output import emit, emit_rows, width
 from kanalyze.errors import BadThresholdError, OutputError, UnknownNameError
-from kanalyze.machinery.memory import sparing_memory
+from kanalyze.units import parse_percent, parse_time_ns
+
+with late():
+    from kanalyze import catalog
+    from kanalyze.renderers.page import job
+    from kanalyze.renderers.tables import fitted
+    from kanalyze.renderers.tables import frame as rendered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,11 +91,6 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     Of several reports, or a folder of them, most tables have a first column that names the report; of what `collect`
     wrote they are of the first report that has them. Some, `joined` first of all, join reports of several tools.
     """
-    with sparing_memory():
-        from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers.tables import frame as rendered  # noqa: PLC0415 - as above
-    from kanalyze.renderers.tables.fitted import Choice, terminal  # noqa: PLC0415 - as above
-
     if form == "parquet" and output is None:
         raise OutputError.needs_file(form)
     declared = catalog.table(table)
@@ -106,28 +108,26 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     rows = rendered.chosen(rendered.arranged(rows, sort, top, each), columns)
     if form == "terminal":
         every = columns is not None and columns.strip() == rendered.ALL
-        emit(terminal(rows, width(), Choice(first, _HOW, every, columns is not None and not every)), output)
+        emit(
+            fitted.terminal(rows, width(), fitted.Choice(first, _HOW, every, columns is not None and not every)), output
+        )
     else:
         emit_rows(rows, form, output, no_formulas=options["no_formulas"])
 
 
 def _emit_one(rows: pl.DataFrame, one: int, output: Path | None) -> None:
     """Prints a collective as a timeline of its ranks."""
-    from kanalyze.renderers.page.job import timeline  # noqa: PLC0415 - as above
-
     if "last_rank" not in rows.columns:
         raise UnknownNameError.of("option", "--one", ["kanalyze show collectives REPORT… --one ID"])
     found = rows.filter(rows.get_column("id") == one)
     if found.is_empty():
         known = rows.get_column("id").drop_nulls().unique().sort().to_list()
         raise UnknownNameError.of("collective", one, [f"{known[0]} to {known[-1]}"] if known else [])
-    emit(timeline(found, width()).encode(), output)
+    emit(job.timeline(found, width()).encode(), output)
 
 
 def _keywords(options: dict[str, Any], text: str | None, known: Sequence[str]) -> dict[str, object]:
     """What the table's function takes: the options that are given, and the threshold by the keyword that it knows."""
-    from kanalyze.units import parse_percent, parse_time_ns  # noqa: PLC0415 - as above
-
     given = {name: options[name] for name in _KEYWORDS if options[name] is not None}
     if text is None:
         return given

@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kanalyze.cli._late import late
 from kanalyze.cli._options import closed_at_end, formats, in_one_thread_if_small, output, report_argument
 from kanalyze.cli._output import colour, emit, width
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.machinery.memory import sparing_memory
+
+with late():
+    from kanalyze.analyses.counters import counters, hot_lines
+    from kanalyze.readers.capture import reports as captures
+    from kanalyze.renderers.tables import source as rendered
+    from kanalyze.renderers.text import grid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,16 +42,10 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
     Of a folder that `kanalyze collect` wrote, REPORT is what ncu wrote there. KERNEL is a number of the table
     `counters` or a part of a name; of several such kernels the longest is shown.
     """
-    with sparing_memory():
-        from kanalyze.analyses.counters.hot_lines import hot_lines  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.readers.capture.reports import counters_at  # noqa: PLC0415 - as above
-    from kanalyze.renderers.tables import source as rendered  # noqa: PLC0415 - as above
-    from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
-
-    opened = closed_at_end(counters_at(report))
+    opened = closed_at_end(captures.counters_at(report))
     event_id, name = _chosen(opened, kernel)
-    look = Look(width(), colour(output))
-    found = opened.table("instructions") if view else hot_lines(opened)
+    look = grid.Look(width(), colour(output))
+    found = opened.table("instructions") if view else hot_lines.hot_lines(opened)
     rows = found.filter(found.get_column("event_id") == event_id)
     if not view:
         rows = rows.drop_nulls("line")
@@ -62,9 +62,7 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
 
 def _chosen(report: Report, kernel: str) -> tuple[int, str]:
     """The kernel that is meant: its event_id and name."""
-    from kanalyze.analyses.counters.counters import counters  # noqa: PLC0415 - as above
-
-    rows = counters(report).select("event_id", "name", "dur_ns").rows()
+    rows = counters.counters(report).select("event_id", "name", "dur_ns").rows()
     named = [(duration or 0, -number, name or "") for number, name, duration in rows if kernel in (name or "")]
     numbered = [(duration or 0, -number, name or "") for number, name, duration in rows if str(number) == kernel]
     if not named and not numbered:

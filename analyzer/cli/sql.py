@@ -11,11 +11,15 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli._answers import Opened, rows_of
+from kanalyze.cli._late import late
 from kanalyze.cli._memory import apart, limits_of_process, noted
 from kanalyze.cli._options import Where, formats, in_one_thread_if_small, no_formulas, output, reports_argument, scope
 from kanalyze.cli._output import emit, emit_rows, print_message, width
 from kanalyze.errors import OutputError, SqlError
-from kanalyze.machinery.memory import sparing_memory
+
+with late():
+    from kanalyze import catalog, queries
+    from kanalyze.renderers.tables import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,12 +57,7 @@ def sql(
     Tables have the names and columns that `kanalyze tables` lists; those that the statement names are made. Of several
     reports each has the rows of all, and a first column `report`. The SQL is that of polars; docs/sql.md has examples.
     """
-    with sparing_memory():
-        from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
     from polars.exceptions import PolarsError  # noqa: PLC0415 - as above
-
-    from kanalyze.queries import answer, refused  # noqa: PLC0415 - as above
-    from kanalyze.renderers.tables.fitted import Choice, terminal  # noqa: PLC0415 - as above
 
     if form == "parquet" and output is None:
         raise OutputError.needs_file(form)
@@ -67,16 +66,16 @@ def sql(
     def make(name: str) -> pl.DataFrame:
         return rows_of(reports, catalog.table(name), where, opened=opened)
 
-    rows = answer(statement, make, _bounded if apart() else nullcontext)
+    rows = queries.answer(statement, make, _bounded if apart() else nullcontext)
     for told in opened.origins.values():
         print_message(outlets.line(f"kanalyze: {told}"))
     if form == "terminal":
-        emit(terminal(rows, width(), Choice(tuple(rows.columns), _HOW)), output)
+        emit(fitted.terminal(rows, width(), fitted.Choice(tuple(rows.columns), _HOW)), output)
     else:
         try:
             emit_rows(rows, form, output, no_formulas=no_formulas)
         except PolarsError as error:  # lists, which CSV cannot hold
-            raise refused(error) from error
+            raise queries.refused(error) from error
 
 
 @contextmanager

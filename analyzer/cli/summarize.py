@@ -11,10 +11,17 @@ import click
 from kanalyze import outlets
 from kanalyze.cli import _options
 from kanalyze.cli._answers import expanded, of_each
+from kanalyze.cli._late import late
 from kanalyze.cli._output import drop_registered, emit, emit_pages, print_doubts, print_message, register_figures
 from kanalyze.errors import KanalyzeError
-from kanalyze.machinery.memory import sparing_memory
 from kanalyze.readers.shared.archives import unpacked
+
+with late():
+    from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
+    from kanalyze.analyses.ranges import _instances
+    from kanalyze.readers.capture import read_capture
+    from kanalyze.readers.capture import reports as captures
+    from kanalyze.renderers.formats import json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,9 +45,7 @@ class Form(NamedTuple):
 def _print_schema(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
     del param
     if wanted and not ctx.resilient_parsing:
-        from kanalyze.renderers.formats.json import SCHEMA  # noqa: PLC0415 - --help need not import polars
-
-        emit(SCHEMA.read_text(encoding="utf-8"), None)
+        emit(json.SCHEMA.read_text(encoding="utf-8"), None)
         ctx.exit()
 
 
@@ -114,12 +119,11 @@ def _pages(reports: Sequence[Path], where: _options.Where, form: Form) -> Sequen
         drop_registered()  # as long as none is held for that
         given.clear()  # each goes when its page is made
         return of_each(reports, lambda report: _page(report, where, form, known.pop(report, None)))
-    from kanalyze.analyses.page.joint_page import overviews_together, summarize_together  # noqa: PLC0415 - as in _page
-
     if form.full:
-        return [_with_runs(page, where, form) for page in summarize_together(*given, **_options.part(where))]
+        return [_with_runs(page, where, form) for page in joint_page.summarize_together(*given, **_options.part(where))]
     return [
-        _with_runs(page, where, form) for page in overviews_together(*given, whole=form.whole, **_options.part(where))
+        _with_runs(page, where, form)
+        for page in joint_page.overviews_together(*given, whole=form.whole, **_options.part(where))
     ]
 
 
@@ -138,13 +142,9 @@ def _apart(page: Summary | Overview, report: Path, where: _options.Where, form: 
     folder = unpacked(report)
     if not os.path.isdir(folder):  # noqa: PTH112 - never raises
         return page
-    from kanalyze.readers.capture.read_capture import accepts, reports_in  # noqa: PLC0415 - --help need not import polars
-
-    others = reports_in(folder)[1:] if accepts(folder, b"") else []
+    others = read_capture.reports_in(folder)[1:] if read_capture.accepts(folder, b"") else []
     if not others:
         return page
-    from kanalyze.analyses.page.overview_page import repeated  # noqa: PLC0415 - few reports need it
-
     runs = [page]
     for run in others:
         try:
@@ -152,7 +152,7 @@ def _apart(page: Summary | Overview, report: Path, where: _options.Where, form: 
             runs += [_timed(parts[None], form)] if None in parts else []
         except KanalyzeError as error:
             _options.print_left_out(error)
-    return repeated(runs)
+    return overview_page.repeated(runs)
 
 
 def _several(reports: Sequence[Path]) -> bool:
@@ -161,10 +161,7 @@ def _several(reports: Sequence[Path]) -> bool:
         return True
     if not os.path.isdir(unpacked(reports[0])):  # noqa: PTH112 - never raises; a reader need not wait for polars
         return False
-    with sparing_memory():
-        from kanalyze.readers.capture.reports import several_tools  # noqa: PLC0415 - --help need not import polars
-
-    return several_tools(reports[0])
+    return captures.several_tools(reports[0])
 
 
 def shown(reports: Sequence[Path]) -> None:
@@ -175,12 +172,8 @@ def shown(reports: Sequence[Path]) -> None:
 
 def _timed(report: Report, form: Form) -> Summary | Overview:
     if form.full:
-        from kanalyze.analyses.page.time_page import summarize as summary_of  # noqa: PLC0415 - one page is made
-
-        return summary_of(report)
-    from kanalyze.analyses.page.overview_page import overview  # noqa: PLC0415 - as above
-
-    return overview(report, whole=form.whole)
+        return time_page.summarize(report)
+    return overview_page.overview(report, whole=form.whole)
 
 
 def _page(report: Path, where: _options.Where, form: Form, whole: Report | None = None) -> Shown:
@@ -200,11 +193,7 @@ def _page(report: Path, where: _options.Where, form: Form, whole: Report | None 
 
 def _page_of(report: Path, parts: Mapping[str | None, Report], where: _options.Where, form: Form) -> Shown:
     if None in parts and parts[None].meta.timeless:
-        from kanalyze.analyses.page.counters_page import summarize_counters  # noqa: PLC0415 - few reports need it
-
-        return summarize_counters(parts[None])
+        return counters_page.summarize_counters(parts[None])
     if None not in parts:
-        from kanalyze.analyses.ranges._instances import compare  # noqa: PLC0415 - as above
-
-        return compare([*parts.values()])
+        return _instances.compare([*parts.values()])
     return _apart(_timed(parts[None], form), report, where, form)

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze.cli import _complete
+from kanalyze.cli._late import late
 from kanalyze.cli._options import formats, output
 from kanalyze.cli._output import emit, width
+
+with late():
+    from kanalyze import catalog
+    from kanalyze.renderers.tables import declarations as rendered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +28,6 @@ def tables(table: str | None, form: str, output: Path | None) -> None:
 
     The other formats have all of that: with TABLE of one, else of every table.
     """
-    from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers.tables import declarations as rendered  # noqa: PLC0415 - as above
-
     if form == "terminal" and table is None:
         listed = {subject: [catalog.table(name) for name in names] for subject, names in catalog.subjects().items()}
         emit(rendered.listing(listed, width()), output)

@@ -8,9 +8,14 @@ import click
 
 from kanalyze.cli import _options
 from kanalyze.cli._answers import answered
+from kanalyze.cli._late import late
 from kanalyze.cli._output import colour, emit, width
-from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import parse_percent
+
+with late():
+    from kanalyze.analyses.operators import tree as trees_of
+    from kanalyze.renderers.tables import tree as rendered
+    from kanalyze.renderers.text import grid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,22 +42,18 @@ def tree(  # noqa: PLR0913 - a click command has a parameter per option
     **where: Unpack[_options.Where],
 ) -> None:
     """Show the calls of REPORT, a trace of torch.profiler or a capture, the kernels they led to, and their time."""
-    with sparing_memory():
-        from kanalyze.analyses.operators.tree import TABLE as TREE  # noqa: PLC0415 - --help need not import polars
-        from kanalyze.analyses.operators.tree import default_order  # noqa: PLC0415 - as above
-    from kanalyze.analyses.operators.tree import tree as tree_of  # noqa: PLC0415 - as above
-    from kanalyze.renderers.tables import tree as rendered  # noqa: PLC0415 - as above
-    from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
-
     share = parse_percent(min_share)
     if share is None:
         raise click.BadParameter(f"{min_share!r} is not a share, such as 1%.", param_hint="--min-share")
     trees = answered(
-        report, TREE, where, lambda part: (tree_of(part, by=by, depth=depth, min_share=share), default_order(part))
+        report,
+        trees_of.TABLE,
+        where,
+        lambda part: (trees_of.tree(part, by=by, depth=depth, min_share=share), trees_of.default_order(part)),
     )
     if form == "json":
         emit(rendered.json({name: found for name, (found, _) in trees.items()}), output)
         return
-    look = Look(width(), colour(output))
+    look = grid.Look(width(), colour(output))
     texts = [rendered.terminal(found, by or order, look, name or "") for name, (found, order) in trees.items()]
     emit("\n".join(texts), output)

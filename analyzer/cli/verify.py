@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from kanalyze.cli import _options
+from kanalyze.cli._late import late
 from kanalyze.cli._output import emit, emit_rows, width
-from kanalyze.machinery.memory import sparing_memory
+
+with late():
+    from kanalyze.analyses.joining import agreement
+    from kanalyze.renderers.tables import agreement as rendered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,14 +42,10 @@ def verify(
 
     Shows what two tools tell differently and why; ends with status 1 where nothing explains it.
     """
-    with sparing_memory():
-        from kanalyze.analyses.joining.agreement import agreement  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers.tables.agreement import render  # noqa: PLC0415 - as above
-
-    rows = agreement(*_options.opened_together(reports, where), **_options.part(where))
+    rows = agreement.agreement(*_options.opened_together(reports, where), **_options.part(where))
     shown = rows if every else rows.filter(rows.get_column("verdict") != "equal")
     if form == "terminal":
-        emit(render(rows, shown, width()), output)
+        emit(rendered.render(rows, shown, width()), output)
     else:
         emit_rows(shown, form, output, no_formulas=no_formulas)
     if "unexplained" in rows.get_column("verdict"):

@@ -51,7 +51,7 @@ class Capture:
     @property
     def reports(self) -> list[Path]:
         """The reports in the capture that kanalyze reads: one per run of the nsys pass."""
-        return sorted(self.plan.folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
+        return sorted(self.folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
 
     @property
     def checks(self) -> list[str]:
