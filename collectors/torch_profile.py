@@ -72,11 +72,11 @@ class TorchCapture:
     @contextmanager
     def leave_out(self) -> Iterator[None]:
         """The part of an iteration that a toggle recipe leaves out; no effect in other recipes."""
-        self._session.leave_out()
+        self._session.toggle(on=False)
         try:
             yield
         finally:
-            self._session.take_up()
+            self._session.toggle(on=True)
 
     @property
     def trace(self) -> Path:

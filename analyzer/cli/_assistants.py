@@ -13,7 +13,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kanalyze import outlets
 from kanalyze.errors import OutputError
@@ -50,16 +50,9 @@ _INSTRUCTIONS: Final = (
 )
 
 
-class Where(NamedTuple):
-    """The part of a report that is asked for."""
-
-    window: str | None
-    device: int | None
-    process: int | None
-
-    def options(self) -> list[str]:
-        """The options of a command for it."""
-        return [f"--{name}={value}" for name, value in self._asdict().items() if value is not None]
+def _options(**given: object) -> list[str]:
+    """The options of a command that are given."""
+    return [f"--{name}={value}" for name, value in given.items() if value is not None]
 
 
 class Desk:
@@ -83,7 +76,7 @@ class Desk:
             device: One GPU.
             process: One process.
         """
-        options = Where(window, device, process).options()
+        options = _options(window=window, device=device, process=process)
         return await self._answer(["summarize", "--format=json", *options, "--", self._within(report)])
 
     async def show(  # noqa: PLR0913 - the options of the command
@@ -111,9 +104,8 @@ class Desk:
             sort: A column to sort by; with a minus sign before it descending.
             top: At most so many rows.
         """
-        chosen = {"by": by, "columns": columns, "sort": sort, "top": top}
-        options = [f"--{name}={value}" for name, value in chosen.items() if value is not None]
-        options += Where(window, device, process).options()
+        options = _options(by=by, columns=columns, sort=sort, top=top)
+        options += _options(window=window, device=device, process=process)
         return await self._answer(["show", "--format=json", *options, "--", table, self._within(report)])
 
     async def compare(
@@ -134,7 +126,8 @@ class Desk:
             process: One process.
         """
         self._refuse_words([*base, *new])
-        options = [f"--base={self._within(one)}" for one in base] + Where(window, device, process).options()
+        options = [f"--base={self._within(one)}" for one in base]
+        options += _options(window=window, device=device, process=process)
         return await self._answer(["compare", "--format=json", *options, "--", *map(self._within, new)])
 
     async def explain(self, name: str | None = None) -> str:
@@ -295,17 +288,19 @@ def _as_text(text: str, said: str, limit: int, notice: str) -> str:
     room = limit
     while True:
         part = _cut_text(text, room)
-        told = f"{len(part):,} of {len(text):,} characters; ask for less."
-        answer = json.dumps({"notice": notice, "data": part, "said": said, "cut": told})
+        answer = _packed(part, said, f"{len(part):,} of {len(text):,} characters; ask for less.", notice)
         if len(answer) <= limit or not part:
             return answer
         room = room * 3 // 4
 
 
+def _packed(data: object, said: str, cut: str | None, notice: str) -> str:
+    return json.dumps({"notice": notice, "data": data, "said": said, "cut": cut})
+
+
 def _told(data: object, said: str, left_out: dict[str, int], notice: str) -> str:
     cut = "; ".join(f"without {rows:,} rows{place and f' of {place}'}" for place, rows in left_out.items())
-    told = f"{cut}; ask for a part: window, columns, sort and top." if cut else None
-    return json.dumps({"notice": notice, "data": data, "said": said, "cut": told})
+    return _packed(data, said, f"{cut}; ask for a part: window, columns, sort and top." if cut else None, notice)
 
 
 def _longest(data: object) -> tuple[str, list[object]]:

@@ -109,14 +109,41 @@ def scope(command: F) -> F:
     return command
 
 
-def report_argument(command: F) -> F:
-    """Add the report's path."""
-    return click.argument("report", type=READ)(command)
+#: The report's path, and the paths of one report or more.
+report_argument: Final = click.argument("report", type=READ)
+reports_argument: Final = click.argument("reports", nargs=-1, required=True, type=READ)
+
+#: The file to write.
+output: Final = click.option(
+    "-o", "--output", type=WRITTEN, metavar="FILE", help="Write to FILE, all of it or nothing."
+)
+
+no_formulas: Final = click.option(
+    "--no-formulas", is_flag=True, help="In CSV put an apostrophe before texts that a spreadsheet would run."
+)
 
 
-def reports_argument(command: F) -> F:
-    """Add the paths of one report or more."""
-    return click.argument("reports", nargs=-1, required=True, type=READ)(command)
+def formats(*names: str) -> Callable[[F], F]:
+    """Add ``--format``; without it a command prints for the terminal."""
+    return click.option("--format", "form", type=click.Choice(["terminal", *names]), default="terminal")
+
+
+def top(default: int | None, help_text: str) -> Callable[[F], F]:
+    """Add ``--top``."""
+    return click.option("--top", type=COUNT, default=default, metavar="N", help=help_text)
+
+
+def tool_paths(command: F) -> F:
+    """Add an option for the path of each tool that collects."""
+    file = click.Path(path_type=Path)
+    for name, attribute, text in (
+        ("--ncu", "ncu", "The ncu to use."),
+        ("--nsys", "nsys", "The nsys to use."),
+        ("--nvcc-path", "nvcc", "The nvcc to use."),
+        ("--python", "python", "The Python that runs a script."),
+    ):
+        command = click.option(name, attribute, type=file, metavar="FILE", help=text)(command)
+    return command
 
 
 def in_one_thread_if_small(command: F) -> F:
@@ -166,43 +193,6 @@ def _bytes(report: Path) -> int:
     except (OSError, ValueError):
         return 0
     return total
-
-
-def output(command: F) -> F:
-    """Add ``-o``."""
-    return click.option("-o", "--output", type=WRITTEN, metavar="FILE", help="Write to FILE, all of it or nothing.")(
-        command
-    )
-
-
-def formats(*names: str) -> Callable[[F], F]:
-    """Add ``--format``; without it a command prints for the terminal."""
-    return click.option("--format", "form", type=click.Choice(["terminal", *names]), default="terminal")
-
-
-def tool_paths(command: F) -> F:
-    """Add an option for the path of each tool that collects."""
-    file = click.Path(path_type=Path)
-    for name, attribute, text in (
-        ("--ncu", "ncu", "The ncu to use."),
-        ("--nsys", "nsys", "The nsys to use."),
-        ("--nvcc-path", "nvcc", "The nvcc to use."),
-        ("--python", "python", "The Python that runs a script."),
-    ):
-        command = click.option(name, attribute, type=file, metavar="FILE", help=text)(command)
-    return command
-
-
-def no_formulas(command: F) -> F:
-    """Add ``--no-formulas``."""
-    return click.option(
-        "--no-formulas", is_flag=True, help="In CSV put an apostrophe before texts that a spreadsheet would run."
-    )(command)
-
-
-def top(default: int | None, help_text: str) -> Callable[[F], F]:
-    """Add ``--top``."""
-    return click.option("--top", type=COUNT, default=default, metavar="N", help=help_text)
 
 
 def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:

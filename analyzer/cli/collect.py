@@ -44,27 +44,28 @@ F = TypeVar("F", bound="Callable[..., object]")
 _FILE = click.Path(path_type=Path)
 
 
-def _option(*names: str, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401 - as click's own
-    """An option; one that is given several times has a FLAG."""
-    if settings.pop("flags", False):
-        settings |= {"multiple": True, "metavar": "FLAG"}
-    return click.option(*names, **settings)
+#: What an option has that is given several times.
+_FLAG: Final[dict[str, Any]] = {"multiple": True, "metavar": "FLAG"}
 
 
 #: Every option, by the attribute of kanalyze.collectors.Options that it fills.
 _OPTIONS = (
-    _option("-o", "--output", type=_FILE, metavar="DIR", help="The folder to write; it must not exist yet."),
-    _option(
+    click.option("-o", "--output", type=_FILE, metavar="DIR", help="The folder to write; it must not exist yet."),
+    click.option(
         "--with",
         "passes",
         metavar="PASSES",
         shell_complete=_complete.passes,
         help="Which of nsys, torch and ncu, with commas between them.",
     ),
-    _option("--bare/--no-bare", default=True, help="Run it without a profiler first, for its true times; on."),
-    _option("--samples", is_flag=True, help="Also sample the host, in a run of its own: functions, Python, waits."),
-    _option("--metrics", is_flag=True, help="In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe."),
-    _option(
+    click.option("--bare/--no-bare", default=True, help="Run it without a profiler first, for its true times; on."),
+    click.option(
+        "--samples", is_flag=True, help="Also sample the host, in a run of its own: functions, Python, waits."
+    ),
+    click.option(
+        "--metrics", is_flag=True, help="In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe."
+    ),
+    click.option(
         "--samples-for",
         "samples_for_s",
         type=float,
@@ -72,23 +73,39 @@ _OPTIONS = (
         metavar="SECONDS",
         help="That run records so long at most, and is ended then; 60 unless told.",
     ),
-    _option("--prepare", is_flag=True, help="Run it once without a profiler first, so that what it builds is there."),
-    _option("--repeat", type=int, default=1, metavar="K", help="Run it bare, under nsys and under torch K times each."),
-    _option("--timeout", "timeout_s", type=float, default=3600.0, metavar="SECONDS", help="Longest time of a pass."),
-    _option("--arch", multiple=True, metavar="ARCH", help="Compile for sm_90 or the like; several make a fat binary."),
-    _option("--nvcc", "nvcc_flags", flags=True, help="Further flags of nvcc, one or several in quotes."),
-    _option("--nsys-flag", "nsys_flags", flags=True, help="A further flag of nsys profile."),
-    _option("--ncu-flag", "ncu_flags", flags=True, help="A further flag of ncu."),
-    _option("--recipe", default="plain", metavar="NAME", help="Recipe of torch.profiler: plain, schedule, toggle…"),
-    _option("--recipe-flag", "recipe_flags", flags=True, help="A further flag of the torch pass, as --wait=2."),
-    _option("--kernels", type=int, default=5, metavar="N", help="So many kernels go to ncu; 5 unless told."),
-    _option("--launches", type=int, default=1, metavar="N", help="So many launches of each; 1 unless told."),
-    _option("--ncu-budget", "ncu_budget_s", type=float, default=600.0, metavar="SECONDS", help="Longest time of ncu."),
-    _option("--clock-control", type=click.Choice(["base", "none"]), default="base", help="The GPU's clocks under ncu."),
-    _option("--range", "range_name", metavar="NAME", help="Only the NVTX range NAME."),
-    _option("--cuda-profiler-api", is_flag=True, help="Only from cudaProfilerStart to cudaProfilerStop."),
-    _option("--delay", "delay_s", type=float, metavar="SECONDS", help="nsys begins so much later."),
-    _option("--duration", "duration_s", type=float, metavar="SECONDS", help="nsys records so long, and ends the run."),
+    click.option(
+        "--prepare", is_flag=True, help="Run it once without a profiler first, so that what it builds is there."
+    ),
+    click.option(
+        "--repeat", type=int, default=1, metavar="K", help="Run it bare, under nsys and under torch K times each."
+    ),
+    click.option(
+        "--timeout", "timeout_s", type=float, default=3600.0, metavar="SECONDS", help="Longest time of a pass."
+    ),
+    click.option(
+        "--arch", multiple=True, metavar="ARCH", help="Compile for sm_90 or the like; several make a fat binary."
+    ),
+    click.option("--nvcc", "nvcc_flags", **_FLAG, help="Further flags of nvcc, one or several in quotes."),
+    click.option("--nsys-flag", "nsys_flags", **_FLAG, help="A further flag of nsys profile."),
+    click.option("--ncu-flag", "ncu_flags", **_FLAG, help="A further flag of ncu."),
+    click.option(
+        "--recipe", default="plain", metavar="NAME", help="Recipe of torch.profiler: plain, schedule, toggle…"
+    ),
+    click.option("--recipe-flag", "recipe_flags", **_FLAG, help="A further flag of the torch pass, as --wait=2."),
+    click.option("--kernels", type=int, default=5, metavar="N", help="So many kernels go to ncu; 5 unless told."),
+    click.option("--launches", type=int, default=1, metavar="N", help="So many launches of each; 1 unless told."),
+    click.option(
+        "--ncu-budget", "ncu_budget_s", type=float, default=600.0, metavar="SECONDS", help="Longest time of ncu."
+    ),
+    click.option(
+        "--clock-control", type=click.Choice(["base", "none"]), default="base", help="The GPU's clocks under ncu."
+    ),
+    click.option("--range", "range_name", metavar="NAME", help="Only the NVTX range NAME."),
+    click.option("--cuda-profiler-api", is_flag=True, help="Only from cudaProfilerStart to cudaProfilerStop."),
+    click.option("--delay", "delay_s", type=float, metavar="SECONDS", help="nsys begins so much later."),
+    click.option(
+        "--duration", "duration_s", type=float, metavar="SECONDS", help="nsys records so long, and ends the run."
+    ),
 )
 
 
@@ -196,40 +213,30 @@ def collect(
 
 
 def _finish(found: Capture | Captures) -> None:
-    """Print what was recorded; of two programs their comparison, and the command for it.
+    """Print what was recorded, or the comparison of two programs, and what to do with it.
 
     Raises:
         IncompleteError: A pass failed, or a program says that its result is wrong.
     """
     from kanalyze.collectors.base.errors import IncompleteError  # noqa: PLC0415 - --help need not wait
 
-    if isinstance(found, collectors.Captures):
-        try:
-            _compare(found)
-        finally:
-            for side, capture in zip(SIDES, (found.base, found.new), strict=True):
-                _print_said(capture, f"{side}: ")
-            print_message(f"The captures are in {outlets.line(str(found.folder))}")
-            words = outlets.command("kanalyze", "compare", found.base.folder, found.new.folder)
-            print_message(f"Compare them: {words}")
-            _print_picture(found.folder)
-        if found.problems:
-            raise IncompleteError.because(found.folder, found.problems, SIDES)
-        return
+    two = isinstance(found, collectors.Captures)
+    sides = dict(zip(SIDES, (found.base, found.new), strict=True)) if two else {"": found}
     try:
-        _summarize(found)
+        if two:
+            _compare(found)
+        else:
+            _summarize(found)
     finally:
-        _print_said(found)
-        print_message(f"The capture is in {outlets.line(str(found.folder))}")
-        _print_picture(found.folder)
+        for side, capture in sides.items():
+            _print_said(capture, f"{side}: " if side else "")
+        folder, words = outlets.line(str(found.folder)), partial(outlets.command, "kanalyze")
+        print_message(f"The captures are in {folder}" if two else f"The capture is in {folder}")
+        if two:
+            print_message(f"Compare them: {words('compare', *(capture.folder for capture in sides.values()))}")
+        print_message(f"See it: {words('html', found.folder, '-o', f'{found.folder.name}.html', '--open')}")
     if found.problems:
-        raise IncompleteError.because(found.folder, found.problems)
-
-
-def _print_picture(folder: Path) -> None:
-    """Names the file that would show it, and the command that makes it."""
-    target = f"{folder.name}.html"
-    print_message(f"See it: {outlets.command('kanalyze', 'html', folder, '-o', target, '--open')}")
+        raise IncompleteError.because(found.folder, found.problems, sides)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -51,7 +51,11 @@ def html(
     """
     target = output or Path(f"{Path(os.path.realpath(reports[0])).name.split('.')[0]}.html")
     refuse_overwriting(target)
-    page = _page(reports, where) if not _two_sides(reports, base) else _compared(reports, base, where)
+    if base or (len(reports) == 1 and captures.sides_in(reports[0]) is not None):
+        asked = _options.asked_of_sides(where)
+        page = pictures.file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
+    else:
+        page = _page(reports, where)
     emit(document.document(page).encode(), target)
     print_doubts(everything=True)
     print_message(
@@ -59,17 +63,6 @@ def html(
     )
     if opens:
         click.launch(str(target))
-
-
-def _two_sides(reports: Sequence[Path], base: Sequence[Path]) -> bool:
-    """Whether the file is of a comparison."""
-    if base or len(reports) != 1:
-        return bool(base)
-    return captures.sides_in(reports[0]) is not None
-
-
-def _compared(reports: Sequence[Path], base: Sequence[Path], where: _options.Where) -> FilePage[Shown]:
-    return pictures.file_page_of_sides(*sides.given(reports, base), _options.asked_of_sides(where), _EVENTS)
 
 
 def _page(reports: Sequence[Path], where: _options.Where) -> FilePage[Shown]:

@@ -32,16 +32,13 @@ if TYPE_CHECKING:
 @in_one_thread_if_small
 def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     """Show work, bytes and distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
-    if plot is not None and plot.suffix.removeprefix(".") not in plots.ROOFLINE_FORMATS:
-        raise UnknownNameError.of("kind of picture", plot.suffix.removeprefix("."), plots.ROOFLINE_FORMATS)
+    form = None if plot is None else plot.suffix.removeprefix(".")
+    if form is not None and form not in plots.ROOFLINE_FORMATS:
+        raise UnknownNameError.of("kind of picture", form, plots.ROOFLINE_FORMATS)
     found = opened_together(reports, WHOLE)
-    if plot is not None:
-        emit(plots.roofline(_roof_points.roof_points(found), plot.suffix.removeprefix(".")), plot)
+    if form is not None:
+        emit(plots.roofline(_roof_points.roof_points(found), form), plot)
         return
     rows = rooflines.roofline(_roof_points.counted_of(found))
-    emit(
-        fitted.terminal(
-            rows, width(), fitted.Choice(rooflines.TABLE.telling, how="kanalyze show roofline has --columns")
-        ),
-        None,
-    )
+    choice = fitted.Choice(rooflines.TABLE.telling, how="kanalyze show roofline has --columns")
+    emit(fitted.terminal(rows, width(), choice), None)

@@ -155,7 +155,9 @@ def _shorten(log: Path) -> bool:
 
 def _alive(process: Process, mark: str) -> set[int]:
     """Ids of a step's running processes."""
-    found = _marked(mark) | _in_session(process.pid)
+    wanted = f"{MARK}={mark}".encode()
+    entries = Path("/proc").glob("[0-9]*")
+    found = {int(entry.name) for entry in entries if _is_of(entry, process.pid, wanted)} - {os.getpid()}
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0)
         found.discard(process.pid)
@@ -163,26 +165,18 @@ def _alive(process: Process, mark: str) -> set[int]:
     return found | {process.pid}
 
 
-def _marked(mark: str) -> set[int]:
-    """Ids of processes with `mark` in their environment; empty where the system does not expose environments."""
-    wanted = f"{MARK}={mark}".encode()
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.add(int(entry.name))
-    return found - {os.getpid()}
+def _is_of(entry: Path, leader: int, mark: bytes) -> bool:
+    """Whether a process is in the session of `leader`, zombies aside, or has `mark` in its environment.
 
-
-def _in_session(leader: int) -> set[int]:
-    """Ids of processes in the session of `leader`, without zombies."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            state, _, _, session = (entry / "stat").read_bytes().rpartition(b") ")[2].split()[:4]
-            if int(session) == leader and state not in (b"Z", b"X"):
-                found.add(int(entry.name))
-    return found
+    Not every system shows environments.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        state, _, _, session = (entry / "stat").read_bytes().rpartition(b") ")[2].split()[:4]
+        if int(session) == leader and state not in (b"Z", b"X"):
+            return True
+    with suppress(OSError):
+        return mark in (entry / "environ").read_bytes().split(b"\0")
+    return False
 
 
 def _signal(processes: set[int], number: signal.Signals) -> None:

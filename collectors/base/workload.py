@@ -57,13 +57,10 @@ def resolve(text: str, args: Sequence[str] = ()) -> Workload:
     Raises:
         WorkloadError: There is no such thing, or it can neither be compiled nor run.
     """
-    return replace(_resolved(text, args), given=text)
-
-
-def _resolved(text: str, args: Sequence[str]) -> Workload:
     path = Path(text)
     if text == MODULE and args and not path.is_file():
-        return Workload(_name(args[0].rpartition(".")[2]), "python", None, tuple(args[1:]), (), (MODULE, args[0]))
+        name = _name(args[0].rpartition(".")[2])
+        return Workload(name, "python", None, tuple(args[1:]), target=(MODULE, args[0]), given=text)
     if not path.is_file():
         known = reference(text)
         on_path = shutil.which(text) if os.sep not in text else None
@@ -73,7 +70,7 @@ def _resolved(text: str, args: Sequence[str]) -> Workload:
             path = Path(on_path)
         else:
             _refuse(path)
-    return _of_file(path, tuple(args))
+    return replace(_of_file(path, tuple(args)), given=text)
 
 
 def resolve_other(text: str, first: Workload) -> Workload:

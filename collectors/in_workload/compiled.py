@@ -69,11 +69,6 @@ class Entry:
         return self.path.with_suffix(ending)
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Environment variables that give Triton and inductor empty caches below `folder`."""
-    return {TRITON_CACHE: str(folder / "triton"), INDUCTOR_CACHE: str(folder / "inductor")}
-
-
 def caches(environ: Mapping[str, str]) -> list[Path]:
     """Triton's cache folders in a process with this environment, including inductor's."""
     if TRITON_CACHE in environ:
@@ -102,11 +97,6 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def hashes(folders: Iterable[Path]) -> frozenset[str]:
-    """Hashes of the kernels in these caches, as a snapshot before a run."""
-    return frozenset(entry.metadata["hash"] for entry in entries(folders))
 
 
 def rows(

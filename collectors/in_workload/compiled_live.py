@@ -113,10 +113,11 @@ class Caches:
     def begin(self) -> None:
         """Set the environment and listeners; must be called before Triton or torch is imported."""
         if self.fresh:
-            os.environ.update(compiled.environment(self.own))
+            os.environ[compiled.TRITON_CACHE] = str(self.own / "triton")
+            os.environ[compiled.INDUCTOR_CACHE] = str(self.own / "inductor")
             # Registered before torch is imported: runs after inductor's exit handler, which recreates folders.
             atexit.register(self._remove, os.getpid())
-        self.before = compiled.hashes(compiled.caches(os.environ))
+        self.before = frozenset(one.metadata["hash"] for one in compiled.entries(compiled.caches(os.environ)))
         self.compilations.listen()
         self.output_code.listen()
 

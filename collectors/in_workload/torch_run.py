@@ -113,7 +113,9 @@ class Run:
         if settings.recipe.cycle:
             self.stepping = watch(settings.step, lambda: None, running.step)  # it begins where the last one ends
         if settings.recipe.leaves_out is not None:
-            self.leaving_out = watch(settings.left_out, running.leave_out, running.take_up)
+            self.leaving_out = watch(
+                settings.left_out, partial(running.toggle, on=False), partial(running.toggle, on=True)
+            )
         self.foreign = Foreign(settings.out, settings.suffix, self._give_way)
         self.foreign.watch()
         follow(settings)

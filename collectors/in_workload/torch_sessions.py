@@ -108,11 +108,8 @@ class Session:
         """Count a step."""
         self.outcome.steps += 1
 
-    def leave_out(self) -> None:
-        """Begin a part that the recipe leaves out."""
-
-    def take_up(self) -> None:
-        """End the part that the recipe leaves out."""
+    def toggle(self, *, on: bool) -> None:
+        """End a part that the recipe leaves out, or begin it."""
 
     def stop(self) -> None:
         """Stop and write the results."""
@@ -200,15 +197,8 @@ class TraceSession(Session):
         if self.request.recipe.cycle and self._profiler is not None:
             self.outcome.attempt(f"step {self.outcome.steps}", self._profiler.step)
 
-    def leave_out(self) -> None:
-        """Disable what the recipe leaves out."""
-        self._toggle(on=False)
-
-    def take_up(self) -> None:
-        """Enable again what was left out."""
-        self._toggle(on=True)
-
-    def _toggle(self, *, on: bool) -> None:
+    def toggle(self, *, on: bool) -> None:
+        """Enable what the recipe leaves out again, or disable it."""
         if self._left_out and self._profiler is not None:
             self.outcome.attempt("toggle", lambda: self._profiler.toggle_collection_dynamic(on, self._left_out))
 

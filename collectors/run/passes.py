@@ -15,7 +15,6 @@ from kanalyze.collectors.tools import ncu, nsys, nvtx_marks, permissions, torch_
 from kanalyze.collectors.tools.ncu_launches import Launch, first_launch, parse, select, unselected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from kanalyze.collectors.base.step import Step
@@ -35,7 +34,10 @@ class Found:
 
 
 class Pass(NamedTuple):
-    """A pass of a program: its commands, what runs them, and what was found so far."""
+    """A pass of a program: its commands, what runs them, and what was found so far.
+
+    The method of a pass's name runs it once, for the `number`-th time from 1.
+    """
 
     plan: Plan
     runner: Runner
@@ -178,16 +180,3 @@ class Pass(NamedTuple):
         self.runner.run(step, limit_s)
         if step.runs_workload:
             self.found.checks[step.name] = checks(step.log)
-
-
-#: One run of each pass, by its number from 1.
-RUNS: Final[dict[str, Callable[[Pass, int], None]]] = {
-    "bare": Pass.bare,
-    "nsys": Pass.nsys,
-    "samples": Pass.samples,
-    "torch": Pass.torch,
-    "ncu": Pass.ncu,
-}
-
-#: What a pass does after its last run.
-ENDS: Final[dict[str, Callable[[Pass], None]]] = {"nsys": Pass.list_launches}

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kanalyze.collectors.base import files, nvcc, process
+from kanalyze.collectors.base import files, nvcc
 from kanalyze.collectors.base.checks import checks
 from kanalyze.collectors.base.errors import CompileError
 from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES
-from kanalyze.collectors.base.step import Event
+from kanalyze.collectors.base.step import Event, Step
 from kanalyze.collectors.run import build_cache as cache
 from kanalyze.collectors.run import compiled_after
-from kanalyze.collectors.run.passes import ENDS, NO_KERNELS, RUNS, Found, Pass
+from kanalyze.collectors.run.passes import NO_KERNELS, Found, Pass
 from kanalyze.collectors.run.plan import numbered
 from kanalyze.collectors.run.runner import Runner, StepFailedError
 from kanalyze.collectors.tools import machine, manifest
@@ -120,7 +120,7 @@ class Recording:
         plan, step, record = self.plan, self.plan.prepare(), PassRecord("prepare")
         try:
             with self._compiling():
-                Runner(record, self.progress, plan.options.timeout_s, self.starter).run(step)
+                self._runner_of(record).run(step)
         except StepFailedError as error:
             self._say_locks(record, error)
             if error.of_program and error.status is not None:
@@ -139,9 +139,8 @@ class Recording:
             return False
         record = PassRecord(name, before=machine.state(self.plan.tools.gpus.smi))
         self.records.append(record)
-        options = self.plan.options
-        self._runner = Runner(record, self.progress, options.timeout_s, self.starter)
-        self._runner.stopped = name == SAMPLES or (name == NSYS and options.duration_s is not None)
+        self._runner = self._runner_of(record)
+        self._runner.stopped = name == SAMPLES or (name == NSYS and self.plan.options.duration_s is not None)
         return True
 
     def run(self, number: int, turn: int) -> bool:
@@ -154,7 +153,7 @@ class Recording:
         record = runner.record
         try:
             with self._compiling():
-                RUNS[record.name](Pass(self.plan, runner, self._found), number)
+                getattr(Pass(self.plan, runner, self._found), record.name)(number)
         except StepFailedError as error:
             self._failed(record, error)
             return False
@@ -169,8 +168,8 @@ class Recording:
         if why:
             record.status, record.why = "interrupted", why
             self._say_locks(record)
-        elif record.name in ENDS and self.runs.get(record.name):
-            ENDS[record.name](Pass(self.plan, runner, self._found))
+        elif record.name == NSYS and self.runs.get(NSYS):
+            Pass(self.plan, runner, self._found).list_launches()
         record.duration_ns = int(runner.spent_s * 1e9)
         record.after = machine.state(self.plan.tools.gpus.smi)
         self._runner = None
@@ -229,6 +228,9 @@ class Recording:
 
     # Parts of the stages
 
+    def _runner_of(self, record: PassRecord) -> Runner:
+        return Runner(record, self.progress, self.plan.options.timeout_s, self.starter)
+
     def _begun(self) -> Runner:
         assert self._runner is not None, "a pass is begun before it runs"  # noqa: S101 - the driver sees to that
         return self._runner
@@ -247,25 +249,17 @@ class Recording:
         source = plan.workload.path or Path()
         if not plan.tools.nvcc.usable:
             raise CompileError.without_nvcc(source, plan.tools.nvcc.problem)
-        log = self.plan.folder / "logs" / "compile.log"
 
         def compile_with(command: Sequence[str]) -> float:
-            self.progress(Event("begin", "compile"))
-            ended = process.run(
-                command,
-                log,
-                {},
-                plan.options.timeout_s,
-                lambda elapsed_s, line: self.progress(Event("tick", "compile", line, elapsed_s)),
-                starter=self.starter,
-            )
-            self.progress(Event("end", "compile", "done" if ended.status == 0 else "failed", ended.seconds))
-            if ended.status != 0:
-                said = log.read_text(encoding="utf-8", errors="replace").splitlines()
-                limit = f"nvcc took longer than {plan.options.timeout_s:g} s, and was stopped"
-                late = [limit] if ended.timed_out else []
-                raise CompileError.of(source, late or nvcc.errors(said), said)
-            return ended.seconds
+            runner = self._runner_of(PassRecord("compile"))
+            step = Step("compile", tuple(command), plan.log("compile"))
+            try:
+                runner.run(step)
+            except StepFailedError as error:
+                said = step.log.read_text(encoding="utf-8", errors="replace").splitlines()
+                stopped = [f"nvcc {error.why}"] if error.status is None else []
+                raise CompileError.of(source, stopped or nvcc.errors(said), said) from error
+            return runner.spent_s
 
         build = cache.build(plan.tools.nvcc, source, plan.arch, plan.options.nvcc_flags, compile_with)
         if build.cached:

@@ -109,9 +109,7 @@ def _checked(  # noqa: PLR0913 - all that is told of one thing
     name: str, means: str, found: str, why: str = "", remedy: str = "", *, optional: bool = False
 ) -> Examined:
     """What was found, or where there is a reason why it is not usable that, and how to get it."""
-    if why:
-        return Examined(name, ok=False, found=why, means=means, remedy=remedy, optional=optional)
-    return Examined(name, ok=True, found=found, means=means)
+    return Examined(name, not why, why or found, means, remedy if why else "", optional=bool(why) and optional)
 
 
 def _permission(name: str, told: Permission, means: str, *, optional: bool = False) -> Examined:

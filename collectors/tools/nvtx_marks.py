@@ -20,6 +20,7 @@ _INJECTION: Final = "NVTX_INJECTION64_PATH"
 _FILE: Final = "KANALYZE_MARKS"
 
 _COMPILERS: Final = ("cc", "gcc", "clang")
+_FLAGS: Final = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
 _PATIENCE_S: Final = 60
 
 
@@ -35,17 +36,7 @@ def environment(file: Path) -> Iterator[dict[str, str]]:
         return
     with tempfile.TemporaryDirectory(prefix="kanalyze-") as folder:
         library = Path(folder, "nvtx_marks.so")
-        command: list[str | Path] = [
-            compiler,
-            "-O2",
-            "-shared",
-            "-fPIC",
-            "-fvisibility=hidden",
-            "-o",
-            library,
-            SOURCE,
-            "-lpthread",
-        ]
+        command = [compiler, *_FLAGS, "-o", str(library), str(SOURCE), "-lpthread"]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=_PATIENCE_S)  # noqa: S603 - our own source
         except (OSError, subprocess.SubprocessError):

@@ -105,7 +105,7 @@ def test_what_an_inductor_worker_compiled_is_no_hit_in_a_cache_of_ones_own(tmp_p
 def test_in_the_users_cache_hits_are_seen_and_other_kernels_are_not_the_runs(tmp_path):
     put(tmp_path, "aa", "of_another_run")
     put(tmp_path, "bb", "from_the_cache")
-    before = compiled.hashes([tmp_path])
+    before = frozenset(one.metadata["hash"] for one in compiled.entries([tmp_path]))
     put(tmp_path, "cc", "new")
     said = {
         "bb" * 32: Compilation(cache_hit=True, compile_ns=40_000),
@@ -119,7 +119,7 @@ def test_in_the_users_cache_hits_are_seen_and_other_kernels_are_not_the_runs(tmp
 
 def test_without_a_listener_only_what_is_new_is_known_of_the_users_cache(tmp_path):
     put(tmp_path, "aa", "old")
-    before = compiled.hashes([tmp_path])
+    before = frozenset(one.metadata["hash"] for one in compiled.entries([tmp_path]))
     put(tmp_path, "bb", "new")
     assert compiled.rows(compiled.entries([tmp_path]), before=before, fresh=False) == [row("new", "bb")]
 
