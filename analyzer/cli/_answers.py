@@ -48,17 +48,11 @@ def expanded(reports: Sequence[Path]) -> list[Path]:
     """The paths with a folder of reports replaced by them; each of these may fail, see :func:`of_each`."""
     paths: list[Path] = []
     for path in reports:
-        inside = _in_folder(path)
+        folder = unpacked(path)
+        inside = captures.reports_in_folder(folder) if os.path.isdir(folder) else []  # noqa: PTH112 - never raises
         click.get_current_context().meta.setdefault(_FOUND, set()).update(inside)
         paths += inside or [path]
     return paths
-
-
-def _in_folder(path: Path) -> list[Path]:
-    path = unpacked(path)
-    if not os.path.isdir(path):  # noqa: PTH112 - never raises
-        return []
-    return captures.reports_in_folder(path)
 
 
 def of_each(
@@ -150,7 +144,7 @@ def answered(
             continue
         _options.closed_at_end(whole)
         if way is not ways[0]:
-            held.origins[table.name] = _from(table.name, way, ways) + _cost(way, ways, held, path, whole)
+            held.origins[table.name] = _origin(table.name, way, ways, held, whole)
             if opened is None:
                 print_message(outlets.line(f"kanalyze: {held.origins[table.name]}"))
         return found
@@ -252,16 +246,12 @@ def _unsampled(table: Table, found: dict[str | None, T]) -> bool:
     return sampled and not any(len(rows) for rows in found.values() if isinstance(rows, Sized))
 
 
-def _cost(way: Way, ways: Sequence[Way], held: Opened, path: Path, sampled: Report) -> str:
-    """Sentence on the cost of the samples that a table is made of; empty for a report without them."""
-    if way.tool != captures.SAMPLES:
-        return ""
-    plain = _options.closed_at_end(held.once((path, ways[0], "plain"), ways[0].opened))
-    return f" {_steady.sampling_cost(plain, sampled)}"
-
-
-def _from(table: str, way: Way, ways: Sequence[Way]) -> str:
-    """Sentence on the report of a capture that a table is from, and why."""
+def _origin(table: str, way: Way, ways: Sequence[Way], held: Opened, whole: Report) -> str:
+    """What is to be said of a table that is of another report of a capture than the first: why, and what that costs."""
     same = sum(one.tool == way.tool for one in ways)
     which = f", the first of {plural(same, 'trace')}" if same > 1 else ""
-    return f"{table} is from {way.file}{which}; {ways[0].file.name} does not record it."
+    cost = ""
+    if way.tool == captures.SAMPLES:
+        plain = _options.closed_at_end(held.once((ways[0], "plain"), ways[0].opened))
+        cost = f" {_steady.sampling_cost(plain, whole)}"
+    return f"{table} is from {way.file}{which}; {ways[0].file.name} does not record it.{cost}"

@@ -17,6 +17,7 @@ from kanalyze.tools import NAMES
 
 with late():
     from kanalyze import catalog, explanations, readers
+    from kanalyze.collectors.base import workloads as shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,10 +83,8 @@ def tables(_: click.Context, incomplete: str) -> Choices:
     return [(name, catalog.table(name).purpose) for name in catalog.names() if name.startswith(incomplete)]
 
 
-@_completer
-def groupings(ctx: click.Context, _: str) -> Choices:
-    """Groupings of the table on the line."""
-    return [(grouping, "") for grouping in catalog.table(_words(ctx)[0]).groupings]
+#: Groupings of the table on the line.
+groupings: Final = _completer(lambda ctx, _: [(by, "") for by in catalog.table(_words(ctx)[0]).groupings])
 
 
 def _column_names(ctx: click.Context) -> dict[str, str]:
@@ -101,10 +100,8 @@ def columns(ctx: click.Context, incomplete: str) -> Choices:
     return [*every, *((before + comma + name, doc) for name, doc in _column_names(ctx).items() if name not in chosen)]
 
 
-@_completer
-def sorted_columns(ctx: click.Context, _: str) -> Choices:
-    """Single columns; to click a word that begins with a minus is an option."""
-    return _column_names(ctx).items()
+#: Single columns; to click a word that begins with a minus is an option.
+sorted_columns: Final = _completer(lambda ctx, _: _column_names(ctx).items())
 
 
 @_completer
@@ -155,18 +152,11 @@ def _quick(path: Path) -> Path | None:
     return path if path.is_file() and path.stat().st_size <= most else None
 
 
-@_completer
-def findings(_: click.Context, _incomplete: str) -> Choices:
-    """Names of findings."""
-    return [(name, "") for name in explanations.names()]
+#: Names of findings.
+findings: Final = _completer(lambda *_: [(name, "") for name in explanations.names()])
 
-
-@_completer
-def references(_: click.Context, _incomplete: str) -> Choices:
-    """Names of reference workloads."""
-    from kanalyze.collectors.base.workloads import references  # noqa: PLC0415 - as above
-
-    return [(one.name, one.teaches) for one in references()]
+#: Names of reference workloads.
+references: Final = _completer(lambda *_: [(one.name, one.teaches) for one in shipped.references()])
 
 
 @_completer

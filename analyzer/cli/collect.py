@@ -22,6 +22,7 @@ from kanalyze.turns import SIDES
 with late():
     from kanalyze import collectors
     from kanalyze.cli import compare, summarize
+    from kanalyze.collectors.base import errors
     from kanalyze.readers.capture import read_capture
 
 if TYPE_CHECKING:
@@ -192,7 +193,6 @@ def collect(
     _note_ours(click.get_current_context(), workload, args)
     if module:
         workload, args = MODULE, (workload, *args)
-    from kanalyze.collectors.base.errors import InterruptedCaptureError  # noqa: PLC0415 - --help need not wait
 
     options = _options(told)
     if dry_run:
@@ -208,7 +208,7 @@ def collect(
         else:
             found = collectors.collect_against(workload, against, args, options, Progress())
     except KeyboardInterrupt:  # before anything was begun
-        raise InterruptedCaptureError.during("the checks", None) from None
+        raise errors.InterruptedCaptureError.during("the checks", None) from None
     _finish(found)
 
 
@@ -218,15 +218,13 @@ def _finish(found: Capture | Captures) -> None:
     Raises:
         IncompleteError: A pass failed, or a program says that its result is wrong.
     """
-    from kanalyze.collectors.base.errors import IncompleteError  # noqa: PLC0415 - --help need not wait
-
-    two = isinstance(found, collectors.Captures)
-    sides = dict(zip(SIDES, (found.base, found.new), strict=True)) if two else {"": found}
+    if isinstance(found, collectors.Captures):
+        sides, show = dict(zip(SIDES, (found.base, found.new), strict=True)), partial(_compare, found)
+    else:
+        sides, show = {"": found}, partial(_summarize, found)
+    two = len(sides) > 1
     try:
-        if two:
-            _compare(found)
-        else:
-            _summarize(found)
+        show()
     finally:
         for side, capture in sides.items():
             _print_said(capture, f"{side}: " if side else "")
@@ -236,7 +234,7 @@ def _finish(found: Capture | Captures) -> None:
             print_message(f"Compare them: {words('compare', *(capture.folder for capture in sides.values()))}")
         print_message(f"See it: {words('html', found.folder, '-o', f'{found.folder.name}.html', '--open')}")
     if found.problems:
-        raise IncompleteError.because(found.folder, found.problems, sides)
+        raise errors.IncompleteError.because(found.folder, found.problems, sides)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -247,14 +245,12 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _options(told: dict[str, Any]) -> Options:
     """The options of the command line as those of the library."""
-    from kanalyze.collectors.base.errors import BadOptionError  # noqa: PLC0415 - --help need not wait
-
     passes = told.pop("passes")
     told["passes"] = tuple(name.strip() for name in passes.split(",")) if passes is not None else None
     try:
         told["nvcc_flags"] = tuple(word for text in told["nvcc_flags"] for word in shlex.split(text))
     except ValueError as error:
-        raise BadOptionError.of("--nvcc", " ".join(told["nvcc_flags"]), "flags with closed quotes") from error
+        raise errors.BadOptionError.of("--nvcc", " ".join(told["nvcc_flags"]), "flags with closed quotes") from error
     return collectors.Options(**told)
 
 

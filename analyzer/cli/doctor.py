@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kanalyze import outlets
+from kanalyze.cli._late import late
 from kanalyze.cli._options import tool_paths
 from kanalyze.cli._output import emit, width
+
+with late():
+    from kanalyze import collectors
+    from kanalyze.collectors.tools import doctor as doctors
 
 if TYPE_CHECKING:
     from kanalyze.collectors.tools.doctor import Examined
@@ -24,13 +29,9 @@ def doctor(**told: Any) -> None:  # noqa: ANN401 - as of Options
     The exit status is 1 if anything is missing that a capture needs; what only CPU samples and GPU metrics need is
     told too.
     """
-    from kanalyze.collectors import Options  # noqa: PLC0415 - --help need not wait
-    from kanalyze.collectors.tools.doctor import complete  # noqa: PLC0415 - as above
-    from kanalyze.collectors.tools.doctor import doctor as examined  # noqa: PLC0415 - as above
-
-    lines = examined(Options(**told))
+    lines = doctors.doctor(collectors.Options(**told))
     emit("".join(_text(line) for line in lines), None)
-    sys.exit(0 if complete(lines) else 1)
+    sys.exit(0 if doctors.complete(lines) else 1)
 
 
 #: Width of the names, and of names with what was found of them.

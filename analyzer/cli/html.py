@@ -53,7 +53,7 @@ def html(
     refuse_overwriting(target)
     if base or (len(reports) == 1 and captures.sides_in(reports[0]) is not None):
         asked = _options.asked_of_sides(where)
-        page = pictures.file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
+        page: FilePage[Shown] = pictures.file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
     else:
         page = _page(reports, where)
     emit(document.document(page).encode(), target)

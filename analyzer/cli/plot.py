@@ -88,7 +88,7 @@ def _drawn(reports: Sequence[Path], picture: str, where: _options.Where, kernel:
 
 
 def _iterations(report: Path, where: _options.Where) -> pl.DataFrame:
-    import polars as pl  # noqa: PLC0415 - as above
+    import polars as pl  # noqa: PLC0415 - --help need not import polars
 
     found = pl.concat(answered(report, catalog.table("iterations"), where, iterations.iteration_ledgers).values())
     if found.is_empty():
@@ -101,7 +101,7 @@ def _iterations(report: Path, where: _options.Where) -> pl.DataFrame:
 
 def _durations(report: Path, where: _options.Where, kernel: str | None, form: str) -> bytes:
     """The durations of the kernel that took longest, of those with a text in their names."""
-    import polars as pl  # noqa: PLC0415 - as above
+    import polars as pl  # noqa: PLC0415 - --help need not import polars
 
     rows = rows_of([report], catalog.table("events"), where).filter(pl.col("kind") == "kernel")
     line = rows.select(pl.col("name").cast(pl.String), "dur_ns").drop_nulls()

@@ -57,7 +57,7 @@ def sql(
     Tables have the names and columns that `kanalyze tables` lists; those that the statement names are made. Of several
     reports each has the rows of all, and a first column `report`. The SQL is that of polars; docs/sql.md has examples.
     """
-    from polars.exceptions import PolarsError  # noqa: PLC0415 - as above
+    from polars.exceptions import PolarsError  # noqa: PLC0415 - --help need not import polars
 
     if form == "parquet" and output is None:
         raise OutputError.needs_file(form)

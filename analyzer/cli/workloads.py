@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze.cli import _complete
+from kanalyze.cli._late import late
 from kanalyze.cli._output import emit, width
+from kanalyze.errors import UnknownNameError
+
+with late():
+    from kanalyze.collectors.base import workloads as shipped
 
 if TYPE_CHECKING:
     from kanalyze.collectors.base.workloads import Reference
@@ -18,12 +23,9 @@ if TYPE_CHECKING:
 @click.argument("name", required=False, shell_complete=_complete.references)
 def workloads(name: str | None) -> None:
     """List the reference workloads with what each teaches; or describe NAME."""
-    from kanalyze.collectors.base.workloads import reference, references  # noqa: PLC0415 - --help need not wait
-    from kanalyze.errors import UnknownNameError  # noqa: PLC0415 - as above
-
-    known = references()
+    known = shipped.references()
     if name is not None:
-        found = reference(name)
+        found = shipped.reference(name)
         if found is None:
             raise UnknownNameError.of("workload", name, [one.name for one in known])
         emit(f"{found.path}\n\n{found.doc}\n", None)

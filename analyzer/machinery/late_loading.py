@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager, nullcontext
+from importlib.abc import Loader
 from importlib.machinery import PathFinder
-from importlib.util import LazyLoader
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
 
 
 @contextmanager
 def loading_late(*names: str, within: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[None]:
-    """Lets modules that are first imported in here load when first used, as `importlib.util.LazyLoader` does.
+    """Lets modules that are first imported in here load when first used.
 
-    For what is imported as a whole (``import a.b``, ``from a import b``) and most programs never use.
+    For what is imported as a whole (``import a.b``, ``from a import b``) and most programs never use. As with
+    `importlib.util.LazyLoader`, but that the import of a module leaves the packages around it unloaded, too.
 
     Args:
         names: Modules, and packages with all that is in them.
@@ -49,13 +50,50 @@ class _Finder:
         spec = PathFinder.find_spec(fullname, path, target) if wanted else None
         if spec is None or spec.loader is None:
             return None
-        loader: Any = spec.loader  # of this import alone
-        load = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            with self._within():
-                load(module)
-
-        loader.exec_module = exec_module
-        spec.loader = LazyLoader(loader)
+        spec.loader = _LateLoader(spec.loader, self._within)
         return spec
+
+
+class _LateLoader(Loader):
+    """Makes modules that load themselves."""
+
+    def __init__(self, usual: Loader, within: Callable[[], AbstractContextManager[object]]) -> None:
+        """With the loader that they have then, and the context in which it loads."""
+        self.usual = usual
+        self.within = within
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """The empty module."""
+        return self.usual.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leaves it empty."""
+        module.__class__ = _Late
+
+    def load(self, module: ModuleType) -> None:
+        """Loads it as usual; a module that failed will try anew."""
+        module.__class__ = ModuleType
+        try:
+            with self.within():
+                self.usual.exec_module(module)
+        except BaseException:
+            module.__class__ = _Late
+            raise
+
+
+class _Late(ModuleType):
+    """A module that loads when it is asked for what it does not have yet: anything but its name, spec and path."""
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - an attribute of any type
+        if name == "__doc__":  # which is None until then
+            self.__getattr__(name)
+        return ModuleType.__getattribute__(self, name)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as above
+        folders = self.__dict__.get("__path__")
+        if name == "__path__" or (folders and PathFinder.find_spec(f"{self.__name__}.{name}", folders)):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")  # it is imported next
+        loader = self.__loader__
+        assert isinstance(loader, _LateLoader)  # noqa: S101 - it made this
+        loader.load(self)
+        return getattr(self, name)

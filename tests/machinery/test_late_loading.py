@@ -1,6 +1,7 @@
 """Modules that load when they are first used."""
 
 import sys
+from contextlib import contextmanager
 from importlib import import_module
 
 import pytest
@@ -42,3 +43,52 @@ def test_other_modules_load_at_once():
         import_module("late_broken")
     with loading_late("nowhere_at_all"), pytest.raises(ModuleNotFoundError):
         import_module("nowhere_at_all")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package that nobody may load, with a module and one that imports it."""
+    folder = tmp_path / "late_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text('"""What it is about."""\nnamed = 5\n')
+    (folder / "inner.py").write_text("value = 3\n")
+    (folder / "outer.py").write_text("from late_package import inner\nvalue = inner.value + 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in [name for name in sys.modules if name.startswith("late_package")]:
+        sys.modules.pop(name)
+
+
+def loaded(name):
+    return "__builtins__" in object.__getattribute__(sys.modules[name], "__dict__")
+
+
+@pytest.mark.usefixtures("package")
+def test_a_module_leaves_the_package_around_it_unloaded_until_that_is_used():
+    with loading_late("late_package"):
+        outer = import_module("late_package.outer")
+        package = import_module("late_package")
+    assert not loaded("late_package.outer")
+    assert outer.value == 4
+    assert [loaded(f"late_package{name}") for name in (".outer", ".inner", "")] == [True, True, False]
+    assert package.__doc__ == "What it is about."
+    assert (package.named, loaded("late_package")) == (5, True)
+
+
+@pytest.mark.usefixtures("package")
+def test_it_loads_in_a_context():
+    entered = []
+
+    @contextmanager
+    def within():
+        entered.append("begin")
+        yield
+        entered.append("end")
+
+    with loading_late("late_package", within=within):
+        inner = import_module("late_package.inner")
+    assert entered == []
+    assert inner.value == 3
+    assert entered == ["begin", "end"]
+    with pytest.raises(AttributeError):
+        _ = inner.nothing
