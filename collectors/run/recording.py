@@ -18,7 +18,7 @@ from kanalyze.collectors.run import build_cache as cache
 from kanalyze.collectors.run import compiled_after
 from kanalyze.collectors.run.passes import NO_KERNELS, Found, Pass
 from kanalyze.collectors.run.plan import numbered
-from kanalyze.collectors.run.runner import Runner, StepFailedError
+from kanalyze.collectors.run.runner import StepFailedError
 from kanalyze.collectors.tools import machine, manifest
 from kanalyze.collectors.tools.found import obstacles, wanted_passes
 from kanalyze.collectors.tools.manifest import PassRecord
@@ -79,7 +79,7 @@ class Recording:
     content: dict[str, object] = field(default_factory=dict)
     _possible: list[str] = field(default_factory=list)
     _found: Found = field(default_factory=Found)
-    _runner: Runner | None = None
+    _pass: Pass | None = None
     _compiled: frozenset[Path] = frozenset()
     _last_failure: StepFailedError | None = None
     _began_unix_s: float = field(default_factory=time.time)
@@ -120,7 +120,7 @@ class Recording:
         plan, step, record = self.plan, self.plan.prepare(), PassRecord("prepare")
         try:
             with self._compiling():
-                self._runner_of(record).run(step)
+                self._pass_of(record).run(step)
         except StepFailedError as error:
             self._say_locks(record, error)
             if error.of_program and error.status is not None:
@@ -139,8 +139,8 @@ class Recording:
             return False
         record = PassRecord(name, before=machine.state(self.plan.tools.gpus.smi))
         self.records.append(record)
-        self._runner = self._runner_of(record)
-        self._runner.stopped = name == SAMPLES or (name == NSYS and self.plan.options.duration_s is not None)
+        self._pass = self._pass_of(record)
+        self._pass.stopped = name == SAMPLES or (name == NSYS and self.plan.options.duration_s is not None)
         return True
 
     def run(self, number: int, turn: int) -> bool:
@@ -149,11 +149,11 @@ class Recording:
         Raises:
             CollectError: The program failed before anything was recorded.
         """
-        runner = self._begun()
-        record = runner.record
+        begun = self._begun()
+        record = begun.record
         try:
             with self._compiling():
-                getattr(Pass(self.plan, runner, self._found), record.name)(number)
+                getattr(begun, record.name)(number)
         except StepFailedError as error:
             self._failed(record, error)
             return False
@@ -163,20 +163,20 @@ class Recording:
 
     def end_pass(self, why: str = "") -> None:
         """End the begun pass; with `why` it was interrupted."""
-        runner = self._begun()
-        record = runner.record
+        begun = self._begun()
+        record = begun.record
         if why:
             record.status, record.why = "interrupted", why
             self._say_locks(record)
         elif record.name == NSYS and self.runs.get(NSYS):
-            Pass(self.plan, runner, self._found).list_launches()
-        record.duration_ns = int(runner.spent_s * 1e9)
+            begun.list_launches()
+        record.duration_ns = int(begun.spent_s * 1e9)
         record.after = machine.state(self.plan.tools.gpus.smi)
-        self._runner = None
+        self._pass = None
 
     def interrupt(self) -> None:
         """Record that the user stopped the begun pass, and those that did not begin."""
-        if self._runner is not None:
+        if self._pass is not None:
             self.end_pass("stopped by the user")
         reached = {record.name for record in self.records}
         for rest in wanted_passes(self.plan.workload, self.plan.options):
@@ -222,18 +222,19 @@ class Recording:
 
     def note(self, text: str) -> None:
         """Add a note to the begun pass."""
-        runner = self._begun()
-        runner.note(text)
-        self.progress(Event("note", runner.record.name, text))
+        begun = self._begun()
+        begun.note(text)
+        self.progress(Event("note", begun.record.name, text))
 
     # Parts of the stages
 
-    def _runner_of(self, record: PassRecord) -> Runner:
-        return Runner(record, self.progress, self.plan.options.timeout_s, self.starter)
+    def _pass_of(self, record: PassRecord) -> Pass:
+        limit_s = self.plan.options.timeout_s
+        return Pass(record, self.progress, limit_s, self.starter, plan=self.plan, found=self._found)
 
-    def _begun(self) -> Runner:
-        assert self._runner is not None, "a pass is begun before it runs"  # noqa: S101 - the driver sees to that
-        return self._runner
+    def _begun(self) -> Pass:
+        assert self._pass is not None, "a pass is begun before it runs"  # noqa: S101 - the driver sees to that
+        return self._pass
 
     def _failed(self, record: PassRecord, error: StepFailedError) -> None:
         self._last_failure = error
@@ -251,7 +252,7 @@ class Recording:
             raise CompileError.without_nvcc(source, plan.tools.nvcc.problem)
 
         def compile_with(command: Sequence[str]) -> float:
-            runner = self._runner_of(PassRecord("compile"))
+            runner = self._pass_of(PassRecord("compile"))
             step = Step("compile", tuple(command), plan.log("compile"))
             try:
                 runner.run(step)
