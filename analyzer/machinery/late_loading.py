@@ -67,7 +67,10 @@ class _LateLoader(Loader):
         return self.usual.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leaves it empty."""
+        """Leaves it empty, but for its usual loader, which knows its data."""
+        spec = _spec_of(module)
+        spec.loader_state, spec.loader = self, self.usual
+        module.__loader__ = self.usual
         module.__class__ = _Late
 
     def load(self, module: ModuleType) -> None:
@@ -93,7 +96,10 @@ class _Late(ModuleType):
         folders = self.__dict__.get("__path__")
         if name == "__path__" or (folders and PathFinder.find_spec(f"{self.__name__}.{name}", folders)):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")  # it is imported next
-        loader = self.__loader__
-        assert isinstance(loader, _LateLoader)  # noqa: S101 - it made this
-        loader.load(self)
+        _spec_of(self).loader_state.load(self)
         return getattr(self, name)
+
+
+def _spec_of(module: ModuleType) -> ModuleSpec:
+    assert module.__spec__ is not None, "it is imported"  # noqa: S101 - by a finder of ours
+    return module.__spec__

@@ -3,6 +3,7 @@
 import sys
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.resources import files
 
 import pytest
 
@@ -52,6 +53,7 @@ def package(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "__init__.py").write_text('"""What it is about."""\nnamed = 5\n')
     (folder / "inner.py").write_text("value = 3\n")
+    (folder / "data.txt").write_text("data")
     (folder / "outer.py").write_text("from late_package import inner\nvalue = inner.value + 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield
@@ -68,6 +70,7 @@ def test_a_module_leaves_the_package_around_it_unloaded_until_that_is_used():
     with loading_late("late_package"):
         outer = import_module("late_package.outer")
         package = import_module("late_package")
+    assert (files(package) / "data.txt").read_text() == "data"
     assert not loaded("late_package.outer")
     assert outer.value == 4
     assert [loaded(f"late_package{name}") for name in (".outer", ".inner", "")] == [True, True, False]
