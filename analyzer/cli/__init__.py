@@ -19,7 +19,7 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli._memory import in_own_process, refused, tight
-from kanalyze.cli._output import flush, hold_closed_streams, print_message, unwritten
+from kanalyze.cli._output import answering, flush, hold_closed_streams, print_message, unwritten
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, nearest
 from kanalyze.machinery.parents import PARENT, end_with
 from kanalyze.machinery.unfinished import remove_at_signals
@@ -46,24 +46,14 @@ class _Commands(click.Group):
         return command
 
 
-def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
-    del param
-    if wanted and not ctx.resilient_parsing:
-        from importlib.metadata import version  # noqa: PLC0415 - reads the installed packages, for --version only
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415 - reads the installed packages, for --version only
 
-        click.echo(f"kanalyze {version('kanalyze')}")
-        ctx.exit()
+    return f"kanalyze {version('kanalyze')}\n"
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Say the version and stop.",
-)
+@answering("--version", "Say the version and stop.", _version)
 def kanalyze() -> None:
     """Where did the GPU time go? Reads profiles and attributes every nanosecond."""
 

@@ -113,10 +113,13 @@ def scope(command: F) -> F:
 report_argument: Final = click.argument("report", type=READ)
 reports_argument: Final = click.argument("reports", nargs=-1, required=True, type=READ)
 
-#: The file to write.
-output: Final = click.option(
-    "-o", "--output", type=WRITTEN, metavar="FILE", help="Write to FILE, all of it or nothing."
-)
+
+def output_to(help_text: str, *, required: bool = False) -> Callable[[F], F]:
+    """Add ``-o``, the file to write."""
+    return click.option("-o", "--output", type=WRITTEN, required=required, metavar="FILE", help=help_text)
+
+
+output: Final = output_to("Write to FILE, all of it or nothing.")
 
 no_formulas: Final = click.option(
     "--no-formulas", is_flag=True, help="In CSV put an apostrophe before texts that a spreadsheet would run."

@@ -8,7 +8,7 @@ import shutil
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from kanalyze.collectors.base.step import Event
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Report
+
+F = TypeVar("F", bound="Callable[..., object]")
 
 _NARROWEST = 40
 
@@ -75,6 +77,17 @@ def emit(data: bytes | str, output: Path | None) -> None:
             _discard_pending(sys.stdout)
             sys.exit(_NOBODY_READS)
         raise OutputError.because(_STANDARD_OUTPUT, error.strerror or str(error)) from error
+
+
+def answering(option: str, help_text: str, answer: Callable[[], str]) -> Callable[[F], F]:
+    """Add an option in place of all others: it prints its answer, and that is all."""
+
+    def print_answer(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
+        if wanted and not ctx.resilient_parsing:
+            emit(answer(), None)
+            ctx.exit()
+
+    return click.option(option, is_flag=True, is_eager=True, expose_value=False, callback=print_answer, help=help_text)
 
 
 def emit_rows(rows: pl.DataFrame, form: str, output: Path | None, *, no_formulas: bool) -> None:

@@ -227,7 +227,11 @@ def _finish(found: Capture | Captures) -> None:
         show()
     finally:
         for side, capture in sides.items():
-            _print_said(capture, f"{side}: " if side else "")
+            prefix = f"{side}: " if side else ""
+            for check in capture.checks:
+                print_message(f"The program says: {prefix}{outlets.line(check)}")
+            for note in capture.notes:
+                print_message(f"Note: {prefix}{outlets.line(note)}")
         folder, words = outlets.line(str(found.folder)), partial(outlets.command, "kanalyze")
         print_message(f"The captures are in {folder}" if two else f"The capture is in {folder}")
         if two:
@@ -268,11 +272,3 @@ def _compare(found: Captures) -> None:
     except IncomparableError as error:
         print_message(f"Note: not compared: {error}")
     flush(sys.stdout)
-
-
-def _print_said(capture: Capture, side: str = "") -> None:
-    """Prints the program's own checks, and notes."""
-    for check in capture.checks:
-        print_message(f"The program says: {side}{outlets.line(check)}")
-    for note in capture.notes:
-        print_message(f"Note: {side}{outlets.line(note)}")

@@ -25,7 +25,6 @@ with late():
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.analyses.comparing._comparison import Comparison
     from kanalyze.several.sides import Asked
 
 #: The exit status of a gate.
@@ -82,7 +81,13 @@ def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, 
             raise BadThresholdError.of(options["fail_above"], "a share, 0 % or more", "3%", "--fail-above")
         gate = _gate.gate_of(found, limit, options["metric"], options["allow"])
         found, status = replace(found, gate=gate), _STATUS[gate.state]
-    _emit(found, output, options)
+    form = options["form"]
+    if form == "csv":
+        emit_rows(found.table("compare"), form, output, no_formulas=options["no_formulas"])
+    elif form == "junit":
+        emit(json.junit(found).encode(), output)
+    else:
+        emit_pages([found], form, options["top"], output)
     if status:
         raise click.exceptions.Exit(status)  # which leaves the reports open until their doubts are told
 
@@ -91,16 +96,6 @@ def shown(base: Path, new: Path) -> None:
     """Print the page of two sides, whole, as the command does that is given no option."""
     asked = _asked({**_options.WHOLE, "least": _LEAST, "floor": None, "allow": ()})
     emit_pages([sides.comparison([base], [new], asked)], "terminal", None, None)
-
-
-def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> None:
-    form = options["form"]
-    if form == "csv":
-        emit_rows(found.table("compare"), form, output, no_formulas=options["no_formulas"])
-    elif form == "junit":
-        emit(json.junit(found).encode(), output)
-    else:
-        emit_pages([found], form, options["top"], output)
 
 
 def _asked(options: dict[str, Any]) -> Asked:

@@ -34,13 +34,7 @@ _EVENTS = 600_000
 @_options.reports_argument
 @click.option("--base", multiple=True, type=_options.READ, metavar="RUN", help="A run of the side to compare with.")
 @_options.scope
-@click.option(
-    "-o",
-    "--output",
-    type=_options.WRITTEN,
-    metavar="FILE",
-    help="The file; the report's name with .html unless told.",
-)
+@_options.output_to("The file; the report's name with .html unless told.")
 @click.option("--open", "opens", is_flag=True, help="Show it in the browser.")
 def html(
     reports: Sequence[Path], base: Sequence[Path], output: Path | None, *, opens: bool, **where: Unpack[_options.Where]

@@ -41,14 +41,7 @@ _EVENTS: Final = 6000
 @click.argument("picture", type=click.Choice(_PICTURES))
 @_options.scope
 @click.option("--kernel", metavar="TEXT", help="durations: of the longest kernel with this in its name.")
-@click.option(
-    "-o",
-    "--output",
-    type=_options.WRITTEN,
-    required=True,
-    metavar="FILE",
-    help="A file that ends in .svg, .png or .pdf.",
-)
+@_options.output_to("A file that ends in .svg, .png or .pdf.", required=True)
 @_options.in_one_thread_if_small
 def plot(
     reports: Sequence[Path],

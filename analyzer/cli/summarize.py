@@ -12,7 +12,7 @@ from kanalyze import outlets
 from kanalyze.cli import _options
 from kanalyze.cli._answers import expanded, of_each
 from kanalyze.cli._late import late
-from kanalyze.cli._output import drop_registered, emit, emit_pages, print_doubts, print_message, register_figures
+from kanalyze.cli._output import answering, drop_registered, emit_pages, print_doubts, print_message, register_figures
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers.shared.archives import unpacked
 
@@ -24,7 +24,7 @@ with late():
     from kanalyze.renderers.formats import json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kanalyze.analyses.page.counters_page import CounterSummary
@@ -42,13 +42,6 @@ class Form(NamedTuple):
     whole: bool = False
 
 
-def _print_schema(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
-    del param
-    if wanted and not ctx.resilient_parsing:
-        emit(json.SCHEMA.read_text(encoding="utf-8"), None)
-        ctx.exit()
-
-
 @click.command()
 @_options.reports_argument
 @_options.scope
@@ -56,13 +49,8 @@ def _print_schema(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
 @click.option("--full", is_flag=True, help="All sections, of the whole recording or the window.")
 @click.option("--whole", is_flag=True, help="The page of the whole recording, not of what the program repeats.")
 @_options.formats("markdown", "json")
-@click.option(
-    "--schema",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_schema,
-    help="Print the JSON Schema of --format json, and stop.",
+@answering(
+    "--schema", "Print the JSON Schema of --format json, and stop.", lambda: json.SCHEMA.read_text(encoding="utf-8")
 )
 @_options.output
 @_options.in_one_thread_if_small
@@ -184,16 +172,13 @@ def _page(report: Path, where: _options.Where, form: Form, whole: Report | None 
     """
     if whole is not None:
         register_figures(whole)
-    page = _page_of(
-        report, _options.opened_parts(report, where) if whole is None else _options.parts_of(whole, where), where, form
-    )
+    parts = _options.opened_parts(report, where) if whole is None else _options.parts_of(whole, where)
+    page: Shown
+    if None not in parts:
+        page = _instances.compare([*parts.values()])
+    elif parts[None].meta.timeless:
+        page = counters_page.summarize_counters(parts[None])
+    else:
+        page = _apart(_timed(parts[None], form), report, where, form)
     print_doubts(everything=True)  # the page looked at all of it
     return page
-
-
-def _page_of(report: Path, parts: Mapping[str | None, Report], where: _options.Where, form: Form) -> Shown:
-    if None in parts and parts[None].meta.timeless:
-        return counters_page.summarize_counters(parts[None])
-    if None not in parts:
-        return _instances.compare([*parts.values()])
-    return _apart(_timed(parts[None], form), report, where, form)

@@ -140,10 +140,7 @@ def dry_run_against(
 ) -> list[str]:
     """The commands of :func:`collect_against` as shell lines, as :func:`dry_run` gives those of one program.
 
-    Raises:
-        WorkloadError: There is no such program.
-        BadOptionError: An option is invalid.
-        OutputError: The folder exists.
+    Raises as that does.
     """
     return portable_script(_planned([workload, other], args, options, changes, dry=True)[0])
 
@@ -233,21 +230,21 @@ class _Turns:
     def _pass(self, name: str) -> None:
         """Run a pass as often as requested, until a run fails; the other program has its turn then nevertheless."""
         self.current = name
-        taking_part = [side for side in self.sides if side.begin_pass(name)]
-        count = max((side.plan.repetitions(name) for side in taking_part), default=0)
+        taking_part = [(side, begun) for side in self.sides if (begun := side.begin_pass(name))]
+        count = max((side.plan.repetitions(name) for side, _ in taking_part), default=0)
         for number in range(1, count + 1):
             finished = []
-            for turn, side in enumerate(in_order(taking_part, number), self.turns + 1):
+            for turn, (side, begun) in enumerate(in_order(taking_part, number), self.turns + 1):
                 self.current = _of(name, side)
-                if side.run(number, turn):
-                    finished.append(side)
+                if side.run(begun, number, turn):
+                    finished.append(begun)
             self.turns += len(SIDES)  # also where one takes part, so that a pair of turns is a pair of runs
             if len(finished) < len(taking_part):
-                for side in finished if number < count else ():
-                    side.note(f"ended after {number} of {count} runs, as the other program's failed")
+                for begun in finished if number < count else ():
+                    begun.say(f"ended after {number} of {count} runs, as the other program's failed")
                 break
-        for side in taking_part:
-            side.end_pass()
+        for side, begun in taking_part:
+            side.end_pass(begun)
 
     def _interrupted(self, seconds: float) -> InterruptedCaptureError:
         """Save the finished runs of an interrupted collection, if there are some of each program."""

@@ -79,7 +79,7 @@ class Recording:
     content: dict[str, object] = field(default_factory=dict)
     _possible: list[str] = field(default_factory=list)
     _found: Found = field(default_factory=Found)
-    _pass: Pass | None = None
+    _begun: Pass | None = None
     _compiled: frozenset[Path] = frozenset()
     _last_failure: StepFailedError | None = None
     _began_unix_s: float = field(default_factory=time.time)
@@ -130,26 +130,25 @@ class Recording:
         self.content["prepare"] = record.steps[0]
         self._found.checks[step.name] = checks(step.log)
 
-    def begin_pass(self, name: str) -> bool:
-        """Begin a pass; False if it cannot run."""
+    def begin_pass(self, name: str) -> Pass | None:
+        """Begin a pass; None if it cannot run."""
         if name not in self._possible:
-            return False
+            return None
         if name == NCU and self._found.launches is not None and not self._found.launches:
             self._skip(name, NO_KERNELS)
-            return False
+            return None
         record = PassRecord(name, before=machine.state(self.plan.tools.gpus.smi))
         self.records.append(record)
-        self._pass = self._pass_of(record)
-        self._pass.stopped = name == SAMPLES or (name == NSYS and self.plan.options.duration_s is not None)
-        return True
+        self._begun = self._pass_of(record)
+        self._begun.stopped = name == SAMPLES or (name == NSYS and self.plan.options.duration_s is not None)
+        return self._begun
 
-    def run(self, number: int, turn: int) -> bool:
-        """Run the begun pass for the `number`-th time; `turn` is the place among all runs. False if it failed.
+    def run(self, begun: Pass, number: int, turn: int) -> bool:
+        """Run a begun pass for the `number`-th time; `turn` is the place among all runs. False if it failed.
 
         Raises:
             CollectError: The program failed before anything was recorded.
         """
-        begun = self._begun()
         record = begun.record
         try:
             with self._compiling():
@@ -161,9 +160,8 @@ class Recording:
         self.turns[numbered(record.name, number)] = turn
         return True
 
-    def end_pass(self, why: str = "") -> None:
-        """End the begun pass; with `why` it was interrupted."""
-        begun = self._begun()
+    def end_pass(self, begun: Pass, why: str = "") -> None:
+        """End a begun pass; with `why` it was interrupted."""
         record = begun.record
         if why:
             record.status, record.why = "interrupted", why
@@ -172,12 +170,12 @@ class Recording:
             begun.list_launches()
         record.duration_ns = int(begun.spent_s * 1e9)
         record.after = machine.state(self.plan.tools.gpus.smi)
-        self._pass = None
+        self._begun = None
 
     def interrupt(self) -> None:
         """Record that the user stopped the begun pass, and those that did not begin."""
-        if self._pass is not None:
-            self.end_pass("stopped by the user")
+        if self._begun is not None:
+            self.end_pass(self._begun, "stopped by the user")
         reached = {record.name for record in self.records}
         for rest in wanted_passes(self.plan.workload, self.plan.options):
             if rest not in reached:
@@ -220,21 +218,11 @@ class Recording:
         reasons = [self.plan.said(reason) for reason in self._reasons()]
         return CollectError.every_pass_failed(reasons, self._last_failure.said if self._last_failure else [])
 
-    def note(self, text: str) -> None:
-        """Add a note to the begun pass."""
-        begun = self._begun()
-        begun.note(text)
-        self.progress(Event("note", begun.record.name, text))
-
     # Parts of the stages
 
     def _pass_of(self, record: PassRecord) -> Pass:
         limit_s = self.plan.options.timeout_s
         return Pass(record, self.progress, limit_s, self.starter, plan=self.plan, found=self._found)
-
-    def _begun(self) -> Pass:
-        assert self._pass is not None, "a pass is begun before it runs"  # noqa: S101 - the driver sees to that
-        return self._pass
 
     def _failed(self, record: PassRecord, error: StepFailedError) -> None:
         self._last_failure = error

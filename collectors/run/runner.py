@@ -90,6 +90,11 @@ class Runner:
         if text not in self.record.notes:
             self.record.notes.append(text)
 
+    def say(self, text: str) -> None:
+        """Add a note to the pass, and show it."""
+        self.note(text)
+        self.progress(Event("note", self.record.name, text))
+
     def run(self, step: Step, limit_s: float | None = None) -> None:
         """Run a step to its end.
 

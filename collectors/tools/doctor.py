@@ -44,8 +44,15 @@ class Examined:
 def doctor(options: Options | None = None, folder: Path | None = None) -> list[Examined]:
     """Examines all prerequisites of a capture into `folder` (default: the current one)."""
     tools = find_tools(options or Options())
-    others = (_torch(tools), _disk(folder or Path()))
-    return [*_gpus(tools), *_nvcc(tools), *_profilers(tools), *_samples(tools), *others]
+    lines = [
+        *_gpus(tools),
+        *_nvcc(tools),
+        _tool(tools.nsys, "records a run: kernels, copies, CUDA calls, NVTX ranges"),
+        _tool(tools.ncu, "reads the counters of single kernels"),
+    ]
+    if tools.gpus.present:
+        lines.append(_permission("counters", permissions.counters(), "ncu needs them, and GPU metrics"))
+    return [*lines, *_samples(tools), _torch(tools), _disk(folder or Path())]
 
 
 def _gpus(tools: Tools) -> list[Examined]:
@@ -71,16 +78,6 @@ def _nvcc(tools: Tools) -> list[Examined]:
         why = f"nvcc {tools.nvcc.version} does not compile for {', '.join(unknown)}" if unknown else ""
         remedy = "install a CUDA toolkit that knows this GPU"
         lines.append(_checked("architecture", "compiled programs run on this GPU", found, why, remedy))
-    return lines
-
-
-def _profilers(tools: Tools) -> list[Examined]:
-    lines = [
-        _tool(tools.nsys, "records a run: kernels, copies, CUDA calls, NVTX ranges"),
-        _tool(tools.ncu, "reads the counters of single kernels"),
-    ]
-    if tools.gpus.present:
-        lines.append(_permission("counters", permissions.counters(), "ncu needs them, and GPU metrics"))
     return lines
 
 

@@ -90,7 +90,9 @@ def select(launches: Sequence[Launch], options: Options) -> list[Selection]:
 
 def _selection(names: Sequence[str], numbers: Iterable[int], options: Options) -> Selection:
     which = "|".join(map(str, numbers))
-    any_of = f"regex:^({'|'.join(map(_escaped, names))})$"
+    # mangled names consist of letters, digits, `_`, `$` and `.`
+    escaped = (re.sub(r"([^\w])", r"\\\1", name) for name in names)
+    any_of = f"regex:^({'|'.join(escaped)})$"
     expression = f"::{any_of}:{which}" if which else any_of
     return Selection(tuple(names), filter_flags(expression, len(names), options), expression)
 
@@ -155,8 +157,3 @@ def unselected(options: Options) -> Selection:
     """The selection without an nsys pass: the first launches of the program."""
     skipped = ("--kernel-name", "regex:^(?!.*(nccl|nvshmem|mscclpp))")
     return Selection((), (*skipped, "--launch-count", str(options.kernels * options.launches)))
-
-
-def _escaped(name: str) -> str:
-    """`name` escaped for a regular expression; mangled names consist of letters, digits, ``_``, ``$`` and ``.``."""
-    return re.sub(r"([^\w])", r"\\\1", name)
