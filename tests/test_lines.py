@@ -41,8 +41,8 @@ def test_nine_functions_in_ten_are_under_40_lines():
     assert len(long) <= len(lengths) / 10, long
 
 
-def test_modules_of_our_own_are_imported_inside_functions_only_by_the_command_line():
-    """There it keeps the start quick; elsewhere it would hide a cycle."""
+def test_modules_of_our_own_are_imported_inside_functions_only_where_few_reports_need_them():
+    """Elsewhere it would hide a cycle; the command line imports them `with late()`, which keeps its start quick."""
     inner = {
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for file in FILES
@@ -70,7 +70,7 @@ def test_modules_of_our_own_are_imported_inside_functions_only_by_the_command_li
         "analyzer/renderers/page/overview.py",
     )
     deferring = deferring_numpy + deferring_polars + deferring_readers + deferring_replays + deferring_rooms
-    allowed = ("analyzer/cli/", *deferring)
+    allowed = ("analyzer/cli/whatif.py", *deferring)
     assert {place for place in inner if not place.startswith(allowed)} == set()
 
 
