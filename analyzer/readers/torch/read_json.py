@@ -10,7 +10,7 @@ from kanalyze.outlets import line
 from kanalyze.readers.shared.archives import GZIP
 from kanalyze.readers.torch.cache import TraceCache
 from kanalyze.readers.torch.decode.processes import decoding
-from kanalyze.readers.torch.decode.text import open_text
+from kanalyze.readers.torch.decode.text import TraceText
 from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
 
 def _decoded(path: Path, progress: Progress) -> Frames:
-    text = open_text(path)
+    text = TraceText(path)
     with decoding(text) as await_parts:
         # meanwhile workers start: importing polars takes a tenth of the time of a large trace
         from kanalyze.readers.torch.frames import frames_of  # noqa: PLC0415

@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 import kanalyze
-from kanalyze.readers.torch.decode.text import GzipText
+from kanalyze.readers.torch.decode.text import TraceText
 
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%d,"dur":1}'
 
@@ -24,7 +24,7 @@ def blank(path, megabytes, sign):
 def test_blanks_take_no_memory(tmp_path, sign):
     path = blank(tmp_path / "trace.json.gz", 192, sign)
     tracemalloc.start()
-    size = sum(map(len, GzipText(path).pieces()))
+    size = sum(map(len, TraceText(path).pieces()))
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert size < 40 << 20

@@ -104,14 +104,17 @@ class Decoder:
         self._single = msgspec.json.Decoder(_events(float))
         self._raw = msgspec.json.Decoder(list[msgspec.Raw])
 
-    def columns(self, piece: bytes) -> Columns:
+    def columns(self, piece: bytes) -> Columns | None:
         """The columns of the events in `piece`: whole JSON objects, with commas between them.
 
-        Raises:
-            msgspec.DecodeError: It is not that, also after what can be repaired was.
-            RecursionError: Something in it is nested deeper than anything that makes sense.
+        None if it is not that, also after what can be repaired was, or is nested deeper than anything that makes sense.
         """
-        text = _listed(piece)
+        try:
+            return self._columns(_listed(piece))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+    def _columns(self, text: bytes) -> Columns:
         try:
             events: list[Any] = self._typed.decode(text)
         except (msgspec.ValidationError, RecursionError):

@@ -11,38 +11,42 @@ import pickle
 import subprocess
 import sys
 from collections import deque
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from subprocess import PIPE
-from threading import Condition, Lock, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, cast
 
 import msgspec
 
 from kanalyze.errors import DecoderEndedError
 from kanalyze.machinery.processors import processors
 from kanalyze.readers.torch.decode.columns import Decoder
-from kanalyze.readers.torch.decode.repair import Part, columns_of, mended, part_of
-from kanalyze.readers.torch.decode.text import PlainText
-from kanalyze.readers.torch.decode.worker import PIECE, PLACE, SPAN, receive, send
+from kanalyze.readers.torch.decode.repair import Part, mended
+from kanalyze.readers.torch.decode.worker import receive, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
     from kanalyze.readers import Progress
-    from kanalyze.readers.torch.decode.text import GzipText, Piece
+    from kanalyze.readers.torch.decode.text import TraceText
 
 #: Smaller files, compressed and plain, are decoded in this process: starting a worker costs as much as a few MiB.
 SMALL_GZIP_BYTES: Final = 1 << 20
 SMALL_PLAIN_BYTES: Final = 12 << 20
 
-#: Pieces of a plain file queued per worker, so that it never idles. Of decompressed pieces it is one: a worker does
-#: not read the next one while it writes its answer.
-_AHEAD: Final = 2
+#: Pieces that are read and decoded ahead of the next one in order; those that fail are kept until then.
+_AHEAD: Final = 32
 
-#: Pieces decoded ahead of the next one in order; those that fail are kept until then.
-_UNORDERED: Final = 64
+#: Room in the pipes to a worker, for a whole piece: no more than Linux lets any program have.
+_PIPE_BYTES: Final = 1 << 20
+
+#: Threads per worker, so that one gives it the next piece while another takes its answer apart.
+_THREADS: Final = 2
 
 _MOST: Final = 8
 
@@ -68,7 +72,7 @@ main()
 
 
 @contextmanager
-def decoding(text: PlainText | GzipText) -> Iterator[Callable[[Progress], list[Part]]]:
+def decoding(text: TraceText) -> Iterator[Callable[[Progress], list[Part]]]:
     """Starts decoding, in worker processes if the trace is large; yields a function that waits for the result.
 
     That is every piece, in order; damaged ones as far as they can be recovered. The caller can do other work meanwhile,
@@ -77,222 +81,143 @@ def decoding(text: PlainText | GzipText) -> Iterator[Callable[[Progress], list[P
     Raises:
         DecoderEndedError: A process that decoded was ended from outside; of the function that waits.
     """
-    size = text.path.stat().st_size
-    small = size < (SMALL_PLAIN_BYTES if isinstance(text, PlainText) else SMALL_GZIP_BYTES)
+    small = text.path.stat().st_size < (SMALL_GZIP_BYTES if text.compressed else SMALL_PLAIN_BYTES)
     workers = min(processors(), _MOST)
-    read = _reader(text.path)
-
-    def await_parts(progress: Progress) -> list[Part]:
-        parts = _here(text, read) if pool is None else _in_processes(pool, text, read, progress)
-        return list(mended(parts, read, text.around))
-
     pool = None if small or workers == 1 else _Pool(text, workers)
     try:
-        yield await_parts
+        if pool is not None:
+            pool.read_ahead()
+        yield lambda progress: list(mended(_decoded(text, pool, progress), text.around))
     finally:
         if pool is not None:
             pool.end()
 
 
-def _here(text: PlainText | GzipText, read: Callable[[Piece], bytes]) -> Iterator[Part]:
-    decoder = Decoder()
-    for piece in text.pieces():
-        yield _decoded(decoder, piece, read)
-
-
-def _decoded(decoder: Decoder, piece: Piece, read: Callable[[Piece], bytes]) -> Part:
-    return part_of(columns_of(decoder, read(piece)), decoder.texts.known, piece)
-
-
-def _reader(path: Path) -> Callable[[Piece], bytes]:
-    """A function that reads a piece of the file at `path`."""
-
-    def read(piece: Piece) -> bytes:
-        if isinstance(piece, bytes):
-            return piece
-        start, stop = piece
-        with path.open("rb", buffering=0) as file:
-            file.seek(start)
-            return file.read(stop - start)
-
-    return read
-
-
-def _in_processes(
-    pool: _Pool, text: PlainText | GzipText, read: Callable[[Piece], bytes], progress: Progress
-) -> Iterator[Part]:
-    """Decodes in worker processes as :func:`_here` does; falls back to this process if none can be started."""
+def _decoded(text: TraceText, pool: _Pool | None, progress: Progress) -> Iterator[Part]:
+    """Decodes piece by piece; in this process what no other one decodes."""
     decoder = Decoder()
     what, begun, told = f"reading {text.path.name}", monotonic(), False
-    for part in pool.parts():
-        if told or monotonic() - begun > _PATIENCE_S:
+    for part in text.pieces() if pool is None else pool.parts():
+        if pool is not None and (told or monotonic() - begun > _PATIENCE_S):
             progress(what, min(text.share, 0.99))
             told = True
-        yield part if isinstance(part, Part) else _decoded(decoder, part, read)
+        yield part if isinstance(part, Part) else Part.of(decoder.columns(part), decoder.texts.known, part)
     if told:
         progress(what, 1.0)
 
 
-class _Pool:
-    """Pool of worker processes that decode one trace, each fed by a thread."""
+class Worker:
+    """A process that decodes pieces, one at a time.
 
-    def __init__(self, text: PlainText | GzipText, workers: int) -> None:
+    Attributes:
+        process: The process.
+        texts: The texts that it has interned so far, by code.
+        answered: Whether it has decoded a piece.
+    """
+
+    def __init__(self) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: No program can be started, or Python itself is not where it says.
+            ValueError: It does not say where it is.
+        """
+        if not sys.executable or getattr(sys, "frozen", False):
+            raise ValueError
+        parts = (__package__ or "").split(".")
+        names = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+        packages = {name: [str(place) for place in sys.modules[name].__path__] for name in names}
+        program = _PROGRAM.format(path=str(Path(msgspec.__file__).parents[1]), packages=packages)
+        command = [sys.executable, "-I", "-S", "-c", program]
+        self.process = subprocess.Popen(  # noqa: S603 - ourselves
+            command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | _KEEPING,
+            pipesize=_PIPE_BYTES,
+        )
+        self.texts: list[str] = []
+        self.answered = False
+
+    def answer(self, piece: bytes) -> bytes | None:
+        """Have a piece decoded: its columns, pickled; None if the process has exited."""
+        with suppress(BrokenPipeError):  # it has exited, which shows when the answer is read
+            send(cast("IO[bytes]", self.process.stdin), piece)
+        texts, columns = (receive(cast("IO[bytes]", self.process.stdout)) for _ in range(2))
+        if texts is None or columns is None:
+            return None
+        self.texts += pickle.loads(texts)  # noqa: S301 - our own process wrote it
+        self.answered = True
+        return columns
+
+    def close(self) -> None:
+        """Close the pipes of the process, and wait for its exit."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(BrokenPipeError):  # it left input unread
+                cast("IO[bytes]", pipe).close()
+        self.process.wait()
+
+
+class _Pool:
+    """Worker processes that decode one trace."""
+
+    def __init__(self, text: TraceText, workers: int) -> None:
         """Start up to `workers` processes; none if programs cannot be started."""
-        self._path = text.path
-        self._ahead = _AHEAD if isinstance(text, PlainText) else 1
-        self._pieces: Iterator[tuple[int, Piece]] = enumerate(text.pieces())
-        self._taking = Lock()
-        self._changed = Condition()
-        self._found: dict[int, Part | Piece] = {}
-        self._next = 0  # to be yielded in order
-        self._failure: BaseException | None = None
-        self._stopped = False
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._path, self._pieces = text.path, text.pieces()
+        self._workers: list[Worker] = []
         with suppress(OSError, ValueError):
             for _ in range(workers):
-                self._processes.append(started(self._path))
-        self._busy = len(self._processes)
-        self._threads = [Thread(target=self._feed, args=(process,), daemon=True) for process in self._processes]
-        for thread in self._threads:
-            thread.start()
+                self._workers.append(Worker())
+        #: Workers that wait for a piece; None stands for one that could not start.
+        self._free: SimpleQueue[Worker | None] = SimpleQueue()
+        for number in range(max(1, len(self._workers))):
+            self._free.put(self._workers[number] if self._workers else None)
+        self._threads = ThreadPoolExecutor(_THREADS * workers)
+        self._waiting: deque[Future[Part | bytes]] = deque()
 
-    def parts(self) -> Iterator[Part | Piece]:
-        """The decoded pieces in order; undecoded pieces if no process could be started.
+    def read_ahead(self) -> None:
+        """Give the workers pieces, up to so many that are ahead of the next part."""
+        for piece in islice(self._pieces, _AHEAD - len(self._waiting)):
+            self._waiting.append(self._threads.submit(self._decoded, piece))
+
+    def parts(self) -> Iterator[Part | bytes]:
+        """The decoded pieces in order; undecoded pieces where no process could be started.
 
         Raises:
             DecoderEndedError: A process was ended from outside.
         """
-        while (part := self._await()) is not None:
-            yield part
+        while self._waiting:
+            yield self._waiting.popleft().result()
+            self.read_ahead()
 
     def end(self) -> None:
         """Terminate the workers at once."""
-        self._stop()
-        for process in self._processes:
-            process.kill()
-        for thread in self._threads:
-            thread.join()
-        self._failure = None  # its traceback refers to this object: the cycle would keep the trace open
+        self._waiting.clear()
+        for worker in self._workers:
+            worker.process.kill()
+        self._threads.shutdown(cancel_futures=True)
+        with ExitStack() as closing:
+            for worker in self._workers:
+                closing.callback(worker.close)
 
-    def _await(self) -> Part | Piece | None:
-        """Wait for the next part in order; None after the last."""
-        with self._changed:
-            while self._next not in self._found and self._busy and self._failure is None:
-                self._changed.wait()
-            if self._failure is not None:
-                raise self._failure
-            part = self._found.pop(self._next, None)
-            if part is None:  # no worker is left: the remaining pieces are returned undecoded
-                given = next(self._pieces, None)
-                part = None if given is None else given[1]
-            self._next += 1
-            self._changed.notify_all()
-            return part
-
-    def _stop(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-
-    def _take(self, *, wait: bool) -> tuple[int, Piece] | None:
-        """Take the next piece and its number; None at the end, or while too many wait for an earlier one."""
-        with self._changed:
-            while wait and not self._stopped and len(self._found) >= _UNORDERED:
-                self._changed.wait()
-            if self._stopped or len(self._found) >= _UNORDERED:
-                return None
-        with self._taking:
-            return next(self._pieces, None)
-
-    def _feed(self, process: subprocess.Popen[bytes]) -> None:
-        """Feed one worker until no pieces are left."""
+    def _decoded(self, piece: bytes) -> Part | bytes:
+        """A piece decoded by the next free worker; the piece itself if that could not start."""
+        worker = self._free.get()
         try:
-            try:
-                self._exchange(process)
-            finally:
-                close(process)
-        except BaseException as error:  # noqa: BLE001 - raised again where the parts are taken
-            self._failure = self._failure or error
+            if worker is None:
+                return piece
+            columns, texts = worker.answer(piece), worker.texts
+            if columns is None:
+                self._check_start(worker)
+                worker = None
+                return piece
         finally:
-            with self._changed:
-                self._busy -= 1
-                self._changed.notify_all()
+            self._free.put(worker)
+        return Part.of(pickle.loads(columns), texts, piece)  # noqa: S301 - our own process wrote it
 
-    def _exchange(self, process: subprocess.Popen[bytes]) -> None:
-        texts: list[str] = []
-        waiting: deque[tuple[int, Piece]] = deque()
-        answered = False
-        while True:
-            while len(waiting) < self._ahead and (given := self._take(wait=not waiting)) is not None:
-                waiting.append(given)
-                ask(process, given[1])
-            if not waiting:
-                return
-            answer = answer_of(process)
-            if self._stopped:
-                return
-            if answer is None:
-                self._ended(process, waiting, answered=answered)
-                return
-            answered = True
-            number, piece = waiting.popleft()
-            columns, new = pickle.loads(answer)  # noqa: S301 - our own process wrote it
-            texts += new
-            self._put(number, part_of(columns, texts, piece))
-
-    def _ended(self, process: subprocess.Popen[bytes], waiting: deque[tuple[int, Piece]], *, answered: bool) -> None:
-        """Return the pieces `waiting` for a worker that failed to start.
-
-        Raises:
-            DecoderEndedError: The process worked, or was ended from outside.
-        """
-        status = process.wait()
-        if answered or status < 0:
+    def _check_start(self, worker: Worker) -> None:
+        """Raise DecoderEndedError unless a `worker` that has exited had failed to start."""
+        status = worker.process.wait()
+        if worker.answered or status < 0:
             raise DecoderEndedError.of(self._path, status)
-        for number, piece in waiting:
-            self._put(number, piece)
-
-    def _put(self, number: int, part: Part | Piece) -> None:
-        with self._changed:
-            self._found[number] = part
-            self._changed.notify_all()
-
-
-def started(path: Path) -> subprocess.Popen[bytes]:
-    """Start a worker for the file at `path`.
-
-    Raises:
-        OSError: No program can be started, or Python itself is not where it says.
-        ValueError: It does not say where it is.
-    """
-    if not sys.executable or getattr(sys, "frozen", False):
-        raise ValueError
-    parts = (__package__ or "").split(".")
-    names = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
-    packages = {name: [str(place) for place in sys.modules[name].__path__] for name in names}
-    program = _PROGRAM.format(path=str(Path(msgspec.__file__).parents[1]), packages=packages)
-    command = [sys.executable, "-I", "-S", "-c", program, str(path)]
-    environment = os.environ | _KEEPING
-    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, env=environment)  # noqa: S603 - ourselves
-
-
-def close(process: subprocess.Popen[bytes]) -> None:
-    """Close a worker's input and wait for its exit."""
-    for pipe in (process.stdin, process.stdout):
-        with suppress(BrokenPipeError):  # it left input unread
-            if pipe is not None:
-                pipe.close()
-    process.wait()
-
-
-def ask(process: subprocess.Popen[bytes], piece: Piece) -> None:
-    """Send a piece to a worker; if it has exited, this shows when the answer is read."""
-    assert process.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
-    with suppress(BrokenPipeError):
-        send(process.stdin, PIECE + piece if isinstance(piece, bytes) else PLACE + SPAN.pack(*piece))
-
-
-def answer_of(process: subprocess.Popen[bytes]) -> bytes | None:
-    """The worker's answer to its oldest piece; None if it has exited."""
-    assert process.stdout is not None  # noqa: S101
-    return receive(process.stdout)

@@ -11,16 +11,14 @@ from collections import deque
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from msgspec import DecodeError
-
 from kanalyze.readers.torch.decode.columns import Decoder
 from kanalyze.readers.torch.decode.text import LONGEST_BYTES, is_tail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kanalyze.readers.torch.decode.columns import Columns
-    from kanalyze.readers.torch.decode.text import Around, Piece
+    from kanalyze.readers.torch.decode.text import Around
 
 #: Tokens for tracking nesting depth: strings, possibly unterminated, and brackets.
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]++|[\]}]++', re.DOTALL)
@@ -35,31 +33,23 @@ class Part(NamedTuple):
     Attributes:
         columns: The columns; None if the piece could not be decoded.
         texts: The interned texts by code; grows while the trace is read.
-        piece: The undecodable piece, or one without any event; else None.
+        piece: The undecodable piece, or one without any event, which a repair may need; else empty.
     """
 
     columns: Columns | None
     texts: list[str]
-    piece: Piece
+    piece: bytes = b""
+
+    @classmethod
+    def of(cls, columns: Columns | None, texts: list[str], piece: bytes) -> Part:
+        """The result for a `piece`."""
+        return cls(columns, texts, piece if columns is None or columns.hollow else b"")
 
 
-def part_of(columns: Columns | None, texts: list[str], piece: Piece) -> Part:
-    """The result for a `piece`; keeps its text only if a repair may need it."""
-    return Part(columns, texts, piece if columns is None or columns.hollow else b"")
-
-
-def columns_of(decoder: Decoder, piece: bytes) -> Columns | None:
-    """Decodes a piece; None if it cannot be decoded."""
-    try:
-        return decoder.columns(piece)
-    except (DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def mended(parts: Iterable[Part], read: Callable[[Piece], bytes], around: Around) -> Iterator[Part]:
+def mended(parts: Iterable[Part], around: Around) -> Iterator[Part]:
     """Replaces undecodable parts: joined with their neighbours, or salvaged; all parts stay in order.
 
-    `read` returns the text of a piece. After the last one `around` holds everything around the events.
+    After the last one `around` holds everything around the events.
     """
     decoder, run, size = Decoder(), list[bytes](), 0
     for part in parts:
@@ -67,8 +57,8 @@ def mended(parts: Iterable[Part], read: Callable[[Piece], bytes], around: Around
             yield from _whole(decoder, run)
             yield part
         else:
-            run.append(read(part.piece))
-            size += len(run[-1])
+            run.append(part.piece)
+            size += len(part.piece)
             if size < LONGEST_BYTES:
                 continue
             yield from _whole(decoder, run)
@@ -107,19 +97,19 @@ def _whole(decoder: Decoder, run: Sequence[bytes], *, cut: bool = False) -> Iter
     damaged = b""
     for span in pairwise([0, *outline(text, places)[0]]):
         piece = text[slice(*span)]
-        columns = None if span in tried else columns_of(decoder, piece)
+        columns = None if span in tried else decoder.columns(piece)
         if columns is None:
             damaged += piece
             continue
         yield from _salvaged(decoder, damaged)
-        yield Part(columns, decoder.texts.known, b"")
+        yield Part(columns, decoder.texts.known)
         damaged = b""
     yield from _salvaged(decoder, damaged)
 
 
 def _salvaged(decoder: Decoder, text: bytes) -> Iterator[Part]:
     if text:
-        yield Part(decoder.salvaged(text), decoder.texts.known, b"")
+        yield Part(decoder.salvaged(text), decoder.texts.known)
 
 
 def outline(text: bytes, places: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -7,11 +7,9 @@ that cannot be decoded because of it are put together again (:mod:`kanalyze.read
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,19 +18,14 @@ from kanalyze.files.regular import open_regular
 from kanalyze.readers.torch.decode.old_forms import repaired
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
-    from typing import BinaryIO
 
 #: Bytes per piece: large enough to amortise the cost per piece, small enough for memory.
 PIECE_BYTES: Final = 1 << 20
 
 #: Longest event, and longest header before the events, in bytes.
 LONGEST_BYTES: Final = 1 << 26
-
-#: A piece: its bytes, or its start and end in the file.
-Piece = bytes | tuple[int, int]
-
-_Look = Callable[[int, int], bytes]
 
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_BITS: Final = zlib.MAX_WBITS | 16
@@ -154,32 +147,14 @@ def between(opening: bytes) -> re.Pattern[bytes]:
 _BLANKS: Final = 1 << 16
 
 
-class PlainText:
-    """An uncompressed trace: pieces are located in the file without reading it whole."""
+class TraceText:
+    """The text of a trace, compressed or not, read once from its beginning to its end.
 
-    def __init__(self, path: Path) -> None:
-        """Find the events in the file at `path`.
-
-        Raises:
-            UnknownFormatError: It is not a trace.
-        """
-        self.path = path
-        self.around = Around()
-        self.share = 0.0
-        with path.open("rb") as file:
-            self._start = _begin(path, _look_in(file), self.around)
-
-    def pieces(self) -> Iterator[tuple[int, int]]:
-        """The start and end of each piece in the file."""
-        size = max(1, self.path.stat().st_size)
-        with self.path.open("rb") as file:
-            for start, stop in _spans(_look_in(file), self._start, self.around):
-                self.share = min(1.0, stop / size)
-                yield start, stop
-
-
-class GzipText:
-    """A gzip-compressed trace, decompressed sequentially."""
+    Attributes:
+        path: The file.
+        compressed: Whether it is compressed by gzip.
+        around: What stands around the events, complete after the last piece.
+    """
 
     def __init__(self, path: Path) -> None:
         """Find the events in the file at `path`.
@@ -189,21 +164,69 @@ class GzipText:
         """
         self.path = path
         self.around = Around()
-        self.share = 0.0
-        self._parts = self._decompressed()
+        with open_regular(path) as file:
+            self.compressed = file.read(len(_GZIP)) == _GZIP
+        self._bytes, self._bytes_read = max(1, path.stat().st_size), 0
+        self._parts = self._decompressed() if self.compressed else self._read()
         self._text, self._at = bytearray(), 0
-        self._start = _begin(path, self._look, self.around)
+        self._start = self._begin()
+
+    @property
+    def share(self) -> float:
+        """The share of the file that was read."""
+        return min(1.0, self._bytes_read / self._bytes)
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether it is an object with trace events, or a list whose beginning has some or is damaged."""
+        return not self.around.bare or b'"ph"' in self._look(self._start, _READ_BYTES) or bool(self.around.damage)
 
     def pieces(self) -> Iterator[bytes]:
-        """The text of each piece; single use."""
-        for start, stop in _spans(self._look, self._start, self.around):
-            piece = self._look(start, stop - start)
-            del self._text[: stop - self._at]
-            self._at = stop
+        """The text of each piece; single use. Parses the properties after the events."""
+        at, pattern = self._start, between(self._look(self._start, _OPENING_BYTES))
+        while (end := self._cut(at, pattern)) is not None:
+            piece = self._look(at, end - at)
+            del self._text[: end - self._at]
+            self._at = at = end
             yield piece
+        events, self.around.tail = split_tail(self._look(at, LONGEST_BYTES), pattern)
+        yield events
+
+    def _begin(self) -> int:
+        """The offset of the first event; parses the properties before it."""
+        text = self._look(0, _READ_BYTES)
+        if _JSON.match(text) is None:
+            what = "compressed data that is no JSON" if text else "nothing that can be read"
+            raise UnknownFormatError.of(self.path, what)
+        bare = _LIST.match(text)
+        if bare:
+            self.around.bare = True
+            return bare.end()
+        at = 0
+        while (found := _EVENTS.search(text, at)) is None:
+            # the key may straddle the end of the window
+            at, size = max(0, len(text) - _AGAIN_BYTES), len(text)
+            text = self._look(0, min(4 * size, LONGEST_BYTES))
+            if len(text) == size:
+                raise UnknownFormatError.no_trace(self.path)
+        self.around.add_head(text[: found.start()])
+        return found.end()
+
+    def _cut(self, at: int, pattern: re.Pattern[bytes]) -> int | None:
+        """The end of the piece that starts at `at`; None if it is the last one."""
+        begin = at + PIECE_BYTES
+        for known, far in ((pattern, begin + 4 * PIECE_BYTES), (_BETWEEN, at + LONGEST_BYTES)):
+            for place in range(begin, far, _LOOK_BYTES):
+                text = self._look(place, _LOOK_BYTES + _AGAIN_BYTES)
+                found = known.search(text)
+                if found is not None:
+                    return place + found.end()
+                if len(text) < _LOOK_BYTES + _AGAIN_BYTES:
+                    break
+        return at + LONGEST_BYTES if self._look(at + LONGEST_BYTES, 1) else None
 
     def _look(self, start: int, size: int) -> bytes:
-        """The text at an offset that is not consumed yet, decompressing as needed."""
+        """The text at an offset that is not consumed yet, reading as needed; shorter where the file ends."""
         begin = start - self._at
         missing = begin + size - len(self._text)
         while missing > 0 and (part := next(self._parts, None)) is not None:
@@ -212,58 +235,45 @@ class GzipText:
         with memoryview(self._text) as text:
             return bytes(text[begin : begin + size])
 
+    def _read(self) -> Iterator[bytes]:
+        """The file in chunks."""
+        with self.path.open("rb") as file:
+            while data := file.read(_READ_BYTES):
+                self._bytes_read = file.tell()
+                yield data
+
     def _decompressed(self) -> Iterator[bytes]:
         """Decompresses the file in chunks, as far as it is intact."""
         inflater, begun = zlib.decompressobj(wbits=_GZIP_BITS), False
-        size = max(1, self.path.stat().st_size)
-        with self.path.open("rb") as file:
-            while data := file.read(_READ_BYTES):
-                self.share = min(1.0, file.tell() / size)
-                while data:
-                    saved = inflater.copy()
-                    try:
-                        part = inflater.decompress(data, _READ_BYTES)
-                    except zlib.error as error:
-                        where = f"before byte {file.tell():,} ({error})"
-                        self.around.damage.append(f"damage in the compressed data {where}")
-                        yield from _until_error(saved, data)
-                        return
-                    begun, data = not inflater.eof, inflater.unconsumed_tail or inflater.unused_data
-                    if inflater.eof:  # another gzip member may follow, or zero padding
-                        inflater, data = zlib.decompressobj(wbits=_GZIP_BITS), data.lstrip(b"\0")
-                    if part:
-                        # a file of 2 MB may decompress to gigabytes of blanks
-                        yield part[:1] if part.isspace() and len(part) >= _BLANKS else part
+        for chunk in self._read():
+            data = chunk
+            while data:
+                saved = inflater.copy()
+                try:
+                    part = inflater.decompress(data, _READ_BYTES)
+                except zlib.error as error:
+                    where = f"before byte {self._bytes_read:,} ({error})"
+                    self.around.damage.append(f"damage in the compressed data {where}")
+                    yield from _until_error(saved, data)
+                    return
+                begun, data = not inflater.eof, inflater.unconsumed_tail or inflater.unused_data
+                if inflater.eof:  # another gzip member may follow, or zero padding
+                    inflater, data = zlib.decompressobj(wbits=_GZIP_BITS), data.lstrip(b"\0")
+                if part:
+                    # a file of 2 MB may decompress to gigabytes of blanks
+                    yield part[:1] if part.isspace() and len(part) >= _BLANKS else part
         while part := inflater.decompress(inflater.unconsumed_tail, _READ_BYTES) if begun else b"":
             yield part
         if begun and not inflater.eof:
             self.around.damage.append("early end of the compressed data")
 
 
-def open_text(path: Path) -> PlainText | GzipText:
-    """Opens the trace at `path`, compressed or not.
-
-    Raises:
-        UnknownFormatError: It is not a trace.
-    """
-    with open_regular(path) as file:
-        compressed = file.read(len(_GZIP)) == _GZIP
-    return GzipText(path) if compressed else PlainText(path)
-
-
 def is_trace(path: Path) -> bool:
     """Whether a file begins as a trace does: as an object with trace events, or as a list of such."""
     try:
-        text = open_text(path)
+        return TraceText(path).is_trace
     except UnknownFormatError:
         return False
-    if not text.around.bare:
-        return True
-    with (gzip.open if isinstance(text, GzipText) else open)(path, "rb") as file:
-        try:
-            return b'"ph"' in file.read(_READ_BYTES)
-        except (EOFError, zlib.error):
-            return True  # damage shows when it is read
 
 
 def _until_error(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:
@@ -276,61 +286,6 @@ def _until_error(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:
             except zlib.error:
                 inflater, data = saved, data[at : at + step]
                 break
-
-
-def _look_in(file: BinaryIO) -> _Look:
-    """A function that reads from a file; if the file was truncated meanwhile, it ends early."""
-
-    def look(start: int, size: int) -> bytes:
-        file.seek(start)
-        return file.read(size)
-
-    return look
-
-
-def _begin(path: Path, look: _Look, around: Around) -> int:
-    """The offset of the first event; parses the properties before it into `around`."""
-    text = look(0, _READ_BYTES)
-    if _JSON.match(text) is None:
-        raise UnknownFormatError.of(path, "compressed data that is no JSON" if text else "nothing that can be read")
-    bare = _LIST.match(text)
-    if bare:
-        around.bare = True
-        return bare.end()
-    at = 0
-    while (found := _EVENTS.search(text, at)) is None:
-        # the key may straddle the end of the window
-        at, size = max(0, len(text) - _AGAIN_BYTES), len(text)
-        text = look(0, min(4 * size, LONGEST_BYTES))
-        if len(text) == size:
-            raise UnknownFormatError.no_trace(path)
-    around.add_head(text[: found.start()])
-    return found.end()
-
-
-def _spans(look: _Look, start: int, around: Around) -> Iterator[tuple[int, int]]:
-    """The start and end of each piece; parses the properties after the events into `around`."""
-    at, pattern = start, between(look(start, _OPENING_BYTES))
-    while (end := _cut(look, at, pattern)) is not None:
-        yield at, end
-        at = end
-    rest = look(at, LONGEST_BYTES)
-    events, around.tail = split_tail(rest, pattern)
-    yield at, at + len(events)
-
-
-def _cut(look: _Look, at: int, pattern: re.Pattern[bytes]) -> int | None:
-    """The end of the piece that starts at `at`; None if it is the last one."""
-    begin = at + PIECE_BYTES
-    for known, far in ((pattern, begin + 4 * PIECE_BYTES), (_BETWEEN, at + LONGEST_BYTES)):
-        for place in range(begin, far, _LOOK_BYTES):
-            text = look(place, _LOOK_BYTES + _AGAIN_BYTES)
-            found = known.search(text)
-            if found is not None:
-                return place + found.end()
-            if len(text) < _LOOK_BYTES + _AGAIN_BYTES:
-                break
-    return at + LONGEST_BYTES if look(at + LONGEST_BYTES, 1) else None
 
 
 def split_tail(text: bytes, pattern: re.Pattern[bytes]) -> tuple[bytes, bytes | None]:

@@ -1,4 +1,4 @@
-"""Worker process that decodes pieces of a trace: pieces on standard input, columns on standard output.
+"""Worker process that decodes pieces of a trace: pieces on standard input, texts and columns on standard output.
 
 Run by :mod:`kanalyze.readers.torch.decode.processes`, never by hand.
 """
@@ -12,51 +12,26 @@ import signal
 import struct
 import sys
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, Final
 
-from msgspec import DecodeError
-
-from kanalyze.readers.torch.decode.columns import Columns, Decoder
-
-if TYPE_CHECKING:
-    from typing import IO
+from kanalyze.readers.torch.decode.columns import Decoder
 
 #: Message header: length.
 LENGTH: Final = struct.Struct("<q")
 
-#: Message types: a range of the file (start and end), or the text of a piece.
-PLACE: Final = b"@"
-PIECE: Final = b"."
-SPAN: Final = struct.Struct("<qq")
-
 
 def main() -> None:
-    """Decode pieces until end of input; the first argument is the file to which ranges refer."""
+    """Decode pieces until end of input."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent interrupts this worker by closing its input
     gc.disable()  # garbage collection is useless: columns hold no cycles
-    with suppress(BrokenPipeError):
-        _serve(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)
-    os._exit(0)  # nothing to clean up at exit, and the parent waits for it
-
-
-def _serve(path: Path, source: IO[bytes], target: IO[bytes]) -> None:
     decoder, told = Decoder(), 0
-    with path.open("rb", buffering=0) as file:
-        while (message := receive(source)) is not None:
-            piece = message[1:]
-            if message.startswith(PLACE):
-                start, stop = SPAN.unpack(piece)
-                file.seek(start)
-                piece = file.read(stop - start)
-            columns: Columns | None
-            try:
-                columns = decoder.columns(piece)
-            except (DecodeError, UnicodeDecodeError, RecursionError):
-                columns = None
-            answer = pickle.dumps((columns, decoder.texts.known[told:]), protocol=pickle.HIGHEST_PROTOCOL)
+    with suppress(BrokenPipeError):
+        while (piece := receive(sys.stdin.buffer)) is not None:
+            columns = decoder.columns(piece)
+            for answer in (decoder.texts.known[told:], columns):
+                send(sys.stdout.buffer, pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
             told = len(decoder.texts.known)
-            send(target, answer)
+    os._exit(0)  # nothing to clean up at exit, and the parent waits for it
 
 
 def send(target: IO[bytes], message: bytes) -> None:

@@ -16,7 +16,8 @@ from kanalyze.errors import DecoderEndedError
 from kanalyze.readers.torch.decode import processes as trace_pool
 from kanalyze.readers.torch.decode import repair as trace_mend
 from kanalyze.readers.torch.decode import text as trace_text
-from kanalyze.readers.torch.decode.text import open_text
+from kanalyze.readers.torch.decode.text import TraceText
+from kanalyze.readers.torch.decode.worker import LENGTH
 from support.made_traces import trace, written_to, x
 
 EVENTS = [x("cpu_op", f"op {number}", number, 1, {"Input Dims": [[number]]}) for number in range(2000)]
@@ -52,7 +53,7 @@ def children():
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.usefixtures("pooled")
 def test_columns_come_back_in_the_order_of_the_file(tmp_path, compressed):
-    text = open_text(written_to(tmp_path, trace(EVENTS), compressed=compressed))
+    text = TraceText(written_to(tmp_path, trace(EVENTS), compressed=compressed))
     parts = decoded(text, no_progress)
     assert len(parts) > 50
     assert names_of(parts) == NAMES
@@ -66,22 +67,24 @@ def test_broken_pieces_stand_where_they_were(tmp_path, compressed):
     for number in range(1000, 1900):
         at = broken.index(b'"op %d"' % number)
         broken[at] = ord(b"{")
-    parts = decoded(open_text(written_to(tmp_path, bytes(broken), compressed=compressed)), no_progress)
+    parts = decoded(TraceText(written_to(tmp_path, bytes(broken), compressed=compressed)), no_progress)
     assert names_of(parts) == NAMES[:1000] + NAMES[1900:]
     assert sum(part.columns.counts["unreadable"] for part in parts) == 900
 
 
 @pytest.mark.usefixtures("pooled")
 def test_no_more_pieces_are_kept_than_may_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_pool, "_UNORDERED", 2)
-    assert names_of(decoded(open_text(written_to(tmp_path, trace(EVENTS))), no_progress)) == NAMES
+    monkeypatch.setattr(trace_pool, "_AHEAD", 2)
+    assert names_of(decoded(TraceText(written_to(tmp_path, trace(EVENTS))), no_progress)) == NAMES
 
 
 @pytest.mark.usefixtures("pooled")
 def test_progress_is_told_where_it_takes_long(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_pool, "_PATIENCE_S", 0)
+    monkeypatch.setattr(trace_pool, "_AHEAD", 8)
+    monkeypatch.setattr(trace_text, "_READ_BYTES", 2000)
     path, told = written_to(tmp_path, trace(EVENTS)), []
-    decoded(open_text(path), lambda what, share: told.append((what, share)))
+    decoded(TraceText(path), lambda what, share: told.append((what, share)))
     assert {what for what, _ in told} == {f"reading {path.name}"}
     shares = [share for _, share in told]
     assert shares == sorted(shares)
@@ -94,14 +97,14 @@ def test_progress_is_told_where_it_takes_long(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("pooled")
 def test_without_processes_it_is_done_here(tmp_path, monkeypatch, executable):
     monkeypatch.setattr(trace_pool.sys, "executable", executable)
-    assert names_of(decoded(open_text(written_to(tmp_path, trace(EVENTS))), no_progress)) == NAMES
+    assert names_of(decoded(TraceText(written_to(tmp_path, trace(EVENTS))), no_progress)) == NAMES
 
 
 @pytest.mark.usefixtures("pooled")
 def test_a_program_that_holds_python_inside_is_not_started_again(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_pool.sys, "frozen", True, raising=False)
     monkeypatch.setattr(trace_pool.subprocess, "Popen", None)
-    assert names_of(decoded(open_text(written_to(tmp_path, trace(EVENTS))), no_progress)) == NAMES
+    assert names_of(decoded(TraceText(written_to(tmp_path, trace(EVENTS))), no_progress)) == NAMES
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -113,16 +116,21 @@ def test_a_process_that_is_killed_ends_the_reading_with_a_word(tmp_path, monkeyp
     def sending(target, message):
         sent.append(message)
         if len(sent) == 30:
-            for process in pool:
-                process.kill()
+            for worker in pool:
+                worker.process.kill()
         send(target, message)
 
-    pool, start = [], trace_pool.started
-    monkeypatch.setattr(trace_pool, "started", lambda path: pool.append(start(path)) or pool[-1])
+    class Kept(trace_pool.Worker):
+        def __init__(self):
+            super().__init__()
+            pool.append(self)
+
+    pool = []
+    monkeypatch.setattr(trace_pool, "Worker", Kept)
     monkeypatch.setattr(trace_pool, "send", sending)
     with pytest.raises(DecoderEndedError, match=f"{path.name}: a process that decoded it was ended by signal 9"):
-        decoded(open_text(path), no_progress)
-    assert all(process.returncode == -signal.SIGKILL for process in pool)
+        decoded(TraceText(path), no_progress)
+    assert all(worker.process.returncode == -signal.SIGKILL for worker in pool)
     assert threading.active_count() == 1
 
 
@@ -135,7 +143,7 @@ def test_processes_end_when_the_reading_is_interrupted(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        decoded(open_text(written_to(tmp_path, trace(EVENTS))), interrupted)
+        decoded(TraceText(written_to(tmp_path, trace(EVENTS))), interrupted)
     assert (children(), threading.active_count()) == (before, 1)
 
 
@@ -143,15 +151,15 @@ def test_processes_end_when_the_reading_is_interrupted(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("pooled")
 def test_a_process_that_cannot_be_closed_ends_the_reading(tmp_path, monkeypatch):
     """Nobody waits for it for ever."""
-    close = trace_pool.close
+    close = trace_pool.Worker.close
 
-    def failing(process):
-        close(process)
+    def failing(worker):
+        close(worker)
         raise OSError(5, "a pipe that does not close")
 
-    monkeypatch.setattr(trace_pool, "close", failing)
+    monkeypatch.setattr(trace_pool.Worker, "close", failing)
     with pytest.raises(OSError, match="a pipe that does not close"):
-        decoded(open_text(written_to(tmp_path, trace(EVENTS))), no_progress)
+        decoded(TraceText(written_to(tmp_path, trace(EVENTS))), no_progress)
     assert threading.active_count() == 1
 
 
@@ -161,11 +169,11 @@ from functools import partial
 from pathlib import Path
 from kanalyze.readers.torch.decode import processes as trace_pool
 from kanalyze.readers.torch.decode import text as trace_text
-from kanalyze.readers.torch.decode.text import open_text
+from kanalyze.readers.torch.decode.text import TraceText
 trace_pool.SMALL_PLAIN_BYTES = 0
 trace_pool.processors = partial(int, 2)
 trace_text.PIECE_BYTES = 2000
-with trace_pool.decoding(open_text(Path(sys.argv[1]))) as await_parts:
+with trace_pool.decoding(TraceText(Path(sys.argv[1]))) as await_parts:
     print(len(await_parts(lambda *_: None)))
 """
 
@@ -186,28 +194,26 @@ def test_modules_of_the_user_do_not_stand_in_for_ours(tmp_path):
     assert not ran.stderr
 
 
-def test_a_process_ends_with_the_one_that_started_it(tmp_path):
-    process = trace_pool.started(written_to(tmp_path, trace(EVENTS)))
+def test_a_process_ends_with_the_one_that_started_it():
+    process = trace_pool.Worker().process
     process.stdin.close()
     assert process.wait(timeout=30) == 0
     process.stdout.close()
 
 
-def test_a_process_lets_the_user_interrupt_only_the_one_that_started_it(tmp_path):
-    process = trace_pool.started(written_to(tmp_path, trace(EVENTS)))
-    trace_pool.ask(process, b'{"cat": "cpu_op", "ts": 1}')
-    assert trace_pool.answer_of(process) is not None
-    process.send_signal(signal.SIGINT)
+def test_a_process_lets_the_user_interrupt_only_the_one_that_started_it():
+    worker = trace_pool.Worker()
+    assert worker.answer(b'{"cat": "cpu_op", "ts": 1}') is not None
+    worker.process.send_signal(signal.SIGINT)
     time.sleep(0.05)
-    trace_pool.ask(process, b'{"cat": "cpu_op", "ts": 1}')
-    assert trace_pool.answer_of(process) is not None
-    trace_pool.close(process)
-    assert process.returncode == 0
+    assert worker.answer(b'{"cat": "cpu_op", "ts": 1}') is not None
+    worker.close()
+    assert worker.process.returncode == 0
 
 
 def test_an_answer_that_is_cut_off_is_none(tmp_path):
     path = tmp_path / "answer"
-    path.write_bytes(trace_pool.SPAN.pack(100, 1)[:8] + b"short")
+    path.write_bytes(LENGTH.pack(100) + b"short")
     with path.open("rb") as file:
         assert trace_pool.receive(file) is None
 
