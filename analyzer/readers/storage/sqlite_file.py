@@ -167,9 +167,9 @@ class SqliteFile:
             return transform(raw.with_columns(missing))
 
         with one_blas_thread():
-            from kanalyze.readers.storage.sqlite_pages.blocks import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
+            from kanalyze.readers.storage.sqlite_pages.table_scan import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
 
-        return read_blocks(self.path, table, have, completed, self.row_span(table))
+        return read_blocks(self.path, table, have, completed)
 
     @cached_property
     def _largest_rows(self) -> int:

@@ -13,7 +13,7 @@ import kanalyze
 from kanalyze.model import KINDS
 from kanalyze.readers.nsys import events
 from kanalyze.readers.storage import sqlite_pages
-from kanalyze.readers.storage.sqlite_pages import blocks as sqlite_blocks
+from kanalyze.readers.storage.sqlite_pages import table_scan
 from support.command import ADD, ADD_UM, REPORTS, refused, run
 from support.exports import altered, only, remade, tables_of, with_first, without_column
 from support.shares import some
@@ -614,7 +614,7 @@ def test_what_is_beside_the_file_but_no_log_does_not_matter(tmp_path, suffix, co
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_pages_and_cursor_give_the_same_tables(path, monkeypatch):
-    read_blocks, decoded = sqlite_blocks.read_blocks, set()
+    read_blocks, decoded = table_scan.read_blocks, set()
 
     def spy(file, table, *rest):
         found = read_blocks(file, table, *rest)
@@ -622,7 +622,7 @@ def test_pages_and_cursor_give_the_same_tables(path, monkeypatch):
             decoded.add(table)
         return found
 
-    monkeypatch.setattr(sqlite_blocks, "read_blocks", spy)
+    monkeypatch.setattr(table_scan, "read_blocks", spy)
     by_cursor = tables_read(path, BY_CURSOR, monkeypatch)
     assert not decoded
     by_pages = tables_read(path, BY_PAGES, monkeypatch)

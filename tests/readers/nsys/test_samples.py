@@ -12,7 +12,7 @@ import pytest
 import kanalyze
 from kanalyze.readers.nsys import samples as read_samples
 from kanalyze.readers.storage import sqlite_pages
-from kanalyze.readers.storage.sqlite_pages import blocks
+from kanalyze.readers.storage.sqlite_pages import table_scan
 from support.command import REPORTS
 
 
@@ -192,13 +192,13 @@ def test_samples_in_parts_tell_what_they_tell_at_once(monkeypatch, name, rows):
     """Wherever the parts end: between the functions of a stack, too."""
     whole = told(REPORTS / f"{name}.sqlite")
     monkeypatch.setattr(sqlite_pages, "PAGES_FROM_ROWS", 0)
-    monkeypatch.setattr(blocks, "_ROWS", rows)
-    taken = blocks._together  # noqa: SLF001 - what cuts a table into parts
+    monkeypatch.setattr(table_scan, "_ROWS", rows)
+    taken = table_scan._together  # noqa: SLF001 - what cuts a table into parts
 
     def cut(parts):
         return (part.slice(at, rows) for part in taken(parts) for at in range(0, part.height, rows))
 
-    monkeypatch.setattr(blocks, "_together", cut)
+    monkeypatch.setattr(table_scan, "_together", cut)
     found = told(REPORTS / f"{name}.sqlite")
     assert [key for key, frame in found.items() if not frame.equals(whole[key])] == []
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from kanalyze.readers.storage import sqlite_file, sqlite_pages
-from kanalyze.readers.storage.sqlite_pages import blocks
+from kanalyze.readers.storage.sqlite_pages import table_scan
 from kanalyze.readers.storage.sqlite_pages.table_scan import DamagedPageError, NotDecodableError, PagesFile
 
 PAGE = 512
@@ -418,9 +418,9 @@ def test_smaller_tables_are_decoded_where_a_larger_one_is(tmp_path, monkeypatch,
         connection.commit()
     monkeypatch.setattr(sqlite_pages, "PAGES_FROM_ROWS", 40)
     monkeypatch.setattr(sqlite_pages, "PAGES_ANYWAY_FROM_ROWS", 5)
-    read_blocks = blocks.read_blocks
+    read_blocks = table_scan.read_blocks
     monkeypatch.setattr(
-        blocks, "read_blocks", lambda file, table, *rest: seen.add(table) or read_blocks(file, table, *rest)
+        table_scan, "read_blocks", lambda file, table, *rest: seen.add(table) or read_blocks(file, table, *rest)
     )
     file = sqlite_file.SqliteFile(path)
     for table, rows in {"small": 5, "middle": 10, "large": most}.items():

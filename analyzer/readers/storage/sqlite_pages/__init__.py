@@ -1,4 +1,4 @@
-"""Large SQLite tables, read page by page: a sealed room, which only :class:`.SqliteFile` opens (:mod:`.blocks`)."""
+"""Large SQLite tables, read page by page: a sealed room, which only :class:`.SqliteFile` opens (:mod:`.table_scan`)."""
 
 from __future__ import annotations
 

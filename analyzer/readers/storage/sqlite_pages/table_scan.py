@@ -5,7 +5,7 @@ format is public and fixed (https://sqlite.org/fileformat.html), so this module 
 leaf pages and decodes these in blocks (:mod:`.page_decoder`). It is strict: what SQLite
 could not have written raises :class:`DamagedPageError`; what is sound but needs SQLite itself (a write-ahead
 log, rows longer than a page, other values than integers) raises :class:`NotDecodableError`. Text columns, and
-the schema, are read through :mod:`sqlite3`.
+the schema, are read through :mod:`sqlite3`. :func:`read_blocks` makes polars' frames of the blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
+import polars as pl
 
+from kanalyze.columns.grouping import constant
+from kanalyze.errors import DamagedReportError
 from kanalyze.machinery.processors import workers
 from kanalyze.readers.storage.sqlite_pages.page_decoder import (
     INTERIOR,
@@ -38,14 +41,12 @@ from kanalyze.readers.storage.sqlite_pages.page_decoder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]
-
-__all__ = ["Block", "Column", "DamagedPageError", "NotDecodableError", "PagesFile"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,6 +69,7 @@ _ROOT = """
     SELECT rootpage FROM sqlite_master
     WHERE type = 'table' AND name = ? AND typeof(rootpage) = 'integer' AND rootpage > 0
 """
+_ROWS = 1 << 20  # in a batch: each one makes polars' threads and the decoding threads wait for each other
 _SMALLEST_USABLE = 480
 
 
@@ -327,3 +329,63 @@ def _in_order(work: Callable[[Ints], R], jobs: Sequence[Ints], threads: int) -> 
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def read_blocks(
+    path: Path, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
+) -> pl.DataFrame | None:
+    """Decodes a table in batches of Int64 `columns`, maps each by `transform` and concatenates.
+
+    None if only SQLite can read the table. The table must have rows, and the columns must exist.
+
+    Raises:
+        DamagedReportError: A page is invalid.
+    """
+
+    def work(block: Block) -> pl.DataFrame:
+        return pl.DataFrame([_series(name, block.columns[name]) for name in columns])
+
+    try:
+        with PagesFile(path) as file:
+            return joined([transform(batch) for batch in _together(file.scan(table, columns, work))])
+    except NotDecodableError:
+        return None
+    except DamagedPageError as error:
+        raise DamagedReportError.at(path, f"table {table}", str(error)) from error
+
+
+def _together(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Batches `blocks` into frames of at least :data:`_ROWS` rows, except for the last."""
+    waiting: list[pl.DataFrame] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(one.height for one in waiting) >= _ROWS:
+            yield pl.concat(waiting, rechunk=True)
+            waiting.clear()
+    if waiting:
+        yield pl.concat(waiting, rechunk=True)
+
+
+def _series(name: str, column: Column) -> pl.Series:
+    values = pl.Series(name, column.values)
+    return values if column.valid is None else values.set(pl.Series(~column.valid), None)
+
+
+def joined(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    """Concatenates `parts`, which are consumed: column by column, so that no more than one of them is there twice.
+
+    Columns of one integer, or of nothing but nulls, become literals, which take no memory.
+    """
+    first, *names = parts[0].columns
+    frame = pl.DataFrame([_column(parts, first)])
+    for name in names:
+        values = _column(parts, name)
+        if len(values) and (values.null_count() == len(values) or (values.dtype.is_integer() and constant(values))):
+            frame = frame.with_columns(pl.lit(values[0], values.dtype).alias(name))
+        else:
+            frame = frame.with_columns(values)
+    return frame
+
+
+def _column(parts: list[pl.DataFrame], name: str) -> pl.Series:
+    return pl.concat([part.drop_in_place(name) for part in parts], rechunk=True)
