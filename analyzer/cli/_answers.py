@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from kanalyze.readers.capture.reports import Way
+    from kanalyze.readers.capture.reports import Run
     from kanalyze.report import Report
     from kanalyze.schema import Table
 
@@ -152,7 +152,7 @@ def answered(
     raise failed
 
 
-def _try_others(path: Path, report: Report, ways: Sequence[Way], held: Opened) -> None:
+def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Opened) -> None:
     """Notes the reports of a capture that do not open and that `report`, the first, does not look at itself."""
     alone = sum(way.recorder.ranked for way in ways) == 1
     for way in ways[1:]:
@@ -228,7 +228,7 @@ def of_every_report(
     return found[0][1] if len(paths) == 1 else frame.of_reports(found)
 
 
-def _ways(path: Path, where: _options.Where) -> list[Way]:
+def _ways(path: Path, where: _options.Where) -> list[Run]:
     """The reports of the capture at `path`; none of any other path."""
     path = unpacked(path)
     if not os.path.isdir(path):  # noqa: PTH112 - as above
@@ -246,7 +246,7 @@ def _unsampled(table: Table, found: dict[str | None, T]) -> bool:
     return sampled and not any(len(rows) for rows in found.values() if isinstance(rows, Sized))
 
 
-def _origin(table: str, way: Way, ways: Sequence[Way], held: Opened, whole: Report) -> str:
+def _origin(table: str, way: Run, ways: Sequence[Run], held: Opened, whole: Report) -> str:
     """What is to be said of a table that is of another report of a capture than the first: why, and what that costs."""
     same = sum(one.tool == way.tool for one in ways)
     which = f", the first of {plural(same, 'trace')}" if same > 1 else ""

@@ -49,12 +49,24 @@ def several_tools(path: Path) -> bool:
     return all(timed) or (any(timed) and bool(counters))
 
 
-class Way(NamedTuple):
-    """One report of a capture: the tool that wrote it, its file, and how it is opened."""
+class Run(NamedTuple):
+    """A report of one run of a program, unopened.
+
+    Attributes:
+        tool: ``nsys``, :data:`SAMPLES`, ``torch`` or ``ncu``; empty where no reader opens the file.
+        file: The file or folder that is read.
+        opened: Opens the report; raises as :func:`kanalyze.readers.read` does.
+        common: What reports of one run have in common: a path, that of a report alone is its own.
+        turn: The place in an interleaved collection.
+        number: The number among the runs under that tool, from 1; traces of the ranks or cycles of one run share it.
+    """
 
     tool: str
     file: Path
     opened: Callable[[], Report]
+    common: Path
+    turn: Turn | None = None
+    number: int = 1
 
     @property
     def recorder(self) -> Tool:
@@ -67,7 +79,7 @@ class Way(NamedTuple):
         return f"of {self.tool}" if self.recorder.counts else self.file.name
 
 
-def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, runs: bool = False) -> list[Way]:
+def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, runs: bool = False) -> list[Run]:
     """The reports of the capture in `folder`, each unopened: nsys, samples, torch.profiler (ranks and cycles), ncu.
 
     Of several nsys runs there is only the first one, with `runs` all of them. Without any, that of samples is nsys'.
@@ -77,16 +89,23 @@ def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, 
     recorded = read_capture.reports_in(folder)
     recorded, sampled = (recorded, sampled) if recorded else (sampled, [])
     found = []
-    if recorded:
-        found.append(Way("nsys", recorded[0], partial(read, folder, progress, cache=cache)))
-        found += [Way("nsys", run, partial(read_capture.run_of, folder, run)) for run in recorded[1:] if runs]
-    found += [Way(SAMPLES, run, partial(read_capture.run_of, folder, run)) for run in sampled]
+
+    def add(tool: str, file: Path, opened: Callable[..., Report], *of: object, **options: bool) -> None:
+        name = file.stem if tool == "nsys" else tool
+        found.append(Run(tool, file, partial(opened, *of, **options), folder / name))
+
+    for run in recorded[:1]:
+        add("nsys", run, read, folder, progress, cache=cache)
+    for run in recorded[1:] if runs else ():
+        add("nsys", run, read_capture.run_of, folder, run)
+    for run in sampled:
+        add(SAMPLES, run, read_capture.run_of, folder, run)
     for trace in traces_in(folder):
-        found.append(Way("torch", trace, partial(trace_of, folder, trace, progress, cache=cache)))
+        add("torch", trace, trace_of, folder, trace, progress, cache=cache)
     if counters:
-        found.append(Way("ncu", file_of(counters[0]), partial(counters_of, folder, counters, progress)))
+        add("ncu", file_of(counters[0]), counters_of, folder, counters, progress)
     if folder != given:
-        found = [way._replace(opened=partial(_under_name, given, way.opened)) for way in found]
+        found = [one._replace(opened=partial(_under_name, given, one.opened)) for one in found]
     return found
 
 
@@ -154,15 +173,15 @@ def _every_report(
         return [read(path, progress, cache=cache)]
     missing: dict[str, KanalyzeError] = {}
 
-    def opened(way: Way) -> Report:
+    def opened(run: Run) -> Report:
         try:
-            return way.opened()
+            return run.opened()
         except KanalyzeError as error:
-            missing[way.name] = error
+            missing[run.name] = error
             raise
 
-    found = [way for way in ways(path, progress, cache=cache, runs=runs) if way.tool != SAMPLES]
-    reading = [partial(opened, way) for way in found] or [partial(read, path, progress, cache=cache)]
+    found = [run for run in ways(path, progress, cache=cache, runs=runs) if run.tool != SAMPLES]
+    reading = [partial(opened, run) for run in found] or [partial(read, path, progress, cache=cache)]
     reports = _opened(reading, left_out)  # the last one says what is missing
     for file, error in missing.items():
         reports[0].go_without(file, error)
@@ -215,44 +234,18 @@ _TOOLS: Final = (*NAMES, "")
 _REPEATED: Final = re.compile(r"torch-(\d+)")
 
 
-class Run(NamedTuple):
-    """A report of one run of a program, unopened.
-
-    Attributes:
-        tool: ``nsys``, ``torch`` or ``ncu``; empty where no reader opens the file.
-        number: The number among the runs under that tool, from 1; traces of the ranks or cycles of one run share it.
-        file: The file or folder that is read.
-        turn: The place in an interleaved collection.
-        opened: Opens the report, with its turn in the metadata; raises as :func:`kanalyze.readers.read` does.
-    """
-
-    tool: str
-    number: int
-    file: Path
-    turn: Turn | None
-    opened: Callable[[], Report]
-
-
-class _Found(NamedTuple):
-    """A report, what identifies its run, and the turn of that."""
-
-    way: Way
-    run: Path
-    turn: Turn | None = None
-
-
 def runs_of(path: Path, progress: Progress | None = None, *, cache: bool = True) -> list[Run]:
     """The runs at `path`: first those of nsys, then of torch, then of ncu; each in order of time, as far as names tell.
 
     Of a capture these are the repetitions of each tool's pass, of a folder of reports all reports in it, of any other
     path that report alone. None is opened: what is missing or damaged is an error of :attr:`Run.opened`.
     """
-    found = [one for report in reports_in_folder(path) or [path] for one in _found(report, progress, cache=cache)]
+    found = [one for report in reports_in_folder(path) or [path] for one in _runs_at(report, progress, cache=cache)]
     numbers: dict[str, dict[Path, int]] = {tool: {} for tool in _TOOLS}
     runs = []
-    for way, run, turn in sorted(found, key=lambda one: _TOOLS.index(one.way.tool)):
-        number = numbers[way.tool].setdefault(run, len(numbers[way.tool]) + 1)
-        runs.append(Run(way.tool, number, way.file, turn, partial(_in_turn, way, turn)))
+    for run in sorted(found, key=lambda one: _TOOLS.index(one.tool)):
+        number = numbers[run.tool].setdefault(run.common, len(numbers[run.tool]) + 1)
+        runs.append(run._replace(number=number, opened=partial(_in_turn, run)))
     return runs
 
 
@@ -262,31 +255,28 @@ def sides_in(path: Path) -> tuple[Path, Path] | None:
     return (base, new) if all(read_capture.accepts(side, b"") for side in (base, new)) else None
 
 
-def _in_turn(way: Way, turn: Turn | None) -> Report:
-    report = way.opened()
-    return replace(report, meta=replace(report.meta, turn=turn))
+def _in_turn(run: Run) -> Report:
+    report = run.opened()
+    return replace(report, meta=replace(report.meta, turn=run.turn))
 
 
-def _found(path: Path, progress: Progress | None, *, cache: bool) -> list[_Found]:
+def _runs_at(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
     """The reports at a path that is no folder of reports."""
     path, room = unpacked(path), room_at(path)
     if room == "capture" and (inside := _in_capture(path, progress, cache=cache)):
         return inside
-    return [_Found(Way(room if room in _TOOLS else "", path, partial(read, path, progress, cache=cache)), path)]
+    return [Run(room if room in _TOOLS else "", path, partial(read, path, progress, cache=cache), path)]
 
 
-def _in_capture(folder: Path, progress: Progress | None, *, cache: bool) -> list[_Found]:
+def _in_capture(folder: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
     """The reports of a capture, with those of every repetition."""
     turns = _turns(folder)
-    found = []
-    for way in (one for one in ways(folder, progress, cache=cache, runs=True) if one.tool != SAMPLES):
-        name = way.file.stem if way.tool == "nsys" else way.tool
-        found.append(_Found(way, folder / name, turns.get(name)))
+    found = [one for one in ways(folder, progress, cache=cache, runs=True) if one.tool != SAMPLES]
     for repeated in _repeated(folder):
         for trace in traces_in(repeated):
-            way = Way("torch", trace, partial(trace_of, folder, trace, progress, cache=cache))
-            found.append(_Found(way, repeated, turns.get(repeated.name)))
-    return found
+            opened = partial(trace_of, folder, trace, progress, cache=cache)
+            found.append(Run("torch", trace, opened, repeated))
+    return [one._replace(turn=turns.get(one.common.name)) for one in found]
 
 
 def _repeated(folder: Path) -> list[Path]:
