@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Union
 import msgspec
 
 from kanalyze.readers.torch.decode import events as of
-from kanalyze.readers.torch.decode.events import ARGS, EMPTY_ARGS, MEANT, OLD_OP, modern
+from kanalyze.readers.torch.decode.events import ARGS, EMPTY_ARGS, MEANT
 from kanalyze.readers.torch.decode.old_forms import arrow, as_event, in_ns, number, repaired, whole_objects
 
 if TYPE_CHECKING:
@@ -183,13 +183,7 @@ class Decoder:
         """Columns of `events` (None for an entry that is not an event), decoded from `text` and `objects`."""
         found = into or Columns()
         found.counts["entries"] += len(events)
-        kinds = _by_kind(events)
-        if OLD_OP in kinds:
-            events = [modern(event) for event in events]
-            kinds = _by_kind(events)
-        merged: defaultdict[type, list[Any]] = defaultdict(list)
-        for kind, some in kinds.items():
-            merged[MEANT[kind]] += some
+        merged = _by_kind(events)
         flows = merged.pop(of.Flow, ())
         if flows:
             found.counts["flow"] += len(flows)
@@ -268,11 +262,14 @@ def _listed(piece: bytes) -> bytes:
 
 
 def _by_kind(events: Iterable[Any]) -> dict[type, list[Any]]:
-    """Groups events by class, without None."""
-    kinds: defaultdict[type, list[Any]] = defaultdict(list)
+    """Groups events by kind, without None."""
+    spelled: defaultdict[type, list[Any]] = defaultdict(list)
     for event in events:
-        kinds[type(event)].append(event)
-    kinds.pop(type(None), None)
+        spelled[type(event)].append(event)
+    spelled.pop(type(None), None)
+    kinds: defaultdict[type, list[Any]] = defaultdict(list)
+    for kind, some in spelled.items():
+        kinds[MEANT[kind]] += some
     return kinds
 
 

@@ -289,12 +289,11 @@ _UNREAD: Final = (
     "hardware_counters",
 )
 
-#: Categories of torch 1.8 to 1.10.
+#: Categories of torch 1.8 to 1.10, whose events are decoded field by field.
 _OLD: Final = {"Operator": Op, "Runtime": Call, "Kernel": Kernel, "Memcpy": Copy, "Memset": Memset}
 
 #: Alternative spellings of categories.
 _SPELLINGS: Final = {
-    **_OLD,
     "cuda_driver": Call,
     "xpu_runtime": Call,
     "mtia_runtime": Call,
@@ -327,39 +326,13 @@ EMPTY_ARGS: Final = {kind: args() for kind, args in ARGS.items()}
 STEP: Final = "ProfilerStep#"
 
 
-def _old_args(kind: type) -> type[Struct]:
-    """The argument type of `kind` with the field names of torch 1.8 to 1.10, in the same order."""
-    fields = msgspec.structs.fields(ARGS[kind])
-    names = {one.name: one.encode_name for one in fields}
-    extra: list[tuple[str, type, Any]] = []
-    if kind is Op:
-        extra, names["first_shapes"] = [("first_shapes", Raw, NOTHING)], "Input dims"
-    else:
-        names["external_id"] = "external id"
-    return msgspec.defstruct(
-        f"Old{ARGS[kind].__name__}",
-        [*((one.name, one.type, one.default) for one in fields), *extra],
-        frozen=True,
-        gc=False,
-        rename=names,
+#: Decoded class by alternative category.
+_SPELLED: Final[dict[str, type]] = {
+    category: types.new_class(
+        f"{base.__name__}_{category}", (base if base is Flow else base[T],), {"tag": category, "gc": False}
     )
-
-
-def _spelled(category: str, base: Any) -> Any:  # noqa: ANN401 - a class that can be subscripted
-    parent = base if base is Flow else base[T]
-
-    def add_args(namespace: dict[str, Any]) -> None:
-        if category in _OLD:
-            namespace["__annotations__"] = {"args": _old_args(base) | None}
-            namespace["args"] = None
-
-    return types.new_class(f"{base.__name__}_{category}", (parent,), {"tag": category, "gc": False}, add_args)
-
-
-_SPELLED: Final = {category: _spelled(category, base) for category, base in _SPELLINGS.items()}
-
-#: Operator events of torch 1.8 to 1.10, which include profiler steps; :func:`modern` converts them.
-OLD_OP: Final = _SPELLED["Operator"]
+    for category, base in _SPELLINGS.items()
+}
 
 #: Kind name by decoded class.
 MEANT: Final[dict[type, type]] = {
@@ -368,18 +341,8 @@ MEANT: Final[dict[type, type]] = {
 }
 
 #: Decoded class by category.
-KIND_OF: Final[dict[str, type]] = {**{str(kind.__struct_config__.tag): kind for kind in _MAIN}, **_SPELLINGS}
-
-
-def modern(event: Any) -> Any:  # noqa: ANN401 - of any kind
-    """Converts an event of torch 1.8 to 1.10 to the current kind."""
-    if type(event) is not OLD_OP:
-        return event
-    args, fields = event.args, {name: getattr(event, name) for name in ("ts", "dur", "pid", "tid", "name")}
-    if event.name.startswith(STEP):
-        return Annotation(**fields, args=args and AnnotationArgs(args.external_id, args.collective))
-    if args is not None:
-        known = {name: getattr(args, name) for name in OpArgs.__struct_fields__}
-        shapes = args.input_shapes if bytes(args.input_shapes) else args.first_shapes
-        args = OpArgs(**{**known, "input_shapes": shapes})
-    return Op(**fields, args=args)
+KIND_OF: Final[dict[str, type]] = {
+    **{str(kind.__struct_config__.tag): kind for kind in _MAIN},
+    **_SPELLINGS,
+    **_OLD,
+}

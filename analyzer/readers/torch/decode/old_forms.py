@@ -15,13 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from kanalyze.readers.torch.decode import events as of
-from kanalyze.readers.torch.decode.events import ARGS, KIND_OF
+from kanalyze.readers.torch.decode.events import ARGS, KIND_OF, STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 #: Category by process name, in traces of the first profilers, which write no categories.
 _WITHOUT_CATEGORY: Final = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
+
+#: Category of operators of torch 1.8 to 1.10, of which each step of the profiler is one; later it is an annotation.
+_OLD_OP: Final = "Operator"
+
+#: What an annotation has of its arguments.
+_OF_STEP: Final = ("external id", "External id", "Collective name")
 
 #: The process of a GPU's counters, and the phases of arrows.
 _COUNTERS: Final = re.compile(r"GPU (\d{1,9}) Counters")
@@ -125,6 +131,9 @@ def as_event(raw: msgspec.Raw, meta: list[dict[str, Any]]) -> Any:  # noqa: ANN4
     category = event.get("cat", _category_of(event))
     if not isinstance(category, str):
         return _counter(event) or _uncategorised(event)
+    if category == _OLD_OP and str(event.get("name")).startswith(STEP):
+        category, args = "user_annotation", event.get("args")
+        event["args"] = {name: args[name] for name in args if name in _OF_STEP} if isinstance(args, dict) else None
     kind = KIND_OF.get(category)
     if kind is None:
         unknown = f"category {category}" if "ts" in event else "no time"
