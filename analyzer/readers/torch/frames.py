@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.machinery.memory import give_back, one_blas_thread
-from kanalyze.readers.torch.decode.events import MISSING
+from kanalyze.readers.torch.decode.events import ARGS, MEANT, MISSING
 from kanalyze.readers.torch.decode.old_forms import number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from kanalyze.readers.torch.decode.old_forms import Arrow
     from kanalyze.readers.torch.decode.repair import Part
@@ -85,6 +85,24 @@ class Frames:
     counts: dict[str, int] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
 
+    def frame(self, kind: str) -> pl.DataFrame:
+        """The events of one kind: without rows, but with all columns, where there are none."""
+        return self.events[kind] if kind in self.events else pl.DataFrame(schema=_SCHEMAS[kind])
+
+
+def _schema(kind: type) -> dict[str, type[pl.DataType]]:
+    """The columns of the frame of a kind of events."""
+    fields = [name for one in (kind, ARGS.get(kind)) for name in getattr(one, "__struct_fields__", ())]
+    types = {name: pl.Categorical if name in _TEXTS else pl.Int64 for name in fields if name not in _NO_COLUMNS}
+    return {_TIMES.get(name, name): pl.Float64 if name == "value" else dtype for name, dtype in types.items()}
+
+
+#: Fields of events that are no columns, and the columns of those that are times.
+_NO_COLUMNS: Final = ("args", "collective")
+_TIMES: Final = {"ts": "start_ns", "dur": "dur_ns"}
+
+_SCHEMAS: Final = {kind.__name__: _schema(kind) for kind in MEANT.values()}
+
 
 def frames_of(parts: list[Part]) -> Frames:
     """Concatenates decoded `parts`, which are consumed, into frames.
@@ -136,11 +154,11 @@ def _columns(blocks: list[tuple[dict[str, array[Any]], int]], words: pl.Series) 
         if name in _TEXTS:
             codes = _joined([_shifted(codes, offset) for codes, offset in values])
             column = words.gather(codes)
-        elif name in {"ts", "dur"}:
-            column = pl.concat(_times([one for one, _ in values]), rechunk=True)
+        elif name in _TIMES:
+            column = pl.concat(_nanoseconds([one for one, _ in values]), rechunk=True)
         else:
             column = _known(_joined([one for one, _ in values]))
-        found.append(column.alias({"ts": "start_ns", "dur": "dur_ns"}.get(name, name)))
+        found.append(column.alias(_TIMES.get(name, name)))
     return found
 
 
@@ -170,20 +188,14 @@ def _joined(arrays: Sequence[array[Any]]) -> pl.Series:
     return pl.Series(np.frombuffer(b"".join(arrays), dtype={"I": np.uint32, "q": np.int64, "d": np.float64}[kind]))
 
 
-def _times(arrays: list[array[Any]]) -> list[pl.Series]:
+def _nanoseconds(arrays: list[array[Any]]) -> Iterator[pl.Series]:
     """Times in nanoseconds; float microseconds are rounded to their three decimals."""
-    return [_times_of(list(alike)) for _, alike in groupby(arrays, key=lambda one: one.typecode)]
-
-
-def _times_of(arrays: list[array[Any]]) -> pl.Series:
-    """Times in nanoseconds, from arrays of one type."""
-    values = _joined(arrays)
-    if values.dtype == pl.Int64:
-        return _known(values)
     us = pl.col("us").fill_nan(None)
     whole = us.floor()
     ns = whole.cast(pl.Int64) * 1000 + ((us - whole) * 1000 + 0.5).floor().cast(pl.Int64)
-    return values.alias("us").to_frame().select(ns.alias("ns")).to_series()
+    for kind, alike in groupby(arrays, key=lambda one: one.typecode):
+        values = _joined([*alike])
+        yield _known(values) if kind == "q" else values.alias("us").to_frame().select(ns.alias("ns")).to_series()
 
 
 def _known(values: pl.Series) -> pl.Series:

@@ -37,7 +37,7 @@ class Links:
         first, ids = 0, {}
         for name in FRAME_KINDS:
             ids[name] = first
-            first += self._frame(name).height
+            first += self.frames.frame(name).height
         return ids
 
     def ids(self, name: str) -> pl.Expr:
@@ -47,7 +47,7 @@ class Links:
 
     def parents(self, name: str) -> pl.Series:
         """The parent of each event in a frame: the operator or range by External id, the Python caller by Python id."""
-        frame = self._frame(name)
+        frame = self.frames.frame(name)
         if name == "Python":
             return self._callers(frame)
         if name == "Kernel" and "Launch" in self.frames.events:
@@ -85,17 +85,16 @@ class Links:
     @cached_property
     def _external_ids_may_lack(self) -> bool:
         """Whether any call or device event has no `External id`, as if issued outside of an operator."""
-        frames = (self._frame(name) for name in ("Call", "Kernel", "Copy", "Memset"))
-        return any(frame.get_column("external_id").has_nulls() for frame in frames if frame.height)
+        frames = map(self.frames.frame, ("Call", "Kernel", "Copy", "Memset"))
+        return any(frame.get_column("external_id").has_nulls() for frame in frames)
 
     @cached_property
     def _by_external_id(self) -> pl.DataFrame:
         """Operators and ranges by External id and process, without id 0; of repeated ids the first."""
-        parts = [pl.DataFrame(schema={"external_id": pl.Int64, "pid": pl.Int64, "event_id": pl.Int64})]
-        for name in ("Op", "Annotation"):
-            frame = self._frame(name)
-            if frame.height:
-                parts.append(frame.select("external_id", "pid", event_id=self.ids(name)))
+        parts = (
+            self.frames.frame(name).select("external_id", "pid", event_id=self.ids(name))
+            for name in ("Op", "Annotation")
+        )
         return pl.concat(parts).filter(pl.col("external_id") != 0)
 
     def _launching(self, kernels: pl.DataFrame) -> pl.Series:
@@ -106,7 +105,7 @@ class Links:
         links = self.frames.events["Launch"]
         ends = {ph: links.filter(pl.col("ph") == ph).select("id", "tid", "start_ns") for ph in ("s", "f")}
         linked = ends["f"].join(ends["s"].unique("id", keep="first"), on="id", suffix="_op").drop("id")
-        ops = self._frame("Op").select("name", tid_op="tid", start_ns_op="start_ns", event_id=self.ids("Op"))
+        ops = self.frames.frame("Op").select("name", tid_op="tid", start_ns_op="start_ns", event_id=self.ids("Op"))
         at = ["tid_op", "start_ns_op"]
         ops = telling(ops.unique([*at, "name"], keep="last", maintain_order=True), at)
         known = linked.join(ops, on=at).unique(["tid", "start_ns", "name"], keep="last")
@@ -116,7 +115,7 @@ class Links:
 
     def forwards(self) -> pl.Series:
         """The forward operator of each operator, by flow events; null if none."""
-        op, links = self._frame("Op"), self._frame("Link")
+        op, links = self.frames.frame("Op"), self.frames.frame("Link")
         if links.is_empty():
             return _nothing(op)
         # of the operators that start together on a thread, the innermost one (recorded last) has the flow
@@ -129,9 +128,6 @@ class Links:
         known = known.unique(_PLACE, keep="first").join(at, on=_PLACE).select("event_id", "forward_id")
         rows = known.get_column("event_id") - self.first_ids["Op"]
         return _nothing(op).alias("forward_id").scatter(rows, known.get_column("forward_id"))
-
-    def _frame(self, name: str) -> pl.DataFrame:
-        return self.frames.events.get(name, pl.DataFrame())
 
 
 def _nothing(frame: pl.DataFrame) -> pl.Series:
@@ -172,8 +168,6 @@ class Owners:
         known = known.filter(pl.col("correlation") > 0)
         first = telling(known.group_by("correlation", "process").agg(pl.col("called").min()), ["correlation"])
         pairs = [frame.select(*_GROUP, "correlation", "start_ns").join(first, on="correlation") for frame in work]
-        if not pairs:
-            return cls(main, known)
         before = (pl.col("start_ns") < pl.col("called")).sum()
         votes = pl.concat(pairs).group_by(*_GROUP, "process").agg(joined=pl.len(), before=before)
         return cls(main, known, _elected(votes))
@@ -254,26 +248,23 @@ def event_records(syncs: pl.DataFrame, records: pl.DataFrame, owners: Owners) ->
     They are `records` where the trace has them (Kineto since November 2025), and those that `syncs` waited for. A
     recording is numbered by the call that made it.
     """
-    found = [EVENT_RECORDS.empty()]
-    if records.height:
-        made = records.with_columns(
-            process_id=owners.processes(records),
-            context_id="context",
-            stream=known_id(pl.col("stream")),
-            correlation_id="correlation",
-            record_id="correlation",
-        )
-        found.append(EVENT_RECORDS.select(made))
-    if syncs.height:
-        made = syncs.with_columns(process_id=owners.processes(syncs), record_id=_recording()).drop_nulls("record_id")
-        made = made.with_columns(
-            context_id="context",
-            stream=known_id(pl.col("record_stream")),
-            correlation_id="record_id",
-            cuda_event_id=known_id(pl.col("cuda_event_id")),
-        )
-        found.append(EVENT_RECORDS.select(made))
-    return pl.concat(found).unique(["process_id", "record_id"], keep="first", maintain_order=True)
+    recorded = records.with_columns(
+        process_id=owners.processes(records),
+        context_id="context",
+        stream=known_id(pl.col("stream")),
+        correlation_id="correlation",
+        record_id="correlation",
+    )
+    awaited = syncs.with_columns(process_id=owners.processes(syncs), record_id=_recording()).drop_nulls("record_id")
+    awaited = awaited.with_columns(
+        context_id="context",
+        stream=known_id(pl.col("record_stream")),
+        correlation_id="record_id",
+        cuda_event_id=known_id(pl.col("cuda_event_id")),
+    )
+    return pl.concat(map(EVENT_RECORDS.select, (recorded, awaited))).unique(
+        ["process_id", "record_id"], keep="first", maintain_order=True
+    )
 
 
 def _recording() -> pl.Expr:

@@ -45,13 +45,13 @@ _ACCELERATOR: Final = re.compile(r"MTIA \d+")
 def without_echoes(frames: Frames) -> Frames:
     """`frames` without duplicate calls on an accelerator's own timeline; they are counted as ignored."""
     drawn = [pid for pid, thread, name in frames.names if thread is None and _ACCELERATOR.fullmatch(name)]
-    calls = frames.events.get("Call")
-    if not drawn or calls is None or calls.is_empty():
+    calls = frames.frame("Call")
+    if not drawn or calls.is_empty():
         return frames
     echo = pl.col("pid").is_in(drawn).fill_null(value=False)
     apart = calls.filter(echo).select("start_ns", "dur_ns")
-    unread = frames.events.get("Unread", apart.clear())
-    events = {"Call": calls.filter(~echo), "Unread": pl.concat([unread, apart], how="diagonal_relaxed")}
+    unread = pl.concat([frames.frame("Unread"), apart], how="diagonal_relaxed")
+    events = {"Call": calls.filter(~echo), "Unread": unread}
     return replace(frames, events={**frames.events, **events})
 
 
@@ -131,7 +131,7 @@ def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
         schema={"process_id": pl.Int64, "name": pl.String},
         orient="row",
     ).unique("process_id", keep="last")
-    hosts = [frames.events[name].select(process_id="pid") for name in _OF_HOST if name in frames.events]
+    hosts = [frames.frame(name).select(process_id="pid") for name in _OF_HOST]
     every = (
         pl.concat([found.select("process_id"), *hosts, used.select("process_id")])
         .unique()
@@ -151,8 +151,6 @@ _HOLE: Final = 2
 
 def gpu_metrics(samples: pl.DataFrame) -> pl.DataFrame:
     """The sampled counters of GPUs, as :data:`kanalyze.sample_model.GPU_METRICS`; each holds until the next sample."""
-    if samples.is_empty():
-        return GPU_METRICS.empty()
     name = pl.col("name").cast(pl.String)
     unit = name.str.extract(_METRIC, 2)
     told = samples.with_columns(
@@ -224,7 +222,7 @@ def _all_events(frames: Frames) -> Iterable[Note]:
     """The number of events in the file, total and by kind."""
     entries = frames.counts.get("entries")
     if entries:
-        held = {kind: frames.events[name].height for name, kind in FRAME_KINDS.items() if name in frames.events}
+        held = {kind: frames.frame(name).height for name, kind in FRAME_KINDS.items()}
         told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(held.items(), key=lambda one: -one[1]) if count)
         yield "events in the trace", entries, None, f"{sum(held.values()):,} are in the tables: {told or 'none'}"
 
@@ -232,20 +230,19 @@ def _all_events(frames: Frames) -> Iterable[Note]:
 def _aside(frames: Frames) -> Iterable[Note]:
     """Counts of entries that are not events of their own, such as flows and metadata."""
     counts = frames.counts
-    arrows = counts.get("flow", 0) + sum(_height(frames, name) for name in _LINKS)
+    arrows = counts.get("flow", 0) + sum(frames.frame(name).height for name in _LINKS)
     if arrows:
         yield "arrows between events", arrows, None, "ids join the same events; backward operators are joined by them"
-    drawn = frames.events.get("Projection")
-    if drawn is not None:
+    drawn = frames.frame("Projection")
+    if drawn.height:
         length = int(drawn.get_column("dur_ns").sum())
         yield "ranges drawn on devices", drawn.height, length, "where the work of a range ran; no work of their own"
-    records = _height(frames, "Record")
-    if records:
+    if records := frames.frame("Record").height:
         yield "recordings of CUDA events", records, None, "they tell what a wait waited for"
     for name, (check, effect) in _HELD_ASIDE.items():
-        if height := _height(frames, name):
+        if height := frames.frame(name).height:
             yield check, height, None, effect
-    marks = counts.get("name", 0) + counts.get("mark", 0) + _height(frames, "Span")
+    marks = counts.get("name", 0) + counts.get("mark", 0) + frames.frame("Span").height
     if marks:
         yield "names and marks", marks, None, "names of processes and threads, and where the recording began and ended"
 
@@ -264,8 +261,8 @@ def _categories(frames: Frames) -> Iterable[Note]:
 
 
 def _unread(frames: Frames) -> Iterable[Note]:
-    unread = frames.events.get("Unread")
-    if unread is not None:
+    unread = frames.frame("Unread")
+    if unread.height:
         length = int(unread.get_column("dur_ns").sum())
         yield "events of other devices and tools", unread.height, length, "no table holds them"
 
@@ -282,26 +279,20 @@ def _limits(frames: Frames) -> Iterable[Note]:
 
 def _shared_ids(frames: Frames) -> Iterable[Note]:
     """Operators with the id of another one of their process: each has its own, of which calls tell their operator."""
-    if _height(frames, "Op"):
-        ids = frames.events["Op"].filter(pl.col("external_id") != 0).select("external_id", "pid")
-        if shared := ids.height - ids.n_unique():
-            yield "operators with the id of another one", shared, None, "which operator launched what is wrong"
+    ids = frames.frame("Op").filter(pl.col("external_id") != 0).select("external_id", "pid")
+    if shared := ids.height - ids.n_unique():
+        yield "operators with the id of another one", shared, None, "which operator launched what is wrong"
 
 
 def _odd_times(frames: Frames) -> Iterable[Note]:
     """Events without a duration or with impossible times."""
     for name, kind in FRAME_KINDS.items():
-        frame = frames.events.get(name)
-        if frame is None or kind == "memory":
+        frame = frames.frame(name)
+        if kind == "memory":
             continue
-        endless = frame.get_column("dur_ns").null_count()
-        if endless:
-            yield (
-                f"{kind} events without a duration",
-                endless,
-                None,
-                f"they count as instants: times of {kind} are too low",
-            )
+        if endless := frame.get_column("dur_ns").null_count():
+            effect = f"they count as instants: times of {kind} are too low"
+            yield f"{kind} events without a duration", endless, None, effect
         early = frame.filter(pl.col("start_ns") < 0)
         if early.height:
             length = int(early.get_column("dur_ns").sum())
@@ -315,7 +306,3 @@ def _odd_times(frames: Frames) -> Iterable[Note]:
 
 #: Kinds whose durations are checked only here.
 _ON_HOST: Final = ("op", "range", "python", "overhead", "sync")
-
-
-def _height(frames: Frames, name: str) -> int:
-    return frames.events[name].height if name in frames.events else 0

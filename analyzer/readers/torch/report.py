@@ -79,9 +79,8 @@ def _meta(path: Path, frames: Frames) -> Meta:
 
 def _length_ns(frames: Frames) -> int | None:
     """The recorded time span; with several profilers the longest."""
-    spans = frames.events.get("Span")
-    lengths = None if spans is None else spans.get_column("dur_ns").drop_nulls()
-    return int(lengths.max()) if lengths is not None and len(lengths) else None  # type: ignore[arg-type]
+    longest: int | None = frames.frame("Span").select(pl.col("dur_ns").max()).item()
+    return longest
 
 
 # Tables of a torch.profiler trace, built on demand from its frames (:mod:`kanalyze.readers.torch.frames`).
@@ -123,16 +122,16 @@ class TorchTables:
             return self._events(kind)
 
     def _events(self, kind: str) -> pl.DataFrame:
-        frame = self._frames.events.get(FRAME_OF.get(kind, ""))
-        if frame is None or frame.is_empty():
+        name = FRAME_OF.get(kind, "")
+        if name not in self._frames.events:
             return EVENTS.empty()
-        name = FRAME_OF[kind]
+        frame = self._frames.frame(name)
         made = self._placed(name, frame)
         own: dict[str, pl.Expr | pl.Series] = {
             "event_id": self._links.ids(name),
             "kind": pl.lit(kind),
             "name": self._names(name, frame),
-            "dur_ns": pl.col("dur_ns").fill_null(0) if "dur_ns" in made.columns else pl.lit(0),
+            "dur_ns": pl.col("dur_ns").fill_null(0),
             "correlation_id": pl.when(pl.col("correlation") > 0).then("correlation")
             if "correlation" in made.columns
             else pl.lit(None),
@@ -151,14 +150,16 @@ class TorchTables:
             COPY_DETAIL.name: self._copy_detail,
             RANGE_DETAIL.name: self._range_detail,
             SYNC_DETAIL.name: self._sync_detail,
-            EVENT_RECORDS.name: lambda: event_records(self._frame("Sync"), self._frame("Record"), self._owners),
+            EVENT_RECORDS.name: lambda: event_records(
+                self._frames.frame("Sync"), self._frames.frame("Record"), self._owners
+            ),
             MEMORY_DETAIL.name: self._memory_detail,
             OP_DETAIL.name: self._op_detail,
             COLLECTIVE_DETAIL.name: self._collective_detail,
             COMPILED_KERNELS.name: self._no_capture,
             "devices": lambda: devices(self._frames, self._used),
             "processes": lambda: processes(self._frames, self._used),
-            "gpu_metrics": lambda: gpu_metrics(self._frame("Counter")),
+            "gpu_metrics": lambda: gpu_metrics(self._frames.frame("Counter")),
             "notes": lambda: notes(self._frames),
         }
         with self._lock:
@@ -177,9 +178,6 @@ class TorchTables:
     def _no_capture(self) -> pl.DataFrame:
         raise CannotTellError.without_capture("compiled", self._path)
 
-    def _frame(self, name: str) -> pl.DataFrame:
-        return self._frames.events.get(name, pl.DataFrame())
-
     def _placed(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
         """Adds `process_id` and, for host events, `thread_id`; for device events, `device` and `stream`."""
         if name not in ON_DEVICE:
@@ -192,8 +190,7 @@ class TorchTables:
     def _process_of_devices(self) -> int | None:
         """The default process of device events without a call: the one with most calls, else most operators."""
         for name in ("Call", "Op", "Annotation", "Python"):
-            frame = self._frame(name)
-            pids = frame.get_column("pid").drop_nulls() if frame.height else pl.Series(dtype=pl.Int64)
+            pids = self._frames.frame(name).get_column("pid").drop_nulls()
             if len(pids):
                 return int(pids.value_counts(sort=True).item(0, 0))
         named = [pid for pid, _, _ in self._frames.names]
@@ -201,17 +198,15 @@ class TorchTables:
 
     @cached_property
     def _owners(self) -> Owners:
-        work = [frame for frame in map(self._frame, ON_DEVICE) if frame.height]
-        return Owners.of(self._process_of_devices, self._frame("Call"), work)
+        return Owners.of(self._process_of_devices, self._frames.frame("Call"), map(self._frames.frame, ON_DEVICE))
 
     @property
     def _used(self) -> pl.DataFrame:
         """Pairs of process and device used; the default process if there are none."""
         main = pl.DataFrame({"process_id": [self._process_of_devices], "device": None}, schema=_USED)
         work = [
-            self._placed(name, self._frame(name)).select(pl.col(column).cast(pl.Int64) for column in _USED)
+            self._placed(name, self._frames.frame(name)).select(pl.col(column).cast(pl.Int64) for column in _USED)
             for name in ("Kernel", "Copy", "Memset")
-            if self._frame(name).height
         ]
         return pl.concat([main, *work])
 
@@ -231,9 +226,7 @@ class TorchTables:
         return pl.col("name")
 
     def _kernel_config(self) -> pl.DataFrame:
-        frame = self._frame("Kernel")
-        if frame.is_empty():
-            return KERNEL_CONFIG.empty()
+        frame = self._frames.frame("Kernel")
         shapes = [*launch_shapes(frame.get_column("grid"), "grid"), *launch_shapes(frame.get_column("block"), "block")]
         return _completed(
             KERNEL_CONFIG,
@@ -249,44 +242,34 @@ class TorchTables:
     @cached_property
     def _in_hip(self) -> bool:
         """Whether the program uses HIP."""
-        calls = self._frame("Call")
-        names = calls.get_column("name").unique().cast(pl.String) if calls.height else pl.Series(dtype=pl.String)
+        names = self._frames.frame("Call").get_column("name").unique().cast(pl.String)
         return bool(names.str.contains("^hip[A-Z]").any())
 
     def _in_blocks(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Converts grids to blocks for kernels launched by a call that takes work-items."""
-        calls = self._frame("Call")
-        if not {"correlation", "name"}.issubset(calls.columns) or "correlation" not in frame.columns:
-            return frame
-        in_items = calls.filter(pl.col("name").cast(pl.String) == IN_WORK_ITEMS).get_column("correlation")
+        in_items = (
+            self._frames.frame("Call").filter(pl.col("name").cast(pl.String) == IN_WORK_ITEMS).get_column("correlation")
+        )
         return in_blocks(frame, pl.col("correlation").is_in(in_items.drop_nulls().unique().implode()))
 
     def _copy_detail(self) -> pl.DataFrame:
-        found = [COPY_DETAIL.empty()]
+        found = []
         for name in ("Copy", "Memset"):
-            frame = self._frame(name)
-            if frame.is_empty():
-                continue
+            frame = self._frames.frame(name)
             told = copies_told(copy_names(frame), memset=name == "Memset").drop("shown")
             made = frame.with_columns(event_id=self._links.ids(name), **_of_graph()).hstack(told)
             found.append(_completed(COPY_DETAIL, made))
         return pl.concat(found)
 
     def _range_detail(self) -> pl.DataFrame:
-        frame = self._frame("Annotation")
-        if frame.is_empty():
-            return RANGE_DETAIL.empty()
+        frame = self._frames.frame("Annotation")
         return _completed(RANGE_DETAIL, frame.select(event_id=self._links.ids("Annotation"), style=pl.lit("PushPop")))
 
     def _sync_detail(self) -> pl.DataFrame:
-        frame = self._frame("Sync")
-        return SYNC_DETAIL.empty() if frame.is_empty() else sync_detail(frame, self._links.ids("Sync"))
+        return sync_detail(self._frames.frame("Sync"), self._links.ids("Sync"))
 
     def _memory_detail(self) -> pl.DataFrame:
-        frame = self._frame("Memory")
-        if frame.is_empty():
-            return MEMORY_DETAIL.empty()
-        made = frame.select(
+        made = self._frames.frame("Memory").select(
             event_id=self._links.ids("Memory"),
             memory=pl.when(_ON_GPU).then(pl.lit("Device")).otherwise(pl.lit("Pageable")),
             address=pl.col("address").fill_null(0),
@@ -297,24 +280,17 @@ class TorchTables:
         return _completed(MEMORY_DETAIL, made)
 
     def _op_detail(self) -> pl.DataFrame:
-        found = [OP_DETAIL.empty()]
-        op, annotation = self._frame("Op"), self._frame("Annotation")
-        if annotation.height:
-            found.append(_completed(OP_DETAIL, annotation.with_columns(event_id=self._links.ids("Annotation"))))
-        if op.height:
-            numbered = pl.when(pl.col("sequence_number") >= 0).then("sequence_number")
-            made = op.with_columns(
-                event_id=self._links.ids("Op"), sequence_number=numbered, forward_id=self._links.forwards()
-            )
-            found.append(_completed(OP_DETAIL, made))
-        return pl.concat(found)
+        annotations = self._frames.frame("Annotation").with_columns(event_id=self._links.ids("Annotation"))
+        ops = self._frames.frame("Op").with_columns(
+            event_id=self._links.ids("Op"),
+            sequence_number=pl.when(pl.col("sequence_number") >= 0).then("sequence_number"),
+            forward_id=self._links.forwards(),
+        )
+        return pl.concat(_completed(OP_DETAIL, made) for made in (annotations, ops))
 
     def _collective_detail(self) -> pl.DataFrame:
-        rows = self._frames.collectives
-        if rows.is_empty():
-            return COLLECTIVE_DETAIL.empty()
         first = pl.col("kind").replace_strict(self._links.first_ids, default=None, return_dtype=pl.Int64)
-        made = rows.with_columns(event_id=first + pl.col("row")).drop_nulls("event_id")
+        made = self._frames.collectives.with_columns(event_id=first + pl.col("row")).drop_nulls("event_id")
         return _completed(COLLECTIVE_DETAIL, made)
 
 
