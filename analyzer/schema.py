@@ -151,6 +151,11 @@ class Table:
                 raise TypeError(f"table {self.name}: column {column.name} has nulls")
         return frame
 
+    def completed(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Adds the columns that `frame` lacks, of nulls, which take no memory."""
+        missing = (column for column in self.columns if column.name not in frame.columns)
+        return frame.with_columns(pl.lit(None, dtype=column.dtype).alias(column.name) for column in missing)
+
     def select(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Selects the schema's columns of `frame`, in order, cast and checked."""
         found = frame.select([column.name for column in self.columns])

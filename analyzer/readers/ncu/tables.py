@@ -14,7 +14,7 @@ import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, SOURCE_FILES
 from kanalyze.errors import CannotTellError
-from kanalyze.model import COMPILED_KERNELS, DEVICES, EVENTS, KERNEL_CONFIG, NOTES, PROCESSES, READER_TABLES
+from kanalyze.model import COMPILED_KERNELS, DEVICES, EVENTS, KERNEL_CONFIG, NOTES, READER_TABLES
 from kanalyze.readers.ncu.labels import SECTION_OF
 
 if TYPE_CHECKING:
@@ -113,13 +113,9 @@ class NcuTables:
             return EVENTS.empty()
         rows = self._measured.launches.join(self._values(_DURATION), on="event_id", how="left", maintain_order="left")
         duration = (pl.col(_DURATION) + 0.5).floor().cast(pl.Int64, strict=False)
-        found = rows.with_columns(
-            dur_ns=duration,
-            kind=pl.lit("kernel"),
-            **{name: pl.lit(None) for name in ("thread_id", "correlation_id", "parent_id")},
-        )
+        found = rows.with_columns(dur_ns=duration, kind=pl.lit("kernel"))
         ends = pl.col("dur_ns").fill_null(0).cum_sum()
-        return EVENTS.select(found.with_columns(start_ns=ends - pl.col("dur_ns").fill_null(0)))
+        return EVENTS.select(EVENTS.completed(found.with_columns(start_ns=ends - pl.col("dur_ns").fill_null(0))))
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
@@ -135,7 +131,8 @@ class NcuTables:
             "notes": self._notes,
             COMPILED_KERNELS.name: self._no_capture,
         }
-        return tables[name]() if name in tables else READER_TABLES[name].empty()
+        declared = READER_TABLES[name]
+        return declared.select(declared.completed(tables[name]())) if name in tables else declared.empty()
 
     def close(self) -> None:
         """Release the report from which instructions and source files are read on demand."""
@@ -158,11 +155,10 @@ class NcuTables:
         sizes = pl.col(r"^(grid|block)_[xyz]$")
         rows = rows.with_columns(sizes.cast(pl.Int32, strict=False))  # larger values are impossible
         known = rows.filter(pl.all_horizontal(sizes.is_not_null()))
-        unknown = dict.fromkeys(("local_per_thread_bytes", "graph_exec_id", "graph_node_id"))
         columns = {
             ours: pl.col(theirs).cast(KERNEL_CONFIG.schema[ours], strict=False) for ours, theirs in _CONFIG.items()
         }
-        return KERNEL_CONFIG.select(known.with_columns(**columns, **{name: pl.lit(None) for name in unknown}))
+        return known.with_columns(**columns)
 
     @cached_property
     def _devices(self) -> pl.DataFrame:
@@ -183,7 +179,7 @@ class NcuTables:
             _device_row(device, capability, names.get(device), told.get(device, {}))
             for device, capability in ran.select("device", "compute_capability").iter_rows()
         ]
-        return DEVICES.check(pl.DataFrame(rows, schema=DEVICES.schema, orient="row"))
+        return pl.DataFrame(rows, schema=DEVICES.schema, orient="row")
 
     def _sms(self) -> pl.DataFrame:
         """The number of SMs of each GPU: columns device and sms."""
@@ -192,8 +188,7 @@ class NcuTables:
 
     def _processes(self) -> pl.DataFrame:
         rows = self._measured.launches.drop_nulls("process_id").unique(["process_id", "device"], maintain_order=True)
-        found = rows.with_columns(name=pl.col("process_name"), cuda_ordinal=pl.lit(None))
-        return PROCESSES.select(found)
+        return rows.with_columns(name=pl.col("process_name"))
 
     def notes_of_read(self) -> pl.DataFrame:
         """All notes, since everything is read at once."""

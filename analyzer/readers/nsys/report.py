@@ -202,6 +202,7 @@ class NsysTables:
 
     def _as_declared(self, table: Table, source: str, frame: pl.DataFrame) -> pl.DataFrame:
         """Casts `frame` to `table`; raises DamagedReportError where `source` lacks a required value."""
+        frame = table.completed(frame)
         nulls = frame.null_count()
         for column in table.columns:
             if not column.nullable and (missing := nulls.item(0, column.name)):
@@ -225,7 +226,7 @@ class NsysTables:
         self._seen.endless[spec.table] = frame.get_column("dur_ns").null_count() if "dur_ns" in frame.columns else 0
         if self._seen.endless[spec.table]:
             frame = frame.with_columns(pl.col("dur_ns").fill_null(0))
-        return self._numbered(EVENTS, spec.table, _completed(frame, spec.kind))
+        return self._numbered(EVENTS, spec.table, _of_kind(frame, spec.kind))
 
     def _event_columns(self, spec: nsys.EventTable) -> Callable[[pl.DataFrame], pl.DataFrame]:
         """A function from raw rows to the columns of events that the file has."""
@@ -250,7 +251,7 @@ class NsysTables:
 
     def _ranges(self, spec: nsys.EventTable) -> pl.DataFrame:
         raw = self._range_rows
-        return self._as_declared(EVENTS, spec.table, _completed(raw.select(*_RANGE_EVENT), spec.kind))
+        return self._as_declared(EVENTS, spec.table, _of_kind(raw.select(*_RANGE_EVENT), spec.kind))
 
     @cached_property
     def _range_rows(self) -> pl.DataFrame:
@@ -346,8 +347,6 @@ class NsysTables:
             frame = self._database.integers(part.source, part.wanted, transform)
         except pl.exceptions.PolarsError as error:
             raise self._database.damaged(part.source, "a number is out of all bounds") from error
-        absent = [name for name in table.schema if name not in (*part.columns, *labels, "event_id")]
-        frame = frame.with_columns(pl.lit(None, dtype=table.schema[name]).alias(name) for name in absent)
         return self._numbered(table, part.source, frame)
 
 
@@ -372,14 +371,9 @@ _EVENT_RECORD: Final = (
 )
 
 
-def _completed(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
-    """Adds the kind, and null columns for what this kind lacks.
-
-    Added last, because constant columns of a complete frame take no memory.
-    """
-    missing = {column.name: None for column in EVENTS.columns if column.name not in frame.columns}
-    values = {**missing, "kind": kind}
-    return frame.with_columns(pl.lit(value, dtype=EVENTS.schema[name]).alias(name) for name, value in values.items())
+def _of_kind(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """Adds the kind, last, because constant columns of a complete frame take no memory."""
+    return frame.with_columns(pl.lit(kind, dtype=EVENTS.schema["kind"]).alias("kind"))
 
 
 # Payloads of NCCL's own NVTX ranges: communicator, message size, peer and root of each call.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.columns.lookup import positions, telling
-from kanalyze.model import EVENT_RECORDS, SYNC_DETAIL
+from kanalyze.model import EVENT_RECORDS
 from kanalyze.readers.torch.frames import FRAME_KINDS, ON_DEVICE
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def known_id(ids: pl.Expr) -> pl.Expr:
 def sync_detail(syncs: pl.DataFrame, ids: pl.Expr) -> pl.DataFrame:
     """Stream or event that each of `syncs` waited for: :data:`kanalyze.model.SYNC_DETAIL`; `ids` are event ids."""
     event = known_id(pl.col("cuda_event_id"))
-    return SYNC_DETAIL.select(syncs.select(event_id=ids, cuda_event_id=event, record_id=_recording()))
+    return syncs.select(event_id=ids, cuda_event_id=event, record_id=_recording())
 
 
 def event_records(syncs: pl.DataFrame, records: pl.DataFrame, owners: Owners) -> pl.DataFrame:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kanalyze.readers.torch.frames import Frames
-    from kanalyze.schema import Table
 
 #: Copy directions as in Kineto's names (``Memcpy HtoD (Pageable -> Device)``), and in nsys.
 _DIRECTIONS: Final = {
@@ -132,16 +131,13 @@ class TorchTables:
             "kind": pl.lit(kind),
             "name": self._names(name, frame),
             "dur_ns": pl.col("dur_ns").fill_null(0),
-            "correlation_id": pl.when(pl.col("correlation") > 0).then("correlation")
-            if "correlation" in made.columns
-            else pl.lit(None),
-            "context_id": pl.col("context") if "context" in made.columns else pl.lit(None),
             "parent_id": self._links.parents(name),
         }
-        present = {column: pl.col(column) for column in made.columns if column in EVENTS.schema}
-        columns = {name: own.get(name, present.get(name, pl.lit(None))) for name in EVENTS.schema}
-        typed = made.with_columns(**columns)
-        return EVENTS.check(typed.select(pl.col(name).cast(dtype) for name, dtype in EVENTS.schema.items()))
+        if "correlation" in made.columns:
+            own["correlation_id"] = pl.when(pl.col("correlation") > 0).then("correlation")
+        if "context" in made.columns:
+            own["context_id"] = pl.col("context")
+        return EVENTS.select(EVENTS.completed(made.with_columns(**own)))
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
@@ -149,7 +145,7 @@ class TorchTables:
             KERNEL_CONFIG.name: self._kernel_config,
             COPY_DETAIL.name: self._copy_detail,
             RANGE_DETAIL.name: self._range_detail,
-            SYNC_DETAIL.name: self._sync_detail,
+            SYNC_DETAIL.name: lambda: sync_detail(self._frames.frame("Sync"), self._links.ids("Sync")),
             EVENT_RECORDS.name: lambda: event_records(
                 self._frames.frame("Sync"), self._frames.frame("Record"), self._owners
             ),
@@ -162,8 +158,9 @@ class TorchTables:
             "gpu_metrics": lambda: gpu_metrics(self._frames.frame("Counter")),
             "notes": lambda: notes(self._frames),
         }
+        declared = READER_TABLES[name]
         with self._lock:
-            return tables[name]() if name in tables else READER_TABLES[name].empty()
+            return declared.select(declared.completed(tables[name]())) if name in tables else declared.empty()
 
     def close(self) -> None:
         """Release the frames; no further tables can be built."""
@@ -228,15 +225,12 @@ class TorchTables:
     def _kernel_config(self) -> pl.DataFrame:
         frame = self._frames.frame("Kernel")
         shapes = [*launch_shapes(frame.get_column("grid"), "grid"), *launch_shapes(frame.get_column("block"), "block")]
-        return _completed(
-            KERNEL_CONFIG,
-            self._in_blocks(frame.with_columns(*shapes)).with_columns(
-                event_id=self._links.ids("Kernel"),
-                registers_per_thread="registers",
-                static_shared_bytes=pl.when(pl.col("shared_bytes").is_not_null()).then(0),
-                dynamic_shared_bytes="shared_bytes",
-                **_of_graph(),
-            ),
+        return self._in_blocks(frame.with_columns(*shapes)).with_columns(
+            event_id=self._links.ids("Kernel"),
+            registers_per_thread="registers",
+            static_shared_bytes=pl.when(pl.col("shared_bytes").is_not_null()).then(0),
+            dynamic_shared_bytes="shared_bytes",
+            **_of_graph(),
         )
 
     @cached_property
@@ -257,19 +251,14 @@ class TorchTables:
         for name in ("Copy", "Memset"):
             frame = self._frames.frame(name)
             told = copies_told(copy_names(frame), memset=name == "Memset").drop("shown")
-            made = frame.with_columns(event_id=self._links.ids(name), **_of_graph()).hstack(told)
-            found.append(_completed(COPY_DETAIL, made))
+            found.append(frame.with_columns(event_id=self._links.ids(name), **_of_graph()).hstack(told))
         return pl.concat(found)
 
     def _range_detail(self) -> pl.DataFrame:
-        frame = self._frames.frame("Annotation")
-        return _completed(RANGE_DETAIL, frame.select(event_id=self._links.ids("Annotation"), style=pl.lit("PushPop")))
-
-    def _sync_detail(self) -> pl.DataFrame:
-        return sync_detail(self._frames.frame("Sync"), self._links.ids("Sync"))
+        return self._frames.frame("Annotation").select(event_id=self._links.ids("Annotation"), style=pl.lit("PushPop"))
 
     def _memory_detail(self) -> pl.DataFrame:
-        made = self._frames.frame("Memory").select(
+        return self._frames.frame("Memory").select(
             event_id=self._links.ids("Memory"),
             memory=pl.when(_ON_GPU).then(pl.lit("Device")).otherwise(pl.lit("Pageable")),
             address=pl.col("address").fill_null(0),
@@ -277,7 +266,6 @@ class TorchTables:
             pool_size_bytes=pl.when(_ON_GPU).then("reserved_bytes"),
             pool_used_bytes=pl.when(_ON_GPU).then("allocated_bytes"),
         )
-        return _completed(MEMORY_DETAIL, made)
 
     def _op_detail(self) -> pl.DataFrame:
         annotations = self._frames.frame("Annotation").with_columns(event_id=self._links.ids("Annotation"))
@@ -286,24 +274,17 @@ class TorchTables:
             sequence_number=pl.when(pl.col("sequence_number") >= 0).then("sequence_number"),
             forward_id=self._links.forwards(),
         )
-        return pl.concat(_completed(OP_DETAIL, made) for made in (annotations, ops))
+        return pl.concat([annotations, ops], how="diagonal")
 
     def _collective_detail(self) -> pl.DataFrame:
         first = pl.col("kind").replace_strict(self._links.first_ids, default=None, return_dtype=pl.Int64)
-        made = self._frames.collectives.with_columns(event_id=first + pl.col("row")).drop_nulls("event_id")
-        return _completed(COLLECTIVE_DETAIL, made)
+        return self._frames.collectives.with_columns(event_id=first + pl.col("row")).drop_nulls("event_id")
 
 
 def _of_graph() -> dict[str, pl.Expr]:
     """The graph that launched a device event; 0 becomes null."""
     names = ("graph_exec_id", "graph_node_id")
     return {name: pl.when(pl.col("graph_exec_id") > 0).then(name) for name in names}
-
-
-def _completed(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
-    """`frame` with missing columns of `table` as null."""
-    absent = [pl.lit(None).alias(name) for name in table.schema if name not in frame.columns]
-    return table.select(frame.with_columns(absent))
 
 
 def copy_names(copies: pl.DataFrame) -> pl.Series:

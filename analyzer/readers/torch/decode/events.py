@@ -293,7 +293,7 @@ _UNREAD: Final = (
 _OLD: Final = {"Operator": Op, "Runtime": Call, "Kernel": Kernel, "Memcpy": Copy, "Memset": Memset}
 
 #: Alternative spellings of categories.
-_SPELLINGS: Final = {
+_SPELLINGS: Final[dict[str, Any]] = {
     "cuda_driver": Call,
     "xpu_runtime": Call,
     "mtia_runtime": Call,
