@@ -290,27 +290,21 @@ _THREADS: Final = 1024
 
 def _sound_metrics(metrics: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     """Replaces impossible metric values by text, with notes for health."""
-    value = pl.col("value")
-    percent = pl.col("metric").str.contains(_PERCENT, literal=True) & (value > _MOST_PERCENT)
-    suspect = metrics.filter(pl.col("metric").is_in([*_LIMITS]) | ~value.is_between(_LEAST, _MOST_OF_ANY) | percent)
-    limits = pl.DataFrame(
-        [(name, *both) for name, both in _LIMITS.items()], schema=["metric", "least", "most"], orient="row"
+    value, metric = pl.col("value"), pl.col("metric")
+    least, most = (
+        metric.replace_strict({name: both[end] for name, both in _LIMITS.items()}, default=usual)
+        for end, usual in enumerate((_LEAST, _MOST_OF_ANY))
     )
-    near = suspect.drop_nulls("value").join(limits, on="metric", how="left")
-    within = value.is_between(pl.col("least").fill_null(_LEAST), pl.col("most").fill_null(_MOST_OF_ANY))
-    absurd = near.filter(~within | percent).sort("event_id", "metric").select("event_id", "metric", "value")
+    percent = metric.str.contains(_PERCENT, literal=True) & (value > _MOST_PERCENT)
+    wrong = (~value.is_between(least, most) | percent).fill_null(value=False)
+    absurd = metrics.filter(wrong).sort("event_id", "metric")
     if absurd.is_empty():
         return metrics, list(_contradictions(metrics))
-    marked = metrics.join(
-        absurd.rename({"value": "absurd"}), on=["event_id", "metric"], how="left", maintain_order="left"
+    left = metrics.with_columns(
+        value=pl.when(~wrong).then("value"), text=pl.when(wrong).then(value.cast(pl.String)).otherwise("text")
     )
-    wrong = pl.col("absurd").is_not_null()
-    left = marked.with_columns(
-        value=pl.when(~wrong).then("value"),
-        text=pl.when(wrong).then(pl.col("absurd").cast(pl.String)).otherwise("text"),
-    ).select(metrics.columns)
-    first, metric, told = absurd.row(0)
-    effect = f"they are left out, as if not collected: the first is {metric} = {told:g} of kernel {first}"
+    first, name, told = absurd.select("event_id", "metric", "value").row(0)
+    effect = f"they are left out, as if not collected: the first is {name} = {told:g} of kernel {first}"
     note = ("metrics with values that cannot be", absurd.height, None, effect)
     return left, [note, *_contradictions(left)]
 
@@ -330,21 +324,25 @@ def _sound_launches(launches: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     """Removes grids and blocks that no GPU accepts, with notes for health."""
     sizes = pl.col(_SIZES)
     threads = pl.col("block_x").cast(pl.Float64) * pl.col("block_y") * pl.col("block_z")
-    wrong = (pl.any_horizontal(sizes < 1) | (threads > _THREADS)).fill_null(value=False)
-    count = launches.select(wrong.sum()).item()
-    if not count:
-        return launches, []
     effect = "a grid or block of 0, or a block of more threads than a GPU takes: they are left out, as if unknown"
-    known = launches.with_columns(pl.when(~wrong).then(sizes))
-    return known, [("launch shapes that cannot be", count, None, effect)]
+    wrong = pl.any_horizontal(sizes < 1) | (threads > _THREADS)
+    return _without(launches, sizes, wrong, ("launch shapes that cannot be", effect))
 
 
 def _sound_rules(rules: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     """Removes rule estimates outside of 0 to 100 %, with notes for health."""
     share = pl.col("speedup_share")
-    wrong = share.is_not_null() & ~share.is_between(0, 1)
-    count = rules.select(wrong.sum()).item()
+    effect = "no part of a duration: they are left out"
+    return _without(rules, share, ~share.is_between(0, 1), ("estimates that cannot be", effect))
+
+
+def _without(
+    frame: pl.DataFrame, columns: pl.Expr, wrong: pl.Expr, told: tuple[str, str]
+) -> tuple[pl.DataFrame, list[Note]]:
+    """Removes the values of `columns` in rows that are `wrong`; the note says what was `told` of them."""
+    wrong = wrong.fill_null(value=False)
+    count = frame.select(wrong.sum()).item()
     if not count:
-        return rules, []
-    known = rules.with_columns(pl.when(~wrong).then("speedup_share").alias("speedup_share"))
-    return known, [("estimates that cannot be", count, None, "no part of a duration: they are left out")]
+        return frame, []
+    check, effect = told
+    return frame.with_columns(pl.when(~wrong).then(columns)), [(check, count, None, effect)]
