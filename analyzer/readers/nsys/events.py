@@ -73,6 +73,9 @@ class EventTable(NamedTuple):
 #: The columns with a kernel's mangled and demangled name.
 KERNEL_NAME, SYMBOL = Named("demangledName"), Named("mangledName")
 
+#: The table of NVTX ranges, and of other events of NVTX.
+RANGES: Final = "NVTX_EVENTS"
+
 EVENT_TABLES: Final = (
     EventTable("kernel", "CUPTI_ACTIVITY_KIND_KERNEL", KERNEL_NAME),
     EventTable("graph", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", Named("graphId", "", "[CUDA graph {}]")),
@@ -80,7 +83,7 @@ EVENT_TABLES: Final = (
     EventTable("memset", "CUPTI_ACTIVITY_KIND_MEMSET", Named("", "", "[CUDA memset]")),
     EventTable("api", "CUPTI_ACTIVITY_KIND_RUNTIME", Named("nameId")),
     EventTable("sync", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", Named("syncType", "ENUM_CUPTI_SYNC_TYPE")),
-    EventTable("range", "NVTX_EVENTS", Named("textId")),
+    EventTable("range", RANGES, Named("textId")),
     EventTable("overhead", "PROFILER_OVERHEAD", Named("nameId")),
     EventTable("fault", "CUDA_UM_CPU_PAGE_FAULT_EVENTS", Named("", "", "CPU page fault"), instant=True),
     EventTable("fault", "CUDA_UM_GPU_PAGE_FAULT_EVENTS", Named("", "", "GPU page faults")),

@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import device_limits
 from kanalyze.device_limits import plausible
 from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS
-from kanalyze.readers.nsys.events import DEVICE_COLUMNS, EVENT_TABLES, NO_ID, RANGE_STYLES, process_of
+from kanalyze.readers.nsys.events import DEVICE_COLUMNS, EVENT_TABLES, NO_ID, RANGE_STYLES, RANGES, process_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -153,7 +153,7 @@ _KERNEL, _MEMCPY, _MEMSET, _API, _SYNC, _GRAPH = (
     for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")
 )
 _WORK: Final = (_KERNEL, _MEMCPY, _MEMSET)
-_GPU, _ORDINALS, _RANGE = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "NVTX_EVENTS"
+_GPU, _ORDINALS = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE"
 
 _OCCUPANCY: Final = "occupancy and waves cannot be told"
 
@@ -177,9 +177,9 @@ _NEEDED: Final = {
     (_GRAPH, "graphExecId"): "whole graphs cannot be told apart",
     (_API, "globalTid"): "calls cannot be told apart by thread",
     (_API, "correlationId"): "calls cannot be joined to what they launched",
-    (_RANGE, "globalTid"): "ranges cannot be joined to what was launched in them",
-    (_RANGE, "endGlobalTid"): "ranges that end on another thread cannot be told from others",
-    (_RANGE, "domainId"): "domains of ranges cannot be told",
+    (RANGES, "globalTid"): "ranges cannot be joined to what was launched in them",
+    (RANGES, "endGlobalTid"): "ranges that end on another thread cannot be told from others",
+    (RANGES, "domainId"): "domains of ranges cannot be told",
     ("CUDA_GPU_MEMORY_USAGE_EVENTS", "localMemoryPoolAddress"): "memory of pools cannot be told from other memory",
     (_GPU, "smCount"): _OCCUPANCY,
     (_GPU, "maxWarpsPerSm"): _OCCUPANCY,
@@ -227,7 +227,7 @@ def notes(database: TableFile, seen: Seen, *, of_read: bool = False) -> pl.DataF
         *_missing_columns(database, {spec.table for spec in looked_at}),
         *_missing_tables(database),
         *_limits(database),
-        *(_open_ranges(database) if _RANGE not in large else ()),
+        *(_open_ranges(database) if RANGES not in large else ()),
         *_diagnostics(database),
         *((what, count, None, "what they hold is left out") for what, count in seen.undecoded.items() if count),
     ]
@@ -295,7 +295,7 @@ def _limits(database: TableFile) -> list[Note]:
 
 def _open_ranges(database: TableFile) -> list[Note]:
     """Notes on NVTX ranges that were never closed, counted in SQL."""
-    count = database.count_missing(_RANGE, "end", "eventType", RANGE_STYLES)
+    count = database.count_missing(RANGES, "end", "eventType", RANGE_STYLES)
     return [("ranges never closed", count, None, "their end is not known")] if count else []
 
 

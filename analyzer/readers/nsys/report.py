@@ -256,7 +256,7 @@ class NsysTables:
     @cached_property
     def _range_rows(self) -> pl.DataFrame:
         """The rows of NVTX_EVENTS that are ranges, with event_id, name and domain added."""
-        source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "range")
+        source = nsys.RANGES
         raw = self._database.integers(source, nsys.RANGE_COLUMNS, lambda part: part)
         text = self._database.texts(source, "text")
         if len(text) != raw.height:
@@ -277,8 +277,7 @@ class NsysTables:
         return ranges.join(domains, on=["process_id", "domainId"], how="left", maintain_order="left")
 
     def _range_detail(self) -> pl.DataFrame:
-        source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "range")
-        if source not in self._database.tables:
+        if nsys.RANGES not in self._database.tables:
             return RANGE_DETAIL.empty()
         other = pl.col("endGlobalTid") != pl.col("globalTid")
         detail = self._range_rows.select(
@@ -289,11 +288,10 @@ class NsysTables:
             nsys.absent_as_null("category").alias("category"),
             "open_until_ns",
         )
-        return self._as_declared(RANGE_DETAIL, source, detail)
+        return self._as_declared(RANGE_DETAIL, nsys.RANGES, detail)
 
     def _communicator_calls(self) -> pl.DataFrame:
-        source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "range")
-        return communicator_calls(self._database, self._first_ids[source], self._seen.undecoded)
+        return communicator_calls(self._database, self._first_ids[nsys.RANGES], self._seen.undecoded)
 
     def _event_records(self) -> pl.DataFrame:
         source = nsys.EVENT_RECORDS
@@ -412,9 +410,9 @@ def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, 
         undecoded: Takes how many payloads cannot be decoded.
     """
     schemas = _schemas(database)
-    if not schemas or "binaryData" not in database.columns("NVTX_EVENTS"):
+    if not schemas or "binaryData" not in database.columns(nsys.RANGES):
         return COMMUNICATOR_CALLS.empty()
-    blobs = database.frame("NVTX_EVENTS", {"binaryData": pl.Object}).get_column("binaryData").to_list()
+    blobs = database.frame(nsys.RANGES, {"binaryData": pl.Object}).get_column("binaryData").to_list()
     made = [{} if blob is None else _fields(blob, schemas) for blob in blobs]
     rows = [{"event_id": first_id + at, **found} for at, found in enumerate(made) if found]
     undecoded["payloads of ranges that cannot be decoded"] = made.count(None)

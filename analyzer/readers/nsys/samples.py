@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.files.python_stacks import DOMAIN, DOMAINS, MARK, Frame, unpacked
-from kanalyze.readers.nsys.events import process_of, thread_of
+from kanalyze.readers.nsys.events import RANGES, process_of, thread_of
 from kanalyze.sample_model import CALL_STACKS, CPU_SAMPLES, PYTHON_SAMPLES, SCHEDULING, STACK_FRAMES
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kanalyze.readers.nsys.events import Labels
     from kanalyze.readers.storage import TableFile
 
-_SAMPLES, _SCHEDULE, _NVTX = "COMPOSITE_EVENTS", "SCHED_EVENTS", "NVTX_EVENTS"
+_SAMPLES, _SCHEDULE = "COMPOSITE_EVENTS", "SCHED_EVENTS"
 
 #: Tables of call chains and the source that each is, in the order of their stack ids.
 _CHAINS: Final = ("SAMPLING_CALLCHAINS", "OSRT_CALLCHAINS", "CUDA_CALLCHAINS")
@@ -255,9 +255,9 @@ class Samples:
         domains = self._domains()
         if not domains:
             return PYTHON_SAMPLES.empty(), STACK_FRAMES.empty()
-        raw = self._database.integers(_NVTX, ("start", "eventType", "globalTid", "domainId"), lambda part: part)
-        held = "binaryData" in self._database.columns(_NVTX)
-        blobs = self._database.frame(_NVTX, {"binaryData": pl.Object}).get_column("binaryData") if held else None
+        raw = self._database.integers(RANGES, ("start", "eventType", "globalTid", "domainId"), lambda part: part)
+        held = "binaryData" in self._database.columns(RANGES)
+        blobs = self._database.frame(RANGES, {"binaryData": pl.Object}).get_column("binaryData") if held else None
         known = pl.DataFrame([*domains], schema=["process_id", "domainId"], orient="row")
         known = known.with_columns(
             pl.Series("periodic", [*domains.values()]), pl.col("process_id", "domainId").cast(pl.Int64)
@@ -285,10 +285,10 @@ class Samples:
 
     def _domains(self) -> dict[tuple[int, int], bool]:
         """The domains of Python stacks, by process id and domain id: whether they are periodic."""
-        if not self._database.last_row(_NVTX):
+        if not self._database.last_row(RANGES):
             return {}
         columns = {"eventType": pl.Int64, "globalTid": pl.Int64, "domainId": pl.Int64, "text": pl.String}
-        created = self._database.frame(_NVTX, columns, only=("eventType", DOMAIN))
+        created = self._database.frame(RANGES, columns, only=("eventType", DOMAIN))
         named = created.filter(pl.col("text").is_in([*DOMAINS]))
         rows = named.select(process_of("globalTid").alias("process_id"), "domainId", "text")
         return {(process, domain): DOMAINS[text] for process, domain, text in rows.iter_rows()}

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.machinery.memory import give_back, one_blas_thread
-from kanalyze.readers.torch.decode.events import ARGS, MEANT, MISSING
+from kanalyze.model import COLLECTIVE_DETAIL
+from kanalyze.readers.torch.decode.events import ARGS, COLLECTIVE, MEANT, MISSING
 from kanalyze.readers.torch.decode.old_forms import number
 
 if TYPE_CHECKING:
@@ -40,27 +41,11 @@ _MANY_PARTS: Final = 256
 #: Columns above this many values are built with numpy; below, importing it costs more than it saves.
 _MANY: Final = 1 << 16
 
-#: Columns of the frame of collectives, besides the event's row in the frame of its kind.
+#: Columns of the frame of collectives, besides their fields the event's kind and its row in the frame of that.
 _COLLECTIVE: Final = {
     "kind": pl.String,
     "row": pl.Int64,
-    "collective": pl.String,
-    "type": pl.String,
-    "in_elements": pl.Int64,
-    "out_elements": pl.Int64,
-    "group_size": pl.Int64,
-    "group": pl.String,
-    "group_description": pl.String,
-    "ranks": pl.String,
-    "first_rank": pl.Int64,
-    "rank_stride": pl.Int64,
-    "rank": pl.Int64,
-    "source_rank": pl.Int64,
-    "target_rank": pl.Int64,
-    "in_split": pl.String,
-    "out_split": pl.String,
-    "sequence_number": pl.Int64,
-    "comms_id": pl.String,
+    **{name: pl.Int64 if COLLECTIVE_DETAIL.schema[name] == pl.Int64 else pl.String for name in COLLECTIVE},
 }
 
 

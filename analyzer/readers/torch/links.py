@@ -214,7 +214,7 @@ def _elected(votes: pl.DataFrame) -> pl.DataFrame:
 # it was recorded into; both in the context of the wait itself (libkineto/src/CuptiActivityProfiler.cpp). -1 is none.
 
 #: Kineto's names of synchronisations, mapped to nsys' names.
-_NAMES: Final = {
+SYNC_NAMES: Final = {
     "Event Sync": "Event sync",
     "Stream Wait Event": "Stream wait sync",
     "Stream Sync": "Stream sync",
@@ -224,11 +224,6 @@ _NAMES: Final = {
 
 #: CUPTI's invalid id, which some versions write as -1.
 _NO_ID: Final = 0xFFFFFFFF
-
-
-def sync_name() -> pl.Expr:
-    """The name of a synchronisation as nsys gives it."""
-    return pl.col("name").cast(pl.String).replace(_NAMES)
 
 
 def known_id(ids: pl.Expr) -> pl.Expr:

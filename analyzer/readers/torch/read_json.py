@@ -87,24 +87,8 @@ _PROPERTIES: Final = frozenset(
     }
 )
 
-#: Kinds of events that only torch's profilers write (:mod:`kanalyze.readers.torch.decode.events`).
-_KINDS: Final = frozenset(
-    {
-        "Annotation",
-        "Call",
-        "Copy",
-        "Kernel",
-        "Launch",
-        "Link",
-        "Memory",
-        "Memset",
-        "Op",
-        "Projection",
-        "Python",
-        "Record",
-        "Sync",
-    }
-)
+#: Kinds of events (:mod:`kanalyze.readers.torch.decode.events`) that other programs may write, too.
+_KINDS_OF_ANY: Final = frozenset({"Counter", "GraphNode", "Overhead", "Span", "Unread"})
 
 #: Prefix of the decoder's counters of ignored events.
 _CATEGORY: Final = "category "
@@ -203,7 +187,7 @@ def _refuse_others(path: Path, frames: Frames) -> None:
     found = sorted((word for word in counts if word.startswith(_CATEGORY)), key=lambda word: (-counts[word], word))
     categories = [word.removeprefix(_CATEGORY) for word in found]
     single = {part for name in categories for part in name.split(",")}  # an event may be counted under several
-    of_torch = not _KINDS.isdisjoint(frames.events) or not _PROPERTIES.isdisjoint(frames.properties)
+    of_torch = not _KINDS_OF_ANY.issuperset(frames.events) or not _PROPERTIES.isdisjoint(frames.properties)
     known = next((one for one in _OTHERS if (one.surely or not of_torch) and one.wrote(frames, single)), None)
     if known is not None:
         raise UnknownFormatError.of(path, known.what, known.remedy)

@@ -24,7 +24,7 @@ from kanalyze.model import (
     SYNC_DETAIL,
 )
 from kanalyze.readers.torch.frames import FRAME_KINDS, FRAME_OF, ON_DEVICE
-from kanalyze.readers.torch.links import Links, Owners, event_records, known_id, sync_detail, sync_name
+from kanalyze.readers.torch.links import SYNC_NAMES, Links, Owners, event_records, known_id, sync_detail
 from kanalyze.readers.torch.machine import devices, gpu_metrics, notes, processes, whole, without_echoes
 from kanalyze.report import Meta, Report
 
@@ -219,7 +219,7 @@ class TorchTables:
         if name == "Memory":
             return memory_name()
         if name == "Sync":
-            return sync_name()
+            return pl.col("name").cast(pl.String).replace(SYNC_NAMES)
         return pl.col("name")
 
     def _kernel_config(self) -> pl.DataFrame:
@@ -239,12 +239,19 @@ class TorchTables:
         names = self._frames.frame("Call").get_column("name").unique().cast(pl.String)
         return bool(names.str.contains("^hip[A-Z]").any())
 
-    def _in_blocks(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Converts grids to blocks for kernels launched by a call that takes work-items."""
-        in_items = (
-            self._frames.frame("Call").filter(pl.col("name").cast(pl.String) == IN_WORK_ITEMS).get_column("correlation")
+    def _in_blocks(self, kernels: pl.DataFrame) -> pl.DataFrame:
+        """Converts the grids of kernels launched by a call that takes work-items to blocks."""
+        calls = self._frames.frame("Call").filter(pl.col("name").cast(pl.String) == IN_WORK_ITEMS)
+        ids = calls.get_column("correlation").drop_nulls().unique().implode()
+        in_items = pl.col("correlation").is_in(ids).fill_null(value=False)
+        return kernels.with_columns(
+            pl.when(in_items & (pl.col(f"block_{axis}") > 0))
+            .then((pl.col(f"grid_{axis}").cast(pl.Int64) + pl.col(f"block_{axis}") - 1) // pl.col(f"block_{axis}"))
+            .otherwise(f"grid_{axis}")
+            .cast(pl.Int32)
+            .alias(f"grid_{axis}")
+            for axis in "xyz"
         )
-        return in_blocks(frame, pl.col("correlation").is_in(in_items.drop_nulls().unique().implode()))
 
     def _copy_detail(self) -> pl.DataFrame:
         found = []
@@ -332,18 +339,6 @@ def _parsed(texts: pl.Series, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
     known = distinct.cast(pl.String).alias("text").to_frame().select(**columns).insert_column(0, distinct.alias("key"))
     rows = texts.alias("key").to_frame().join(known, on="key", how="left", nulls_equal=True, maintain_order="left")
     return rows.drop("key")
-
-
-def in_blocks(kernels: pl.DataFrame, these: pl.Expr) -> pl.DataFrame:
-    """Converts the grids of the rows `these` from work-items to blocks."""
-    return kernels.with_columns(
-        pl.when(these.fill_null(value=False) & (pl.col(f"block_{axis}") > 0))
-        .then((pl.col(f"grid_{axis}").cast(pl.Int64) + pl.col(f"block_{axis}") - 1) // pl.col(f"block_{axis}"))
-        .otherwise(f"grid_{axis}")
-        .cast(pl.Int32)
-        .alias(f"grid_{axis}")
-        for axis in "xyz"
-    )
 
 
 def memory_name() -> pl.Expr:
