@@ -22,8 +22,9 @@ from kanalyze import catalog, outlets, queries, readers
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
-from kanalyze.analyses.replay import _changes, _correction, _whatif
+from kanalyze.analyses.replay import _changes, _whatif
 from kanalyze.analyses.timeline import _tracks
+from kanalyze.analyses.unprofiled import _correction
 from kanalyze.errors import ClosedReportError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.report_file import document

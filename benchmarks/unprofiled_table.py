@@ -18,10 +18,10 @@ import polars as pl
 
 import kanalyze
 from kanalyze.analyses.iterations._steady import steady_part
-from kanalyze.analyses.replay._correction import NEAR, estimated
 from kanalyze.analyses.replay._slowing import fitted
-from kanalyze.analyses.replay._unprofiled import unprofiled
 from kanalyze.analyses.replay._whatif import window_without
+from kanalyze.analyses.unprofiled._correction import NEAR, estimated
+from kanalyze.analyses.unprofiled._moved import unprofiled
 
 FILES = {"nsys": "nsys.sqlite", "torch": "torch.json.gz"}
 BUSY = ("kernel", "communication", "memcpy", "memset")

@@ -19,13 +19,13 @@ from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._parts_of_step import inner_parts, parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, spread_of
-from kanalyze.analyses.iterations._without_profiler import Bare, bare_sentence, corrected_sentence, without_profiler
 from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded_of
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
 from kanalyze.analyses.page._headline import made, page_answer, process_count, sampled_beside, windows_of
-from kanalyze.analyses.replay._correction import corrected, estimated, estimated_sentence
+from kanalyze.analyses.unprofiled._bare import Bare, bare_sentence, corrected_sentence, without_profiler
+from kanalyze.analyses.unprofiled._correction import corrected, estimated, estimated_sentence
 from kanalyze.units import percent, plural, time
 from kanalyze.window import WORDS, with_article
 from kanalyze.wording import CUDA, worded

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.iterations._steady import SteadyPart
-    from kanalyze.analyses.iterations._without_profiler import Bare
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
+    from kanalyze.analyses.unprofiled._bare import Bare
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Meta
 

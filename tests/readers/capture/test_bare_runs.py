@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from kanalyze.analyses.iterations import _without_profiler
+from kanalyze.analyses.unprofiled import _bare
 from kanalyze.collectors.in_workload import bare_run
 from kanalyze.readers.capture import bare_runs
 
@@ -16,5 +16,5 @@ def test_as_many_occurrences_are_kept_as_the_reader_thinks():
 
 
 def test_what_is_no_range_has_one_name():
-    assert _without_profiler.OWN == bare_run.OWN
-    assert bare_run.CALL in _without_profiler.OF_TORCH
+    assert _bare.OWN == bare_run.OWN
+    assert bare_run.CALL in _bare.OF_TORCH

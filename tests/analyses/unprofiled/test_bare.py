@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.iterations._steady import steady_part
-from kanalyze.analyses.iterations._without_profiler import (
+from kanalyze.analyses.unprofiled._bare import (
     Bare,
     BareIteration,
     bare_sentence,

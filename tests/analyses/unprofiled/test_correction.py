@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations._steady import steady_part
-from kanalyze.analyses.replay._correction import corrected, estimated
 from kanalyze.analyses.replay._slowing import AS_RECORDED, HostTime, fitted
-from kanalyze.analyses.replay._unprofiled import unprofiled
+from kanalyze.analyses.unprofiled._correction import corrected, estimated
+from kanalyze.analyses.unprofiled._moved import unprofiled
 from kanalyze.errors import CannotTellError
 from kanalyze.readers import read
 from support.build import call, host, kernel, nvtx, overhead, report

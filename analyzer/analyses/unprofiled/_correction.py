@@ -12,8 +12,8 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.iterations._steady import known_steady_part
-from kanalyze.analyses.iterations._without_profiler import without_profiler
 from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.unprofiled._bare import without_profiler
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.units import time
@@ -62,8 +62,8 @@ def corrected(report: Report) -> Correction | None:
     if one is None or one.recorded_ns <= one.ns * (1 + _SAME):
         return None
     from kanalyze.analyses.replay._slowing import fitted  # noqa: PLC0415 - most reports have no such run
-    from kanalyze.analyses.replay._unprofiled import unprofiled  # noqa: PLC0415 - imports numpy
     from kanalyze.analyses.replay._whatif import window_without  # noqa: PLC0415 - as above
+    from kanalyze.analyses.unprofiled._moved import unprofiled  # noqa: PLC0415 - imports numpy
 
     took = cache(window_without(report.narrow(window=steady.window)))
     spread = max(NEAR, (one.spread_ns / one.ns) / 2)
