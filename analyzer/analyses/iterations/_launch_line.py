@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import launch_shapes, launches_of, launching_by_start, operations, with_facts
-from kanalyze.analyses.host._call_kinds import names_that
+from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, bucket_of, names_that
 from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.grouping import mixed, parts_by
@@ -83,10 +83,26 @@ def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
     ns (summed durations of its operations), work_ns (of its kernels and graphs), exact (number for names and shapes),
     alike (for names alone), loose (for names without the numbers in them), blocks (of its kernels), copies (between
     host and device), input (a copy to the device), optimizer (a kernel that updates parameters), fill (of memory),
-    graph (or several operations at once).
+    graph (or several operations at once), waited and blocked (how often the host waited for the device before, and how
+    often for that or for a copy).
     """
-    coded = _coded(report)
-    return {process: _line(part) for (process,), part in parts_by(coded, ["process_id"]).items()}
+    names = {"waited": names_that(report, _waits), "blocked": names_that(report, _blocks)}
+    calls = report.kind("api").select("process_id", "name", at="start_ns")
+    times = {column: calls.filter(pl.col("name").is_in(own)) for column, own in names.items()}
+    lines = {process: _line(part) for (process,), part in parts_by(_coded(report), ["process_id"]).items()}
+    for process, line in lines.items():
+        for column, waits in times.items():
+            at = waits.filter(pl.col("process_id").eq_missing(process)).get_column("at").sort()
+            line.insert_column(line.width, count_up_to(at, line.get_column("since"), equal=False).alias(column))
+    return lines
+
+
+def _waits(name: str) -> bool:
+    return bucket_of(name) == "sync"
+
+
+def _blocks(name: str) -> bool:
+    return _waits(name) or re.match(BLOCKING_COPY, name) is not None
 
 
 def _coded(report: Report) -> pl.DataFrame:
@@ -162,6 +178,22 @@ def _line(part: pl.DataFrame) -> pl.DataFrame:
         together = part.group_by("call_row", maintain_order=True)
         part = together.agg(pl.col(*_FIRST).first(), pl.col(*_SUMMED).sum(), pl.col("graph").first() | (pl.len() > 1))
     return part.drop("call_row")
+
+
+def with_begins(line: pl.DataFrame) -> pl.DataFrame:
+    """Adds what tells where an iteration begins: gap, fresh, updated and returned.
+
+    The time from the end of the call before to the start of each launch's own, in ns; whether a copy to the device
+    begins with it; and whether an update, or a copy to the host, ended before it.
+    """
+    out = pl.col("copies") & ~pl.col("input")
+    before = pl.when(out).then(None).otherwise("optimizer").forward_fill().shift(1, fill_value=False)
+    return line.with_columns(
+        gap=(pl.col("since") - pl.col("until").shift(1)).clip(lower_bound=0),
+        fresh=pl.col("input") & ~pl.col("input").shift(1, fill_value=False),
+        updated=~pl.col("optimizer") & ~out & before.fill_null(value=False),
+        returned=~out & out.shift(1, fill_value=False),
+    )
 
 
 def without_timed(line: pl.DataFrame) -> pl.DataFrame:

@@ -4,26 +4,25 @@ A unit is what lies between two occurrences of one launch, again and again. A la
 (an anchor) cuts the line into segments, and those of one program are alike whichever anchor cuts them. What a segment
 holds is compared as a sum of hashes, regardless of the order in it: threads and streams may swap launches within an
 iteration. Sums of segments are differences of running sums, so that all launches are tried as anchors in one pass.
+
+Kernels of a generation of tokens change with the length of the text: segments of a near unit have nearly equally many
+launches.
 """
 
 from __future__ import annotations
 
-import re
 from itertools import product
 from math import exp, lgamma, log, log1p
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, bucket_of, names_that
 from kanalyze.columns.grouping import mixed
-from kanalyze.columns.lookup import count_up_to, gathered
+from kanalyze.columns.lookup import gathered
 
-if TYPE_CHECKING:
-    from kanalyze.report import Report
-
-#: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without their numbers.
-COLUMNS: Final = ("exact", "alike", "loose")
+#: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without their numbers; and
+#: what the share of a unit counts: one that covers a bit less and is more exact is the better one.
+COLUMNS: Final = {"exact": 1.1, "alike": 1.0, "loose": 0.9}
 
 #: What counts as nearly all of something, most of it, and half; and how far sizes may be apart that are nearly equal.
 NEARLY_ALL: Final = 0.9
@@ -39,18 +38,14 @@ LARGEST: Final = 1.5
 #: Fewest repetitions of a program.
 FEWEST: Final = 4
 
-#: Fewest segments that are alike, and fewest launches in all of them.
-LEAST_ALIKE: Final = 2
+#: Fewest launches in all segments that are alike; most launches of a short unit. Fewer launches that differ in shapes
+#: and numbers, or in what they are, repeat by chance: many kernels of one library have one name but for its numbers.
 LEAST_LAUNCHES: Final = 6
+SHORT: Final = 8
 
-#: Fewest launches of a unit: many kernels of one library have one name but for the numbers in it.
-_LEAST_LENGTH: Final = {"exact": 1, "alike": 1, "loose": 8}
-
-#: Most occurrences of an anchor that are looked at to find units, most units that are examined closely, and most
-#: repetitions of which details are compared.
+#: Most occurrences of an anchor that are looked at to find units, and most units that are examined closely.
 _SAMPLED: Final = 1 << 12
 _EXAMINED: Final = 12
-COMPARED: Final = 64
 
 #: What must be alike (column of the line), and what an anchor is: a column, and how many launches in a row. Names
 #: without their numbers are compared, and several launches in a row are anchors, if what was found before covers less
@@ -63,9 +58,6 @@ _WAYS: Final = (
 
 #: Mixes the codes of several launches in a row.
 _MULTIPLIER: Final = 6364136223846793005
-
-#: What a unit's share counts: one that covers a bit less and is more exact is the better one.
-_EXACTNESS: Final = {"exact": 1.1, "alike": 1.0, "loose": 0.9}
 
 #: The share of launches in segments of about the unit's length from which on a loop holds nothing else.
 _NOTHING_ELSE: Final = 0.99
@@ -80,11 +72,12 @@ class Unit(NamedTuple):
     Attributes:
         column: Column of the line whose codes are alike in all of its repetitions.
         length: Number of launches.
-        word: Sum of their codes.
+        word: Sum of their codes; of a near unit the code of its anchor.
         anchor: The anchor: what it is, and its code.
         at: Places of its anchor in the line.
         alike: Whether the segment from each anchor to the next one is this unit.
         share: Share of the line's weight in such segments.
+        near: Whether segments are alike that have nearly equally many launches.
     """
 
     column: str
@@ -94,52 +87,45 @@ class Unit(NamedTuple):
     at: pl.Series
     alike: pl.Series
     share: float
+    near: bool = False
 
     @property
     def key(self) -> tuple[object, ...]:
         """Key of units with the same launches, in whichever process."""
         return self.column, self.length, self.word
 
+    @property
+    def segments(self) -> pl.DataFrame:
+        """From each anchor to the next one: first and stop."""
+        return pl.DataFrame({"first": self.at.slice(0, len(self.at) - 1), "stop": self.at.slice(1)})
 
-class Sums(NamedTuple):
-    """Running sums over a line, from 0 before its first launch: of its codes and its weights."""
-
-    codes: dict[str, pl.Series]
-    weight: pl.Series
-
-
-def sums_of(line: pl.DataFrame) -> Sums:
-    """The running sums of `line`."""
-    return Sums({name: running(line.get_column(name)) for name in COLUMNS}, running(line.get_column("weight")))
+    @property
+    def example(self) -> int:
+        """Place of an anchor whose segment is the unit, in the middle of the line."""
+        places = self.segments.get_column("first").filter(self.alike)
+        return int(places.item(len(places) // 2))
 
 
-def units(line: pl.DataFrame, sums: Sums) -> list[Unit]:
-    """The units of `line` that may be iterations, the shortest first; of equal length, the most exact one."""
+def units(line: pl.DataFrame) -> list[Unit]:
+    """The units of `line` that may be iterations."""
     found: dict[tuple[str, int], Unit] = {}
     for ways, enough in _WAYS:
         if found and max(unit.share for unit in found.values()) >= enough:
             continue
         for column, of, size in ways:
             codes = _grams(line.get_column(of), size)
-            for code, word in _found(codes, sums, column):
+            for code, word in _best_anchors(line, codes, column):
                 if (column, word) not in found:
-                    found[column, word] = _examined(codes, sums, (column, word), (of, size, code))
-    return sorted(found.values(), key=lambda unit: (unit.length, COLUMNS.index(unit.column)))
-
-
-def between(running: pl.Series, start: pl.Series, end: pl.Series) -> pl.Series:
-    """The sum of what lies from each of `start` up to `end`, from running sums."""
-    return gathered(running, end) - gathered(running, start)
-
-
-def pauses(line: pl.DataFrame) -> pl.Series:
-    """Time from the end of the call before to the start of each launch's own, in ns."""
-    return line.select((pl.col("since") - pl.col("until").shift(1)).clip(lower_bound=0)).to_series()
+                    found[column, word] = _unit(line, codes, (column, word), (of, size, code))
+    return sorted(found.values(), key=lambda unit: (unit.length, [*COLUMNS].index(unit.column)))
 
 
 def held(line: pl.DataFrame, rows: pl.DataFrame, column: str) -> pl.Series:
-    """The sum of a column of `line` over each of `rows` (first, stop)."""
-    return between(running(line.get_column(column)), rows.get_column("first"), rows.get_column("stop")).alias(column)
+    """The sum of a column of `line` over each of `rows` (first, stop); null where these are."""
+    sums = line.get_column(column).cum_sum()
+    running = pl.concat([pl.zeros(1, dtype=sums.dtype, eager=True), sums], rechunk=True)
+    first, stop = (gathered(running, rows.get_column(edge)) for edge in ("first", "stop"))
+    return (stop - first).alias(column)
 
 
 def apart(rows: pl.DataFrame) -> pl.DataFrame:
@@ -148,47 +134,38 @@ def apart(rows: pl.DataFrame) -> pl.DataFrame:
     return gaps.filter(pl.col("stop") > pl.col("first"))
 
 
-def some(rows: pl.DataFrame, most: int = COMPARED) -> pl.DataFrame:
-    """At most so many of `rows`, evenly spread."""
-    return rows.gather_every(max(-(-rows.height // most), 1))
-
-
 def stretches() -> pl.Expr:
     """Number of the stretch of each repetition, by first and stop: each one adjoins the next."""
     apart = (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True)
     return apart.cum_sum().cast(pl.UInt32).alias("stretch")
 
 
-def running(values: pl.Series) -> pl.Series:
-    """Sums of what lies before each place, from 0 before the first one to the sum of all."""
-    sums = values.cum_sum()
-    return pl.concat([pl.zeros(1, dtype=sums.dtype, eager=True), sums], rechunk=True)
+def sizes() -> pl.Expr:
+    """The number of launches from first to stop."""
+    return pl.col("stop").cast(pl.Int64) - pl.col("first").cast(pl.Int64)
 
 
-def needed_share(length: pl.Expr) -> pl.Expr:
-    """Least share of an anchor's segments that are alike: chance makes short ones alike, and hardly ever long ones."""
-    return 0.5 + 0.45 * pl.lit(0.9).pow(length - 1)
-
-
-def _found(codes: pl.Series, sums: Sums, column: str) -> list[tuple[int, int]]:
+def _best_anchors(line: pl.DataFrame, codes: pl.Series, column: str) -> list[tuple[int, int]]:
     """The best anchors for one way to tell them, by `codes`: the code of each, and the sum of codes of its unit."""
-    segments = _segments(codes, sums, column)
-    first = pl.col("code", "word", "length", "segments", "first").first()
+    segments = _segments(line, codes)
+    segments = segments.with_columns(held(line, segments, column).alias("word"), length=sizes())
+    place = pl.col("code", "word", "length", "segments", "place").first()
     # by one number for both, which takes half the time of two columns
     same = segments.group_by(mixed(("code", "word")).alias("same"))
-    alike = same.agg(pl.len().alias("count"), first, pl.col("weight").sum())
+    alike = same.agg(pl.len().alias("count"), place, pl.col("weight").sum())
+    # chance makes short ones alike, and hardly ever long ones
+    needed = pl.col("segments") * (0.5 + 0.45 * pl.lit(0.9).pow(pl.col("length") - 1))
     alike = alike.filter(
-        pl.col("length") >= _LEAST_LENGTH[column],
-        pl.col("count") >= LEAST_ALIKE,
+        pl.col("length") >= (SHORT if column == "loose" else 1),
+        pl.col("count") > 1,
         pl.col("count") * pl.col("length") >= LEAST_LAUNCHES,
+        pl.col("count") >= needed,
     )
-    alike = alike.filter(pl.col("count") >= pl.col("segments") * needed_share(pl.col("length")))
     # an anchor that occurs in odd ones, too; what is equal is told apart by its place, since codes depend on the order
     # in which names were read
-    best = alike.sort("count", "segments", "first", descending=[True, True, False]).unique(
-        "word", keep="first", maintain_order=True
-    )
-    best = best.sort("weight", "first", descending=[True, False]).head(_EXAMINED)
+    best = alike.sort("count", "segments", "place", descending=[True, True, False])
+    best = best.unique("word", keep="first", maintain_order=True)
+    best = best.sort("weight", "place", descending=[True, False]).head(_EXAMINED)
     return list(best.select("code", "word").iter_rows())
 
 
@@ -200,73 +177,93 @@ def _grams(codes: pl.Series, size: int) -> pl.Series:
     return codes
 
 
-def _segments(codes: pl.Series, sums: Sums, column: str) -> pl.DataFrame:
+def _segments(line: pl.DataFrame, codes: pl.Series) -> pl.DataFrame:
     """Segments between occurrences of each code (of many, those in the middle).
 
-    Columns: code, first (a place of it), segments (how many it has here), word, length and weight.
+    Columns: code, place (its first one), segments (how many it has here), first, stop and weight.
     """
-    places = codes.alias("code").to_frame().with_row_index("at").group_by("code", maintain_order=True).agg("at")
-    often = pl.col("at").list.len()
-    places = places.filter(often > LEAST_ALIKE)
-    first = (often.cast(pl.Int64) - _SAMPLED).clip(lower_bound=0) // 2
-    sampled = pl.col("at").list.slice(first, _SAMPLED)
-    places = places.with_columns(
-        sampled, first=pl.col("at").list.first(), segments=often.clip(upper_bound=_SAMPLED) - 1
-    ).explode("at")
-    start, code = places.get_column("at"), places.get_column("code")
-    inside = (code == code.shift(-1)).fill_null(value=False)
-    end, start = start.shift(-1).filter(inside), start.filter(inside)
-    return pl.DataFrame(
-        {
-            "code": code.filter(inside),
-            "first": places.get_column("first").filter(inside),
-            "segments": places.get_column("segments").filter(inside),
-            "word": between(sums.codes[column], start, end),
-            "length": end - start,
-            "weight": between(sums.weight, start, end),
-        }
+    places = codes.alias("code").to_frame().with_row_index("first").group_by("code", maintain_order=True).agg("first")
+    often, begin = pl.col("first").list.len(), pl.col("first").list.len().cast(pl.Int64) - _SAMPLED
+    places = places.filter(often > 2).with_columns(  # noqa: PLR2004 - one segment is like no other
+        pl.col("first").list.slice(begin.clip(lower_bound=0) // 2, _SAMPLED),
+        place=pl.col("first").list.first(),
+        segments=often.clip(upper_bound=_SAMPLED) - 1,
     )
+    places = places.explode("first").with_columns(stop=pl.col("first").shift(-1))
+    inside = (pl.col("code") == pl.col("code").shift(-1)).fill_null(value=False)
+    places = places.filter(inside)
+    return places.with_columns(held(line, places, "weight"))
 
 
-def _examined(codes: pl.Series, sums: Sums, unit: tuple[str, int], anchor: tuple[str, int, int]) -> Unit:
+def _unit(line: pl.DataFrame, codes: pl.Series, unit: tuple[str, int], anchor: tuple[str, int, int]) -> Unit:
     """The unit of one anchor in the whole line."""
-    column, word = unit
-    at = (codes == anchor[-1]).arg_true()
-    start, end = at.slice(0, len(at) - 1), at.slice(1)
-    alike = between(sums.codes[column], start, end) == word
-    weight = between(sums.weight, start, end).filter(alike).sum()
-    length = int((end - start).filter(alike).item(0))
-    return Unit(column, length, word, anchor, at, alike, weight / sums.weight.item(-1))
+    made = Unit(unit[0], 0, unit[1], anchor, (codes == anchor[-1]).arg_true(), pl.Series(), 0.0)
+    alike = held(line, made.segments, unit[0]) == unit[1]
+    own = made.segments.filter(alike)
+    share = int(held(line, own, "weight").sum()) / int(line.get_column("weight").sum())
+    return made._replace(length=int(own.select(sizes()).item(0, 0)), alike=alike, share=share)
 
 
-def iteration_unit(report: Report, process: int | None, line: pl.DataFrame, sums: Sums) -> Unit | None:
+def near_unit(line: pl.DataFrame) -> Unit | None:
+    """What lies between two launches of one name, if nearly all of it has nearly equally many launches.
+
+    In each the host copies from the device or waits for it. Of such names those with the fewest launches between them
+    that cover most, and of these the one before which the host pauses longest.
+    """
+    segments = _segments(line, line.get_column("alike")).filter(pl.col("segments") >= SHORT)
+    results = line.select("waited", returned=(pl.col("copies") & ~pl.col("input")).cast(pl.UInt32))
+    length = pl.col("size").median().over("code")
+    waited = gathered(line.get_column("waited"), segments.get_column("stop"))
+    segments = segments.with_columns(
+        sizes().alias("size"),
+        gap=gathered(line.get_column("gap"), segments.get_column("first")),
+        host=(waited > gathered(line.get_column("waited"), segments.get_column("first")))
+        | (held(results, segments, "returned") > 0),
+    ).with_columns(length=length, near=(pl.col("size") - length).abs() <= NEAR * length)
+    each = segments.group_by("code").agg(
+        pl.col("place", "length").first(),
+        pl.col("host", "near").mean(),
+        pl.col("weight").filter("near").sum(),
+        pl.col("gap").median(),
+    )
+    best = each.filter(pl.col("near") >= NEARLY_ALL, pl.col("host") >= NEARLY_ALL, pl.col("length") >= SHORT)
+    best = best.filter(pl.col("length") <= pl.col("length").min() * (1 + NEAR))
+    best = best.filter(pl.col("weight") >= pl.col("weight").max() * NEARLY_ALL)
+    if best.is_empty():
+        return None
+    code, size = best.sort("gap", "place", descending=[True, False]).select("code", "length").row(0)
+    at = (line.get_column("alike") == code).arg_true()
+    unit = Unit("alike", int(size), code, ("alike", 1, code), at, pl.Series(), 0.0, near=True)
+    return unit._replace(alike=unit.segments.select((sizes() - size).abs() <= NEAR * size).to_series())
+
+
+def iteration_unit(line: pl.DataFrame) -> Unit | None:
     """The unit that is an iteration: the shortest in which the host takes part, or else the longest.
 
     Layers repeat within an iteration, and iterations within an epoch. The host takes part in an iteration: it copies
     data or waits for results. A unit that repeats without anything in between is one, too, and so is one with which
     only more of the same alternates (evaluation).
     """
-    levels = _levels(units(line, sums))
-    for number, unit in enumerate(levels):
-        longer = levels[number + 1 :]
-        if not holds(line, unit, "optimizer") and any(holds(line, one, "optimizer") for one in longer):
-            continue
-        if unit.length == 1 and not _alone(unit):
-            continue
-        if longer and _more_of_the_same(line, unit, longer[0]):
+    levels = _levels(units(line))
+    several = [unit for unit in levels if unit.length > 1 or _alone(unit)]
+    trains = next((unit for unit in several if holds(line, unit, "optimizer")), None)
+    if trains is not None:
+        return trains
+    for unit, longer in zip(several, [*several[1:], None], strict=False):
+        more = longer is not None and _more_of_the_same(line, unit, longer)
+        if more or _alone(unit) or holds(line, unit, "copies") or waited_for(line, unit):
             return unit
-        if holds(line, unit, "optimizer") or _alone(unit) or _host_takes_part(report, process, line, unit):
-            return unit
-    others = [unit for unit in levels[-1:] if holds(line, unit, "optimizer") or not line.get_column("optimizer").any()]
-    return next((unit for unit in others if _spans(sums, unit) >= MOSTLY), None)
+    if not levels or line.get_column("optimizer").any():
+        return None
+    weight = held(line, levels[-1].segments, "weight")
+    return levels[-1] if weight.filter(levels[-1].alike).sum() >= MOSTLY * int(weight.sum()) else None
 
 
 def _levels(found: list[Unit]) -> list[Unit]:
     """The best of the units of each length, the shortest first."""
     most = max((unit.share for unit in found), default=0.0)
-    worth = {id(unit): unit.share * _EXACTNESS[unit.column] for unit in found}
     levels: list[Unit] = []
-    for unit in sorted(found, key=lambda one: (-worth[id(one)], one.length)):
+    for unit in sorted(found, key=lambda one: (-one.share * COLUMNS[one.column], one.length)):
         others = ((unit.length, one.length) for one in levels)
         if unit.share >= most * MOSTLY and all(max(pair) >= LARGEST * min(pair) for pair in others):
             levels.append(unit)
@@ -275,55 +272,26 @@ def _levels(found: list[Unit]) -> list[Unit]:
 
 def holds(line: pl.DataFrame, unit: Unit, column: str) -> bool:
     """Whether the unit has a launch of which a column is true."""
-    return bool(line.get_column(column).slice(_example(unit), unit.length).any())
-
-
-def _example(unit: Unit) -> int:
-    """Place of an anchor whose segment is the unit, in the middle of the line."""
-    places = unit.at.slice(0, len(unit.at) - 1).filter(unit.alike)
-    return int(places.item(len(places) // 2))
-
-
-def _alone(unit: Unit) -> bool:
-    """Whether next to nothing but the unit lies between its first and its last anchor."""
-    size = (unit.at.slice(1) - unit.at.slice(0, len(unit.at) - 1)).cast(pl.Int64)
-    near = (size - unit.length).abs() <= NEAR * unit.length
-    return int(size.filter(near).sum()) >= _NOTHING_ELSE * int(size.sum())
-
-
-def _spans(sums: Sums, unit: Unit) -> float:
-    """The share of the weight between the first and the last anchor that lies in segments that are the unit."""
-    start, end = unit.at.slice(0, len(unit.at) - 1), unit.at.slice(1)
-    weight = between(sums.weight, start, end)
-    return float(weight.filter(unit.alike).sum()) / float(weight.sum())
-
-
-def _host_takes_part(report: Report, process: int | None, line: pl.DataFrame, unit: Unit) -> bool:
-    """Whether each repetition copies between host and device, or waits for the device."""
-    return holds(line, unit, "copies") or waited_for(report, process, line, unit)
-
-
-def waited_for(report: Report, process: int | None, line: pl.DataFrame, unit: Unit) -> bool:
-    """Whether the host waits for the device in nearly each repetition."""
-    starts = waits_of(report, process)
-    if len(starts) < unit.alike.sum():
-        return False
-    before = count_up_to(starts, gathered(line.get_column("since"), unit.at), equal=False).cast(pl.Int64)
-    waited = (before.slice(1) > before.slice(0, len(before) - 1)).filter(unit.alike)
-    return int(waited.sum()) >= NEARLY_ALL * len(waited)
-
-
-def waits_of(report: Report, process: int | None, *, copying: bool = False) -> pl.Series:
-    """When the process began to wait for the device, be it by `copying`, sorted."""
-    calls = report.kind("api").select("process_id", "name", "start_ns")
-    waits = names_that(report, lambda name: bucket_of(name) == "sync" or (copying and re.match(BLOCKING_COPY, name)))
-    own = pl.col("process_id").eq_missing(process) & pl.col("name").is_in(waits)
-    return calls.filter(own).get_column("start_ns").sort()
+    return bool(line.get_column(column).slice(unit.example, unit.length).any())
 
 
 def only_computes(line: pl.DataFrame, unit: Unit) -> bool:
     """Whether the unit neither copies between host and device nor updates parameters."""
     return not (holds(line, unit, "copies") or holds(line, unit, "optimizer"))
+
+
+def _alone(unit: Unit) -> bool:
+    """Whether next to nothing but the unit lies between its first and its last anchor."""
+    size = unit.segments.select(sizes()).to_series()
+    near = (size - unit.length).abs() <= NEAR * unit.length
+    return int(size.filter(near).sum()) >= _NOTHING_ELSE * int(size.sum())
+
+
+def waited_for(line: pl.DataFrame, unit: Unit) -> bool:
+    """Whether the host waits for the device in nearly each repetition."""
+    before = gathered(line.get_column("waited"), unit.at)
+    waited = (before.slice(1) > before.slice(0, len(before) - 1)).filter(unit.alike)
+    return int(waited.sum()) >= NEARLY_ALL * len(waited)
 
 
 def _more_of_the_same(line: pl.DataFrame, unit: Unit, longer: Unit) -> bool:
@@ -343,7 +311,7 @@ def _more_of_the_same(line: pl.DataFrame, unit: Unit, longer: Unit) -> bool:
 
 
 def _codes(line: pl.DataFrame, unit: Unit, column: str) -> pl.Series:
-    return line.get_column(column).slice(_example(unit), unit.length)
+    return line.get_column(column).slice(unit.example, unit.length)
 
 
 def chance(line: pl.DataFrame, unit: Unit) -> float:
