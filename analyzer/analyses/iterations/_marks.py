@@ -221,7 +221,7 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
     whole = int(work.get_column("ns").sum())
     launched = _by_zeros(ranges.with_columns(work_in(ranges, work).get_column("device_ns")))
     heavy = pl.col("device_ns").sum().over(*THREAD, "name") >= _MOST * whole
-    levels = _levels(launched.filter(~pl.col("rare") | heavy).drop("device_ns"), work)
+    levels = _levels(launched.filter(~pl.col("rare") | heavy))
     if not levels or not whole:
         return pl.DataFrame(schema={**SPANS, "alike": pl.Boolean})
     chosen = levels[0]
@@ -284,17 +284,14 @@ class _Level(NamedTuple):
     device_ns: int
 
 
-def _levels(ranges: pl.DataFrame, work: pl.DataFrame) -> list[_Level]:
+def _levels(ranges: pl.DataFrame) -> list[_Level]:
     """The outermost ranges, those inside them, and so on: one level each."""
-    found = []
-    for _ in range(_LEVELS):
+    found: list[_Level] = []
+    for _ in range(_LEVELS if ranges.height else 0):
         outer = outermost(ranges)
         repeated = outer.filter((pl.len().over(*THREAD, "name") >= _FEWEST) | pl.col("rare"))
-        if repeated.height:
-            found.append(_level(repeated, work))
+        found += [_level(repeated)] if repeated.height else []
         ranges = ranges.join(outer.select(*THREAD, "name").unique(), on=[*THREAD, "name"], how="anti", nulls_equal=True)
-        if ranges.is_empty():
-            break
     return found
 
 
@@ -318,32 +315,28 @@ def _is_loop_of(inner: _Level, outer: _Level) -> bool:
     return int(held.n_unique()) > 2  # noqa: PLR2004 - one that is cut may hold fewer
 
 
-def _level(ranges: pl.DataFrame, work: pl.DataFrame) -> _Level:
+def _level(ranges: pl.DataFrame) -> _Level:
     """Of ranges side by side the name that has launched most; of the phases of one iteration, all from the first on."""
-    launched = ranges.with_columns(work_in(ranges, work))
     count, first = pl.len().cast(pl.Int64).alias("count"), pl.col("start").min().alias("first")
-    sums = launched.group_by(*THREAD, "name").agg(pl.col("device_ns").sum(), count, first)
-    best = sums.sort("device_ns", "count", "name", descending=[True, True, False]).row(0, named=True)
-    thread = pl.all_horizontal(pl.col(key).eq_missing(pl.lit(best[key], pl.Int64)) for key in THREAD)
-    own = ranges.filter(thread)
-    often = sums.filter(thread & ((pl.col("count") - best["count"]).abs() <= 1)).get_column("name")
-    turns = pl.col("name").is_in([one for one in often if _take_turns(own, one, best["name"])])
-    phases, others = sums.filter(thread & turns).sort("first", "name"), sums.filter(thread & ~turns)
+    sums = ranges.group_by(*THREAD, "name").agg(pl.col("device_ns").sum(), count, first)
+    best = sums.sort("device_ns", "count", "name", descending=[True, True, False]).head(1)
+    own, sums = (rows.join(best, on=THREAD, how="semi", nulls_equal=True) for rows in (ranges, sums))
+    heaviest, often, most = best.select("name", "count", "device_ns").row(0)
+    in_turn = (pl.col("count") - often).abs() <= 1
+    turns = [one for one in sums.filter(in_turn).get_column("name") if _take_turns(own, one, heaviest)]
+    phases = sums.filter(pl.col("name").is_in(turns)).sort("first", "name")
     together = int(phases.get_column("device_ns").sum())
-    alone = best["device_ns"] >= _NEARLY * together and not _of_framework(best["name"])
-    name = best["name"] if alone else phases.item(0, "name")
-    last = phases.item(-1, "name")
-    phased = not (alone or name == last or _of_framework(name))
-    each = ITERATION if phased else called(name)
-    found_by = f"{BY_RANGES} {called(name)} to {called(last)}" if phased else BY_RANGES
-    beside = [one for one, ns in others.sort("first").select("name", "device_ns").iter_rows() if ns]
-    if phased:
+    beside = [*sums.filter(~pl.col("name").is_in(turns), pl.col("device_ns") > 0).sort("first").get_column("name")]
+    if most >= _NEARLY * together and not _of_framework(heaviest):
+        return _Level(_rows(own, heaviest, called(heaviest)), [_rows(own, one, called(one)) for one in beside], most)
+    name, last = phases.item(0, "name"), phases.item(-1, "name")
+    rows = _rows(own, name, called(name))
+    if name != last and not _of_framework(name):
+        found_by = f"{BY_RANGES} {called(name)} to {called(last)}"
+        rows = rows.with_columns(name=pl.lit(ITERATION), found_by=pl.lit(found_by))
         beside = [one for one in beside if not _between_phases(own, one, name, last)]
-    more = [_rows(own, one, called(one)) for one in beside]
-    rows = _rows(own, name, each, found_by)
-    if not alone:
-        rows = _with_last_phase(rows, own.filter(pl.col("name").is_in(phases.get_column("name").implode())))
-    return _Level(rows, more, best["device_ns"] if alone else together)
+    rows = _with_last_phase(rows, own.filter(pl.col("name").is_in(turns)))
+    return _Level(rows, [_rows(own, one, called(one)) for one in beside], together)
 
 
 def _take_turns(ranges: pl.DataFrame, one: str, other: str) -> bool:
@@ -378,7 +371,7 @@ def called(name: str) -> str:
     return STEP if _of_framework(name) else bare.rstrip(BEFORE_NUMBER) or bare or name
 
 
-def _rows(ranges: pl.DataFrame, name: str, each: str, found_by: str = BY_RANGES) -> pl.DataFrame:
+def _rows(ranges: pl.DataFrame, name: str, each: str) -> pl.DataFrame:
     """The ranges of one name, as iterations that are not adjoined yet."""
     own = ranges.filter(pl.col("name") == name).sort("start")
     return own.select(
@@ -387,7 +380,7 @@ def _rows(ranges: pl.DataFrame, name: str, each: str, found_by: str = BY_RANGES)
         name=pl.lit(each),
         window=pl.lit(None, dtype=pl.String),
         open="open",
-        found_by=pl.lit(found_by),
+        found_by=pl.lit(BY_RANGES),
     )
 
 

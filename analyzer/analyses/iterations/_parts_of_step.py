@@ -10,7 +10,6 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._marks import SOME, called, of_process, outermost
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -50,8 +49,7 @@ def parts_of_step(report: Report, steady: SteadyPart) -> pl.DataFrame:
     low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
     whole = pl.DataFrame({"name": [BETWEEN], "start": [low], "end": [high]}, schema=children.schema)
     spans = pl.concat([children, whole])
-    ledgers = window_ledgers(report.whole.narrow(device=steady.device), spans.select("start", "end"))
-    own = ledgers.filter(pl.col("device") == steady.device)
+    own = steady.ledgers(report, spans.select("start", "end"))
     named = own.with_columns(
         range=spans.get_column("name").gather(own.get_column("window")),
         ns=pl.sum_horizontal(f"{bucket}_ns" for bucket in BUCKETS),
@@ -61,7 +59,7 @@ def parts_of_step(report: Report, steady: SteadyPart) -> pl.DataFrame:
     )
     rest = sums.filter(pl.col("range") == BETWEEN)
     inside = sums.filter(pl.col("range") != BETWEEN)
-    left = [(pl.col(column) - inside.get_column(column).sum()).alias(column) for column in _times(sums)]
+    left = [(pl.col(column) - inside.get_column(column).sum()).alias(column) for column in sums.columns[2:]]
     told = pl.concat([inside.sort("ns", descending=True, maintain_order=True), rest.with_columns(left)])
     busy = pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS).alias("busy_ns")
     return told.with_columns(busy).filter(pl.col("ns") > 0).select(list(SCHEMA))
@@ -77,20 +75,13 @@ def inner_parts(report: Report, steady: SteadyPart) -> pl.DataFrame:
     again = pl.col("start") < pl.col("end").cum_max().shift(1).over("range", "name")  # within one of its own name
     spans = held.filter(~again.fill_null(value=False)).with_row_index("window")
     spans = spans.with_columns(length=(pl.col("end") - pl.col("start")).sum().over("range", "name"))
-    ledgers = window_ledgers(report.whole.narrow(device=steady.device), spans.select("start", "end")).filter(
-        pl.col("device") == steady.device
-    )
-    named = spans.join(ledgers, on="window", maintain_order="left")
+    named = spans.join(steady.ledgers(report, spans.select("start", "end")), on="window", maintain_order="left")
     buckets = {f"{bucket}_ns": bucket for bucket in BUCKETS}
     sums = named.group_by("range", "name", "length", maintain_order=True).agg(pl.col(*buckets).sum()).rename(buckets)
     parts = sums.unpivot(index=["range", "name", "length"], variable_name="bucket", value_name="ns")
     whole = pl.col("ns").filter(pl.col("name") == pl.col("range")).sum().over("range", "bucket")
     most = parts.filter(2 * pl.col("ns") > whole).sort("length", descending=True, maintain_order=True)
     return most.rename({"name": "inner"}).group_by("range", "bucket").last().select(list(INNER))
-
-
-def _times(sums: pl.DataFrame) -> list[str]:
-    return [name for name in sums.columns if name == "ns" or name.endswith("_ns")]
 
 
 def _within(report: Report, steady: SteadyPart) -> pl.DataFrame:

@@ -99,6 +99,10 @@ class SteadyPart(NamedTuple):
         """All steady iterations of this name, in the steady part and elsewhere."""
         return self.rows.filter((pl.col("kind") == STEADY) & (pl.col("name") == self.each))
 
+    def ledgers(self, report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+        """The ledgers of `spans` (start, end) on the GPU that the process kept busy longest: window, `<bucket>_ns`."""
+        return window_ledgers(report.whole.narrow(device=self.device), spans).filter(pl.col("device") == self.device)
+
 
 @once_per_report
 def steady_part(report: Report) -> SteadyPart | None:
@@ -118,17 +122,14 @@ def steady_part_by_launches(report: Report) -> SteadyPart | None:
 def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     took = (pl.col("end") - pl.col("start")).sum().alias("ns")
     ran = grouped(device_operations(report), ["process_id"], [took])
-    found = rows.filter(pl.col("kind") == STEADY).join(ran, on="process_id", how="inner", nulls_equal=True)
-    if found.is_empty():
+    usual = rows.filter(pl.col("kind") == STEADY).join(ran, on="process_id", how="inner", nulls_equal=True)
+    if usual.is_empty():
         return None
-    process = found.sort("ns", "process_id", descending=[True, False]).item(0, "process_id")
+    sums = usual.group_by("process_id", "name", "ns", maintain_order=True).agg(pl.col("kernels_ns", "device_ns").sum())
+    down = [True, False, True, True]
+    best = sums.sort("ns", "process_id", "kernels_ns", "device_ns", descending=down, maintain_order=True)
+    process, name = best.select("process_id", "name").row(0)
     every = rows.filter(of_process(process))
-    usual = (
-        every.filter(pl.col("kind") == STEADY)
-        .group_by("name", maintain_order=True)
-        .agg(pl.col("kernels_ns", "device_ns").sum())
-    )
-    name = usual.sort("kernels_ns", "device_ns", descending=True, maintain_order=True).item(0, "name")
     run = _longest_run(every, name, adjoining=True)
     if run.height < _FEWEST:
         run = _longest_run(every, name, adjoining=False)
@@ -164,18 +165,14 @@ def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
     Each begins and ends where the steady part would. Empty where there is time between them, since their average holds
     that.
     """
-    if not steady.adjoining:
-        return pl.DataFrame(schema={"bucket": pl.String, "min_ns": pl.Int64, "max_ns": pl.Int64})
-    every = steady.run.select(start="since_ns", end="until_ns")
-    spans = every.filter(pl.col("end") > pl.col("start"))
-    found = window_ledgers(report.whole.narrow(device=steady.device), spans)
+    every = steady.run.select(start="since_ns", end="until_ns").filter(steady.adjoining)
+    ledgers = steady.ledgers(report, every.filter(pl.col("end") > pl.col("start")))
     columns = {f"{bucket}_ns": bucket for bucket in BUCKETS}
-    own = found.filter(pl.col("device") == steady.device)
-    long = own.select(*columns).unpivot(variable_name="bucket", value_name="ns")
-    sums = long.group_by("bucket", maintain_order=True).agg(min_ns=pl.col("ns").min(), max_ns=pl.col("ns").max())
-    if spans.height < every.height:  # of which each bucket takes nothing
-        sums = sums.with_columns(min_ns=pl.lit(0, dtype=pl.Int64))
-    return sums.with_columns(pl.col("bucket").replace_strict(columns)).filter(pl.col("max_ns") > 0)
+    long = ledgers.select(*columns).rename(columns).unpivot(variable_name="bucket", value_name="ns")
+    least, most = pl.col("ns").min().alias("min_ns"), pl.col("ns").max().alias("max_ns")
+    sums = long.group_by("bucket", maintain_order=True).agg(least, most).filter(pl.col("max_ns") > 0)
+    # of an iteration that takes nothing each bucket takes nothing
+    return sums if ledgers.height == every.height else sums.with_columns(min_ns=pl.lit(0, dtype=pl.Int64))
 
 
 def lengths_ns(rows: pl.DataFrame) -> pl.Series:

@@ -104,6 +104,9 @@ _NOTABLE: Final = 0.1
 
 _KEYS: Final = ("process_id", "name")
 
+#: What tells that an iteration is none of the usual ones.
+_OTHERS: Final = ("warm_up", "odd", "first")
+
 
 @analysis
 def iterations(report: Report) -> pl.DataFrame:
@@ -173,13 +176,17 @@ def iteration_ledgers(report: Report) -> pl.DataFrame:
     rows = judged_iterations(report)
     if rows.is_empty():
         return rows
-    host = rows.select("start_ns", "dur_ns")
-    told = rows.with_columns(start_ns="since_ns", dur_ns=pl.col("until_ns") - pl.col("since_ns"))
-    known = with_changes(_with_ledgers(report, told), keys=_KEYS).with_columns(host.get_columns())
+    known = with_changes(_with_ledgers(report, _on_device(rows)), keys=_KEYS)
+    known = known.with_columns(rows.select("start_ns", "dur_ns").get_columns())
     other = known.get_column("kind") != STEADY
-    reasons = pl.Series("reason", map(_reason, known.filter(other).iter_rows(named=True)), dtype=pl.String)
+    reasons = pl.Series(map(_reason, known.filter(other).iter_rows(named=True)), dtype=pl.String)
     none = pl.Series("reason", [None], dtype=pl.String).new_from_index(0, known.height)
     return known.with_columns(none.scatter(other.arg_true(), reasons))
+
+
+def _on_device(rows: pl.DataFrame) -> pl.DataFrame:
+    """The iterations, each from since_ns to until_ns."""
+    return rows.with_columns(start_ns="since_ns", dur_ns=pl.col("until_ns") - pl.col("since_ns"))
 
 
 def _judged(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -261,27 +268,25 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds the kind of the iterations of one process and name, sorted by start, and what it is told by."""
     cut = _cut(report, rows)
     alone = _alone(rows) & ~cut
-    host = rows.select("start_ns", "dur_ns")
-    told = rows.with_columns(start_ns="since_ns", dur_ns=pl.col("until_ns") - pl.col("since_ns"))
+    told = _on_device(rows)
     told = told.with_columns(warmed_up(report, _with_first_ledgers(report, told)))
-    told = told.with_columns(warm_up=pl.col("warm_up") | cut | alone, alone=alone)  # none of them is part of medians
+    grows = not _shrinks(told)
+    # none of them is part of medians
+    told = told.with_columns(cut=cut, alone=alone, warm_up=(pl.col("warm_up") & grows) | cut | alone)
     told = with_odd(told, keys=_KEYS)
-    if _shrinks(told):
-        told = told.with_columns(warm_up=cut | alone, odd=pl.lit(value=False))
-    usual = ~pl.col("warm_up")
-    if told.height < _MANY:
-        middle = pl.col("dur_ns").filter(usual).median()
-        told = told.with_columns(pl.col("odd") & ((pl.col("dur_ns") - middle).abs() > _FAR_OF_FEW * middle))
+    middle = pl.col("dur_ns").filter(~pl.col("warm_up")).median()
+    far = (pl.col("dur_ns") - middle).abs() > _FAR_OF_FEW * middle
+    told = told.with_columns(pl.col("odd") & grows & (far if told.height < _MANY else True))
     told = _with_longest_of_three(told)
     first = _first_ones(report, told)
     told = told.with_columns(first=first, odd=pl.col("odd") & ~first)
     told = _with_other_work(_without_unexplained(report, told))
-    median = median_of(told.filter(~pl.col("warm_up") & ~pl.col("odd") & ~pl.col("first")), "dur_ns")
+    median = median_of(told.filter(~pl.any_horizontal(_OTHERS)), "dur_ns")
     warm_up = pl.col("warm_up") | (pl.col("first") & pl.col("work").is_null())
-    kinds = pl.when(cut).then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))
+    kinds = pl.when("cut").then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))
     kinds = kinds.when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD))
-    told = told.with_columns(cut.alias("cut"), kind=kinds.otherwise(pl.lit(STEADY)), usual_ns=pl.lit(median))
-    return told.with_columns(host.get_columns())
+    told = told.with_columns(kind=kinds.otherwise(pl.lit(STEADY)), usual_ns=pl.lit(median))
+    return told.with_columns(rows.select("start_ns", "dur_ns").get_columns())
 
 
 def _with_first_ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
@@ -294,12 +299,11 @@ def _with_first_ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _with_longest_of_three(rows: pl.DataFrame) -> pl.DataFrame:
     """Marks as odd the one of three that takes twice as long as each of the others, if these differ by less."""
-    length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
-    lengths = rows.filter(usual).get_column("dur_ns").sort(descending=True)
+    lengths = rows.filter(~pl.col("warm_up")).get_column("dur_ns").sort(descending=True)
     longest, second, third = lengths if len(lengths) == _THREE else (0, 1, 1)
     if longest < _TWICE * second or second >= _TWICE * third:
         return rows
-    return rows.with_columns(odd=usual & (length == longest))
+    return rows.with_columns(odd=~pl.col("warm_up") & (pl.col("dur_ns") == longest))
 
 
 def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
@@ -307,7 +311,7 @@ def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
 
     Adds `work`: of these, how many times the median it takes; else null. Communication is no work: it waits for others.
     """
-    usual, work = ~(pl.col("warm_up") | pl.col("odd") | pl.col("first")), pl.col("work_ns")
+    usual, work = ~pl.any_horizontal(_OTHERS), pl.col("work_ns")
     middle = work.filter(usual).median()
     ratio = pl.when(usual & (middle > 0) & far_from_others(work, usual, _OTHER_WORK)).then(work / middle)
     told = rows.with_columns(ratio.alias("work"))
@@ -340,17 +344,16 @@ def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """
     if rows.get_column("odd").sum() <= max(1.0, _ODD_SHARE * rows.height):
         return rows
-    length, usual = pl.col("dur_ns"), ~(pl.col("warm_up") | pl.col("odd") | pl.col("first"))
+    length, usual = pl.col("dur_ns"), ~pl.any_horizontal(_OTHERS)
     middle, launched = length.filter(usual).median(), pl.col("operations")
     differs = (length > _MAGNITUDE * middle) | (length * _MAGNITUDE < middle)
     differs |= (launched < launched.filter(usual).min()) | (launched > launched.filter(usual).max())
     compiled = intervals.overlap(rows.get_column("since_ns"), rows.get_column("until_ns"), compile_spans(report))
-    left = rows.with_columns(compiled.alias("compiled"))
-    left = left.with_columns(odd=pl.col("odd") & (differs | (pl.col("compiled") > _NOTABLE * middle))).drop("compiled")
-    places = left.get_column("odd").arg_true().cast(pl.Int64)
-    regular = places.len() >= _THREE and int(places.diff().max()) - int(places.diff().min()) <= 1  # type: ignore[arg-type]
-    recurs = regular or places.len() > max(_MOST_ODD, _LARGE_PART * rows.height)
-    return rows.with_columns(odd=pl.lit(value=False)) if recurs else left
+    odd = rows.select(pl.col("odd") & (differs | (pl.lit(compiled) > _NOTABLE * middle))).to_series()
+    apart = pl.col("odd").arg_true().cast(pl.Int64).diff()
+    regular = odd.sum() >= _THREE and odd.alias("odd").to_frame().select(apart.max() - apart.min()).item() <= 1
+    recurs = regular or odd.sum() > max(_MOST_ODD, _LARGE_PART * rows.height)
+    return rows.with_columns(odd=odd & (not recurs))
 
 
 def _shrinks(rows: pl.DataFrame) -> bool:
