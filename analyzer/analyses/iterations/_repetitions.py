@@ -174,14 +174,28 @@ def together(line: pl.DataFrame, rows: pl.DataFrame, *, paused: bool) -> pl.Data
     Up to its next wait or copy that blocks; or else, if it may be told by how it `paused`, up to where it pauses longer
     each time, as a loop of like layers does from one step to the next. `rows` where it does neither.
     """
-    rows = rows.with_columns(gathered(line.get_column(name), rows.get_column("first")) for name in ("blocked", "gap"))
-    groups = _grouped(_split(rows))
+    waits = gathered(line.get_column("blocked"), rows.get_column("first"))
+    groups = _grouped(_split(rows.with_columns(waits)))
     if groups is None and paused:
-        longest = rows.get_column("stretch").mode().sort().item(0)
-        number = _regular(rows.filter(stretch=longest).get_column("gap").fill_null(0))
-        group = pl.int_range(pl.len()).over("stretch") // (number or 1)
-        groups = _grouped(rows.with_columns(blocked=0, group=group))
-    return rows.drop("blocked", "gap") if groups is None else groups
+        groups = _grouped(_between_pauses(line, rows))
+    return rows if groups is None else groups
+
+
+def _between_pauses(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds `group`: several where the host pauses longer before every so many of them.
+
+    All that tells where like layers begin are such pauses: it may be some launches before or after their first ones.
+    """
+    longest = rows.filter(stretch=rows.get_column("stretch").mode().sort().item(0)).head(_COMPARED * SHORT)
+    half = int(longest.select(sizes().median()).item()) // 2
+    rows = rows.with_columns(blocked=0, group=0)
+    for shift in sorted(range(-half, half + 1), key=abs):
+        first = (pl.col("first").cast(pl.Int64) + shift).clip(0, line.height - 1).cast(pl.UInt32)
+        number = _regular(gathered(line.get_column("gap"), longest.select(first).to_series()).fill_null(0))
+        if number is not None:
+            stop = (pl.col("stop").cast(pl.Int64) + shift).clip(1, line.height).cast(pl.UInt32)
+            return rows.with_columns(first, stop, group=pl.int_range(pl.len()).over("stretch") // number)
+    return rows
 
 
 def _split(rows: pl.DataFrame) -> pl.DataFrame:

@@ -180,6 +180,16 @@ def test_layers_between_regular_pauses_are_no_iterations(layers):
     assert len(found(of_layers(20, layers, pause=3_000))) >= 5 * len(program.begun)
 
 
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_steps_begin_where_the_host_pauses_though_each_layer_pauses_elsewhere(first):
+    parts = [Launch("copy"), Launch("product", pause=8_000), Launch("relu")]
+    parts = parts[first:] + parts[:first]
+    step = [parts[0]._replace(pause=16_000), *(parts * 5)[1:]]
+    jitter = Random(1)  # noqa: S311 - no secret depends on it
+    program = Program(jitter=jitter).then(BOOT).iterations(*[step] * 20)
+    assert found(program) == program.begun
+
+
 def test_a_graph_that_is_launched_again_and_again_is_a_loop():
     step = [Launch("[CUDA graph 1]", ns=200_000)]
     program = Program().then([Launch("init", ns=1_000)]).iterations(*[step] * 8)
