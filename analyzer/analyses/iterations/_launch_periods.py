@@ -8,13 +8,13 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations._launch_line import launch_lines, with_begins, without_timed
-from kanalyze.analyses.iterations._marks import BY_LAUNCHES, REPETITION
+from kanalyze.analyses.iterations._marks import BY_LAUNCHES, HALF, MANY, REPETITION
 from kanalyze.analyses.iterations._repetitions import cut_of, repetitions, together, with_phases
 from kanalyze.analyses.iterations._units import (
     COLUMNS,
     FEWEST,
-    HALF,
     LEAST_LAUNCHES,
+    LONG,
     SHORT,
     chance,
     held,
@@ -46,12 +46,7 @@ _LOOPS: Final = 4
 #: What all launches of a process weigh by one measure.
 _WHOLE: Final = 1 << 40
 
-#: Fewest launches of a single kernel that are a loop, if the host does not wait for it each time.
-_LONG_LOOP: Final = 64
-
-#: Units are usual if so many of their repetitions launch the same: then others tell more if these cover less than so
-#: much of what they do; else others tell more if they cover nearly as much.
-_USUAL: Final = 0.8
+#: Near repetitions tell more than units of which few are usual, if they cover so much of what these do.
 _AS_MUCH: Final = 0.95
 
 #: Greatest chance that launches drawn at random repeat as often as what was found.
@@ -161,13 +156,13 @@ def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Repeated | None:
     exact = _exactly(line, cuts)
     if exact is None:
         return _nearly(line)
-    usual = int(exact.rows.get_column("usual").sum()) >= _USUAL * exact.rows.height
+    usual = int(exact.rows.get_column("usual").sum()) >= MANY * exact.rows.height
     # what has less than half of the updates, and lies among them, is a part of steps
     parts = int(held(line, exact.rows, "optimizer").sum()) < HALF * int(line.get_column("optimizer").sum())
-    if usual and not parts and exact.share >= _USUAL:
+    if usual and not parts and exact.share >= MANY:
         return exact  # nothing covers so much more
     near = _nearly(line)
-    worth = exact.share / _USUAL if usual else exact.share * _AS_MUCH
+    worth = exact.share / MANY if usual else exact.share * _AS_MUCH
     if near is not None and near.share >= (HALF if parts else worth):
         return near
     around = exact.rows.select(pl.col("first").min(), pl.col("stop").max())
@@ -258,7 +253,7 @@ def _loop(line: pl.DataFrame, unit: Unit, total: float, cuts: _Cuts) -> pl.DataF
     if unit.length == 1:
         # many programs launch a kernel several times in a row: only one long loop counts, or one that the host waits in
         waited = only_computes(line, unit) and waited_for(line, unit)
-        least = FEWEST if waited or holds(line, unit, "graph") else _LONG_LOOP
+        least = FEWEST if waited or holds(line, unit, "graph") else LONG
         rows = rows.filter(pl.col("weight").sum().over("stretch") >= HALF * total, pl.len().over("stretch") >= least)
     alone = rows.height and not rows.get_column("phase").count()
     if alone and unit.length <= SHORT and not holds(line, unit, "optimizer"):

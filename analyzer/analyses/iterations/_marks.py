@@ -22,6 +22,14 @@ from kanalyze.named_ranges import BEFORE_NUMBER, NUMBER, plain, without_ids
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
+#: What counts as nearly all of something, many, most of it, and half; and how far sizes may be apart that are nearly
+#: equal.
+NEARLY_ALL: Final = 0.9
+MANY: Final = 0.8
+MOSTLY: Final = 2 / 3
+HALF: Final = 0.5
+NEAR: Final = 0.1
+
 #: Fewest instances of a range that repeats, and of one that is preferred to the ranges inside it.
 _FEWEST: Final = 3
 _OFTEN: Final = 5
@@ -32,12 +40,6 @@ _LEVELS: Final = 4
 #: Least part of a process' device time that iterations told by ranges have launched: a program may check, or warm up,
 #: longer than it does what it marks.
 _LEAST: Final = 0.05
-
-#: Least part of what a range launched that those inside it have launched, to be the iterations in its place.
-_MOST: Final = 0.5
-
-#: A range inside another one that is preferred to it has launched at least this part of the other one's device time.
-_NEARLY: Final = 0.9
 
 #: Least part of an iteration's kernel time, in the mean, in kernels that at least half of the iterations run. Below it
 #: they are different programs, such as the variants that a benchmark goes through.
@@ -56,9 +58,6 @@ _CHOSEN_BY_SHAPE: Final = ("gemm", "conv", "attention")
 #: tokens are new and how many cached, are of two kinds if they launch so many times as much, in the median.
 SOME: Final = r"\d*[1-9]\d*"
 _OTHER_KIND: Final = 1.5
-
-#: A pause is longer than the median distance and this part of the median period.
-_USUAL: Final = 0.5
 
 #: Ranges that libraries make of their own calls, XLA also of modules (but not the steps that a JAX program numbers) and
 #: torch.compile of compiled code, and operators that PyTorch marks: no loop of the program.
@@ -220,7 +219,7 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
     """The iterations of one process by the outermost range that repeats and has launched most of its device time."""
     whole = int(work.get_column("ns").sum())
     launched = _by_zeros(ranges.with_columns(work_in(ranges, work).get_column("device_ns")))
-    heavy = pl.col("device_ns").sum().over(*THREAD, "name") >= _MOST * whole
+    heavy = pl.col("device_ns").sum().over(*THREAD, "name") >= HALF * whole
     levels = _levels(launched.filter(~pl.col("rare") | heavy))
     if not levels or not whole:
         return pl.DataFrame(schema={**SPANS, "alike": pl.Boolean})
@@ -303,7 +302,7 @@ def _is_loop_of(inner: _Level, outer: _Level) -> bool:
     """
     name = str(outer.rows.item(0, "name"))
     layers = _ONE_STEP.match(name) and not _ONE_STEP.match(str(inner.rows.item(0, "name")))
-    if layers or inner.rows.height < 2 * outer.rows.height or inner.device_ns < _MOST * outer.device_ns:
+    if layers or inner.rows.height < 2 * outer.rows.height or inner.device_ns < HALF * outer.device_ns:
         return False
     if _HOLDS_MANY.search(name):
         return True
@@ -311,7 +310,7 @@ def _is_loop_of(inner: _Level, outer: _Level) -> bool:
     ended = inner.rows.get_column("start").search_sorted(outer.rows.get_column("own_end"), side="left")
     held = (ended - begun).cast(pl.Int64)
     if outer.rows.height < _OFTEN:
-        return inner.device_ns >= _NEARLY * outer.device_ns
+        return inner.device_ns >= NEARLY_ALL * outer.device_ns
     return int(held.n_unique()) > 2  # noqa: PLR2004 - one that is cut may hold fewer
 
 
@@ -327,7 +326,7 @@ def _level(ranges: pl.DataFrame) -> _Level:
     phases = sums.filter(pl.col("name").is_in(turns)).sort("first", "name")
     together = int(phases.get_column("device_ns").sum())
     beside = [*sums.filter(~pl.col("name").is_in(turns), pl.col("device_ns") > 0).sort("first").get_column("name")]
-    if most >= _NEARLY * together and not _of_framework(heaviest):
+    if most >= NEARLY_ALL * together and not _of_framework(heaviest):
         return _Level(_rows(own, heaviest, called(heaviest)), [_rows(own, one, called(one)) for one in beside], most)
     name, last = phases.item(0, "name"), phases.item(-1, "name")
     rows = _rows(own, name, called(name))
@@ -399,8 +398,8 @@ def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Data
     following, done = pl.col("start").shift(-1), pl.max_horizontal("own_end", "done")
     distance, period = (following - pl.col("own_end")).clip(lower_bound=0), following - pl.col("start")
     alike = pl.when(pl.col("name") == pl.col("name").shift(-1))  # a loop after another one is told by its own times
-    own = alike.then(distance).median().over("name") + _USUAL * alike.then(period).median().over("name")
-    limit = pl.coalesce(own, distance.median() + _USUAL * period.median())
+    own = alike.then(distance).median().over("name") + HALF * alike.then(period).median().over("name")
+    limit = pl.coalesce(own, distance.median() + HALF * period.median())
     follows = (following - done <= limit).fill_null(value=False)
     told = told.with_columns(follows=follows, process_id=pl.lit(process, pl.Int64))
     return told.with_columns(end=pl.when("follows").then(following).otherwise(done)).select(list(SPANS))

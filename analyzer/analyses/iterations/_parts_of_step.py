@@ -9,11 +9,11 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.iterations._marks import SOME, called, of_process, outermost
+from kanalyze.analyses.iterations._marks import SOME, called, outermost
+from kanalyze.analyses.iterations._steady import own_ranges
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.named_ranges import NUMBER, STEP_PREFIX, UNNAMED, plain, without_ids
+from kanalyze.named_ranges import NUMBER, STEP_PREFIX, plain
 
 if TYPE_CHECKING:
     from kanalyze.analyses.iterations._steady import SteadyPart
@@ -86,16 +86,8 @@ def inner_parts(report: Report, steady: SteadyPart) -> pl.DataFrame:
 
 def _within(report: Report, steady: SteadyPart) -> pl.DataFrame:
     """The ranges inside the steady iterations: :data:`THREAD`, start, end, name."""
-    empty = pl.DataFrame(schema={**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "name": pl.String})
-    if "range" not in report.kinds:
-        return empty
     low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
-    bare = without_ids(pl.col("range"))
-    near = named_ranges(report).filter(
-        of_process(steady.process_id) & (pl.col("start") >= low) & (pl.col("end") <= high)
-    )
-    told = (pl.col("end") > pl.col("start")) & (pl.col("range") != UNNAMED)
-    own = near.filter(told).select(*THREAD, "start", "end", name=bare)
+    own = own_ranges(report, steady.process_id).drop("open").filter(pl.col("start") >= low, pl.col("end") <= high)
     own = own.filter(~_holds_some(own, steady.usual))
     names = {name: plain(name) or name for name in own.get_column("name").unique()}
     masked = {name: [called(re.sub(some, "#", name)) for some in (NUMBER.pattern, SOME)] for name in names}

@@ -10,13 +10,11 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY, NEAR, NEARLY_ALL
 from kanalyze.analyses.iterations._units import (
     FEWEST,
-    HALF,
     LARGEST,
-    MOSTLY,
-    NEAR,
-    NEARLY_ALL,
+    LONG,
     SHORT,
     SMALLEST,
     Unit,
@@ -31,24 +29,14 @@ from kanalyze.columns.lookup import count_up_to, gathered
 #: What speaks for a repetition that begins with a launch, beside the gap before it.
 _SPEAK: Final = ("fresh", "updated", "returned")
 
-#: Most repetitions from one longer pause to the next.
-_MOST_TOGETHER: Final = 64
-
-#: Most repetitions of which details are compared.
-_COMPARED: Final = 64
-
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
 
 #: Least blocks and kernel time of a prefill as multiples of the usual: those of a short text only where nothing else
 #: tells prefills; and the most blocks of nearly all decodes, if a prefill has not so many times those of nearly all.
 _LARGE: Final = ((1.3, 1.3), (2.0, 1.1))
-_ALIKE: Final = 1.1
 _APART: Final = 1.3
 _MOST_DECODES: Final = 0.95
-
-#: Share of prefills and of decodes for which all of this has to hold.
-_NEARLY_ALL: Final = 0.8
 
 #: Fewest prefills, and how many times as many decodes there are.
 _FEWEST_PREFILLS: Final = 3
@@ -186,7 +174,7 @@ def _between_pauses(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
     All that tells where like layers begin are such pauses: it may be some launches before or after their first ones.
     """
-    longest = rows.filter(stretch=rows.get_column("stretch").mode().sort().item(0)).head(_COMPARED * SHORT)
+    longest = rows.filter(stretch=rows.get_column("stretch").mode().sort().item(0)).head(LONG * SHORT)
     half = int(longest.select(sizes().median()).item()) // 2
     rows = rows.with_columns(blocked=0, group=0)
     for shift in sorted(range(-half, half + 1), key=abs):
@@ -232,7 +220,7 @@ def _grouped(rows: pl.DataFrame) -> pl.DataFrame | None:
 def _regular(gaps: pl.Series) -> int | None:
     """After how many repetitions the host pauses longer: nearly always longer than nearly always before the others."""
     place = pl.int_range(len(gaps), eager=True)
-    for number in range(2, min(len(gaps) // SHORT, _MOST_TOGETHER) + 1):
+    for number in range(2, min(len(gaps) // SHORT, LONG) + 1):
         first = place % number == 0
         longer = gaps.filter(first).quantile(1 - NEARLY_ALL, "nearest") or 0
         if longer > (gaps.filter(~first).quantile(NEARLY_ALL, "nearest") or 0):
@@ -266,7 +254,7 @@ def _told(
     told = every.with_columns(large=large).filter(pl.col("large") | ~pl.col("gap"))
     follows = (~pl.col("large")).shift(-1, fill_value=True) & pl.col("large")
     prefills, decodes, begun = told.select(pl.col("large").sum(), b=(~pl.col("large")).sum(), c=follows.sum()).row(0)
-    if prefills < _FEWEST_PREFILLS or decodes < _DECODES * prefills or begun < _NEARLY_ALL * prefills:
+    if prefills < _FEWEST_PREFILLS or decodes < _DECODES * prefills or begun < MANY * prefills:
         return None
     phase = pl.when("large").then(pl.lit(PREFILL)).otherwise(pl.lit(DECODE))
     told = told.with_columns(stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))
@@ -283,12 +271,12 @@ def _large(line: pl.DataFrame, rows: pl.DataFrame, least: tuple[float, float]) -
     others = rows.filter(~large & ~rows.get_column("gap"))
     if large.sum() < _FEWEST_PREFILLS or others.is_empty():
         return None
-    even = others.select((pl.col("blocks") <= blocks * pl.lit(_ALIKE)).mean()).item() >= _NEARLY_ALL
+    even = others.select((pl.col("blocks") <= blocks * pl.lit(1 + NEAR)).mean()).item() >= MANY
     most = others.select(pl.col("blocks").quantile(_MOST_DECODES) * _APART).item()
     if not even and rows.filter(large).select(pl.col("blocks").min()).item() < most:
         return None
     at = (
-        others.gather_every(max(-(-others.height // _COMPARED), 1))
+        others.gather_every(max(-(-others.height // LONG), 1))
         .select(pl.int_ranges("first", "stop", dtype=pl.UInt32).alias("at").explode())
         .to_series()
     )
@@ -298,4 +286,4 @@ def _large(line: pl.DataFrame, rows: pl.DataFrame, least: tuple[float, float]) -
     shared = rows.with_columns(held(told, rows, name) for name in known)
     shared = shared.select((pl.col("loose") >= HALF * size) & (pl.col("exact") <= HALF * size))
     found = large & shared.to_series()
-    return found if found.sum() >= _NEARLY_ALL * int(large.sum()) else None
+    return found if found.sum() >= MANY * int(large.sum()) else None

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.iterations.iterations import STEADY, iterations_by_launches, judged_iterations
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
 from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import STEPS, place
+from kanalyze.named_ranges import STEPS, UNNAMED, place, without_ids
 from kanalyze.units import time, times
 from kanalyze.window import WORDS, Window, with_article
 
@@ -173,6 +175,13 @@ def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
     sums = long.group_by("bucket", maintain_order=True).agg(least, most).filter(pl.col("max_ns") > 0)
     # of an iteration that takes nothing each bucket takes nothing
     return sums if ledgers.height == every.height else sums.with_columns(min_ns=pl.lit(0, dtype=pl.Int64))
+
+
+def own_ranges(report: Report, process: int | None) -> pl.DataFrame:
+    """The ranges of a process with a name that take time: :data:`THREAD`, start, end, open, and name without ids."""
+    wanted = of_process(process) & (pl.col("end") > pl.col("start")) & (pl.col("range") != UNNAMED)
+    own = named_ranges(report).filter(wanted)
+    return own.select(*THREAD, "start", "end", "open", name=without_ids(pl.col("range")))
 
 
 def lengths_ns(rows: pl.DataFrame) -> pl.Series:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses.iterations._marks import MOSTLY, NEAR, NEARLY_ALL
 from kanalyze.columns.grouping import mixed
 from kanalyze.columns.lookup import gathered
 
@@ -24,19 +25,14 @@ from kanalyze.columns.lookup import gathered
 #: what the share of a unit counts: one that covers a bit less and is more exact is the better one.
 COLUMNS: Final = {"exact": 1.1, "alike": 1.0, "loose": 0.9}
 
-#: What counts as nearly all of something, most of it, and half; and how far sizes may be apart that are nearly equal.
-NEARLY_ALL: Final = 0.9
-MOSTLY: Final = 2 / 3
-HALF: Final = 0.5
-NEAR: Final = 0.1
-
 #: Least and greatest number of launches of a repetition, odd or not, as multiples of the usual number; and from which
 #: factor on one size is that of another level.
 SMALLEST: Final = 0.5
 LARGEST: Final = 1.5
 
-#: Fewest repetitions of a program.
+#: Fewest repetitions of a program; of a single kernel that is not waited for each time. So many are compared.
 FEWEST: Final = 4
+LONG: Final = 64
 
 #: Fewest launches in all segments that are alike; most launches of a short unit. Fewer launches that differ in shapes
 #: and numbers, or in what they are, repeat by chance: many kernels of one library have one name but for its numbers.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.iterations._units import FEWEST, HALF, MOSTLY, held, sizes, stretches
+from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY
+from kanalyze.analyses.iterations._units import FEWEST, held, sizes, stretches
 from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 #: Most launches between two of an optimizer's that belong to one update, the smallest tried first.
 _APART: Final = tuple(4**power for power in range(7))
 
-#: Share of updates that launch the same, of those repetitions with a usual number of launches (up to so many times the
-#: median, or so small a part of it), and of launches in these; or of these with host copies.
-_MANY: Final = 0.8
+#: A usual number of launches is up to so many times the median, or so small a part of it.
 _USUAL: Final = 2
 
 #: Most kinds of updates: of several models in turn, or of averages of parameters.
@@ -42,7 +41,7 @@ def between_updates(line: pl.DataFrame) -> tuple[int, pl.DataFrame] | None:
         kinds = _kinds(updates)
         own = updates.filter(pl.col("word").is_in(kinds[:1]))
         same = own.get_column("sum").unique_counts().max()
-        if own.height < FEWEST or not isinstance(same, int) or same < _MANY * own.height:
+        if own.height < FEWEST or not isinstance(same, int) or same < MANY * own.height:
             continue
         # the first one may launch something else: it has nothing to build on
         before = updates.filter(pl.col("stop") <= own.item(0, "first"), ~pl.col("word").is_in(kinds)).tail(1)
@@ -57,8 +56,8 @@ def _kinds(updates: pl.DataFrame) -> list[int]:
     """The words of the kinds of updates, that which is followed by most launches first; none if they are many."""
     apart = (pl.col("first").shift(-1) - pl.col("stop")).cast(pl.Int64)
     words = updates.with_columns(apart=apart).group_by("word").agg(pl.len(), pl.col("apart").median())
-    often = words.filter(pl.col("len") >= _MANY * pl.col("len").max())
-    if often.height > _KINDS or int(often.get_column("len").sum()) < _MANY * updates.height:
+    often = words.filter(pl.col("len") >= MANY * pl.col("len").max())
+    if often.height > _KINDS or int(often.get_column("len").sum()) < MANY * updates.height:
         return []
     return often.sort("apart", "len", "word", descending=True).get_column("word").to_list()
 
@@ -107,10 +106,10 @@ def _usual_enough(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
     share = usual.height / rows.height
     other = 1 - share
     distance = share * log(2 * share) + (other * log(2 * other) if other else 0.0)  # from what every other one has
-    if share < _MANY or rows.height * distance < -log(_CHANCE):
+    if share < MANY or rows.height * distance < -log(_CHANCE):
         return False
-    most = int(usual.get_column("size").sum()) >= _MANY * int(rows.get_column("size").sum())
-    return most or int((held(line, usual, "copies") > 0).sum()) >= _MANY * usual.height
+    most = int(usual.get_column("size").sum()) >= MANY * int(rows.get_column("size").sum())
+    return most or int((held(line, usual, "copies") > 0).sum()) >= MANY * usual.height
 
 
 def _without_lead(rows: pl.DataFrame, begins: pl.Series, median: float) -> pl.DataFrame:

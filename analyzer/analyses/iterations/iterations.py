@@ -12,6 +12,9 @@ from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._marks import (
     BY_STEPS,
+    HALF,
+    NEAR,
+    NEARLY_ALL,
     SPANS,
     adjoined,
     launched_work,
@@ -65,42 +68,22 @@ TABLE: Final = Table(
     purpose="what the program repeats, how regularly",
 )
 
-#: Where more than this part of the iterations, and more than one, take another time, those are odd that differ in more
-#: than time; of another magnitude is what takes so many times the median, or so small a part of it.
-_ODD_SHARE: Final = 0.1
+#: Where more than a tenth of the iterations, and more than one, take another time, those are odd that differ in more
+#: than time; of another magnitude is what takes so many times the median, or so small a part of it. More than so many,
+#: and than a quarter, belong to what repeats.
 _MAGNITUDE: Final = 3
-
-#: Iterations shrink step by step where so many take less than the one before.
-_STEP_BY_STEP: Final = 0.9
-
-#: More than so many, and than this part, belong to what repeats.
 _MOST_ODD: Final = 2
 _LARGE_PART: Final = 0.25
 
-#: Of fewer iterations than these, whose median distance from the median says little, an odd one is off by so much.
+#: Of fewer iterations than these, whose median distance from the median says little, an odd one is off by a quarter. Of
+#: three, which have no spread, one is odd that takes twice as long as each of the others.
 _MANY: Final = 10
-_FAR_OF_FEW: Final = 0.25
-
-#: Three iterations have no spread: one of them is odd that takes twice as long as each of the others.
 _THREE: Final = 3
 _TWICE: Final = 2
-
-#: An iteration at an edge of the recording is cut where it launched less than this part of the usual number.
-_CUT_SHARE: Final = 0.9
-
-#: A mark is a small part of the iterations that begin with it if less than this part of their operations is launched in
-#: it, in the median.
-_SMALL_PART: Final = 0.5
-
-#: An iteration is odd, however long it takes, if its work takes the device so much more or less than the median.
-_OTHER_WORK: Final = 0.5
 
 #: At most this part of the iterations, and at least one, is odd by its work: what is done every so often is a part of
 #: what the program repeats, as an update after several passes is.
 _OTHER_SHARE: Final = 0.02
-
-#: The host runs ahead where the device's work ends later than its iteration by this part of an iteration.
-_NOTABLE: Final = 0.1
 
 _KEYS: Final = ("process_id", "name")
 
@@ -214,7 +197,7 @@ def _with_device_spans(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     late = done.get_column("until_ns") - spans.get_column("until_ns")
     usual = rows.with_columns(*done.drop("follows"), late=late).filter("follows")
     hidden = ((pl.col("until_ns") == pl.col("since_ns")) & (pl.col("operations") > 0)).sum() > _LARGE_PART * pl.len()
-    ahead = usual.height and median_of(usual, "late") >= _NOTABLE * median_of(usual, "dur_ns")
+    ahead = usual.height and median_of(usual, "late") >= NEAR * median_of(usual, "dur_ns")
     ahead = ahead and not usual.select(hidden).item()
     return rows.with_columns((done if ahead else spans).get_columns())
 
@@ -275,7 +258,7 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     told = told.with_columns(cut=cut, alone=alone, warm_up=(pl.col("warm_up") & grows) | cut | alone)
     told = with_odd(told, keys=_KEYS)
     middle = pl.col("dur_ns").filter(~pl.col("warm_up")).median()
-    far = (pl.col("dur_ns") - middle).abs() > _FAR_OF_FEW * middle
+    far = (pl.col("dur_ns") - middle).abs() > _LARGE_PART * middle
     told = told.with_columns(pl.col("odd") & grows & (far if told.height < _MANY else True))
     told = _with_longest_of_three(told)
     first = _first_ones(report, told)
@@ -313,7 +296,7 @@ def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
     """
     usual, work = ~pl.any_horizontal(_OTHERS), pl.col("work_ns")
     middle = work.filter(usual).median()
-    ratio = pl.when(usual & (middle > 0) & far_from_others(work, usual, _OTHER_WORK)).then(work / middle)
+    ratio = pl.when(usual & (middle > 0) & far_from_others(work, usual, HALF)).then(work / middle)
     told = rows.with_columns(ratio.alias("work"))
     number = told.get_column("work").count()
     if rows.height < _MANY or number > max(1, _OTHER_SHARE * rows.height):
@@ -342,14 +325,14 @@ def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     What takes another magnitude of time, launches more or fewer operations than any usual one, as a checkpoint or an
     evaluation does, or compiles, differs in more. What recurs comes at a regular distance, or makes up a large part.
     """
-    if rows.get_column("odd").sum() <= max(1.0, _ODD_SHARE * rows.height):
+    if rows.get_column("odd").sum() <= max(1.0, NEAR * rows.height):
         return rows
     length, usual = pl.col("dur_ns"), ~pl.any_horizontal(_OTHERS)
     middle, launched = length.filter(usual).median(), pl.col("operations")
     differs = (length > _MAGNITUDE * middle) | (length * _MAGNITUDE < middle)
     differs |= (launched < launched.filter(usual).min()) | (launched > launched.filter(usual).max())
     compiled = intervals.overlap(rows.get_column("since_ns"), rows.get_column("until_ns"), compile_spans(report))
-    odd = rows.select(pl.col("odd") & (differs | (pl.lit(compiled) > _NOTABLE * middle))).to_series()
+    odd = rows.select(pl.col("odd") & (differs | (pl.lit(compiled) > NEAR * middle))).to_series()
     apart = pl.col("odd").arg_true().cast(pl.Int64).diff()
     regular = odd.sum() >= _THREE and odd.alias("odd").to_frame().select(apart.max() - apart.min()).item() <= 1
     recurs = regular or odd.sum() > max(_MOST_ODD, _LARGE_PART * rows.height)
@@ -359,7 +342,7 @@ def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 def _shrinks(rows: pl.DataFrame) -> bool:
     """Whether iterations become shorter step by step, as those of an elimination do: longer ones are no start-up."""
     shorter = (rows.get_column("dur_ns").diff() < 0).sum()
-    return rows.height >= _MANY and shorter >= _STEP_BY_STEP * (rows.height - 1)
+    return rows.height >= _MANY and shorter >= NEARLY_ALL * (rows.height - 1)
 
 
 def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:
@@ -376,7 +359,7 @@ def _alone(rows: pl.DataFrame) -> pl.Series:
     """Whether each iteration is its mark alone, as none begins soon after, where others launch most after theirs."""
     alone = ~rows.get_column("follows")
     whole = rows.filter(~alone)
-    small = median_of(whole, "own_operations") < _SMALL_PART * median_of(whole, "operations")
+    small = median_of(whole, "own_operations") < HALF * median_of(whole, "operations")
     return alone & _few(rows) & (small and whole.height >= rows.height / 2)
 
 
@@ -390,7 +373,7 @@ def done_before(work: pl.DataFrame, points: pl.Series) -> pl.Series:
 
 def _few(rows: pl.DataFrame) -> pl.Series:
     """Whether each iteration launched less than usual."""
-    return rows.get_column("operations") < _CUT_SHARE * median_of(rows, "operations")
+    return rows.get_column("operations") < NEARLY_ALL * median_of(rows, "operations")
 
 
 def _cut(report: Report, rows: pl.DataFrame) -> pl.Series:

@@ -9,17 +9,15 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._context_creation import begun_before, context_calls, loading_seen, unrecorded_contexts
-from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.iterations._launch_line import timed_runs
 from kanalyze.analyses.iterations._marks import of_process, outermost
-from kanalyze.analyses.iterations._steady import steady_part
+from kanalyze.analyses.iterations._steady import own_ranges, steady_part
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP
 from kanalyze.analyses.ranges._warm_up import compile_spans
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
-from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import STEP_PREFIX, UNNAMED, plain, without_ids
+from kanalyze.named_ranges import STEP_PREFIX, plain
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -109,10 +107,13 @@ def phases(report: Report) -> pl.DataFrame:
 def _recorded(report: Report, steady: SteadyPart) -> tuple[int, int]:
     """Start and end of the recording, and at least those of the iterations."""
     start, end = recorded_of(report, steady.process_id)
-    first, last = steady.rows.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(
-        0
-    )
+    first, last = _edges(steady.rows)
     return min(start, first), max(min(end, intervals.AFTER_ALL - 1), last, steady.window.end_ns or 0)
+
+
+def _edges(iterations: pl.DataFrame) -> tuple[int, int]:
+    """When the first iteration begins and the last one ends."""
+    return iterations.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
 
 
 def recorded_of(report: Report, process: int | None) -> tuple[int, int]:
@@ -132,9 +133,7 @@ def recorded_of(report: Report, process: int | None) -> tuple[int, int]:
 
 def _spans_of_phases(steady: SteadyPart, start: int, end: int) -> list[tuple[str, pl.DataFrame]]:
     """The time before the first steady iteration, after the last, and between them outside of the steady part."""
-    usual = steady.usual
-    first = int(usual.select(pl.col("start_ns").min()).item())
-    last = int(usual.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item())
+    first, last = _edges(steady.usual)
     own = _span(steady.window.start_ns or 0, steady.window.end_ns or 0)
     spans = {BEFORE: _span(start, first), BETWEEN: _span(first, last), AFTER: _span(last, end)}
     return [(phase, intervals.subtract(span, own)) for phase, span in spans.items()]
@@ -200,14 +199,10 @@ def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFr
 
 def _own_ranges(report: Report, steady: SteadyPart) -> pl.DataFrame:
     """The program's own ranges, without those that are the iterations: :data:`THREAD`, start, end and name."""
-    bare = without_ids(pl.col("range"))
-    if "range" not in report.kinds:
-        return pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64) | {"name": pl.String})
-    wanted = of_process(steady.process_id) & ~pl.col("open") & (pl.col("end") > pl.col("start"))
-    own = named_ranges(report).filter(wanted & (pl.col("range") != UNNAMED)).select(*THREAD, "start", "end", name=bare)
+    own = own_ranges(report, steady.process_id).filter(~pl.col("open"))
     names = own.get_column("name").unique().drop_nulls()
-    others = [name for name in names if STEP_PREFIX not in name and plain(name) != steady.each]
-    return own.filter(pl.col("name").is_in(others))
+    steps = [name for name in names if STEP_PREFIX in name or plain(name) == steady.each]
+    return own.filter(~pl.col("name").is_in(steps))
 
 
 def _outermost_ranges(own: pl.DataFrame, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
@@ -223,7 +218,9 @@ def _outermost_ranges(own: pl.DataFrame, free: pl.DataFrame) -> Iterator[tuple[s
 def _first_call(report: Report, steady: SteadyPart) -> int | None:
     """When the process first called CUDA or ran anything."""
     process = of_process(steady.process_id)
-    calls = report.kind("api").select(pl.col("start_ns").filter(process).min()).item()
-    work = operations(report).select(pl.col("start").filter(process).min()).item()
-    known = [at for at in (calls, work) if isinstance(at, int)]
-    return min(known, default=None)
+    events = (
+        report.kind("api").select("process_id", at="start_ns"),
+        operations(report).select("process_id", at="start"),
+    )
+    first = pl.concat([one.filter(process).select(pl.col("at").min()) for one in events])
+    return next(iter(first.min().get_column("at").drop_nulls()), None)
