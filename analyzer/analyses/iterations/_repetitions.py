@@ -74,9 +74,8 @@ def cut_of(line: pl.DataFrame, unit: Unit) -> Cut:
     places = places.with_columns(stop=_nth(unit.at, count_up_to(unit.at, places.get_column("first"), equal=False)))
     places = places.with_columns(held(line, places, unit.column).alias("tail"), before=sizes())
     inside = places.filter(pl.col("before") < unit.length)
-    each = inside.group_by("tail").agg(
-        pl.len().alias("whole"), pl.col("first").first(), pl.col("before", "gap", *_SPEAK).median()
-    )
+    usual = (pl.col("gap").median(), *((pl.col(name).mean() > HALF).cast(pl.Int64) for name in _SPEAK))
+    each = inside.group_by("tail").agg(pl.len().alias("whole"), pl.col("first", "before").first(), *usual)
     number = (unit.alike & ~unit.alike.shift(1, fill_value=False)).sum()
     gap = pl.col("gap").fill_null(0) / pl.col("gap").max().clip(lower_bound=1)
     spare = ((pl.col("whole").cast(pl.Int64) - pl.col("whole").median()) / number).clip(0, 1)

@@ -105,23 +105,32 @@ class Unit(NamedTuple):
 def units(line: pl.DataFrame) -> list[Unit]:
     """The units of `line` that may be iterations."""
     found: dict[tuple[str, int], Unit] = {}
+    sums = {name: running(line.get_column(name)) for name in (*COLUMNS, "weight")}
     for ways, enough in _WAYS:
         if found and max(unit.share for unit in found.values()) >= enough:
             continue
         for column, of, size in ways:
             codes = _grams(line.get_column(of), size)
-            for code, word in _best_anchors(line, codes, column):
+            for code, word in _best_anchors(sums, codes, column):
                 if (column, word) not in found:
-                    found[column, word] = _unit(line, codes, (column, word), (of, size, code))
+                    found[column, word] = _unit(sums, codes, (column, word), (of, size, code))
     return sorted(found.values(), key=lambda unit: (unit.length, [*COLUMNS].index(unit.column)))
 
 
 def held(line: pl.DataFrame, rows: pl.DataFrame, column: str) -> pl.Series:
     """The sum of a column of `line` over each of `rows` (first, stop); null where these are."""
-    sums = line.get_column(column).cum_sum()
-    running = pl.concat([pl.zeros(1, dtype=sums.dtype, eager=True), sums], rechunk=True)
-    first, stop = (gathered(running, rows.get_column(edge)) for edge in ("first", "stop"))
-    return (stop - first).alias(column)
+    return between(running(line.get_column(column)), rows).alias(column)
+
+
+def running(values: pl.Series) -> pl.Series:
+    """Sums of what lies before each place, from 0 before the first one to the sum of all."""
+    sums = values.cum_sum()
+    return pl.concat([pl.zeros(1, dtype=sums.dtype, eager=True), sums], rechunk=True)
+
+
+def between(sums: pl.Series, rows: pl.DataFrame) -> pl.Series:
+    """The sum over each of `rows` (first, stop), from running sums."""
+    return gathered(sums, rows.get_column("stop")) - gathered(sums, rows.get_column("first"))
 
 
 def apart(rows: pl.DataFrame) -> pl.DataFrame:
@@ -141,10 +150,10 @@ def sizes() -> pl.Expr:
     return pl.col("stop").cast(pl.Int64) - pl.col("first").cast(pl.Int64)
 
 
-def _best_anchors(line: pl.DataFrame, codes: pl.Series, column: str) -> list[tuple[int, int]]:
+def _best_anchors(sums: dict[str, pl.Series], codes: pl.Series, column: str) -> list[tuple[int, int]]:
     """The best anchors for one way to tell them, by `codes`: the code of each, and the sum of codes of its unit."""
-    segments = _segments(line, codes)
-    segments = segments.with_columns(held(line, segments, column).alias("word"), length=sizes())
+    segments = _segments(sums["weight"], codes)
+    segments = segments.with_columns(between(sums[column], segments).alias("word"), length=sizes())
     place = pl.col("code", "word", "length", "segments", "place").first()
     # by one number for both, which takes half the time of two columns
     same = segments.group_by(mixed(("code", "word")).alias("same"))
@@ -173,7 +182,7 @@ def _grams(codes: pl.Series, size: int) -> pl.Series:
     return codes
 
 
-def _segments(line: pl.DataFrame, codes: pl.Series) -> pl.DataFrame:
+def _segments(weights: pl.Series, codes: pl.Series) -> pl.DataFrame:
     """Segments between occurrences of each code (of many, those in the middle).
 
     Columns: code, place (its first one), segments (how many it has here), first, stop and weight.
@@ -188,15 +197,15 @@ def _segments(line: pl.DataFrame, codes: pl.Series) -> pl.DataFrame:
     places = places.explode("first").with_columns(stop=pl.col("first").shift(-1))
     inside = (pl.col("code") == pl.col("code").shift(-1)).fill_null(value=False)
     places = places.filter(inside)
-    return places.with_columns(held(line, places, "weight"))
+    return places.with_columns(between(weights, places).alias("weight"))
 
 
-def _unit(line: pl.DataFrame, codes: pl.Series, unit: tuple[str, int], anchor: tuple[str, int, int]) -> Unit:
+def _unit(sums: dict[str, pl.Series], codes: pl.Series, unit: tuple[str, int], anchor: tuple[str, int, int]) -> Unit:
     """The unit of one anchor in the whole line."""
     made = Unit(unit[0], 0, unit[1], anchor, (codes == anchor[-1]).arg_true(), pl.Series(), 0.0)
-    alike = held(line, made.segments, unit[0]) == unit[1]
+    alike = between(sums[unit[0]], made.segments) == unit[1]
     own = made.segments.filter(alike)
-    share = int(held(line, own, "weight").sum()) / int(line.get_column("weight").sum())
+    share = int(between(sums["weight"], own).sum()) / int(sums["weight"].item(-1))
     return made._replace(length=int(own.select(sizes()).item(0, 0)), alike=alike, share=share)
 
 
@@ -206,7 +215,9 @@ def near_unit(line: pl.DataFrame) -> Unit | None:
     In each the host copies from the device or waits for it. Of such names those with the fewest launches between them
     that cover most, and of these the one before which the host pauses longest.
     """
-    segments = _segments(line, line.get_column("alike")).filter(pl.col("segments") >= SHORT)
+    segments = _segments(running(line.get_column("weight")), line.get_column("alike")).filter(
+        pl.col("segments") >= SHORT
+    )
     results = line.select("waited", returned=(pl.col("copies") & ~pl.col("input")).cast(pl.UInt32))
     length = pl.col("size").median().over("code")
     waited = gathered(line.get_column("waited"), segments.get_column("stop"))
