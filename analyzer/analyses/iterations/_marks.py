@@ -16,7 +16,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import count_up_to, gathered
+from kanalyze.columns.lookup import gathered, nearest_place
 from kanalyze.named_ranges import BEFORE_NUMBER, NUMBER, plain, without_ids
 
 if TYPE_CHECKING:
@@ -252,20 +252,17 @@ def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
     spread = pl.int_range(iterations.height, eager=True) * _GOLDEN % _RANGE
     some = iterations.filter(spread * iterations.height < _COMPARED * _RANGE)
     kernels = work.filter(_COMPUTES & (pl.col("ns") > 0))
-    begun = count_up_to(some.get_column("start"), kernels.get_column("at"), equal=True).cast(pl.Int64)
-    until = gathered(some.get_column("own_end"), (begun - 1).set(begun == 0, None).cast(pl.UInt32))
-    inside = (kernels.get_column("at") < until).fill_null(value=False)
-    launched = kernels.filter(inside).select("name", "ns")
-    launched = launched.with_columns((begun - 1).filter(inside).alias("place"))
+    place = nearest_place(some.get_column("start"), kernels.get_column("at")).alias("place")
+    inside = kernels.get_column("at") < gathered(some.get_column("own_end"), place)
+    launched = kernels.select("name", "ns", place).filter(inside)
     names = launched.get_column("name").unique()
     kinds = pl.DataFrame([names, families(names)])
     does = pl.when(pl.col("family").is_in(_CHOSEN_BY_SHAPE)).then("family").otherwise(pl.col("name").cast(pl.String))
     kinds = kinds.select("name", does=does.rank("dense"))
     told = grouped(launched.join(kinds, on="name"), ["place", "does"], [pl.col("ns").sum()])
     usual = 2 * pl.len().over("does") >= pl.col("place").n_unique()
-    parts = (
-        told.with_columns(usual=usual).group_by("place").agg(pl.col("ns").filter("usual").sum() / pl.col("ns").sum())
-    )
+    share = pl.col("ns").filter("usual").sum() / pl.col("ns").sum()
+    parts = told.with_columns(usual=usual).group_by("place").agg(share)
     return parts.is_empty() or parts.select(pl.col("ns").mean()).item() >= _ALIKE
 
 
@@ -346,9 +343,9 @@ def _take_turns(ranges: pl.DataFrame, one: str, other: str) -> bool:
 
 def _with_last_phase(rows: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
     """`rows`, each of which ends with the last of `phases` (start, end) that begins in it."""
-    begun = count_up_to(rows.get_column("start"), phases.get_column("start"), equal=True).cast(pl.Int64)
-    ends = phases.select("end", at=begun - 1).group_by("at").agg(pl.col("end").max())
-    told = rows.with_columns(at=pl.int_range(pl.len())).join(ends, on="at", how="left", maintain_order="left")
+    place = nearest_place(rows.get_column("start"), phases.get_column("start"))
+    ends = phases.select("end", at=place).group_by("at").agg(pl.col("end").max())
+    told = rows.with_row_index("at").join(ends, on="at", how="left", maintain_order="left")
     return told.with_columns(own_end=pl.coalesce("end", "own_end")).drop("at", "end")
 
 
@@ -391,8 +388,7 @@ def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Data
     of :func:`launched_work` of the process. A mark that reaches into the next one ends there.
     """
     rows = rows.sort("start").with_row_index("place")
-    begun = count_up_to(rows.get_column("start"), work.get_column("at"), equal=True).cast(pl.Int64)
-    ends = work.select("at", "end", place=(begun - 1).set(begun == 0, None).cast(pl.UInt32)).drop_nulls("place")
+    ends = work.select("at", "end", place=nearest_place(rows.get_column("start"), work.get_column("at")))
     inside = ends.join(rows.select("place", "own_end"), on="place").filter(pl.col("at") < pl.col("own_end"))
     told = rows.join(inside.group_by("place").agg(done=pl.col("end").max()), on="place", how="left").sort("place")
     following, done = pl.col("start").shift(-1), pl.max_horizontal("own_end", "done")

@@ -24,7 +24,7 @@ from kanalyze.analyses.iterations._units import (
     stretches,
 )
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns.lookup import count_up_to, gathered
+from kanalyze.columns.lookup import count_up_to, gathered, nearest_place
 
 #: What speaks for a repetition that begins with a launch, beside the gap before it.
 _SPEAK: Final = ("fresh", "updated", "returned")
@@ -71,7 +71,8 @@ def cut_of(line: pl.DataFrame, unit: Unit) -> Cut:
     spans = line.with_row_index("first").select("first", "gap", *_SPEAK, stop=pl.col("first") + unit.length)
     places = spans.head(line.height - unit.length + 1)
     places = places.filter(held(line, places, unit.column) == unit.word)
-    places = places.with_columns(stop=_nth(unit.at, count_up_to(unit.at, places.get_column("first"), equal=False)))
+    following = nearest_place(unit.at, places.get_column("first"), later=True)
+    places = places.with_columns(stop=gathered(unit.at, following))
     places = places.with_columns(held(line, places, unit.column).alias("tail"), before=sizes())
     inside = places.filter(pl.col("before") < unit.length)
     usual = (pl.col("gap").median(), *((pl.col(name).mean() > HALF).cast(pl.Int64) for name in _SPEAK))
@@ -124,9 +125,11 @@ def _edges(line: pl.DataFrame, unit: Unit, cut: Cut) -> pl.DataFrame:
     joined = size.is_between(SMALLEST * unit.length, LARGEST * unit.length).fill_null(value=False)
     low = pl.when(joined).then(anchor.shift(1)).otherwise("before")
     whole = pl.when(pl.col("tail_fits") & (usual >= low)).then(usual)
-    begin = pl.when(pl.col("begin") >= pl.max_horizontal(low, anchor - LARGEST * cut.before)).then("begin")
-    alone = pl.coalesce(begin, pl.max_horizontal(usual, "before"))
-    first = pl.coalesce(whole, pl.when(joined).then("before").otherwise(alone))
+    near = joined | (pl.col("begin") >= anchor - LARGEST * cut.before)
+    begin = pl.when(near & (pl.col("begin") >= low)).then("begin")
+    follows = pl.when(joined & pl.col("head_fits").shift(1)).then("before")
+    any_one = pl.when(joined).then("before").otherwise(pl.max_horizontal(usual, "before"))
+    first = pl.coalesce(whole, follows, begin, any_one)
     frame = frame.with_columns(first=first, joined=joined)
     stop = pl.when(pl.col("joined").shift(-1, fill_value=False)).then(pl.col("first").shift(-1)).otherwise("stop")
     return frame.select("first", stop=stop).cast(pl.UInt32)

@@ -12,7 +12,7 @@ import polars as pl
 
 from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY
 from kanalyze.analyses.iterations._units import FEWEST, held, sizes, stretches
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, nearest_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,8 +118,7 @@ def _without_lead(rows: pl.DataFrame, begins: pl.Series, median: float) -> pl.Da
     Without those in which none fits. `begins` are the places of launches with which repetitions begin.
     """
     latest = rows.get_column("stop").cast(pl.Int64) - int(median / _USUAL)
-    at = begins.cast(pl.Int64).search_sorted(latest, side="right").cast(pl.Int64) - 1
-    begin = gathered(begins, at.set(at < 0, None).cast(pl.UInt32)).alias("begin")
+    begin = gathered(begins, nearest_place(begins.cast(pl.Int64), latest)).alias("begin")
     fits = (pl.col("begin") >= pl.col("first")) & (pl.col("stop") <= pl.col("begin") + median * _USUAL)
     lead = (sizes() > median * _USUAL) | (pl.int_range(pl.len()) == 0)
     rows = rows.with_columns(begin).with_columns(lead=lead).filter(~pl.col("lead") | fits.fill_null(value=False))
