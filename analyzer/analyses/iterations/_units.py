@@ -34,8 +34,8 @@ LARGEST: Final = 1.5
 FEWEST: Final = 4
 LONG: Final = 64
 
-#: Fewest launches in all segments that are alike; most launches of a short unit. Fewer launches that differ in shapes
-#: and numbers, or in what they are, repeat by chance: many kernels of one library have one name but for its numbers.
+#: Fewest launches in all segments that are alike; and up to how many a unit is short. One of names without their
+#: numbers, or a near one, has so many at least, since many kernels of one library have one name but for its numbers.
 LEAST_LAUNCHES: Final = 6
 SHORT: Final = 8
 
