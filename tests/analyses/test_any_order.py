@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 
 from kanalyze import catalog
-from kanalyze.analyses.idle import _idle_parts
-from kanalyze.analyses.idle._attribution import idle_pieces
+from kanalyze.analyses.idle import _attribution
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
@@ -115,18 +114,10 @@ def test_columns_stacked_one_after_the_other_leave_the_events_as_they_are():
 
 @pytest.mark.parametrize("order", [(ledger, culprits), (culprits, ledger)])
 def test_one_pass_serves_ledger_and_culprits_in_any_order(order, monkeypatch):
-    passes, find = [], _idle_parts.idle_intervals
-    monkeypatch.setattr(_idle_parts, "idle_intervals", lambda *given: passes.append(given) or find(*given))
+    passes, find = [], _attribution.idle_intervals
+    monkeypatch.setattr(_attribution, "idle_intervals", lambda *given: passes.append(given) or find(*given))
     report = opened("torch")
-    idle_pieces(report, names=True)
     tables = {table: table(report) for table in order}
     assert len(passes) == 1
     for table, found in tables.items():
         assert found.equals(table(opened("torch")))
-
-
-def test_names_are_found_after_a_pass_without_them():
-    report, fresh = opened("torch"), opened("torch")
-    before = ledger(report)
-    assert culprits(report).equals(culprits(fresh))
-    assert ledger(fresh).equals(before)

@@ -8,40 +8,37 @@ reason of an instant does not depend on the window. Definitions: definitions.md,
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from threading import RLock
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, launching_by_start, operations
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, of_device, operations
 from kanalyze.analyses.device._windows import activity, busy_layers, windows
-from kanalyze.analyses.host._context_creation import unrecorded_contexts, unseen_starts, unseen_syncs
-from kanalyze.analyses.host._range_lines import range_lines
+from kanalyze.analyses.host._context_creation import unrecorded_contexts
 from kanalyze.analyses.idle._idle_parts import (
     IDLE,
-    NAMED,
     PIECE,
-    idle_devices,
-    range_names,
+    batches,
+    idle_intervals,
+    prepare,
     reasons,
     split_idle,
     thread_keys,
 )
-from kanalyze.analyses.naming._host_names import host_names
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._waited_for import ended_last, event_waits, shared_streams
+from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.columns.grouping import LARGEST, grouped, numbered, parts_by
-from kanalyze.columns.lookup import gathered, positions, rows_at, sure
+from kanalyze.columns.lookup import gathered, positions, rows_at
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
 
-    from kanalyze.analyses.idle._idle_parts import IdleDevice
     from kanalyze.report import Report
 
 _BUCKET: Final = pl.Enum(BUCKETS)
@@ -60,14 +57,6 @@ WITHIN: Final[dict[str, DataType | DataTypeClass]] = {
     "detail": pl.String,
 }
 
-#: For ledgers of windows the whole recording is attributed where it has no more operations than these, or where so
-#: large a part of them lies in what the windows span.
-_FEW: Final = 1 << 15
-_MUCH: Final = 0.5
-
-#: So many attributions of a report are kept besides the last one, where none holds another.
-_KEPT: Final = 7
-
 #: Longer intervals in no CUDA call are more than the host's work for the next launches.
 SHORT_NS: Final = 300_000
 
@@ -75,89 +64,45 @@ _EVER: Final = (intervals.BEFORE_ALL, intervals.AFTER_ALL)
 
 _NS: Final = (pl.col("end") - pl.col("start")).alias("ns")
 
-_LOCK: Final = RLock()
-
-
-class _Attributed(NamedTuple):
-    """The pieces of idle time by device, with names or without, and the window of each device that they are of."""
-
-    sides: dict[int, tuple[int, int]]
-    named: bool
-    pieces: dict[int, pl.DataFrame]
-
 
 @once_per_report
-def attributed(report: Report) -> list[_Attributed]:
-    """What was attributed of a report so far, by its whole."""
-    del report
-    return []
-
-
-def idle_pieces(
-    report: Report, *, names: bool = False, touching: pl.DataFrame | None = None
-) -> dict[int, pl.DataFrame]:
-    """The idle time of each device in scope inside its window, by device: disjoint pieces, sorted by start.
-
-    Args:
-        report: The report. An idle interval is attributed in the whole of it, and clipped to the window after that.
-        names: Whether culprits and ranges are asked for, which split the pieces further.
-        touching: A span set: of what was not attributed before, only the idle intervals that overlap it are.
-
-    Returns:
-        Columns :data:`~kanalyze.analyses.idle._idle_parts.PIECE`, with names
-        :data:`~kanalyze.analyses.idle._idle_parts.NAMED`; more columns where they are known already.
-    """
-    with _LOCK:
-        if (found := known_pieces(report, names=names)) is not None:
-            return found
-        made = _attribute(report, names=names, touching=touching)
-        if touching is None:
-            asked, kept = _sides(report), attributed(report.whole)
-            kept[:] = [one for one in kept if one.named > names or not _inside(one.sides, asked)]
-            kept[:] = [*kept[-_KEPT:], _Attributed(asked, names, made)]
-        return made
-
-
-def known_pieces(report: Report, *, names: bool = False) -> dict[int, pl.DataFrame] | None:
-    """The :func:`idle_pieces` of a report where they are known already."""
-    asked = _sides(report)
-    for one in attributed(report.whole):
-        if one.named >= names and _inside(asked, one.sides):
-            return {device: _between(one.pieces[device], *sides) for device, sides in asked.items()}
-    return None
-
-
-def _sides(report: Report) -> dict[int, tuple[int, int]]:
-    return {device: (low, high) for device, low, high in windows(report).iter_rows()}
-
-
-def _inside(inner: dict[int, tuple[int, int]], outer: dict[int, tuple[int, int]]) -> bool:
-    """Whether each of some windows of devices lies in that of the other ones."""
-    return all(key in outer and outer[key][0] <= low and high <= outer[key][1] for key, (low, high) in inner.items())
-
-
-def _attribute(report: Report, *, names: bool, touching: pl.DataFrame | None) -> dict[int, pl.DataFrame]:
-    needed = (ended_last, event_waits, shared_streams) if names else ()
-    beside = (range_lines, range_names, host_names) if names else ()
-    found = {}
-    for device in idle_devices(report, reasons, thread_keys, *needed, beside=beside):
-        idle = device.idle
-        if touching is not None:
-            idle = idle.filter(touched(idle, intervals.clip(touching, device.begun, device.ended)))
-        split = device.of_batches(lambda batch: split_idle(batch, names=names), idle)
-        begun, ended = (_unrecorded(device, *at) for at in ((device.low, device.begun), (device.ended, device.high)))
-        parts = [pl.DataFrame(schema=NAMED if names else PIECE), begun, *split, ended]
-        found[device.device] = pl.concat(parts, how="diagonal", rechunk=True)
+def _attributed(report: Report) -> dict[int, pl.DataFrame]:
+    """The idle time of each device in scope, from the first moment of its activity or window to the last, in pieces."""
+    prepare(report)
+    work, found = operations(report).select("device", "start", "end", "rank", "row", "process_id"), {}
+    for (device, *window), (_, first, last) in zip(windows(report).rows(), activity(report).rows(), strict=True):
+        low, high = min(window[0], first), max(window[1], last)
+        begun, ended = _recorded(report, low, high, first, last)
+        idle = idle_intervals(of_device(work, device), begun, ended)
+        split = in_threads(partial(split_idle, report, device), batches(idle), small=True)
+        parts = [pl.DataFrame(schema=PIECE), _unrecorded(report, low, begun), *split, _unrecorded(report, ended, high)]
+        found[device] = pl.concat(parts, how="diagonal", rechunk=True)
     return found
 
 
-def _unrecorded(device: IdleDevice, low: int, high: int) -> pl.DataFrame:
+def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tuple[int, int]:
+    """Start and end of the part of ``[low, high)`` that the recording covers, as far as the report tells its end."""
+    if report.meta.end_ns is None:
+        return low, high
+    begun, ended = max(low, min(first, 0)), min(high, max(last, report.meta.end_ns))
+    return (begun, ended) if begun < ended else (low, low)
+
+
+def _unrecorded(report: Report, low: int, high: int) -> pl.DataFrame:
     """The part of a window from `low` to `high` that was not recorded, as a piece."""
     spans = pl.DataFrame([(low, high)] if low < high else [], schema=intervals.SPANS, orient="row")
-    reason = pl.lit(reasons(device.report).unrecorded, dtype=pl.UInt32)
-    return spans.with_columns(
-        reason.alias("reason"), *(pl.lit(None, dtype=pl.UInt32).alias(name) for name in ("row", "thread"))
-    )
+    return spans.with_columns(reason=pl.lit(reasons(report).unrecorded, dtype=pl.UInt32))
+
+
+def idle_pieces(report: Report) -> dict[int, pl.DataFrame]:
+    """The idle time of each device in scope inside its window, by device: :data:`PIECE`; disjoint, sorted by start.
+
+    An idle interval is attributed in the whole of the report, and clipped to the window after that.
+    """
+    sides = windows(report).join(activity(report), on="device", suffix="_known")
+    beyond = (pl.col("start") < pl.col("start_known")) | (pl.col("end") > pl.col("end_known"))
+    pieces = _attributed(report if sides.select(beyond.any()).item() else report.whole)
+    return {device: _between(pieces[device], low, high) for device, low, high in windows(report).iter_rows()}
 
 
 def _between(pieces: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
@@ -224,7 +169,7 @@ def _waits(report: Report, reason: int, name: str) -> pl.DataFrame:
 
 def named_sums(report: Report) -> dict[int, pl.DataFrame]:
     """Idle time of each device in scope by name: bucket, culprit, range, ns, gaps and longest_ns (the most in one)."""
-    return {device: _by_name(report, pieces) for device, pieces in idle_pieces(report, names=True).items()}
+    return {device: _by_name(report, pieces) for device, pieces in idle_pieces(report).items()}
 
 
 def _by_name(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -253,33 +198,12 @@ def gaps_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
 
 
 def unknown_times(report: Report) -> list[tuple[int, int]]:
-    """For each device in scope, its idle time of unknown cause, and its waits for work from before the recording (ns).
-
-    Where nothing was attributed yet, and no such work is known, only what no thread is known for is looked at.
-    """
+    """Of each device in scope the idle time of unknown cause, and the waits for work from before the recording (ns)."""
     known = reasons(report)
-    found = known_pieces(report)
-    if found is None and not len(unseen_starts(report)) and not len(unseen_syncs(report)):
-        return [(_of_no_thread(device), 0) for device in idle_devices(report)]
     unseen = pl.col("reason") == known.unseen
     unknown = pl.col("reason").is_in([known.unknown, known.unrecorded])
-    each = [
-        pieces.select(_NS.filter(unknown).sum(), begins=_NS.filter(unseen).sum())
-        for pieces in (found or idle_pieces(report)).values()
-    ]
-    return [sums.row(0) for sums in each]
-
-
-def _of_no_thread(device: IdleDevice) -> int:
-    """Idle time of a device that was not recorded, or that no host thread is known for: nothing else is unknown.
-
-    That is so where no work from before the recording was waited for. Every thread that launched something is known.
-    """
-    rows = device.idle.get_column("row")
-    thread, called = facts_of(device.report, rows, "thread_id", "call_start").get_columns()
-    nearby = called.is_null() & sure(device.idle.get_column("process_id").is_in([*launching_by_start(device.report)]))
-    lost = intervals.clip(device.idle.filter(thread.is_null() & ~nearby), device.begun, device.ended)
-    return device.unrecorded_ns + int(lost.select(_NS.sum()).item())
+    sums = _NS.filter(unknown).sum(), _NS.filter(unseen).sum().alias("begins")
+    return [pieces.select(sums).row(0) for pieces in idle_pieces(report).values()]
 
 
 class HostTime(NamedTuple):
@@ -339,7 +263,7 @@ def idle_within(report: Report, within: pl.DataFrame) -> dict[int, pl.DataFrame]
     """
     spans = {key: intervals.union(part) for key, part in parts_by(within, THREAD).items()}
     every, found = intervals.union(within), {}
-    for device, pieces in idle_pieces(report, touching=every).items():
+    for device, pieces in idle_pieces(report).items():
         own = pieces.filter(touched(pieces, every)).select("start", "end", "reason", "thread")
         parts = [pl.DataFrame(schema=WITHIN)]
         for (code,), part in parts_by(own.drop_nulls("thread"), ["thread"]).items():
@@ -358,8 +282,9 @@ def ledger_pieces(report: Report) -> pl.DataFrame:
 
     They partition the window, so their sums are the ledger.
     """
-    found, sides = [pl.DataFrame(schema=PIECES)], _sides(report)
-    for device, idle in idle_pieces(report, names=True).items():
+    found = [pl.DataFrame(schema=PIECES)]
+    sides = {device: edges for device, *edges in windows(report).iter_rows()}
+    for device, idle in idle_pieces(report).items():
         parts, before = [idle.with_columns(bucket=bucket_of(report, idle).cast(pl.String).cast(_BUCKET))], found[0]
         for bucket, layer in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
             own = intervals.subtract(intervals.clip(layer, *sides[device]), before.select("start", "end"))
@@ -380,8 +305,10 @@ def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """
     columns = {"window": pl.UInt32, "device": pl.Int64, **{f"{bucket}_ns": pl.Int64 for bucket in BUCKETS}}
     parts = [pl.DataFrame(schema=columns)]
-    idle = _spanned(report, *spans.select(pl.col("start").min(), pl.col("end").max()).row(0)) if spans.height else {}
-    for device, pieces in idle.items():
+    if spans.is_empty():
+        return parts[0]
+    asked = Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0))
+    for device, pieces in idle_pieces(report.narrow(window=asked)).items():
         sums = pl.DataFrame(_in_windows(report, device, pieces, spans)).with_row_index("window")
         told = sums.with_columns(ns=pl.sum_horizontal(f"{bucket}_ns" for bucket in BUCKETS), device=device)
         wrong = told.filter(told.get_column("ns") != spans.get_column("end") - spans.get_column("start"))
@@ -389,16 +316,6 @@ def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
             raise AssertionError(f"the ledger of device {device} in a window sums to another time: {wrong.row(0)}")
         parts.append(told.select(pl.col(name).cast(dtype) for name, dtype in columns.items()))
     return pl.concat(parts)
-
-
-def _spanned(report: Report, low: int, high: int) -> dict[int, pl.DataFrame]:
-    """The pieces of idle time from `low` to `high`, which all are kept where these are many, or there are few."""
-    part, begun = report.narrow(window=Window(low, high)), operations(report).get_column("start")
-    many = len(begun) <= _FEW or begun.is_between(low, high).sum() >= _MUCH * len(begun)
-    if many and activity(report).height and known_pieces(part) is None:
-        first, last = activity(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
-        idle_pieces(report.narrow(window=Window(min(low, first), max(high, last))))
-    return idle_pieces(part)
 
 
 def _in_windows(report: Report, device: int, pieces: pl.DataFrame, spans: pl.DataFrame) -> dict[str, pl.Series]:

@@ -1,8 +1,7 @@
 """Idle intervals of each device, split into pieces by what their host threads did: reason, and culprit and range.
 
 Each interval has the operation that ends it and the launch call of that. They are looked at in batches, which keeps
-peak memory independent of the size of the report. Names (culprit and range) cost about half as much again as the split
-by host activity alone, and are left out where none are asked for.
+peak memory independent of the size of the report.
 Definitions: definitions.md, section 5, rules 5 to 13.
 """
 
@@ -17,10 +16,8 @@ from kanalyze.analyses.device._operations import (
     launch_rows,
     launching_by_start,
     nearest_launches,
-    of_device,
-    operations,
 )
-from kanalyze.analyses.device._windows import activity, windows
+from kanalyze.analyses.device._windows import activity
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.host._range_lines import named_ranges, on_line, range_lines
 from kanalyze.analyses.host._thread_names import between_texts, framework_recorded, named
@@ -29,15 +26,15 @@ from kanalyze.analyses.naming._host_names import host_names
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
-from kanalyze.analyses.shared.workers import at_once, in_threads
-from kanalyze.analyses.streams._waited_for import waited_for
+from kanalyze.analyses.shared.workers import at_once
+from kanalyze.analyses.streams._waited_for import ended_last, event_waits, shared_streams, waited_for
 from kanalyze.columns.grouping import numbered, rows_by
 from kanalyze.columns.lookup import gathered, sure
 from kanalyze.machinery.processors import workers
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from polars.datatypes import DataType, DataTypeClass
 
@@ -66,116 +63,32 @@ _NEEDED: Final[tuple[Remembered[Any], ...]] = (
     launching_by_start,
     unseen_starts,
     unseen_syncs,
+    ended_last,
+    event_waits,
+    shared_streams,
 )
 
 
-class IdleDevice(NamedTuple):
-    """The idle intervals of one device, its window and the host threads. Times are in nanoseconds.
+def prepare(report: Report) -> None:
+    """Computes what all batches look up; what needs little memory at the same time as all else."""
 
-    Attributes:
-        report: The report.
-        threads: The calls and overheads of each host thread, by process id and thread id.
-        device: The device.
-        low: Start of its window.
-        high: End of its window.
-        begun: Start of the part of the window that the recording covers.
-        ended: End of that part; the rest of the window is `unknown`.
-        idle: The idle intervals of the device that overlap that part, not clipped; see :func:`idle_intervals`.
-    """
+    def names(report: Report) -> None:
+        for needed in (range_lines, range_names, host_names):
+            needed(report)
 
-    report: Report
-    threads: dict[ThreadKey, Thread]
-    device: int
-    low: int
-    high: int
-    begun: int
-    ended: int
-    idle: pl.DataFrame
+    def others(report: Report) -> None:
+        for needed in _NEEDED:
+            needed(report)
 
-    @property
-    def unrecorded_ns(self) -> int:
-        """Length of the part of the window that the recording does not cover."""
-        return (self.high - self.low) - (self.ended - self.begun)
-
-    def batches(self, idle: pl.DataFrame) -> list[IdleBatch]:
-        """Splits `idle` into batches of bounded and about equal size, in order: threads end at the same time."""
-        most = workers()
-        size = min(max(-(-idle.height // most), FEWEST), max(BATCH // most, 1))
-        number = max(-(-idle.height // size), 1)
-        return [IdleBatch(self, some) for some in idle.iter_slices(max(-(-idle.height // number), 1))]
-
-    def of_batches(self, work: Callable[[IdleBatch], T], idle: pl.DataFrame) -> Iterator[T]:
-        """Maps `work` over the :meth:`batches` of `idle` in a thread pool; results in order."""
-        return in_threads(work, self.batches(idle), small=True)
+    at_once(report, [others, names])
 
 
-class IdleBatch(NamedTuple):
-    """A batch of idle intervals of one device."""
-
-    of: IdleDevice
-    idle: pl.DataFrame
-
-    def launched(self) -> pl.DataFrame:
-        """The intervals clipped to the recorded window, with their launch calls: :func:`with_phases`."""
-        return clip_phases(with_phases(with_launches(self.of.report, self.idle)), self.of.begun, self.of.ended)
-
-
-def idle_devices(
-    report: Report, *more: Remembered[Any], beside: Sequence[Remembered[Any]] = ()
-) -> Iterator[IdleDevice]:
-    """Idle intervals of each device in scope, with all that batches look up computed beforehand.
-
-    `more` are further cached answers that batches look up; those in `beside` are computed at the same time as all else,
-    so they should need little memory.
-    """
-
-    def prepare(report: Report) -> None:
-        for one in (*_NEEDED, *more):
-            one(report)
-        found.extend(_idle_devices(report))
-
-    def prepare_beside(report: Report) -> None:
-        for one in beside:
-            one(report)
-
-    found: list[IdleDevice] = []
-    at_once(report, [prepare, prepare_beside])
-    yield from found
-
-
-def _idle_devices(report: Report) -> Iterator[IdleDevice]:
-    whole, known = activity(report), threads(report)
-    work, windowed = (
-        operations(report).select("device", "start", "end", "rank", "row", "process_id"),
-        report.scope.window,
-    )
-    for device, low, high in windows(report).iter_rows():
-        _, first, last = whole.row(by_predicate=pl.col("device") == device)
-        begun, ended = _recorded(report, low, high, first, last)
-        own = of_device(work, device)
-        own = _around(own, begun, ended) if windowed else own
-        idle = idle_intervals(own, min(begun, first), max(ended, last))
-        idle = idle.filter((pl.col("end") > begun) & (pl.col("start") < ended)) if windowed else idle
-        yield IdleDevice(report, known, device, low, high, begun, ended, idle)
-
-
-def _around(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
-    """The operations that tell of idle time in ``[low, high)``: those in it, the last before and the first after it."""
-    start, end = work.get_column("start"), work.get_column("end")
-    real, before, after = end > start, end <= low, start >= high
-    ended, starts = (times.filter(real & side) for times, side in ((end, before), (start, after)))
-    near = real & ~before & ~after
-    near |= (real & (end == ended.max())) if len(ended) else False
-    near |= (real & (start == starts.min())) if len(starts) else False
-    return work.filter(near)
-
-
-def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tuple[int, int]:
-    """Start and end of the part of a window that the recording covers, as far as the report tells its end."""
-    if report.meta.end_ns is None:
-        return low, high
-    begun, ended = max(low, min(first, 0)), min(high, max(last, report.meta.end_ns))
-    return (begun, ended) if begun < ended else (low, low)
+def batches(idle: pl.DataFrame) -> list[pl.DataFrame]:
+    """Splits idle intervals into batches of bounded and about equal size, in order: threads end at the same time."""
+    most = workers()
+    size = min(max(-(-idle.height // most), FEWEST), max(BATCH // most, 1))
+    number = max(-(-idle.height // size), 1)
+    return [*idle.iter_slices(max(-(-idle.height // number), 1))]
 
 
 #: What an operation waits for after its launch call has returned.
@@ -250,31 +163,25 @@ def with_phases(idle: pl.DataFrame) -> pl.DataFrame:
     return idle.with_columns(**phases).drop("unseen")
 
 
-def clip_phases(idle: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
-    """Clips the rows of :func:`with_phases`, sorted by start, to ``[low, high)``."""
-    if idle.is_empty() or (idle.item(0, "start") >= low and idle.item(-1, "end") <= high):
-        return idle
-    sides = ("start", "begun", "returned", "end")
-    return idle.with_columns(pl.col(*sides).clip(low, high)).filter(pl.col("end") > pl.col("start"))
-
-
 #: Buckets of an idle device, in the ledger's order.
 IDLE: Final = ("profiler", "loading", "allocation", "launch", "queued", "sync", "api", "host", "unknown")
 
 #: Schema of a piece of idle time of a device: start, end, reason (row of :func:`reasons`), row (of the operation that
-#: ends its gap; null for the trailing gap) and thread (place in :func:`thread_keys`; null where none is known).
+#: ends its gap; null for the trailing gap), thread (place in :func:`thread_keys`; null where none is known), culprit,
+#: and the innermost range around it.
 PIECE: Final[dict[str, DataType | DataTypeClass]] = {
     **dict.fromkeys(("start", "end"), pl.Int64),
     **dict.fromkeys(("reason", "row", "thread"), pl.UInt32),
+    **dict.fromkeys(("culprit", "range"), pl.Categorical),
 }
-
-#: Schema of a piece with names: its culprit, and the innermost range around it.
-NAMED: Final[dict[str, DataType | DataTypeClass]] = {**PIECE, **dict.fromkeys(("culprit", "range"), pl.Categorical)}
 
 _BUCKET: Final = pl.Enum(IDLE)
 _UNNAMED: Final = "a call without a name"
 
 _NO_CODE: Final = pl.lit(None, dtype=pl.UInt32)
+
+#: What is not known of time without a host thread.
+_UNKNOWN: Final = {"thread": pl.UInt32, "culprit": pl.Categorical, "range": pl.Categorical}
 
 
 class Reasons(NamedTuple):
@@ -314,56 +221,29 @@ def thread_keys(report: Report) -> list[ThreadKey]:
     return [*threads(report)]
 
 
-class Split(NamedTuple):
-    """Idle time split by the activity of some host threads.
+def split_idle(report: Report, device: int, idle: pl.DataFrame) -> pl.DataFrame:
+    """The pieces of idle intervals of a device, of :func:`idle_intervals`: :data:`PIECE`, sorted by start.
 
-    Attributes:
-        report: The report.
-        threads: The activity of the threads; None for intervals without a known host thread.
-        rows: Columns of :data:`PIECE`, in lane times; with names also range (row of :func:`named_ranges`).
+    Each interval is split by the activity of the host thread that it is attributed to, and the time before its launch
+    call by the innermost range of that thread, too; from the launch call on, the range is the one in which that began.
     """
-
-    report: Report
-    threads: Stretch | None
-    rows: pl.DataFrame
-
-
-def split_idle(batch: IdleBatch, *, names: bool) -> pl.DataFrame:
-    """The pieces of the idle intervals of a batch: :data:`PIECE` or, with `names`, :data:`NAMED`; sorted by start."""
-    found = [pl.DataFrame(schema=NAMED if names else PIECE)]
-    for split in _splits(batch, by_range=names):
-        parts = _named(split, batch.of.device) if names else [split.rows]
-        pieces = pl.concat([part.select(found[0].columns) for part in parts if part.height] or found[:1])
-        found.append(split.threads.lanes.back(pieces) if split.threads else pieces)
-    return pl.concat(found).sort("start")
-
-
-def _splits(batch: IdleBatch, *, by_range: bool) -> list[Split]:
-    """Splits the idle intervals of a batch by the activity of the host thread that each is attributed to.
-
-    `by_range` splits the time before a launch call by the innermost range of the thread as well; from the launch call
-    on, the range is the one in which that call began.
-    """
-    report, known_threads, idle = batch.of.report, batch.of.threads, batch.launched()
-    ranges = range_lines(report) if by_range else None
+    idle = with_phases(with_launches(report, idle))
     by_thread = rows_by(idle, THREAD)
-    known = {key: rows for key, rows in by_thread.items() if key in known_threads and key[1] is not None}
-    lost = [rows for key, rows in by_thread.items() if key not in known]
-    found = []
-    if lost:
-        nowhere = idle[pl.concat(lost)].with_columns(range=_NO_CODE, thread=_NO_CODE)
-        more = ["range", "thread"] if by_range else ["thread"]
-        found.append(Split(report, None, _rows(nowhere, more, reason=_code(reasons(report).unknown))))
-    if not known:
-        return found
-    # lanes have to span the launch calls, too: their enclosing ranges are looked up on them
-    ends = pl.max_horizontal(pl.col("end").max(), pl.col("call_start").max() + 1).alias("high")
-    begins = pl.min_horizontal(pl.col("start").min(), pl.col("call_start").min()).alias("low")
-    begun, ended, low, high = idle.select(pl.col("start").min(), pl.col("end").max(), begins, ends).row(0)
-    for lanes in lanes_of([*known], low, high):
-        threads = Stretch(report, [known_threads[key] for key in lanes.keys], lanes, begun, ended)
-        found.append(_split(_on_lanes(idle, lanes, known), threads, ranges))
-    return found
+    known = {key: rows for key, rows in by_thread.items() if key in threads(report) and key[1] is not None}
+    found = [pl.DataFrame(schema=PIECE)]
+    if lost := [rows for key, rows in by_thread.items() if key not in known]:
+        nowhere = _rows(idle[pl.concat(lost)].with_columns(range=_NO_CODE), reason=_code(reasons(report).unknown))
+        found.append(nowhere.with_columns(pl.lit(None, dtype=dtype).alias(name) for name, dtype in _UNKNOWN.items()))
+    if known:
+        # lanes have to span the launch calls, too: their enclosing ranges are looked up on them
+        ends = pl.max_horizontal(pl.col("end").max(), pl.col("call_start").max() + 1).alias("high")
+        begins = pl.min_horizontal(pl.col("start").min(), pl.col("call_start").min()).alias("low")
+        begun, ended, low, high = idle.select(pl.col("start").min(), pl.col("end").max(), begins, ends).row(0)
+        for lanes in lanes_of([*known], low, high):
+            stretch = Stretch(report, [threads(report)[key] for key in lanes.keys], lanes, begun, ended)
+            rows = _split(_on_lanes(idle, lanes, known), stretch)
+            found += [lanes.back(part) for part in _named(stretch, rows, device) if part.height]
+    return pl.concat(part.select([*PIECE]) for part in found).sort("start")
 
 
 def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Series]) -> pl.DataFrame:
@@ -377,27 +257,28 @@ def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Seri
     return idle[every].with_columns(moved)
 
 
-def _split(idle: pl.DataFrame, threads: Stretch, ranges: Mapping[ThreadKey, pl.DataFrame] | None) -> Split:
-    """Splits intervals, given in lane times, by the activity of their threads; see :func:`_splits`."""
-    report, more = threads.report, ["range"] if ranges is not None else []
+def _split(idle: pl.DataFrame, threads: Stretch) -> pl.DataFrame:
+    """Splits intervals, given in lane times, by the activity of their threads.
+
+    Columns: those of :data:`PIECE` but culprit, in lane times; range is a row of :func:`named_ranges`.
+    """
+    report = threads.report
     before = idle.filter(pl.col("begun") > pl.col("start")).select("start", "row", "lost", end="begun")
-    line = threads.line(before)
-    if ranges is not None:
-        spans = threads.lanes.line(ranges)
-        before = overlaid(before, spans.rename({"row": "range"}), "range")
-        idle = idle.with_columns(on_line(spans, idle.get_column("call_start")).alias("range"))
+    line, spans = threads.line(before), threads.lanes.line(range_lines(report))
+    before = overlaid(before, spans.rename({"row": "range"}), "range")
+    idle = idle.with_columns(on_line(spans, idle.get_column("call_start")).alias("range"))
     launched = idle.filter(pl.col("end") > pl.col("begun"))
     above = line.filter(winning(report)[line.get_column("label")])
     held = touched(launched.select("end", start="begun"), above)
-    cut = [_before_launches(report, overlaid(before, line, "label"), more)]
+    cut = [_before_launches(report, overlaid(before, line, "label"))]
     if held.any():
-        cut.append(_cut_launches(report, launched.filter(held), above, more))
+        cut.append(_cut_launches(report, launched.filter(held), above))
         launched = launched.filter(~held)
     unseen = launched.filter(pl.col("late") == "unseen")
     if unseen.height:  # the time before the launch call may be a wait of the same kind
-        cut.append(_rows(unseen, more, start="returned", reason=_late(report)))
-    rows = pl.concat([*cut, *_whole_launches(report, launched, more)])
-    return Split(report, threads, rows.with_columns(_thread_codes(threads, rows).alias("thread")))
+        cut.append(_rows(unseen, start="returned", reason=_late(report)))
+    rows = pl.concat([*cut, *_whole_launches(report, launched)])
+    return rows.with_columns(_thread_codes(threads, rows).alias("thread"))
 
 
 def _thread_codes(threads: Stretch, rows: pl.DataFrame) -> pl.Series:
@@ -409,34 +290,33 @@ def _thread_codes(threads: Stretch, rows: pl.DataFrame) -> pl.Series:
     return codes[((rows.get_column("start") - lanes.low) // lanes.width).cast(pl.UInt32)]
 
 
-def _before_launches(report: Report, before: pl.DataFrame, more: Sequence[str]) -> pl.DataFrame:
+def _before_launches(report: Report, before: pl.DataFrame) -> pl.DataFrame:
     """Rows of the time before launch calls, by label; that of work launched before the recording is `unseen`."""
     known = reasons(report)
     reason = pl.col("label").fill_null(_code(known.host))
     if before.get_column("lost").any():
         wins = pl.col("label").is_in(winning(report).arg_true().implode()).fill_null(value=False)
         reason = pl.when(pl.col("lost") & ~wins).then(_code(known.unseen)).otherwise(reason)
-    return _rows(before, more, reason=reason)
+    return _rows(before, reason=reason)
 
 
-def _cut_launches(report: Report, launched: pl.DataFrame, above: pl.DataFrame, more: Sequence[str]) -> pl.DataFrame:
+def _cut_launches(report: Report, launched: pl.DataFrame, above: pl.DataFrame) -> pl.DataFrame:
     """Rows of the time from launch calls on, split by the calls and overheads (`above`) that take precedence."""
-    kept = ("row", *more)
     phases = (
-        launched.select(*kept, start="begun", end="returned", reason=_code(reasons(report).launch)),
-        launched.select(*kept, start="returned", end="end", reason=_late(report)),
+        launched.select("row", "range", start="begun", end="returned", reason=_code(reasons(report).launch)),
+        launched.select("row", "range", start="returned", end="end", reason=_late(report)),
     )
     pieces = pl.concat([part.filter(pl.col("end") > pl.col("start")) for part in phases]).sort("start")
-    return _rows(overlaid(pieces, above, "label"), more, reason=pl.coalesce("label", "reason"))
+    return _rows(overlaid(pieces, above, "label"), reason=pl.coalesce("label", "reason"))
 
 
-def _whole_launches(report: Report, launched: pl.DataFrame, more: Sequence[str]) -> list[pl.DataFrame]:
+def _whole_launches(report: Report, launched: pl.DataFrame) -> list[pl.DataFrame]:
     """Rows of the time from launch calls on where nothing takes precedence: launch overhead, and queued work."""
     until = pl.when(pl.col("late") == "launch").then("end").otherwise("returned")
     queued = launched.filter(pl.col("late") == "queued")
     return [
-        _rows(launched, more, start="begun", end=until, reason=_code(reasons(report).launch)),
-        _rows(queued, more, start="returned", reason=_late(report)),
+        _rows(launched, start="begun", end=until, reason=_code(reasons(report).launch)),
+        _rows(queued, start="returned", reason=_late(report)),
     ]
 
 
@@ -447,19 +327,19 @@ def _late(report: Report) -> pl.Expr:
     return waits.otherwise(_code(known.unseen))
 
 
-def _rows(idle: pl.DataFrame, more: Sequence[str], **columns: pl.Expr | str) -> pl.DataFrame:
-    """Builds :attr:`Split.rows` from intervals; leaves out those of length 0."""
+def _rows(idle: pl.DataFrame, **columns: pl.Expr | str) -> pl.DataFrame:
+    """Start, end, row, range and reason of intervals; leaves out those of length 0."""
     sides: dict[str, pl.Expr | str] = {"start": "start", "end": "end"}
-    return idle.select("row", *more, **(sides | columns)).filter(pl.col("end") > pl.col("start"))
+    return idle.select("row", "range", **(sides | columns)).filter(pl.col("end") > pl.col("start"))
 
 
 def _code(number: int) -> pl.Expr:
     return pl.lit(number, dtype=pl.UInt32)
 
 
-def _named(split: Split, device: int) -> Iterator[pl.DataFrame]:
-    """The rows of a split with names: :data:`NAMED`, in any order."""
-    report, rows = split.report, split.rows
+def _named(threads: Stretch, rows: pl.DataFrame, device: int) -> Iterator[pl.DataFrame]:
+    """The rows of :func:`_split` with culprit, and range by name, in any order."""
+    report = threads.report
     known, reason = reasons(report), rows.get_column("reason")
 
     def parts(rows: pl.DataFrame, culprit: pl.Series) -> pl.DataFrame:
@@ -475,8 +355,8 @@ def _named(split: Split, device: int) -> Iterator[pl.DataFrame]:
     if queued.any():
         waits = rows.filter(queued)
         yield parts(waits, waited_for(report, device, waits.get_column("row")))
-    if split.threads and host.any():
-        for own in _named_host(split.threads, rows.filter(host)):
+    if host.any():
+        for own in _named_host(threads, rows.filter(host)):
             yield parts(own, own.get_column("culprit"))
 
 

@@ -100,7 +100,7 @@ def gaps(
     report = report.narrow(**where)
     require(report, TABLE, *DEVICE_KINDS)
     check_grouping(TABLE, by)
-    found = [_of_device(report, device, own, threshold_ns) for device, own in idle_pieces(report, names=True).items()]
+    found = [_of_device(report, device, own, threshold_ns) for device, own in idle_pieces(report).items()]
     if by is None:
         return pl.concat([TABLE.empty(), *(_described(report, part) for part in found)])
     return _by_culprit(report, found)

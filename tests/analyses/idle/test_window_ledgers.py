@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle import _attribution
 from kanalyze.analyses.idle._attribution import unknown_times, window_ledgers
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
@@ -36,14 +35,12 @@ def one_by_one(of, spans):
 
 @pytest.mark.slow
 @FEWER
-@given(EVENTS, st.lists(SPANS, min_size=1, max_size=5), st.sampled_from([0, 0, 1 << 15]))
-def test_parts_attributed_one_after_the_other_give_the_ledger_of_each_window(events, asked, few):
+@given(EVENTS, st.lists(SPANS, min_size=1, max_size=5))
+def test_parts_attributed_one_after_the_other_give_the_ledger_of_each_window(events, asked):
     of = report(events)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_attribution, "_FEW", few)
-        for spans in asked:
-            sides = [(start, start + length) for start, length in spans]
-            assert together(of, sides) == one_by_one(of, sides)
+    for spans in asked:
+        sides = [(start, start + length) for start, length in spans]
+        assert together(of, sides) == one_by_one(of, sides)
 
 
 def unknown_by_ledger(of):
@@ -70,7 +67,4 @@ def test_idle_time_of_unknown_cause_of_real_reports(path):
     of = real_report(path)
     if {*kanalyze.model.DEVICE_KINDS}.isdisjoint(of.kinds):
         return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_attribution, "known_pieces", lambda *_, **__: None)  # nothing was attributed
-        told = unknown_times(of)
-    assert told == unknown_by_ledger(of)
+    assert unknown_times(of) == unknown_by_ledger(of)
