@@ -9,6 +9,7 @@ event at all is named by the operators, annotations and CUDA calls before and af
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -16,7 +17,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.host._python_frames import called_by_program, roles
-from kanalyze.analyses.host._thread_timeline import shown_calls
+from kanalyze.analyses.host._thread_timeline import shown_calls, threads
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.analyses.shared.thread_lanes import THREAD, laned
@@ -243,13 +244,30 @@ def neighbours(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Serie
     sides = _neighbours(report).get(key)
     if sides is None:
         return pl.Series([None], dtype=pl.Categorical).new_from_index(0, pieces.height)
+    return _between(sides, pieces)
+
+
+def between_calls(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Series:
+    """:func:`neighbours` among the CUDA calls alone."""
+    thread, names = threads(report)[key], report.kind("api").get_column("name")
+    low, high = pieces.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    # from the call that had returned last before the first piece to the first one after the last piece
+    first = bisect_right(thread.rows, low, key=thread.starts.item)
+    first = bisect_left(thread.reached, thread.reached.item(first - 1)) if first else 0
+    stop = bisect_left(thread.rows, high, key=thread.starts.item) + 1
+    rows, reached = (of.slice(first, stop - first) for of in (thread.rows, thread.reached))
+    near = _Neighbours(gathered(thread.starts, rows), reached, shown_calls(report, gathered(names, rows)))
+    return _between(near, pieces)
+
+
+def _between(sides: _Neighbours, pieces: pl.DataFrame) -> pl.Series:
     begun = count_up_to(sides.start, pieces.get_column("start"), equal=True)
     latest = gathered(sides.reached, (begun - 1).set(begun == 0, None))
     first = count_up_to(sides.reached, latest.fill_null(0), equal=False).set(begun == 0, None)
     after = count_up_to(sides.start, pieces.get_column("end"), equal=False)
     places = {"a": first, "b": after.set(after == len(sides.start), None)}
     pairs = pl.DataFrame({side: _neighbour_names(sides.name, at) for side, at in places.items()})
-    return between_texts(pairs)
+    return _texts(pairs)
 
 
 def _neighbour_names(names: pl.Series, at: pl.Series) -> pl.Series:
@@ -258,7 +276,7 @@ def _neighbour_names(names: pl.Series, at: pl.Series) -> pl.Series:
     return told.cast(pl.String).set(unnamed, _UNNAMED).cast(pl.Categorical) if unnamed.any() else told
 
 
-def between_texts(pairs: pl.DataFrame) -> pl.Series:
+def _texts(pairs: pl.DataFrame) -> pl.Series:
     """The text ``between A and B`` for each row (a, b), or ``after A``, ``before B``; null where both are null."""
     known = pairs.unique(maintain_order=True)
     texts = known.select(

@@ -30,6 +30,9 @@ _ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
 _EXTRA_LABELS: Final = (("loading", "context"), ("unknown", BEGINS))
 
 
+_TIMES: Final = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns").fill_null(0)}
+
+
 @once_per_process
 def labels(report: Report) -> pl.DataFrame:
     """Labels of the intervals of a timeline: name, bucket, detail and rank (in CALL_BUCKETS).
@@ -88,28 +91,23 @@ def winning(report: Report) -> pl.Series:
 
 
 class Thread(NamedTuple):
-    """CUDA calls of one host thread, sorted by start, and the profiler overheads on it.
+    """CUDA calls of one host thread, sorted by start, and what takes precedence over them.
 
     Attributes:
         rows: Rows of the calls in the api events.
         starts: Starts of the api events.
         reached: Running maximum of the ends, so that the calls of an interval are found by binary search.
-        overheads: Profiler overheads (start, end, name), sorted by start.
+        others: Profiler overheads, and the making of contexts in calls (start, end, label), sorted by start.
     """
 
     rows: pl.Series
     starts: pl.Series
     reached: pl.Series
-    overheads: pl.DataFrame
+    others: pl.DataFrame
 
     def around(self, low: int, high: int) -> tuple[int, int]:
         """Index range of the calls that can overlap ``[low, high)``."""
         first = bisect_right(self.reached, low)
-        return first, max(bisect_left(self.rows, high, key=self.starts.item), first)
-
-    def begun_in(self, low: int, high: int) -> tuple[int, int]:
-        """Index range of the calls that start in ``(low, high)``."""
-        first = bisect_right(self.rows, low, key=self.starts.item)
         return first, max(bisect_left(self.rows, high, key=self.starts.item), first)
 
 
@@ -151,100 +149,36 @@ class Stretch(NamedTuple):
         report, sides = self.report, self.lanes.placed(lane, "start", "end")
         first, stop = thread.around(self.low, self.high)
         rows = thread.rows.slice(first, stop - first)
-        calls = report.kind("api").select("name", "start_ns", "dur_ns")[rows]
-        done = _name_and_times(calls).select(*sides, label=call_labels(report, calls.get_column("name")))
-        done = _relabelled(done, rows, unseen_syncs(report), unseen_label(report))
-        makers = context_calls(report)
-        if makers.height and rows.is_in(makers.get_column("row").implode()).any():
-            own = makers.filter(pl.col("row").is_in(rows.implode())).sort("row")
-            lasting = own.filter(pl.col("end_ns") > pl.col("made_ns"))
-            rest = lasting.select(start="made_ns", end="end_ns").select(
-                *sides, label=call_labels(report, lasting.get_column("name"))
-            )
-            made = pl.DataFrame({"row": rows}).join(own.select("row", "made_ns"), on="row", how="left")
-            until = made.select(pl.col("made_ns").alias("end")).select(self.lanes.placed(lane, "end")).to_series()
-            done = done.with_columns(pl.min_horizontal("end", until).alias("end"))
-            done = _relabelled(done, rows, own.get_column("row"), pl.lit(labels(report).height - 2, dtype=pl.UInt32))
-            done = pl.concat([done, rest]).sort("start", maintain_order=True)
-        over = thread.overheads
-        if over.height:
-            over = over.filter((pl.col("end") > self.low) & (pl.col("start") < self.high))
-        if over.height:
-            label = _label_of(over.get_column("name"), label_codes(report)[1])
-            done = pl.concat([done, over.select(*sides, label=label)]).sort("start", maintain_order=True)
+        calls = report.kind("api").select("name", **_TIMES)[rows]
+        done = calls.select(*sides, label=call_labels(report, calls.get_column("name")))
+        unseen = unseen_syncs(report)
+        if len(unseen) and (these := rows.is_in(unseen.implode())).any():
+            waits = pl.lit(labels(report).height - 1, dtype=pl.UInt32)
+            done = done.with_columns(pl.when(these).then(waits).otherwise("label").alias("label"))
+        others = thread.others.filter((pl.col("end") > self.low) & (pl.col("start") < self.high))
+        if others.height:
+            done = pl.concat([others.select(*sides, "label"), done]).sort("start", maintain_order=True)
         return done
-
-    def sides(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """The calls before and after each of `spans` (start, end; lane times in no call), as rows of `labels`.
-
-        Columns: before (of the calls that started no later than the span the one that returned last, then the one that
-        started first) and after (the first to start once the span has ended); null where there is none.
-        """
-        parts = [self._calls(lane, thread) for lane, thread in enumerate(self.threads)]
-        start, earlier, rows = (pl.concat(column, rechunk=True) for column in zip(*parts, strict=True))
-        before = earlier[count_up_to(start, spans.get_column("start"), equal=True) - 1]
-        after = rows[count_up_to(start, spans.get_column("end"), equal=False)]
-        names, codes = self.report.kind("api").get_column("name"), label_codes(self.report)[0]
-        return pl.DataFrame(
-            {
-                side: _label_of(gathered(names, call), codes).set(call.is_null(), None)
-                for side, call in (("before", before), ("after", after))
-            }
-        )
-
-    def _calls(self, lane: int, thread: Thread) -> tuple[pl.Series, pl.Series, pl.Series]:
-        """Starts of a thread's calls in lane times, the row of the call that returned last by then, and their rows.
-
-        With a sentinel at each end of the lane: for the calls that start before the interval, and for the first one
-        after it. A row is null where there is none.
-        """
-        first, stop = thread.begun_in(self.low, self.high)
-        none, reached = pl.Series([None], dtype=pl.UInt32), thread.reached
-        # the call that returned last is the first one at which the running maximum has its value
-        last = thread.rows.slice(bisect_left(reached, reached.item(first - 1)), 1) if first else none
-        rows, later = thread.rows.slice(first, stop - first), thread.rows.slice(stop, 1)
-        begins = max(first - 1, 0)
-        longer = (reached.slice(begins, stop - begins).diff() > 0).fill_null(value=True).slice(first - begins)
-        earlier = pl.concat([last, rows.set(~longer, None)], rechunk=True).fill_null(strategy="forward")
-        inside = gathered(thread.starts, rows).alias("start").to_frame()
-        ends = (intervals.BEFORE_ALL, intervals.AFTER_ALL)
-        low, high = (pl.Series([self.lanes.moved(time, lane)], dtype=pl.Int64) for time in ends)
-        start = pl.concat([low, inside.select(self.lanes.placed(lane, "start")).to_series(), high])
-        return start, pl.concat([earlier, none]), pl.concat([none, rows, later if len(later) else none])
 
 
 @once_per_process
 def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Host threads with CUDA calls, by process id and thread id."""
-    overheads = report.kind("overhead")
-    every = _name_and_times(overheads).hstack(overheads.select(THREAD)).sort("start")
-    parts, none, starts = parts_by(every, THREAD), every.clear(), report.kind("api").get_column("start_ns")
-    times = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns").fill_null(0)}
+    over, made = report.kind("overhead"), context_calls(report)
+    over = over.select(*THREAD, **_TIMES, label=_label_of(over.get_column("name"), label_codes(report)[1]))
+    until = pl.min_horizontal("made_ns", "end_ns")
+    label = pl.lit(labels(report).height - 2, dtype=pl.UInt32)
+    made = made.select(*THREAD, start="start_ns", end=until, label=label)
+    parts, starts = parts_by(pl.concat([made, over]).sort("start"), THREAD), report.kind("api").get_column("start_ns")
     found = {}
-    for lanes, calls in laned(report.kind("api").select(*THREAD, row=pl.int_range(pl.len(), dtype=pl.UInt32), **times)):
+    for lanes, calls in laned(
+        report.kind("api").select(*THREAD, row=pl.int_range(pl.len(), dtype=pl.UInt32), **_TIMES)
+    ):
         line = in_order(calls.drop(THREAD), "start").with_columns(pl.col("end").cum_max())
         for key, own in lanes.of_each(line):
-            overheads = parts.get(key, none).select("start", "end", "name")
-            found[key] = Thread(own.get_column("row"), starts, own.get_column("end"), overheads)
+            others = parts.get(key, over.clear()).select("start", "end", "label")
+            found[key] = Thread(own.get_column("row"), starts, own.get_column("end"), others)
     return found
-
-
-def _relabelled(done: pl.DataFrame, rows: pl.Series, chosen: pl.Series, label: pl.Expr) -> pl.DataFrame:
-    """Replaces the label of the calls whose rows are among `chosen`; `rows` are those of `done`."""
-    these = rows.is_in(chosen.implode()) if len(chosen) else None
-    if these is None or not these.any():
-        return done
-    return done.with_columns(pl.when(these).then(label).otherwise("label").alias("label"))
-
-
-def unseen_label(report: Report) -> pl.Expr:
-    """The row of :func:`labels` for waits on work from before the recording."""
-    return pl.lit(labels(report).height - 1, dtype=pl.UInt32)
-
-
-def _name_and_times(events: pl.DataFrame) -> pl.DataFrame:
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    return events.select("name", pl.col("start_ns").alias("start"), end.alias("end"))
 
 
 def timeline(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.device._windows import activity
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.host._range_lines import named_ranges, on_line, range_lines
-from kanalyze.analyses.host._thread_names import between_texts, framework_recorded, named
+from kanalyze.analyses.host._thread_names import between_calls, framework_recorded, named
 from kanalyze.analyses.host._thread_timeline import Stretch, label_codes, labels, threads, winning
 from kanalyze.analyses.naming._host_names import host_names
 from kanalyze.analyses.shared.cached import once_per_process
@@ -28,7 +28,7 @@ from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
 from kanalyze.analyses.shared.workers import at_once
 from kanalyze.analyses.streams._waited_for import ended_last, event_waits, shared_streams, waited_for
-from kanalyze.columns.grouping import numbered, rows_by
+from kanalyze.columns.grouping import rows_by
 from kanalyze.columns.lookup import gathered, sure
 from kanalyze.machinery.processors import workers
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from polars.datatypes import DataType, DataTypeClass
 
-    from kanalyze.analyses.host._thread_timeline import Thread
     from kanalyze.analyses.shared.cached import Remembered
     from kanalyze.analyses.shared.thread_lanes import Lanes, ThreadKey
     from kanalyze.report import Report
@@ -176,7 +175,6 @@ PIECE: Final[dict[str, DataType | DataTypeClass]] = {
 }
 
 _BUCKET: Final = pl.Enum(IDLE)
-_UNNAMED: Final = "a call without a name"
 
 _NO_CODE: Final = pl.lit(None, dtype=pl.UInt32)
 
@@ -356,7 +354,7 @@ def _named(threads: Stretch, rows: pl.DataFrame, device: int) -> Iterator[pl.Dat
         waits = rows.filter(queued)
         yield parts(waits, waited_for(report, device, waits.get_column("row")))
     if host.any():
-        for own in _named_host(threads, rows.filter(host)):
+        for own in _named_host(report, threads.lanes, rows.filter(host)):
             yield parts(own, own.get_column("culprit"))
 
 
@@ -371,51 +369,32 @@ def _range_names(report: Report, pieces: pl.DataFrame) -> pl.Series:
     return gathered(range_names(report), pieces.get_column("range")).alias("range")
 
 
-def host_culprits(report: Report, key: ThreadKey, thread: Thread, spans: pl.DataFrame) -> pl.DataFrame:
-    """Splits intervals of a thread in no CUDA call by culprit: start, end, culprit and range.
-
-    `key` is the process id and thread id of `thread`; `spans` are sorted.
-    """
-    low, high = spans.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    (lanes,) = lanes_of([key], low, high)
-    threads = Stretch(report, [thread], lanes, low, high)
-    line = lanes.line(range_lines(report))
-    cut = overlaid(spans.select("start", "end"), line.rename({"row": "range"}), "range")
-    found = pl.concat(_named_host(threads, cut))
+def host_culprits(report: Report, key: ThreadKey, spans: pl.DataFrame) -> pl.DataFrame:
+    """Splits intervals of a thread in no CUDA call, which are sorted, by culprit: start, end, culprit and range."""
+    (lanes,) = lanes_of([key], *spans.select(pl.col("start").min(), pl.col("end").max()).row(0))
+    line = lanes.line(range_lines(report)).rename({"row": "range"})
+    found = pl.concat(_named_host(report, lanes, overlaid(spans.select("start", "end"), line, "range")))
     return found.select("start", "end", "culprit", _range_names(report, found))
 
 
-def _named_host(threads: Stretch, pieces: pl.DataFrame) -> list[pl.DataFrame]:
+def _named_host(report: Report, lanes: Lanes, pieces: pl.DataFrame) -> list[pl.DataFrame]:
     """Adds `culprit` to host intervals outside CUDA calls; splits them further by operator and Python function."""
-    if framework_recorded(threads.report):
-        return [named(threads.report, key, own) for key, own in threads.lanes.of_each(pieces)]
+    if framework_recorded(report):
+        return [named(report, key, own) for key, own in lanes.of_each(pieces)]
     outside = pieces.get_column("range").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)
-    found = [inside.with_columns(_range_names(threads.report, inside).alias("culprit"))]
-    known = host_names(threads.report)
+    found = [inside.with_columns(_range_names(report, inside).alias("culprit"))]
+    known = host_names(report)
     if known.lines and alone.height:
-        line = threads.lanes.line(known.lines).rename({"row": "name"})
+        line = lanes.line(known.lines).rename({"row": "name"})
         told = overlaid(alone, line, "name")
         named_beside = told.filter(pl.col("name").is_not_null())
         names = gathered(known.names, named_beside.get_column("name"))
         found.append(named_beside.with_columns(names.alias("culprit")).drop("name"))
         alone = told.filter(pl.col("name").is_null()).drop("name")
-    return [*found, alone.with_columns(_between_calls(threads, alone).alias("culprit"))]
-
-
-def _between_calls(threads: Stretch, spans: pl.DataFrame) -> pl.Series:
-    """Names intervals in no call by the calls before and after them; each pair of calls once."""
-    sides = threads.sides(spans)
-    details = labels(threads.report).get_column("detail").fill_null(_UNNAMED)
-    number, _ = numbered(sides, ("before", "after"))
-    pairs = sides.with_columns(pair=number).get_column("pair")
-    first = pairs.is_first_distinct()
-    known = sides.filter(first)
-    texts = between_texts(
-        pl.DataFrame({"a": gathered(details, known["before"]), "b": gathered(details, known["after"])})
-    )
-    told = pl.DataFrame([pairs.filter(first), texts])
-    return pairs.to_frame().join(told, on="pair", how="left", maintain_order="left").get_column("text")
+    for key, own in lanes.of_each(alone):
+        found.append(own.with_columns(between_calls(report, key, own).alias("culprit")))
+    return found
 
 
 @once_per_process

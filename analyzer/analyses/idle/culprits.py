@@ -9,7 +9,6 @@ import polars as pl
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_names import framework_recorded
 from kanalyze.analyses.host._thread_states import NEEDED, STATES
-from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.idle._attribution import named_sums
 from kanalyze.analyses.idle._idle_parts import IDLE, host_culprits
 from kanalyze.analyses.idle._waiting_host import EVIDENCE, by_function, by_state, by_traced_function
@@ -197,7 +196,7 @@ def host_by_culprit(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     Columns: culprit, range, told_ns.
     """
     parts = parts_by(spans, THREAD).items()
-    named = [host_culprits(report, key, threads(report)[key], part.sort("start")) for key, part in parts]
+    named = [host_culprits(report, key, part.sort("start")) for key, part in parts]
     lengths = pl.concat(named).with_columns(told_ns=pl.col("end") - pl.col("start"))
     sums = lengths.group_by("culprit", "range").agg(pl.col("told_ns").sum())
     return sums.with_columns(pl.col("culprit", "range").cast(pl.String))

@@ -89,9 +89,3 @@ def fewer(timeline: Timeline, most: int) -> Timeline:
     rows = events.select(launch=pl.col("row").cast(pl.Int64), found=pl.int_range(pl.len(), dtype=pl.Int64))
     linked = events.join(rows, on="launch", how="left", maintain_order="left")
     return replace(timeline, events=linked.with_columns(launch="found").drop("row", "found"))
-
-
-def _single(events: pl.DataFrame) -> pl.DataFrame:
-    length = pl.col("end") - pl.col("start")
-    one = pl.lit(1, dtype=pl.UInt32)
-    return events.with_columns(covered_ns=length, longest_ns=length, count=one, several=pl.lit(value=False))
