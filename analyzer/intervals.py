@@ -22,6 +22,9 @@ _LONG: Final = 1 << 12
 BEFORE_ALL: Final = -(1 << 62)
 AFTER_ALL: Final = 1 << 62
 
+#: Larger than the difference of any two times of a trace.
+_ABOVE_ALL_TIMES: Final = 1 << 64
+
 SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
 
 _NOTHING: Final = pl.Series([0], dtype=pl.Int64)
@@ -185,6 +188,19 @@ def first_come(intervals: pl.DataFrame) -> pl.DataFrame:
     return intervals.with_columns(
         pl.min_horizontal(pl.max_horizontal("start", taken), end).alias("own_start"), end.alias("own_end")
     )
+
+
+def newly_covered(intervals: pl.DataFrame, key: str) -> pl.Series:
+    """The time of each interval that earlier ones of its key (UInt32) do not cover; sorted by key, then by start."""
+    length, same = pl.col("end") - pl.col("start"), pl.col(key) == pl.col(key).shift(1)
+    if not intervals.select((same & (pl.col("start") < pl.col("end").shift(1))).any()).item():
+        return intervals.select(length.clip(lower_bound=0)).to_series()
+    # the running maximum of the end within the key: 128 bits hold key and time in one number, so that the maximum
+    # restarts with each key; a window expression over many small groups takes four times as long
+    base = pl.col(key).cast(pl.Int128) * _ABOVE_ALL_TIMES
+    reached = (base + pl.col("end")).cum_max().shift(1) - base
+    late = pl.when(reached > pl.col("start")).then(reached).cast(pl.Int64)
+    return intervals.select((pl.col("end") - pl.max_horizontal("start", late)).clip(lower_bound=0)).to_series()
 
 
 def subtract(spans: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:

@@ -194,15 +194,10 @@ def nearest(
     """Adds to each row of `left` the last row of `right` that is not later, of the same keys `by`; sorted by time.
 
     `on` are the columns of time. ``after`` adds the first one that is not earlier, and ``strictly before`` takes none
-    at the same time.
+    at the same time. Other columns of `right` that `left` has, too, end in ``_right``.
     """
-    return in_order(left, on[0]).join_asof(
-        in_order(right, on[1]),
-        left_on=on[0],
-        right_on=on[1],
-        by=[*by] or None,
-        strategy="forward" if side == "after" else "backward",
-        allow_exact_matches=side != "strictly before",
-        coalesce=False,
-        check_sortedness=False,
-    )
+    left, right = in_order(left, on[0]), right.drop_nulls(on[1])
+    points, times = left.select(*by, at=on[0]), right.select(*by, at=on[1])
+    added = right.drop(by).rename(lambda name: f"{name}_right" if name in left.columns else name)
+    rows = as_of(points, times, later=side == "after", equal=side != "strictly before")
+    return left.hstack(rows_at(added, rows))

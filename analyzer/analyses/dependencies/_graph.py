@@ -296,9 +296,10 @@ def _untold(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
 
 def _with_last_ended(report: Report, waits: pl.DataFrame, these: pl.Series) -> pl.DataFrame:
     """Replaces `behind` of some of the waits by the last operation of their process to end by then."""
-    work = operations(report).filter(~migrated(report)).sort("end", "row").select("process_id", "end", behind="row")
-    others = waits.filter(these).drop("behind").sort("end")
-    found = others.join_asof(work, on="end", by="process_id", check_sortedness=False)
+    work = (
+        operations(report).filter(~migrated(report)).sort("end", "row").select("process_id", ended="end", behind="row")
+    )
+    found = nearest(waits.filter(these).drop("behind"), work, ("end", "ended"), ["process_id"])
     return pl.concat([waits.filter(~these), found.select(waits.columns)])
 
 

@@ -310,6 +310,14 @@ def used_devices(report: Report) -> pl.DataFrame:
     return used if device is None else used.filter(pl.col("device") == device)
 
 
+def of_used_processes(report: Report, events: pl.DataFrame) -> pl.DataFrame:
+    """Filters events by the processes that used the device in scope; `events` themselves without such a device."""
+    if report.scope.device is None:
+        return events
+    processes = used_devices(report).select("process_id").unique()
+    return events.join(processes, on="process_id", how="semi", maintain_order="left")
+
+
 @once_per_process
 def _used_devices(report: Report) -> pl.DataFrame:
     return grouped(operations(report)[["device", "process_id"]], ["device", "process_id"], [])

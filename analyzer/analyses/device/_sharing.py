@@ -113,15 +113,9 @@ def _side_by_side(work: pl.DataFrame) -> bool:
 
 def overlapping(work: pl.DataFrame) -> pl.DataFrame:
     """The span set in which kernels (process_id, start, end) of two or more processes overlap."""
-    spans = [intervals.union(part) for part in work.partition_by("process_id")]
-    edges = [pl.concat([part.select(at=side, step=pl.lit(step)) for side, step in _STEPS]) for part in spans]
-    line = pl.concat([pl.DataFrame(schema={"at": pl.Int64, "step": pl.Int32}), *edges])
-    counted = line.group_by("at").agg(pl.col("step").sum()).sort("at")
-    pieces = counted.select(start="at", end=pl.col("at").shift(-1), many=pl.col("step").cum_sum())
-    return intervals.union(pieces.filter(pl.col("many") > 1).select("start", "end"))
-
-
-_STEPS: Final = (("start", 1), ("end", -1))
+    parts = (intervals.union(part) for part in work.partition_by("process_id"))
+    spans = pl.concat([pl.DataFrame(schema=intervals.SPANS), *parts])
+    return intervals.subtract(intervals.union(spans), intervals.alone(spans))
 
 
 def _slowed(work: pl.DataFrame) -> Slowed | None:

@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, in_time, of_device, operations, used_devices
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.columns.grouping import of_parts
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -76,6 +77,19 @@ def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
 def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
     """Span set of busy time by device, at any time."""
     return {device: layers[-1] for device, layers in busy_layers(report).items()}
+
+
+def busy_within(report: Report, spans: pl.DataFrame) -> pl.Series:
+    """How long its device ran anything in each of `spans` (device, start, end); null without a device."""
+    busy, none = busy_spans(report), pl.DataFrame(schema=intervals.SPANS)
+    told = spans.select("device", "start", "end")
+    found = of_parts(
+        told,
+        ["device"],
+        pl.Int64,
+        lambda key, own: intervals.overlap(own.get_column("start"), own.get_column("end"), busy.get(key[0], none)),
+    )
+    return found.set(told.get_column("device").is_null(), None).alias("busy_ns")
 
 
 @once_per_report

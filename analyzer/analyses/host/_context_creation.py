@@ -15,6 +15,7 @@ from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, cuda_names,
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
+from kanalyze.columns.lookup import nearest
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -315,11 +316,8 @@ def shown_cold(report: Report, launches: pl.DataFrame) -> pl.Series:
     warm = begun_before(report).get_column("process_id")
     began = ~launches.get_column("process_id").is_in(warm.implode(), nulls_equal=True)
     numbered = launches.select(*THREAD, "call_start", "call_end").with_row_index("at")
-    seen = loading_seen(report).select(*THREAD, "start", loaded="start")
-    late = numbered.sort("call_end").join_asof(
-        seen, left_on="call_end", right_on="start", by=list(THREAD), check_sortedness=False, coalesce=False
-    )
-    late = late.drop_nulls("loaded")
+    seen = loading_seen(report).select(*THREAD, loaded="start")
+    late = nearest(numbered, seen, ("call_end", "loaded"), THREAD).drop_nulls("loaded")
     late = late.filter(~began[late.get_column("at")])
     if late.is_empty():
         return began

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import used_devices
+from kanalyze.analyses.device._operations import of_used_processes
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
@@ -49,10 +49,7 @@ def api(report: Report) -> pl.DataFrame:
         name, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns.
     """
     require(report, TABLE, "api")
-    calls = report.seen("api")
-    if report.scope.device is not None:
-        calls = calls.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
-    sums = calls.group_by("name").agg(duration_statistics())
+    sums = of_used_processes(report, report.seen("api")).group_by("name").agg(duration_statistics())
     form = pl.col("name").cast(pl.String)
     named = sums.with_columns(share_of_total(), shown(pl.col("name")).alias("name"), form=form)
     return TABLE.select(named.sort("total_ns", "name", "form", descending=[True, False, False]))

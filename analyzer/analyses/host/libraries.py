@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import used_devices
+from kanalyze.analyses.device._operations import of_used_processes
 from kanalyze.analyses.device._windows import all_idle_spans, windows
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import analysis
@@ -86,15 +86,8 @@ def libraries(report: Report) -> pl.DataFrame:
     return TABLE.select(ordered)
 
 
-def _of_processes(report: Report, events: pl.DataFrame) -> pl.DataFrame:
-    """Filters events by the processes that used the device in scope."""
-    if report.scope.device is None:
-        return events
-    return events.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
-
-
 def _calls(report: Report, kind: str) -> pl.DataFrame:
-    events = _of_processes(report, report.seen(kind))
+    events = of_used_processes(report, report.seen(kind))
     name = pl.col("name").cast(pl.String)
     library = pl.lit(OS_RUNTIME if kind == "osrt" else "other")
     for pattern, known in _BY_CALL.items() if kind == "library" else ():
@@ -108,6 +101,6 @@ def _ranges(report: Report) -> pl.DataFrame:
     if "range" not in report.kinds:
         return pl.DataFrame(schema=_ROWS)
     ranges = intervals.overlapping(named_ranges(report).filter(pl.col("domain").is_not_null()), report.scope.sides)
-    return _of_processes(report, ranges).select(
+    return of_used_processes(report, ranges).select(
         pl.col("domain").cast(pl.String).alias("library"), "name", "start", dur_ns=pl.col("end") - pl.col("start")
     )

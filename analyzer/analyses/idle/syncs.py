@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of
-from kanalyze.analyses.device._windows import busy_spans
+from kanalyze.analyses.device._windows import busy_within
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._blocking_calls import SCOPES, in_scope, waited_for
@@ -123,15 +122,5 @@ def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
         (pl.col("end") - last.get_column("end")).alias("after_ns"),
         last.get_column("stream"),
     )
-    return _with_idle(report, known)
-
-
-def _with_idle(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """Adds busy_ns and idle_ns of the device that each call waits for, within the call."""
-    nothing = pl.lit(None, dtype=pl.Int64)
-    parts = [calls.filter(pl.col("device").is_null()).with_columns(busy_ns=nothing, idle_ns=nothing)]
-    for (device,), part in calls.drop_nulls("device").partition_by("device", as_dict=True).items():
-        busy = intervals.overlap(part.get_column("start"), part.get_column("end"), busy_spans(report)[device])
-        length = pl.col("dur_ns").clip(lower_bound=0)
-        parts.append(part.with_columns(busy_ns=busy).with_columns(idle_ns=length - pl.col("busy_ns")))
-    return pl.concat(parts)
+    busy = busy_within(report, calls)
+    return known.with_columns(busy, idle_ns=pl.col("dur_ns").clip(lower_bound=0) - busy)

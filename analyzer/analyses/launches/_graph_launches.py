@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import intervals
-from kanalyze.analyses.device._operations import of_device, operations, with_facts
+from kanalyze.analyses.device._operations import operations, with_facts
+from kanalyze.analyses.device._windows import busy_within
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.columns.lookup import nearest
+from kanalyze.intervals import newly_covered
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -93,8 +95,8 @@ def _composition() -> pl.Expr:
 def _of_conditional_bodies(orphans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     """Assigns operations without correlation id to the latest launch of their graph before them."""
     own = ["process_id", "device", "graph_exec_id"]
-    begun = launches.drop_nulls("graph_exec_id").select(*own, "start", "launch")
-    found = orphans.sort("start").join_asof(begun, on="start", by=own, check_sortedness=False)
+    begun = launches.drop_nulls("graph_exec_id").select(*own, "launch", begun="start")
+    found = nearest(orphans, begun, ("start", "begun"), own).drop("begun")
     return found.with_columns(mark=pl.lit(None, dtype=pl.Int64))
 
 
@@ -120,6 +122,7 @@ def graph_launches(report: Report) -> pl.DataFrame:
     own = graph_operations(report).drop_nulls("launch").sort("launch", "start", "row")
     launch_ns = waited_ns(launch_waits(report), own.get_column("row"))
     own = own.with_columns(pl.max_horizontal("start", "end").alias("end"), launch_ns)
+    own = own.with_columns(newly_covered(own, "launch").alias("busy_ns"))
     counts = [
         (pl.col("kind") == kind).sum().cast(pl.Int64).alias(name)
         for kind, name in (("kernel", "kernels"), ("memcpy", "copies"), ("memset", "memsets"))
@@ -130,32 +133,10 @@ def graph_launches(report: Report) -> pl.DataFrame:
         pl.col("end").max(),
         *counts,
         (pl.col("kind") == "graph").any().alias("whole"),
-        pl.col("launch_ns").sum(),
+        pl.col("launch_ns", "busy_ns").sum(),
     )
     spans = with_facts(report, sums, "call_row", "thread_id", "call_start", "call_ns")
-    spans = spans.with_columns(_busy(own, sums), _idle(report, sums))
-    return spans.with_columns(charged=pl.col("call_row").is_not_null() & pl.col("call_row").is_first_distinct())
-
-
-def _busy(own: pl.DataFrame, sums: pl.DataFrame) -> pl.Series:
-    """The time for which each launch kept its device busy; `own` is sorted by launch and start."""
-    # shifts launches apart, so that none overlaps another
-    length = sums.get_column("end") - sums.get_column("start")
-    shift = length.cum_sum() - length - sums.get_column("start")
-    moved = own.select("launch", "start", "end").join(sums.select("launch", shift=shift), on="launch")
-    moved = moved.sort("launch", "start").with_columns(pl.col("start", "end") + pl.col("shift"))
-    pieces = intervals.first_come(moved).with_columns(ns=pl.col("own_end") - pl.col("own_start"))
-    busy = pieces.group_by("launch").agg(pl.col("ns").sum()).sort("launch")
-    return busy.get_column("ns").alias("busy_ns")
-
-
-def _idle(report: Report, sums: pl.DataFrame) -> pl.Series:
-    """The time in which each launch's device ran nothing between the launch's first start and last end."""
-    found = pl.zeros(sums.height, dtype=pl.Int64, eager=True).alias("idle_ns")
-    numbered = sums.select("device", "start", "end").with_row_index("at")
-    for (device,), part in numbered.partition_by("device", as_dict=True).items():
-        work = of_device(operations(report).select("device", "start", "end"), int(device))
-        start, end = part.get_column("start"), part.get_column("end")
-        idle = end - start - intervals.overlap(start, end, intervals.union(work))
-        found = found.scatter(part.get_column("at"), idle)
-    return found
+    idle = sums.get_column("end") - sums.get_column("start") - busy_within(report, sums)
+    return spans.with_columns(
+        idle.alias("idle_ns"), charged=pl.col("call_row").is_not_null() & pl.col("call_row").is_first_distinct()
+    )

@@ -11,7 +11,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import of_device, operations, used_devices
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.host._call_kinds import captures, graph_steps
 from kanalyze.analyses.host._context_creation import begun_before, loading_seen
 from kanalyze.analyses.launches._launch_costs import launch_costs
@@ -99,8 +99,7 @@ def _between_one_time_costs(report: Report) -> list[tuple[int, pl.DataFrame, pl.
         own = used_devices(report).filter(pl.col("device") == device).select("process_id")
         mine = costs.join(own, on="process_id", how="semi", nulls_equal=True)
         once = intervals.clip(mine.select("start", "end"), low, high)
-        work = of_device(operations(report).select("device", "start", "end"), device)
-        busy = intervals.union(intervals.clip(work.select("start", "end"), low, high))
+        busy = intervals.clip(busy_spans(report)[device], low, high)
         if once.height and busy.height:
             whole = busy.select(pl.col("start").min(), pl.col("end").max())
             found.append((device, busy, intervals.subtract(whole, intervals.union(once))))

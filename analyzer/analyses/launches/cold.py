@@ -11,11 +11,10 @@ from kanalyze.analyses.device._operations import (
     device_operations,
     exclusive_operations,
     launching_rows,
-    of_device,
-    operations,
     used_devices,
     with_facts,
 )
+from kanalyze.analyses.device._windows import busy_within
 from kanalyze.analyses.host._call_kinds import (
     bucket_of,
     calls_that,
@@ -31,6 +30,7 @@ from kanalyze.analyses.launches._launch_costs import COLD_FACTOR, launch_costs, 
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.columns.lookup import nearest
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -395,14 +395,9 @@ def _in_scope(report: Report, found: pl.DataFrame) -> pl.DataFrame:
 
 def _idle(report: Report, found: pl.DataFrame) -> pl.Series:
     """The device's idle time during each cost, in ns; null for costs on the device itself."""
-    idle = pl.Series("idle_ns", [None], dtype=pl.Int64).new_from_index(0, found.height)
-    numbered = found.with_row_index("at").filter((pl.col("category") != "first touch") & pl.col("dur_ns").is_not_null())
-    for (device,), part in numbered.drop_nulls("device").partition_by("device", as_dict=True).items():
-        work = of_device(operations(report).select("device", "start", "end"), int(device))
-        start, length = part.get_column("start"), part.get_column("dur_ns")
-        busy = intervals.overlap(start, start + length, intervals.union(work))
-        idle = idle.scatter(part.get_column("at"), length.clip(lower_bound=0) - busy)
-    return idle
+    length = pl.when(pl.col("category") != "first touch").then(pl.col("dur_ns").clip(lower_bound=0)).alias("idle_ns")
+    spans = found.select("device", "start", end=pl.col("start") + pl.col("dur_ns").fill_null(0))
+    return found.select(length).to_series() - busy_within(report, spans)
 
 
 def first_touch_costs(report: Report) -> pl.DataFrame:
@@ -412,10 +407,7 @@ def first_touch_costs(report: Report) -> pl.DataFrame:
         return costs(pl.DataFrame())
     runs = device_operations(report).filter(pl.col("kind") == "kernel")
     runs = runs.select("row", "name", *_RUN, "start", "end", "dur_ns").sort("start", "row")
-    during = moved.sort("at").join_asof(
-        runs, left_on="at", right_on="start", by=_RUN, check_sortedness=False, coalesce=False
-    )
-    during = during.filter(pl.col("at") < pl.col("end"))
+    during = nearest(moved, runs, ("at", "start"), _RUN).filter(pl.col("at") < pl.col("end"))
     block = [*_RUN, pl.col("address") // _BLOCK_BYTES]
     new = during.filter(pl.col("row") == pl.col("row").first().over(block, order_by="at"))
     sums = new.group_by("row").agg(moves=pl.len(), size=pl.col("size_bytes").sum())

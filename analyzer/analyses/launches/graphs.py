@@ -14,6 +14,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import nearest
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -222,9 +223,7 @@ def _instantiations(report: Report) -> pl.DataFrame:
 def _captured(made: pl.DataFrame, steps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """`made` with capture_ns: the last capture on its thread before it, unless another graph was made in between."""
     others = steps.filter(pl.col("step") != "upload").select(*THREAD, "step", "event_id", last="start")
-    last = made.sort("start").join_asof(
-        others, left_on="start", right_on="last", by=THREAD, allow_exact_matches=False, check_sortedness=False
-    )
+    last = nearest(made, others, ("start", "last"), THREAD, "strictly before")
     lengths = spans.select("event_id", capture_ns=pl.col("end") - pl.col("start"))
     return last.join(lengths, on="event_id", how="left", maintain_order="left").select(*made.columns, "capture_ns")
 
@@ -232,9 +231,8 @@ def _captured(made: pl.DataFrame, steps: pl.DataFrame, spans: pl.DataFrame) -> p
 def _uploaded(made: pl.DataFrame, uploads: pl.DataFrame) -> pl.DataFrame:
     """`made` with upload_ns: the upload that followed it if each graph has one; all uploads for an only graph."""
     graph = ["process_id", "graph_exec_id"]
-    followed = uploads.select("process_id", "start", ns=pl.col("end") - pl.col("start")).join_asof(
-        made.sort("start").select(*graph, "start"), on="start", by="process_id", check_sortedness=False
-    )
+    times = uploads.select("process_id", "start", ns=pl.col("end") - pl.col("start"))
+    followed = nearest(times, made.select(*graph, made="start"), ("start", "made"), ["process_id"])
     sums = followed.group_by(graph).agg(pl.col("ns").sum(), uploads=pl.len())
     both = made.join(sums, on=graph, how="left", maintain_order="left")
     each = (pl.col("uploads") == 1).fill_null(value=False).all().over("process_id")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, used_devices, with_facts
+from kanalyze.analyses.device._operations import exclusive_operations, of_used_processes, with_facts
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.columns.exact import LARGEST, rate
@@ -115,9 +115,7 @@ def faults_seen(report: Report) -> pl.DataFrame:
     events = report.seen("fault").select("event_id", "process_id", "device", "start_ns", "dur_ns")
     device = report.scope.device
     if device is not None:
-        used = used_devices(report).select("process_id").unique()
-        events = events.join(used, on="process_id", how="semi", maintain_order="left")
-        events = events.filter(pl.col("device").is_null() | (pl.col("device") == device))
+        events = of_used_processes(report, events).filter(pl.col("device").is_null() | (pl.col("device") == device))
     told = ("side", "address", "faults", "access", "function", "module", "source_file", "source_line")
     texts = ("module", "source_file")  # an empty text means unknown
     known = beside(events, report.table("fault_detail"), *told)

@@ -12,6 +12,7 @@ from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, faults_seen, m
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import known_sum
+from kanalyze.columns.lookup import nearest
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
 
@@ -153,8 +154,7 @@ def _with_kernels(report: Report, groups: pl.DataFrame, process: object, device:
 def _carried(report: Report, groups: pl.DataFrame) -> pl.DataFrame:
     """Bytes moved to a device by page faults during each fault group: columns group, moved_bytes."""
     wanted = pl.col("cause").is_in(list(FAULT_CAUSES)) & (pl.col("way") == "to device")
-    moved = moves(report).filter(wanted).select("process_id", "device", "size_bytes", at="start").sort("at")
-    begun = groups.select("process_id", "device", "group", "end", at="start")
-    joined = moved.join_asof(begun, on="at", by=["process_id", "device"], check_sortedness=False)
-    held = joined.filter(pl.col("at") < pl.col("end"))
+    moved = moves(report).filter(wanted).select("process_id", "device", "size_bytes", at="start")
+    begun = groups.select("process_id", "device", "group", "start", "end")
+    held = nearest(moved, begun, ("at", "start"), ["process_id", "device"]).filter(pl.col("at") < pl.col("end"))
     return held.group_by("group").agg(moved_bytes=pl.col("size_bytes").sum())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals, units
-from kanalyze.analyses.device._operations import used_devices
+from kanalyze.analyses.device._operations import of_used_processes
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, allocating_calls, steps
@@ -278,8 +278,7 @@ def _by_call(report: Report) -> pl.DataFrame:
     seen = report.seen("api").select("event_id")
     everything = report.kind("api").get_column("event_id")
     calls = calls.with_columns(everything.gather(calls.get_column("row"))).join(seen, on="event_id", how="semi")
-    if report.scope.device is not None:
-        calls = calls.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
+    calls = of_used_processes(report, calls)
     looping = pl.col("round").is_not_null()
     sums = (
         calls.with_columns(shown(pl.col("name")).alias("call"))

@@ -31,6 +31,7 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import gathered
 from kanalyze.columns.ordering import first_seen, in_order
+from kanalyze.intervals import newly_covered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,9 +57,6 @@ _SUMS: Final = {
     "place": pl.UInt32,
     **dict.fromkeys(("projected_start_ns", "projected_end", "busy_ns", "gpu_ops", "operations"), pl.Int64),
 }
-
-#: Larger than the difference of any two times of a trace.
-_ABOVE_ALL_TIMES: Final = 1 << 64
 
 
 class ThreadRanges(NamedTuple):
@@ -237,7 +235,7 @@ def _summed(inside: pl.DataFrame) -> pl.DataFrame:
     """Sums a batch of :func:`pairs` by range."""
     inside = in_order(inside, "range_row")
     sums = (
-        inside.with_columns(fresh=_newly_busy_ns(inside).clip(lower_bound=0))
+        inside.with_columns(fresh=newly_covered(inside, "range_row"))
         .group_by("range_row")
         .agg(
             pl.col("start").min().alias("projected_start_ns"),
@@ -249,19 +247,6 @@ def _summed(inside: pl.DataFrame) -> pl.DataFrame:
     )
     length = pl.col("projected_end") - pl.col("projected_start_ns")
     return sums.with_columns(length.alias("projected_ns"), row="range_row").select(*_PROJECTED)
-
-
-def _newly_busy_ns(inside: pl.DataFrame) -> pl.Expr:
-    """The time of each operation not covered by earlier ones of its range; sorted by `range_row`, then by start."""
-    same = pl.col("range_row") == pl.col("range_row").shift(1)
-    if not inside.select((same & (pl.col("start") < pl.col("end").shift(1))).any()).item():
-        return pl.col("end") - pl.col("start")
-    # the running maximum of the end within the range: 128 bits hold range and time in one number, so that the maximum
-    # restarts with each range; a window expression over many small groups takes four times as long
-    base = pl.col("range_row").cast(pl.Int128) * _ABOVE_ALL_TIMES
-    reached = (base + pl.col("end")).cum_max().shift(1) - base
-    late = pl.when(reached > pl.col("start")).then(reached).cast(pl.Int64)
-    return pl.col("end") - pl.max_horizontal("start", late)
 
 
 def chain_sums(work: pl.DataFrame, ranges: int) -> pl.DataFrame:

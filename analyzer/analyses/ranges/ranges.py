@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import device_operations, used_devices
+from kanalyze.analyses.device._operations import device_operations, of_used_processes
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.ranges._projection import process_work
 from kanalyze.analyses.ranges.range_gpu import BY_NAME, OF_PROCESS, by_name
@@ -65,9 +65,7 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     report = report.narrow(**where)
     check_grouping(TABLE, by)
     require(report, TABLE, "range")
-    found = intervals.overlapping(named_ranges(report), report.scope.sides)
-    if report.scope.device is not None:
-        found = found.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
+    found = of_used_processes(report, intervals.overlapping(named_ranges(report), report.scope.sides))
     found = _with_work(report, found if by is None else by_name(report, found))
     sums = (
         found.with_columns(dur_ns=pl.col("end") - pl.col("start"))

@@ -14,7 +14,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import facts_of, of_device, operations, with_facts
 from kanalyze.analyses.host._call_kinds import calls_that, names_that
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.columns.lookup import count_up_to, gathered, positions
+from kanalyze.columns.lookup import count_up_to, gathered, nearest, positions
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def event_waits(report: Report) -> pl.DataFrame:
     if waiting.is_empty():
         return nothing
     ends = operations(report).get_column("end").gather(waiting.get_column("behind"))
-    held = _next_submitted(waiting.with_columns(ends.alias("ended")), _submitted(report, waiting))
+    given = _submitted(report, waiting).sort("at", "start", "row").select(*STREAM, "row", given="at")
+    held = nearest(waiting.with_columns(ends.alias("ended")), given, ("at", "given"), STREAM, "after").drop_nulls("row")
     last = held.sort("row", "ended", "behind").unique("row", keep="last", maintain_order=True)
     return pl.concat([nothing, last.select("row", "behind")])
 
@@ -157,18 +158,9 @@ def recorded_work(report: Report) -> pl.DataFrame:
     )
     if made.is_empty():
         return nothing
-    given = _submitted(report, made).sort("at", "end", "row").select(*STREAM, "at", behind="row")
-    found = made.sort("at").join_asof(
-        given, on="at", by=list(STREAM), allow_exact_matches=False, check_sortedness=False
-    )
+    given = _submitted(report, made).sort("at", "end", "row").select(*STREAM, given="at", behind="row")
+    found = nearest(made, given, ("at", "given"), STREAM, "strictly before")
     return found.select("process_id", "record_id", "behind").drop_nulls()
-
-
-def _next_submitted(waiting: pl.DataFrame, given: pl.DataFrame) -> pl.DataFrame:
-    """As-of join: adds the `row` of the next operation submitted to the stream; `waiting` without one is left out."""
-    after = given.sort("at", "start", "row").select(*STREAM, "at", "row")
-    found = waiting.sort("at").join_asof(after, on="at", by=list(STREAM), strategy="forward", check_sortedness=False)
-    return found.drop_nulls("row")
 
 
 def _submitted(report: Report, used: pl.DataFrame) -> pl.DataFrame:
