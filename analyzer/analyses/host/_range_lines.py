@@ -8,8 +8,8 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.range_nesting import flat_layers, innermost, outermost_first
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.thread_nesting import innermost_line
 from kanalyze.columns.grouping import of_parts
 from kanalyze.columns.lookup import count_up_to, gathered, sure
 from kanalyze.named_ranges import UNNAMED, named
@@ -53,11 +53,7 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
 
 def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
     """Timeline of push/pop ranges: the one that started last, also where ranges of two domains cross."""
-    ranges = outermost_first(ranges)
-    edges = pl.concat([ranges.get_column("start"), ranges.get_column("end")]).unique().sort()
-    pieces = pl.DataFrame({"since": edges, "until": edges.shift(-1)}).drop_nulls()
-    at = innermost(flat_layers(ranges), pieces)
-    line = pieces.select(start="since", end="until", row=ranges.get_column("row").gather(at)).drop_nulls("row")
+    line = innermost_line(ranges)
     goes_on = (pl.col("row") == pl.col("row").shift(1)) & (pl.col("start") == pl.col("end").shift(1))
     begins = line.select(~goes_on.fill_null(value=False)).to_series()
     ends = begins.shift(-1, fill_value=True)

@@ -123,4 +123,5 @@ def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
         last.get_column("stream"),
     )
     busy = busy_within(report, calls)
-    return known.with_columns(busy, idle_ns=pl.col("dur_ns").clip(lower_bound=0) - busy)
+    told = known.with_columns(busy, idle_ns=pl.col("dur_ns").clip(lower_bound=0) - busy)
+    return told.sort("device", maintain_order=True)

@@ -2,7 +2,7 @@
 
 As in nsys' projection of NVTX ranges, the launching call may start where the range starts and end where it ends, and a
 range that another thread ended is excluded. nsys joins every range with every call; here each thread's ranges are split
-once into a chain and layers (:mod:`kanalyze.analyses.shared.range_nesting`), which calls are looked up in.
+once by nesting (:mod:`kanalyze.analyses.shared.range_nesting`), and calls are looked up in that.
 """
 
 from __future__ import annotations
@@ -14,22 +14,9 @@ import polars as pl
 from kanalyze.analyses.device._operations import with_facts
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.range_nesting import (
-    DEEP,
-    Nest,
-    chained,
-    containing,
-    enclosing,
-    held,
-    nest,
-    outermost_first,
-    parents,
-    sums_in,
-)
-from kanalyze.analyses.shared.statistics import longest
+from kanalyze.analyses.shared.range_nesting import Nest, containing, nest, outermost_first, pairs, parents
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import gathered
 from kanalyze.columns.ordering import first_seen, in_order
 from kanalyze.intervals import newly_covered
 
@@ -50,12 +37,6 @@ _PROJECTED: Final = {
     "busy_ns": pl.Int64,
     "gpu_ops": pl.Int64,
     "operations": pl.Int64,
-}
-
-#: The columns that :func:`kanalyze.analyses.shared.range_nesting.sums_in` gives.
-_SUMS: Final = {
-    "place": pl.UInt32,
-    **dict.fromkeys(("projected_start_ns", "projected_end", "busy_ns", "gpu_ops", "operations"), pl.Int64),
 }
 
 
@@ -79,7 +60,12 @@ class ThreadRanges(NamedTuple):
     @property
     def deepest(self) -> int:
         """Upper bound of the nesting depth, except for ranges that cross."""
-        return len(self.nest.layers) + len(self.nest.chain.at)
+        return len(self.nest.layers) + sum(len(tree.at) for tree in self.nest.trees)
+
+    def pairs(self, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """Joins operations of the thread (since, until, and others) with all ranges around them, as `range_row`."""
+        for inside, place in pairs(self.nest, work):
+            yield inside.with_columns(self.ranges.get_column("row").gather(place).alias("range_row"))
 
 
 @once_per_report
@@ -140,26 +126,6 @@ def launched(
     return {key: part.drop(THREAD) for key, part in parts_by(found, keys).items()}
 
 
-def pairs(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Joins the operations of one thread (sorted by start) with all ranges that they belong to, as `range_row`.
-
-    Yields batches sorted by start; all operations of one range are in the same batch.
-    """
-    if len(chain := thread.nest.chain.at):
-        rows = thread.ranges.get_column("row").gather(chain)
-        around = work.with_columns(place=pl.int_ranges(pl.lit(0), chained(thread.nest.chain, work)))
-        inside = around.explode("place").drop_nulls("place")
-        yield inside.drop("place").with_columns(rows.gather(inside.get_column("place")).alias("range_row"))
-    yield from _layered(thread, work)
-
-
-def _layered(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """:func:`pairs` without the ranges of the chain."""
-    rows = thread.ranges.get_column("row")
-    for inside, place in containing(thread.nest.layers, work):
-        yield inside.with_columns(rows.gather(place).alias("range_row"))
-
-
 def projection(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """The ranges that any of `work` (rows of `operations`) belongs to, in the order of their rows.
 
@@ -192,47 +158,32 @@ def _projected(
         if key in threads:
             first = first_seen(part.get_column("call_row"))
             needed = part.select("start", "end", "since", "until", first.alias("first"))
-            deep = _in_one_pass(threads[key], needed)
-            found += [_summed(inside) for inside in _layered(threads[key], needed)] if deep is None else [deep]
-            found.append(_in_chain(threads[key], needed))
+            found += _of_thread(threads[key], needed)
     return pl.concat(found).sort("row")
 
 
-def _in_one_pass(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame | None:
-    """Projects deeply nested ranges of a thread, except its chain, in one pass; None if they are not nested deeply."""
-    layers = thread.nest.layers
-    if len(layers) < DEEP or (own := held(layers, work)) is None:
-        return None
-    rows = thread.ranges.get_column("row")
-    at = pl.concat([layer.at for layer in layers]).sort()
-    ranges = thread.ranges.select("start", "end")[at]
-    told = enclosing(*(ranges.get_column(name).to_list() for name in ("start", "end")))
-    if told is None:
-        return None
-    order = pl.int_range(0, len(at), dtype=pl.UInt32, eager=True)
-    places = pl.zeros(rows.len(), dtype=pl.UInt32, eager=True).scatter(at, order)
-    operations = list(work.select("start", "end", "first").iter_rows())
-    sums = pl.DataFrame(sums_in(told[0], gathered(places, own).to_list(), operations), schema=_SUMS, orient="row")
-    length = pl.col("projected_end") - pl.col("projected_start_ns")
-    found = sums.with_columns(
-        length.alias("projected_ns"), rows.gather(at.gather(sums.get_column("place"))).alias("row")
-    )
-    return found.select(*_PROJECTED)
-
-
-def _in_chain(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame:
-    """The ranges of a thread's chain that any of `work` belongs to."""
-    chain = thread.nest.chain
-    if chain.at.is_empty():
-        return pl.DataFrame(schema=_PROJECTED)
-    rows = thread.ranges.get_column("row").gather(chain.at)
-    sums = chain_sums(work.with_columns(chained(chain, work).alias("around")), len(rows))
-    sums = sums.with_columns(rows.gather(sums.get_column("place")).alias("row"))
-    return sums.select(*_PROJECTED)
+def _of_thread(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The sums of the operations of one thread by range; no range is in two of the frames."""
+    rows, layers = thread.ranges.get_column("row"), [thread.nest.layers]
+    for tree in thread.nest.trees:
+        if (sums := tree.sums(work)) is None:
+            layers.append(tree.layers())
+        else:
+            yield sums.select(
+                rows.gather(sums.get_column("at")).alias("row"),
+                "busy_ns",
+                "operations",
+                projected_start_ns="start",
+                projected_ns=pl.col("end") - pl.col("start"),
+                gpu_ops="calls",
+            ).select(*_PROJECTED)
+    for some in layers:
+        for inside, place in containing(some, work):
+            yield _summed(inside.with_columns(rows.gather(place).alias("range_row")))
 
 
 def _summed(inside: pl.DataFrame) -> pl.DataFrame:
-    """Sums a batch of :func:`pairs` by range."""
+    """Sums operations by their range, `range_row`; those of one range are sorted by start."""
     inside = in_order(inside, "range_row")
     sums = (
         inside.with_columns(fresh=newly_covered(inside, "range_row"))
@@ -247,63 +198,3 @@ def _summed(inside: pl.DataFrame) -> pl.DataFrame:
     )
     length = pl.col("projected_end") - pl.col("projected_start_ns")
     return sums.with_columns(length.alias("projected_ns"), row="range_row").select(*_PROJECTED)
-
-
-def chain_sums(work: pl.DataFrame, ranges: int) -> pl.DataFrame:
-    """Sums for the ranges of a chain that contain any of `work` (start, end, first, around: how many contain it).
-
-    Columns: place (in the chain), projected_start_ns, projected_ns, busy_ns, gpu_ops and operations, as in
-    :func:`kanalyze.analyses.ranges._projection.projection`.
-    """
-    own = work.group_by("around").agg(
-        pl.col("start").min(),
-        pl.col("end").max(),
-        gpu_ops=pl.col("first").sum().cast(pl.Int64),
-        operations=pl.len().cast(pl.Int64),
-    )
-    line = pl.DataFrame({"around": pl.int_range(1, ranges + 1, dtype=pl.UInt32, eager=True)})
-    for part in (own, _innermost_busy(work)):
-        line = line.join(part, on="around", how="left", maintain_order="left")
-    sums = line.select(
-        pl.col("around") - 1,
-        pl.col("start").cum_min(reverse=True).backward_fill(),
-        pl.col("end").cum_max(reverse=True).backward_fill(),
-        pl.col("busy_ns", "gpu_ops", "operations").fill_null(0).cum_sum(reverse=True),
-    )
-    return sums.filter(pl.col("operations") > 0).select(
-        "busy_ns",
-        "gpu_ops",
-        "operations",
-        place="around",
-        projected_start_ns="start",
-        projected_ns=pl.col("end") - pl.col("start"),
-    )
-
-
-def _innermost_busy(work: pl.DataFrame) -> pl.DataFrame:
-    """Busy time by the innermost range with a running operation: columns around, busy_ns.
-
-    Time is split where operations start and end. An operation covers consecutive pieces, expressed as two runs of a
-    power of two of pieces, which are halved until every piece has the maximum of what covers it.
-    """
-    work = work.select("around", "start", "end").filter((pl.col("around") > 0) & (pl.col("end") > pl.col("start")))
-    edges = pl.concat([work.get_column("start"), work.get_column("end").alias("start")]).unique().sort()
-    first = edges.search_sorted(work.get_column("start"))
-    after = edges.search_sorted(work.get_column("end"))
-    runs = pl.DataFrame({"around": work.get_column("around"), "first": first, "pieces": after - first})
-    most, length = pl.zeros(len(edges), dtype=pl.UInt32, eager=True), 1
-    while length * 2 <= longest(runs, "pieces"):
-        length *= 2
-    while length:
-        fits = (pl.col("pieces") >= length) & (pl.col("pieces") < 2 * length)
-        own = runs.filter(fits).with_columns(last=pl.col("first") + pl.col("pieces") - length)
-        for side in ("first", "last"):
-            found = own.group_by(side).agg(pl.col("around").max())
-            at = found.get_column(side)
-            both = pl.select(pl.max_horizontal(most.gather(at), found.get_column("around"))).to_series()
-            most = most.scatter(at, both)
-        length //= 2
-        if length:
-            most = pl.select(pl.max_horizontal(most, most.shift(length, fill_value=0))).to_series()
-    took = pl.DataFrame({"around": most, "ns": edges.shift(-1) - edges})
-    return took.group_by("around").agg(busy_ns=pl.col("ns").sum())

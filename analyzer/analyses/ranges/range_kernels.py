@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.ranges._projection import ThreadRanges, launched, pairs, thread_ranges
+from kanalyze.analyses.ranges._projection import ThreadRanges, launched, thread_ranges
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import spread
@@ -97,7 +97,7 @@ def _parts(kernels: pl.DataFrame, around: int) -> list[pl.DataFrame]:
 def _in_ranges(ranges: ThreadRanges, kernels: pl.DataFrame) -> pl.DataFrame:
     """Joins kernels of one thread with all ranges around their launch (or null): row, kernel, dur_ns, range_row."""
     kernels = kernels.select("row", "kernel", "dur_ns", "since", "until")
-    parts = [part.drop("since", "until") for part in pairs(ranges, kernels)]
+    parts = [part.drop("since", "until") for part in ranges.pairs(kernels)]
     found = pl.concat([part.get_column("row") for part in parts] or [kernels.get_column("row").clear()])
     outside = kernels.drop("since", "until").filter(~pl.col("row").is_in(found.implode()))
     return pl.concat([*parts, outside.with_columns(range_row=pl.lit(None, pl.UInt32))])

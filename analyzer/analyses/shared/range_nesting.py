@@ -6,47 +6,117 @@ outermost ranges first, then the outermost of the rest, and so on. Within a laye
 the ranges that contain an interval are adjacent, and two binary searches find them. An interval inside a range of a
 deeper layer is also inside a range of every layer above; so the search stops at the first layer without a match.
 
-Ranges that a program forgot to close all end together, after all others, and each contains all that start after it:
-thousands of layers of one range each. They form a chain of their own (:class:`Nest`), searched by start alone.
+Layers cost depth times number of intervals. Ranges that nest hundreds deep without crossing, as in recursive programs
+and in made reports, are a tree instead, in which the innermost range is one search, whatever the depth. So are those
+that a program forgot to close: all end together, after all others, and each contains all that start after it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.shared.statistics import longest
+from kanalyze.analyses.shared.thread_nesting import next_greater
 from kanalyze.columns.lookup import count_up_to, gathered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
+
+#: From so many layers on a tree costs less.
+DEEP: Final = 256
+
+#: Overlapping operations of a tree are cut into at most so many pieces each, in the mean.
+_MOST_PIECES: Final = 64
 
 
 class Layer(NamedTuple):
     """Ranges of which none contains another, sorted by start and by end alike.
 
     Attributes:
+        at: Index of each among all ranges.
         start: When each starts.
         end: When each ends.
-        at: Index of each among all ranges.
     """
 
+    at: pl.Series
     start: pl.Series
     end: pl.Series
+
+
+class Tree(NamedTuple):
+    """Ranges that do not cross, the outermost first.
+
+    Attributes:
+        at: Index of each among all ranges.
+        start: When each starts.
+        end: When each ends.
+        stop: Place of the first later range outside of each; all between are inside.
+        parent: Place of the innermost range around each; null for none.
+        touching: Moments at which a range ends and one beside it starts.
+    """
+
     at: pl.Series
+    start: pl.Series
+    end: pl.Series
+    stop: pl.Series
+    parent: pl.Series
+    touching: pl.Series
+
+    def layers(self) -> list[Layer]:
+        """The same ranges as layers."""
+        return _layers(pl.DataFrame([self.at, self.start, self.end]))
+
+    def innermost(self, stretches: pl.DataFrame) -> pl.Series | None:
+        """Place of the innermost range that contains each interval (since, until); null for none.
+
+        None where an interval is a moment that lies in two ranges which touch, or ends before it starts.
+        """
+        since, until = stretches.get_column("since"), stretches.get_column("until")
+        moments = since.filter(since == until)
+        if not (since <= until).fill_null(value=False).all() or moments.is_in(self.touching.implode()).any():
+            return None
+        return _last_above(self.end, count_up_to(self.start, since, equal=True), until - 1)
+
+    def sums(self, work: pl.DataFrame) -> pl.DataFrame | None:
+        """Sums of `work` (start, end, since, until, first) by the ranges that contain since and until of it.
+
+        Columns: at, start (the first) and end (the last), busy_ns (union of the times), calls (sum of `first`) and
+        operations (number); ranges without work are left out. None where only layers can tell.
+        """
+        own = self.innermost(work)
+        if own is None:
+            return None
+        inside = work.with_columns(own.alias("own")).drop_nulls("own").sort("own")
+        if (busy := _busy(self, inside)) is None:
+            return None
+        places = pl.int_range(len(self.at), dtype=pl.UInt32, eager=True)
+        low, high = (count_up_to(inside.get_column("own"), edge, equal=False) for edge in (places, self.stop))
+        some = (high > low).arg_true()
+        low, high = (side.gather(some).cast(pl.Int64) for side in (low, high))
+        calls = pl.Series([0], dtype=pl.Int64).extend(inside.get_column("first").cast(pl.Int64).cum_sum())
+        return pl.DataFrame(
+            {
+                "at": self.at.gather(some),
+                "start": -_most(-inside.get_column("start"), low, high),
+                "end": _most(inside.get_column("end"), low, high),
+                "busy_ns": busy.gather(some),
+                "calls": calls.gather(high) - calls.gather(low),
+                "operations": high - low,
+            }
+        )
 
 
 class Nest(NamedTuple):
-    """The ranges of one thread as layers by nesting.
+    """The ranges of one thread by nesting.
 
     Attributes:
-        chain: Ranges that share the latest end, if there are several: each contains all after it.
+        trees: Those that share the latest end, if there are several; and those that nest deeply without crossing.
         layers: The other ranges, the outermost layer first.
     """
 
-    chain: Layer
+    trees: list[Tree]
     layers: list[Layer]
 
 
@@ -56,50 +126,93 @@ def outermost_first(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def nest(ranges: pl.DataFrame) -> Nest:
-    """Splits `ranges` (start, end; sorted by :func:`outermost_first`) into chain and layers.
+    """Splits `ranges` (start, end; sorted by :func:`outermost_first`) into trees and layers.
 
     Of ranges with equal start and end, the first row contains the others. Every range below the first layer is
     contained in one of the layer above.
     """
-    line = ranges.select("start", "end").with_row_index("at")
-    last = line.select((pl.col("end") == pl.col("end").max()) & pl.lit(ranges.height > 1)).to_series()
-    last = last & (last.sum() > 1)
-    chain = line.filter(last)
-    rises = pl.col("end") > pl.col("end").cum_max().shift(1)
-    return Nest(_layer(chain), _layers(line.filter(~last), rises, strict=True))
+    line = ranges.with_row_index("at").select("at", "start", "end")
+    last = line.select(pl.col("end") == pl.col("end").max()).to_series()
+    trees = []
+    if last.sum() > 1 and (chain := _tree(line.filter(last))) is not None:
+        trees, line = [chain], line.filter(~last)
+    layers = _layers(line, DEEP)
+    if line.height and len(layers) == DEEP and (deep := _tree(line)) is not None:
+        return Nest([*trees, deep], [])
+    return Nest(trees, layers if len(layers) < DEEP else _layers(line))
 
 
-def flat_layers(ranges: pl.DataFrame) -> list[Layer]:
-    """Splits `ranges` (start, end; sorted by :func:`outermost_first`) into layers; equal ends may share a layer.
-
-    Enough for :func:`innermost`, which needs only the last range of a layer that contains an interval.
-    """
-    line = ranges.select("start", "end").with_row_index("at")
-    return _layers(line, pl.col("end") >= pl.col("end").cum_max().shift(1), strict=False)
-
-
-def _layers(rest: pl.DataFrame, outermost: pl.Expr, *, strict: bool) -> list[Layer]:
+def _layers(rest: pl.DataFrame, most: int | None = None) -> list[Layer]:
+    """The layers of ranges (at, start, end), or the `most` outermost of them."""
     found: list[Layer] = []
-    while rest.height and len(found) < DEEP:
-        own = rest.select(outermost.fill_null(value=True)).to_series()
-        found.append(_layer(rest.filter(own)))
+    while rest.height and len(found) != most:
+        rises = (pl.col("end") > pl.col("end").cum_max().shift(1)).fill_null(value=True)
+        own = rest.select(rises).to_series()
+        found.append(Layer(*rest.filter(own).get_columns()))
         rest = rest.filter(~own)
-    if rest.height:
-        numbers = pl.Series("layer", layer_numbers(rest.get_column("end").to_list(), strict=strict))
-        found += map(_layer, rest.with_columns(numbers).partition_by("layer", maintain_order=True))
     return found
 
 
-def _layer(rows: pl.DataFrame) -> Layer:
-    return Layer(rows.get_column("start"), rows.get_column("end"), rows.get_column("at"))
+def _tree(line: pl.DataFrame) -> Tree | None:
+    """The tree of ranges (at, start, end; the outermost first); None where they cross.
+
+    None as well where a range ends before it starts, or a moment lies beside a range and in it.
+    """
+    at, start, end = line.get_columns()
+    places = pl.int_range(len(at), dtype=pl.Int64, eager=True)
+    before, upto = (count_up_to(start, end, equal=equal).cast(pl.Int64) for equal in (False, True))
+    next_end = gathered(end, before.set(before == len(at), None).cast(pl.UInt32))
+    beside = ((next_end > end) & (upto > before) & (end > start)).fill_null(value=False)
+    stop = before.zip_with(beside, upto)
+    mixed = beside & (end.gather((upto - 1).clip(lower_bound=0)) == end)
+    if (end < start).any() or mixed.any() or (next_greater(end, places) < stop).any():
+        return None
+    return Tree(at, start, end, stop, _last_above(stop, places, places), end.filter(beside))
 
 
-def chained(chain: Layer, stretches: pl.DataFrame) -> pl.Series:
-    """Number of ranges of a chain that contain each interval (since, until), counted from its first range."""
-    if chain.start.is_empty():
-        return pl.zeros(stretches.height, dtype=pl.UInt32, eager=True)
-    begun = count_up_to(chain.start, stretches.get_column("since"), equal=True)
-    return begun.set(stretches.get_column("until") > chain.end.item(0), 0)
+def _last_above(values: pl.Series, before: pl.Series, above: pl.Series) -> pl.Series:
+    """Index of the last of `values` before each index that is greater than `above`; null for none."""
+    count = len(values)
+    found = count - 1 - next_greater(values.reverse(), count - 1 - before.cast(pl.Int64), above)
+    return found.set(found < 0, None).cast(pl.UInt32)
+
+
+def _busy(tree: Tree, inside: pl.DataFrame) -> pl.Series | None:
+    """The time in which any of `inside` (own, start, end) runs, of each range of a tree; None if too many overlap.
+
+    A piece of time counts for all ranges around what runs in it: for each of these innermost ones and what is around
+    it, less what is around two of them that follow each other.
+    """
+    work = inside.filter(pl.col("end") > pl.col("start")).sort("start")
+    start, end = work.get_column("start"), work.get_column("end")
+    parts = [work.select("own", ns=pl.col("end") - pl.col("start"))]
+    if (start < end.cum_max().shift(1)).any():
+        edges = pl.concat([start.alias("edge"), end.alias("edge")]).unique().sort()
+        first, stop = (count_up_to(edges, side, equal=False) for side in (start, end))
+        if (stop - first).sum() > _MOST_PIECES * work.height:
+            return None
+        pieces = work.select("own", piece=pl.int_ranges(first, stop, dtype=pl.UInt32)).explode("piece")
+        pieces = pieces.unique().sort("piece", "own")
+        pieces = pieces.with_columns(ns=(edges.shift(-1) - edges).gather(pieces.get_column("piece")))
+        twice = pieces.with_columns(earlier=pl.col("own").shift(1)).filter(pl.col("piece") == pl.col("piece").shift(1))
+        around = _last_above(tree.stop, twice.get_column("earlier") + 1, twice.get_column("own").cast(pl.Int64))
+        parts = [pieces.select("own", "ns"), twice.select(around.alias("own"), -pl.col("ns")).drop_nulls()]
+    sums = pl.concat(parts).group_by("own").agg(pl.col("ns").sum())
+    own = pl.zeros(len(tree.at), dtype=pl.Int64, eager=True).scatter(sums.get_column("own"), sums.get_column("ns"))
+    until = pl.Series([0], dtype=pl.Int64).extend(own.cum_sum())
+    return until.gather(tree.stop) - until.head(len(own))
+
+
+def _most(values: pl.Series, low: pl.Series, high: pl.Series) -> pl.Series:
+    """The greatest of the values from `low` to `high` (exclusive), for each; none is empty."""
+    found, length, size = low.clone(), high - low, 1
+    while len(length) and size <= longest(length.alias("length").to_frame(), "length"):
+        fits = ((length >= size) & (length < 2 * size)).arg_true()
+        both = (values.gather(low.gather(fits)), values.gather(high.gather(fits) - size))
+        found = found.scatter(fits, both[0].zip_with(both[0] > both[1], both[1]))
+        later = values.shift(-size)
+        values, size = values.zip_with((values > later).fill_null(value=True), later), 2 * size
+    return found
 
 
 def containing(found: list[Layer], stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
@@ -124,252 +237,54 @@ def containing(found: list[Layer], stretches: pl.DataFrame) -> Iterator[tuple[pl
             yield stretches.filter(around), layer.at.gather(place.filter(around))
 
 
+def pairs(found: Nest, stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
+    """As :func:`containing`, of all ranges of a thread; rows of one range may be in several batches."""
+    for tree in found.trees:
+        own = tree.innermost(stretches)
+        if own is None:
+            yield from containing(tree.layers(), stretches)
+            continue
+        inside = stretches
+        while (held := own.is_not_null()).any():
+            inside, own = inside.filter(held), own.filter(held)
+            yield inside, tree.at.gather(own)
+            own = tree.parent.gather(own)
+    yield from containing(found.layers, stretches)
+
+
 def parents(found: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
     """Parent and depth of each of `ranges` (start, end; as given to :func:`nest`): at, parent, level.
 
     The parent is the shortest containing range, then the one that started last, then the last row; null for outermost
     ranges. The level is the number of ancestors.
     """
-    if len(found.layers) >= DEEP:
-        told = enclosing(ranges.get_column("start").to_list(), ranges.get_column("end").to_list())
-        if told is not None:
-            kinds = {"parent": pl.UInt32, "level": pl.Int64}
-            return pl.DataFrame(dict(zip(kinds, told, strict=True)), schema=kinds).with_row_index("at")
     lengths = ranges.select(length=pl.col("end") - pl.col("start")).with_row_index("at")
     tightest = lengths.sort("length", "at", descending=[False, True]).get_column("at")
     places = lengths.get_column("at")
     rank = places.scatter(tightest, places)
-    chain = found.chain.at
-    # the last containing range of the chain is the shortest; ranges of the chain lie only within the chain
-    before = chained(found.chain, ranges.select(since="start", until="end")).cast(pl.Int64)
-    before = before.scatter(chain, pl.int_range(len(chain), eager=True)) - 1
-    best = gathered(rank.gather(chain), before.set(before < 0, None))
-    for inner, outer in containing(found.layers, ranges.select(since="start", until="end").with_row_index("at")):
+    best = pl.Series([None], dtype=pl.UInt32).new_from_index(0, ranges.height)
+    stretches = ranges.select(since="start", until="end").with_row_index("at")
+    for inner, outer in _around(found, stretches):
         own = inner.get_column("at")
         others = outer < own  # a containing range has a lower index; drops the range itself, and equal ranges after it
         own, around = own.filter(others), outer.filter(others)
         closer = pl.select(pl.min_horizontal(best.gather(own), rank.gather(around))).to_series()
         best = best.scatter(own, closer)
     parent = tightest.gather(best)
-    level = pl.zeros(ranges.height, dtype=pl.Int64, eager=True)
-    level = level.scatter(chain, pl.int_range(len(chain), eager=True))
-    for layer in found.layers:
-        level = level.scatter(layer.at, (level.gather(parent.gather(layer.at)) + 1).fill_null(0))
+    above, level = parent, parent.is_not_null().cast(pl.Int64)
+    while above.null_count() < len(above):  # of an ancestor twice as far away each time
+        level, above = level + level.gather(above).fill_null(0), above.gather(above)
     return pl.DataFrame({"at": places, "parent": parent, "level": level})
 
 
-def held(found: list[Layer], stretches: pl.DataFrame) -> pl.Series | None:
-    """The :func:`innermost` ranges in one pass with a stack; None where ranges cross."""
-    starts, ends, at = (pl.concat([getattr(layer, name) for layer in found]) for name in Layer._fields)
-    line = pl.DataFrame([starts, ends, at]).sort("at")
-    ranges, asked = (line.get_column(name).to_list() for name in ("start", "end")), ("since", "until")
-    places = holding(*ranges, *(stretches.get_column(name).to_list() for name in asked))
-    return None if places is None else gathered(line.get_column("at"), pl.Series(places, dtype=pl.UInt32)).alias("at")
-
-
-def innermost(found: list[Layer], stretches: pl.DataFrame) -> pl.Series:
-    """Index of the innermost range that contains each interval (since, until); null for none.
-
-    Innermost is the one that started last, then the shorter one, then the last row.
-    """
-    if len(found) >= DEEP and (told := held(found, stretches)) is not None:
-        return told
-    left = stretches.select("since", "until").with_row_index("row")
-    best = pl.Series("at", [None], dtype=pl.UInt32).new_from_index(0, stretches.height)
-    for layer in found:
-        begun = layer.start.search_sorted(left.get_column("since"), side="right")
-        over = layer.end.search_sorted(left.get_column("until"), side="left")
-        inside = over < begun
-        left, begun = left.filter(inside), begun.filter(inside)
-        if left.is_empty():
-            break
-        rows, latest = left.get_column("row"), layer.at.gather(begun - 1)
-        best = best.scatter(rows, pl.select(pl.max_horizontal(best.gather(rows), latest)).to_series())
-    return best
-
-
-# Ranges nested hundreds deep, as in recursive programs and in synthetic or damaged reports.
-#
-# The layers above cost depth times number of intervals. The functions below make one pass over ranges and intervals
-# with a stack, in Python: slower in the usual case, linear for any depth. Ranges that cross form no stack; then the
-# functions give None, and the caller falls back to layers.
-
-#: From so many layers on one pass costs less: it takes a microsecond per interval, a layer some nanoseconds.
-DEEP: Final = 256
-
-
-def layer_numbers(ends: Sequence[int], *, strict: bool) -> list[int]:
-    """Layer number of each range, given the ends in the order of :func:`outermost_first`.
-
-    The ends of a layer increase, strictly or not: a range belongs to the first layer that its end continues.
-    """
-    tops: list[int] = []  # negated last end of each layer, in ascending order for bisect
-    found = []
-    for end in ends:
-        layer = (bisect_right if strict else bisect_left)(tops, -end)
-        if layer == len(tops):
-            tops.append(-end)
+def _around(found: Nest, stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
+    """:func:`pairs` that may be parents: of a tree the innermost range alone, and the one around each of its own."""
+    for tree in found.trees:
+        yield stretches[tree.at].filter(tree.parent.is_not_null()), tree.at.gather(tree.parent.drop_nulls())
+        others = stretches.filter(~stretches.get_column("at").is_in(tree.at.implode()))
+        own = tree.innermost(others)
+        if own is None:
+            yield from containing(tree.layers(), others)
         else:
-            tops[layer] = -end
-        found.append(layer)
-    return found
-
-
-class _Stack:
-    """Stack of the ranges open at a moment that only advances, the outermost first."""
-
-    def __init__(self, starts: Sequence[int], ends: Sequence[int]) -> None:
-        self._starts, self._ends = starts, ends
-        self._next = 0
-        self.places: list[int] = []
-        self._minus_ends: list[int] = []
-        self._touching: int | None = None
-
-    def go_to(self, moment: int) -> Iterator[int]:
-        """Advances to a moment, and yields each range that starts up to it as it is pushed.
-
-        Raises:
-            ValueError: Ranges cross.
-        """
-        while self._next < len(self._starts) and self._starts[self._next] <= moment:
-            place = self._next
-            self._leave(self._starts[place])
-            while self.places and self._ends[self.places[-1]] < self._ends[place]:
-                if self._ends[self.places[-1]] > self._starts[place]:
-                    raise ValueError
-                self._touching = self._starts[place]  # a range ends where this one starts
-                self._drop()
-            if self._touching == self._ends[place]:
-                raise ValueError  # a range already popped may contain it
-            self._next += 1
-            yield place
-            self.places.append(place)
-            self._minus_ends.append(-self._ends[place])
-        self._leave(moment)
-
-    def around(self, since: int, until: int) -> int | None:
-        """Index of the innermost range that contains ``[since, until]``; `since` is the current moment. None for none.
-
-        Raises:
-            ValueError: The interval is a moment at which one range ends and another starts.
-        """
-        if since == until == self._touching:
-            raise ValueError
-        count = bisect_right(self._minus_ends, -until)
-        return self.places[count - 1] if count else None
-
-    def _leave(self, moment: int) -> None:
-        while self.places and self._ends[self.places[-1]] < moment:
-            self._drop()
-
-    def _drop(self) -> None:
-        self.places.pop()
-        self._minus_ends.pop()
-
-
-def enclosing(starts: Sequence[int], ends: Sequence[int]) -> tuple[list[int | None], list[int]] | None:
-    """Parent and depth of each range (sorted by :func:`outermost_first`); None where ranges cross."""
-    stack, parents, levels = _Stack(starts, ends), [], []
-    try:
-        for start in starts:
-            for _ in stack.go_to(start):
-                parents.append(stack.places[-1] if stack.places else None)
-                levels.append(len(stack.places))
-    except ValueError:
-        return None
-    return parents, levels
-
-
-def holding(
-    starts: Sequence[int], ends: Sequence[int], since: Sequence[int], until: Sequence[int]
-) -> list[int | None] | None:
-    """Index of the innermost range that contains each interval (since, until); None where ranges cross."""
-    stack = _Stack(starts, ends)
-    found: list[int | None] = [None] * len(since)
-    try:
-        for row in sorted(range(len(since)), key=since.__getitem__):
-            for _ in stack.go_to(since[row]):
-                pass
-            found[row] = stack.around(since[row], until[row])
-    except ValueError:
-        return None
-    return found
-
-
-class Spans:
-    """Mutable union of intervals: sorted, disjoint, with its total length `ns`."""
-
-    def __init__(self) -> None:
-        """Starts empty."""
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self.ns = 0
-
-    def __len__(self) -> int:
-        """Number of disjoint intervals."""
-        return len(self._starts)
-
-    def add(self, start: int, end: int) -> None:
-        """Adds an interval to the union."""
-        first = bisect_left(self._ends, start)
-        last = bisect_right(self._starts, end)
-        if first < last:
-            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
-            self.ns -= sum(self._ends[first:last]) - sum(self._starts[first:last])
-        self._starts[first:last] = [start]
-        self._ends[first:last] = [end]
-        self.ns += end - start
-
-    def united(self, other: Spans) -> Spans:
-        """Merges the smaller union into the larger one, in place, and gives that."""
-        large, small = (self, other) if len(self) >= len(other) else (other, self)
-        for start, end in small.all():
-            large.add(start, end)
-        return large
-
-    def all(self) -> list[tuple[int, int]]:
-        """The disjoint intervals as (start, end)."""
-        return list(zip(self._starts, self._ends, strict=True))
-
-
-class Sums(NamedTuple):
-    """Operations in a range: its index, first start, last end, busy time (ns), and numbers of calls and operations."""
-
-    place: int
-    start: int
-    end: int
-    busy: int
-    calls: int
-    operations: int
-
-
-def sums_in(
-    parents: Sequence[int | None], own: Sequence[int | None], work: Sequence[tuple[int, int, bool]]
-) -> Iterator[Sums]:
-    """Sums of the operations in each range, nested ranges included; ranges without operations are left out.
-
-    `parents` has the parent of each range (outermost first), `work` the operations (start, end, whether it is the first
-    of its call), and `own` the innermost range of each operation.
-    """
-    inside: list[list[tuple[int, int, bool]]] = [[] for _ in parents]
-    for place, operation in zip(own, work, strict=True):
-        if place is not None:
-            inside[place].append(operation)
-    known: list[tuple[Spans, int, int, int, int] | None] = [None] * len(parents)
-    for place in range(len(parents) - 1, -1, -1):
-        found = known[place]
-        known[place] = None
-        for start, end, first in inside[place]:
-            spans, low, high, calls, count = found or (Spans(), start, end, 0, 0)
-            spans.add(start, end)
-            found = spans, min(low, start), max(high, end), calls + first, count + 1
-        if found is None:
-            continue
-        spans, low, high, calls, count = found
-        yield Sums(place, low, high, spans.ns, calls, count)
-        around = parents[place]
-        if around is not None and (other := known[around]):
-            both = spans.united(other[0])
-            known[around] = both, min(low, other[1]), max(high, other[2]), calls + other[3], count + other[4]
-        elif around is not None:
-            known[around] = found
+            yield others.filter(own.is_not_null()), tree.at.gather(own.drop_nulls())
+    yield from containing(found.layers, stretches)

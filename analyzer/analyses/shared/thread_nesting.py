@@ -78,13 +78,14 @@ def _count_up_to_each(marks: pl.Series, count: int) -> pl.Series:
     return at.cum_sum()
 
 
-def next_greater(values: pl.Series, rows: pl.Series) -> pl.Series:
-    """Index of the next greater value for each of `rows`; the number of values where there is none.
+def next_greater(values: pl.Series, rows: pl.Series, above: pl.Series | None = None) -> pl.Series:
+    """Index of the next value after each of `rows` that is greater, or greater than `above`; their number for none.
 
     Vectorised search, up and down, in a segment tree of maxima of blocks of 1, 2, 4… values.
     """
     levels = _maxima(values)
-    looking = pl.DataFrame({"row": rows, "value": values.gather(rows), "at": rows + 1})
+    least = values.gather(rows) if above is None else above
+    looking = pl.DataFrame({"value": least, "at": rows + 1}).with_row_index("query")
     stopped: list[pl.DataFrame] = []
     for height, level in enumerate(levels):
         at = looking.get_column("at")
@@ -101,7 +102,7 @@ def next_greater(values: pl.Series, rows: pl.Series) -> pl.Series:
             smaller = levels[height].gather(at // (1 << height)) <= found.get_column("value")
             found = found.with_columns(at + smaller.cast(_PLACE) * (1 << height))
         found = pl.concat([found, stopped[height]])
-    return found.sort("row").get_column("at")
+    return found.sort("query").get_column("at")
 
 
 def _maxima(values: pl.Series) -> list[pl.Series]:

@@ -299,17 +299,3 @@ def test_sums_are_those_of_the_instances(events):
             **spread([row["projected_ns"] for row in group]),
         }
         assert rows[key] == pytest.approx(expected)
-
-
-def test_ranges_nested_deeply_are_summed_in_one_pass_to_the_same(monkeypatch):
-    events = []
-    for number, begin in enumerate((0, 1_000)):
-        events += [nvtx(f"at {depth}", begin + depth, begin + 100 - depth) for depth in range(4)]
-        for place, at in enumerate((10, 40)):
-            ids = {"correlation": 10 * number + place}
-            events += [call("cudaLaunchKernel", begin + at, begin + at + 2, **ids)]
-            events += [kernel(begin + at + 5, begin + at + 25, **ids)]
-    whole = range_gpu(report(events))
-    assert whole.get_column("operations").to_list() == [4] * 4
-    monkeypatch.setattr("kanalyze.analyses.ranges._projection.DEEP", 2)
-    assert range_gpu(report(events)).equals(whole)

@@ -1,4 +1,4 @@
-"""Ranges nested hundreds deep: one pass gives what layers give, and its work is linear."""
+"""Ranges nested hundreds deep: a tree gives what layers give, whatever the depth."""
 
 from unittest.mock import patch
 
@@ -7,21 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.ranges import _projection
 from kanalyze.analyses.ranges.range_gpu import range_gpu
+from kanalyze.analyses.ranges.range_kernels import range_kernels
 from kanalyze.analyses.shared import range_nesting
-from kanalyze.analyses.shared.range_nesting import (
-    Spans,
-    enclosing,
-    flat_layers,
-    holding,
-    innermost,
-    layer_numbers,
-    nest,
-    outermost_first,
-    parents,
-)
+from kanalyze.analyses.shared.range_nesting import nest, outermost_first, pairs, parents
+from support.build import call, kernel, nvtx, report
 from support.slow_ranges import reports
+from support.strategies import FEWER
 
 RANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), min_size=1, max_size=12)
 
@@ -31,97 +23,80 @@ def framed(ranges):
     return outermost_first(frame)
 
 
-def shallow(module=range_nesting):
-    return patch.object(module, "DEEP", 10**9)
+def deep():
+    """Lets any ranges count as deep."""
+    return patch.object(range_nesting, "DEEP", 0)
 
 
-@given(RANGES)
-def test_layers_are_the_same(ranges):
-    line = framed(ranges)
-    for made in (lambda: nest(line).layers, lambda: flat_layers(line)):
-        with shallow():
-            expected = [(one.start.to_list(), one.end.to_list(), one.at.to_list()) for one in made()]
-        with patch.object(range_nesting, "DEEP", 0):
-            assert [(one.start.to_list(), one.end.to_list(), one.at.to_list()) for one in made()] == expected
+def around(nested, asked):
+    """Each interval with each range around it."""
+    found = [inside.select("row").with_columns(place.alias("at")) for inside, place in pairs(nested, asked)]
+    return sorted(row for frame in found for row in frame.rows())
 
 
 @given(RANGES, st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), max_size=8))
-def test_the_innermost_is_the_same(ranges, stretches):
-    line, asked = framed(ranges), pl.DataFrame(stretches, schema={"since": pl.Int64, "until": pl.Int64}, orient="row")
-    with shallow():
-        expected = innermost(flat_layers(line), asked).to_list()
-    with patch.object(range_nesting, "DEEP", 0):
-        assert innermost(flat_layers(line), asked).to_list() == expected
+def test_the_ranges_around_an_interval_are_those_that_hold_it(ranges, stretches):
+    line = framed(ranges)
+    schema = {"since": pl.Int64, "until": pl.Int64}
+    asked = pl.DataFrame(stretches, schema=schema, orient="row").with_row_index("row")
+    expected = [
+        (row, at)
+        for row, (since, until) in enumerate(stretches)
+        for at, (start, end) in enumerate(line.select("start", "end").iter_rows())
+        if start <= since and until <= end
+    ]
+    assert around(nest(line), asked) == expected
+    with deep():
+        assert around(nest(line), asked) == expected
 
 
 @given(RANGES)
 def test_parents_and_levels_are_the_same(ranges):
     line = framed(ranges)
-    with shallow():
-        expected = parents(nest(line), line).drop("at")
-    with patch.object(range_nesting, "DEEP", 0):
-        assert parents(nest(line), line).drop("at").equals(expected)
+    expected = parents(nest(line), line)
+    with deep():
+        assert parents(nest(line), line).equals(expected)
 
 
+@given(reports(), st.sampled_from([0, 64]))
+def test_sums_are_the_same(made, pieces):
+    if {"range", "api"} <= {event.kind for event in made}:
+        expected = range_gpu(report(made), graphs=True)
+        with deep(), patch.object(range_nesting, "_MOST_PIECES", pieces):
+            assert range_gpu(report(made), graphs=True).equals(expected)
+
+
+@FEWER
 @given(reports())
-def test_sums_are_the_same(made):
-    try:
-        expected = range_gpu(made)
-    except Exception:  # noqa: BLE001 - whatever it lacks
-        return
-    with patch.object(range_nesting, "DEEP", 0), patch.object(_projection, "DEEP", 0):
-        assert range_gpu(made.narrow()).equals(expected)
+def test_kernels_are_the_same(made):
+    if {"range", "api", "kernel"} <= {event.kind for event in made}:
+        expected = range_kernels(report(made))
+        with deep():
+            assert range_kernels(report(made)).equals(expected)
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=12))
-def test_spans_are_a_union(parts):
-    spans = Spans()
-    for start, length in parts:
-        spans.add(start, start + length)
-    assert spans.ns == len({at for start, length in parts for at in range(start, start + length)})
+@pytest.mark.parametrize("ranges", [[(0, 3), (2, 5)], [(0, 3), (3, 5), (3, 3)], [(0, 3), (2, 1)]])
+def test_crossing_ranges_are_layers(ranges):
+    with deep():
+        assert not nest(framed([*ranges, (0, 9)])).trees
 
 
-def test_crossing_ranges_are_left_to_layers():
-    assert enclosing([0, 2], [3, 5]) is None
-    assert holding([0, 2], [3, 5], [2], [3]) is None
-    assert enclosing([0, 3, 3], [3, 5, 3]) is None  # a moment that lies in both
+def recursion(depth):
+    """A function that calls itself, launches a kernel on each way in, and each on another stream."""
+    events = []
+    for number in range(depth):
+        events += [
+            nvtx(f"f{number % 7}", 10 * number, 10 * (3 * depth - number)),
+            call("cudaLaunchKernel", 10 * number + 1, 10 * number + 2, correlation=number),
+            kernel(10 * number + 3, 10 * number + 15, correlation=number, stream=7 + number % 2),
+        ]
+    return report(events)
 
 
-class Counted(int):
-    """A time that counts how often it is compared."""
-
-    compared = 0
-
-    def _count(name):  # noqa: N805 - makes methods
-        def compare(self, other):
-            Counted.compared += 1
-            return getattr(int, name)(self, other)
-
-        return compare
-
-    __lt__, __le__, __gt__, __ge__, __eq__ = map(_count, ("__lt__", "__le__", "__gt__", "__ge__", "__eq__"))
-    __hash__ = int.__hash__
-
-
-def compared(depth):
-    starts, ends = [Counted(i) for i in range(depth)], [Counted(4 * depth - i) for i in range(depth)]
-    Counted.compared = 0
-    assert enclosing(starts, ends)[1] == list(range(depth))
-    assert holding(starts, ends, starts, starts) == list(range(depth))
-    assert layer_numbers(ends, strict=True) == list(range(depth))
-    return Counted.compared
-
-
-@pytest.mark.parametrize("depth", [1000, 4000])
-def test_twice_as_deep_is_twice_the_work(depth):
-    assert compared(2 * depth) < 2.5 * compared(depth)
-
-
-def test_the_largest_part_is_never_gone_through_again():
-    """Of a chain of ranges each adds its own operation to those inside."""
-    added = []
-    with patch.object(range_nesting.Spans, "add", autospec=True, side_effect=lambda *_: added.append(1)):
-        count = 500
-        parents_of = [None, *range(count - 1)]
-        list(range_nesting.sums_in(parents_of, range(count), [(i, i, True) for i in range(count)]))
-    assert len(added) <= 2 * count
+def test_thousands_deep():
+    """Range by range this takes minutes, more than tests may: 12 million pairs, and as many layers as ranges."""
+    depth = 5000
+    found = range_gpu(recursion(depth), trace=True)
+    assert found.get_column("operations").to_list() == [*range(depth, 0, -1)]
+    assert found.get_column("level").to_list() == [*range(depth)]
+    assert found.get_column("busy_ns").to_list() == [10 * (depth - number - 1) + 12 for number in range(depth)]
