@@ -130,6 +130,17 @@ def test_first_come(pairs):
         taken |= instants([pair])
 
 
+@given(st.lists(st.tuples(st.integers(0, 2), TIMES, TIMES), max_size=8))
+def test_newly_covered(rows):
+    line = sorted(rows, key=lambda row: row[:2])
+    columns = {"key": pl.UInt32, **intervals.SPANS}
+    found = intervals.newly_covered(pl.DataFrame(line, schema=columns, orient="row"), "key").to_list()
+    for key in {row[0] for row in line}:
+        own = [(row[1:], ns) for row, ns in zip(line, found, strict=True) if row[0] == key]
+        assert sum(ns for _, ns in own) == len(instants(pair for pair, _ in own))
+    assert all(ns >= 0 for ns in found)
+
+
 @given(ANY_INTERVALS)
 def test_alone(pairs):
     depth = Counter(instant for pair in pairs for instant in instants([pair]))
