@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from functools import partial
+from threading import RLock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, of_device, operations
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, launching_by_start, of_device, operations
 from kanalyze.analyses.device._windows import activity, busy_layers, windows
-from kanalyze.analyses.host._context_creation import unrecorded_contexts
+from kanalyze.analyses.host._context_creation import unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.idle._idle_parts import (
     IDLE,
     PIECE,
@@ -28,15 +29,17 @@ from kanalyze.analyses.idle._idle_parts import (
     thread_keys,
 )
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.columns.grouping import LARGEST, grouped, numbered, parts_by
-from kanalyze.columns.lookup import gathered, positions, rows_at
+from kanalyze.columns.lookup import gathered, positions, rows_at, sure
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.report import Report
@@ -57,6 +60,18 @@ WITHIN: Final[dict[str, DataType | DataTypeClass]] = {
     "detail": pl.String,
 }
 
+#: The whole recording is attributed where it has no more operations than these, or where so large a part of them lies
+#: in the window.
+_FEW: Final = 1 << 15
+_MUCH: Final = 0.5
+
+#: So many windows are kept that were attributed by themselves.
+_MOST_KEPT: Final = 7
+
+Sides = tuple[int | None, int | None]
+_WHOLE: Final[Sides] = (None, None)
+_LOCK: Final = RLock()
+
 #: Longer intervals in no CUDA call are more than the host's work for the next launches.
 SHORT_NS: Final = 300_000
 
@@ -65,27 +80,55 @@ _EVER: Final = (intervals.BEFORE_ALL, intervals.AFTER_ALL)
 _NS: Final = (pl.col("end") - pl.col("start")).alias("ns")
 
 
+class _Idle(NamedTuple):
+    """A device that is attributed: what was not recorded before and after, and the idle intervals between these."""
+
+    device: int
+    before: tuple[int, int]
+    after: tuple[int, int]
+    intervals: pl.DataFrame
+
+
 @once_per_report
+def _edges(report: Report) -> dict[int, tuple[int, int]]:
+    """First and last moment of each device: of its activity, its window, and in the whole of ranges and operators."""
+    spans = windows(report)
+    kinds = [kind for kind in ("range", "op") if kind in report.kinds and report.scope.window is None]
+    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+    host = [report.kind(kind).select(start=pl.col("start_ns").min(), end=end.max()) for kind in kinds]
+    every = pl.concat([spans, activity(report), *(spans.select("device").join(of, how="cross") for of in host)])
+    edges = every.group_by("device").agg(pl.col("start").min(), pl.col("end").max())
+    return {device: (low, high) for device, low, high in edges.iter_rows()}
+
+
+def _idle_devices(report: Report) -> Iterator[_Idle]:
+    """The devices in scope with all of their idle intervals."""
+    work = operations(report).select("device", "start", "end", "rank", "row", "process_id")
+    for device, first, last in activity(report).iter_rows():
+        low, high = begun, ended = _edges(report)[device]
+        if report.meta.end_ns is not None:
+            begun, ended = max(low, min(first, 0)), min(high, max(last, report.meta.end_ns))
+        begun, ended = (begun, ended) if begun < ended else (low, low)
+        yield _Idle(device, (low, begun), (ended, high), idle_intervals(of_device(work, device), begun, ended))
+
+
 def _attributed(report: Report) -> dict[int, pl.DataFrame]:
-    """The idle time of each device in scope, from the first moment of its activity or window to the last, in pieces."""
+    """The idle time of each device in scope, of all of its gaps that overlap the window."""
     prepare(report)
-    work, found = operations(report).select("device", "start", "end", "rank", "row", "process_id"), {}
-    for (device, *window), (_, first, last) in zip(windows(report).rows(), activity(report).rows(), strict=True):
-        low, high = min(window[0], first), max(window[1], last)
-        begun, ended = _recorded(report, low, high, first, last)
-        idle = idle_intervals(of_device(work, device), begun, ended)
-        split = in_threads(partial(split_idle, report, device), batches(idle), small=True)
-        parts = [pl.DataFrame(schema=PIECE), _unrecorded(report, low, begun), *split, _unrecorded(report, ended, high)]
-        found[device] = pl.concat(parts, how="diagonal", rechunk=True)
+    found = {}
+    for one in _idle_devices(report):
+        some = intervals.overlapping(one.intervals, report.scope.sides)
+        split = in_threads(partial(split_idle, report, one.device), batches(some), small=True)
+        parts = [pl.DataFrame(schema=PIECE), _unrecorded(report, *one.before), *split, _unrecorded(report, *one.after)]
+        found[one.device] = pl.concat(parts, how="diagonal", rechunk=True)
     return found
 
 
-def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tuple[int, int]:
-    """Start and end of the part of ``[low, high)`` that the recording covers, as far as the report tells its end."""
-    if report.meta.end_ns is None:
-        return low, high
-    begun, ended = max(low, min(first, 0)), min(high, max(last, report.meta.end_ns))
-    return (begun, ended) if begun < ended else (low, low)
+@once_per_process
+def _kept(report: Report) -> dict[Sides, dict[int, pl.DataFrame]]:
+    """What was attributed of a report: its whole, and the last windows."""
+    del report
+    return {}
 
 
 def _unrecorded(report: Report, low: int, high: int) -> pl.DataFrame:
@@ -99,10 +142,29 @@ def idle_pieces(report: Report) -> dict[int, pl.DataFrame]:
 
     An idle interval is attributed in the whole of the report, and clipped to the window after that.
     """
-    sides = windows(report).join(activity(report), on="device", suffix="_known")
-    beyond = (pl.col("start") < pl.col("start_known")) | (pl.col("end") > pl.col("end_known"))
-    pieces = _attributed(report if sides.select(beyond.any()).item() else report.whole)
+    kept, sides = _kept(report), report.scope.sides
+    with _LOCK:
+        if _serves(report):
+            sides = _WHOLE
+        if sides not in kept:
+            kept[sides] = _attributed(report.whole.narrow(window=None if sides == _WHOLE else report.scope.window))
+        for old in [*kept][:-_MOST_KEPT]:
+            if old not in (sides, _WHOLE):
+                del kept[old]
+        pieces = kept[sides]
     return {device: _between(pieces[device], low, high) for device, low, high in windows(report).iter_rows()}
+
+
+def _serves(report: Report) -> bool:
+    """Whether the whole is attributed for the window of a report: it is already, has few operations, or most there."""
+    edges, sides = _edges(report.whole), windows(report).rows()
+    if not all(edges[device][0] <= low and high <= edges[device][1] for device, low, high in sides):
+        return False
+    begun = operations(report).get_column("start")
+    if _WHOLE in _kept(report) or len(begun) <= _FEW or not sides:
+        return True
+    first, last = min(low for _, low, _ in sides), max(high for *_, high in sides)
+    return bool(begun.is_between(first, last).sum() >= _MUCH * len(begun))
 
 
 def _between(pieces: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
@@ -198,12 +260,30 @@ def gaps_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
 
 
 def unknown_times(report: Report) -> list[tuple[int, int]]:
-    """Of each device in scope the idle time of unknown cause, and the waits for work from before the recording (ns)."""
+    """Of each device in scope the idle time of unknown cause, and the waits for work from before the recording (ns).
+
+    Where nothing was attributed yet, and no such work is known, only what no thread is known for is looked at.
+    """
+    if _WHOLE not in _kept(report) and not len(unseen_starts(report)) and not len(unseen_syncs(report)):
+        sides = windows(report).select("start", "end").rows()
+        lost = (_of_no_thread(report, idle) for idle in _idle_devices(report))
+        return [(intervals.length(intervals.clip(of, *edges)), 0) for of, edges in zip(lost, sides, strict=True)]
     known = reasons(report)
     unseen = pl.col("reason") == known.unseen
     unknown = pl.col("reason").is_in([known.unknown, known.unrecorded])
     sums = _NS.filter(unknown).sum(), _NS.filter(unseen).sum().alias("begins")
     return [pieces.select(sums).row(0) for pieces in idle_pieces(report).values()]
+
+
+def _of_no_thread(report: Report, one: _Idle) -> pl.DataFrame:
+    """Idle time of a device that was not recorded, or that no host thread is known for: nothing else is unknown.
+
+    That is so where no work from before the recording was waited for. Every thread that launched something is known.
+    """
+    idle, edges = one.intervals, pl.DataFrame([one.before, one.after], schema=intervals.SPANS, orient="row")
+    thread, called = facts_of(report, idle.get_column("row"), "thread_id", "call_start").get_columns()
+    nearby = called.is_null() & sure(idle.get_column("process_id").is_in([*launching_by_start(report)]))
+    return pl.concat([idle.filter(thread.is_null() & ~nearby).select("start", "end"), edges])
 
 
 class HostTime(NamedTuple):

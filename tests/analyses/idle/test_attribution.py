@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle import _attribution
@@ -54,14 +55,17 @@ def test_each_instant_is_that_of_the_model(events, window):
 
 
 @FEWER
-@given(EVENTS, WINDOWS, WINDOWS)
-def test_pieces_are_the_same_whatever_was_attributed_before(events, window, before):
+@given(EVENTS, WINDOWS, WINDOWS, st.sampled_from([0, 1 << 15]))
+def test_pieces_are_the_same_whatever_was_attributed_before(events, window, before, few):
     of = report(events)
-    idle_pieces(of.narrow(window=Window(*before)))
-    idle_pieces(of)
-    view, alone = of.narrow(window=Window(*window)), report(events).narrow(window=Window(*window))
-    known, fresh = idle_pieces(view), idle_pieces(alone)
-    assert ledger_pieces(view).equals(ledger_pieces(alone))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_attribution, "_FEW", few)
+        idle_pieces(of.narrow(window=Window(*before)))
+        if few:
+            idle_pieces(of)
+        view, alone = of.narrow(window=Window(*window)), report(events).narrow(window=Window(*window))
+        known, fresh = idle_pieces(view), idle_pieces(alone)
+        assert ledger_pieces(view).equals(ledger_pieces(alone))
     assert {device: ours.equals(fresh[device]) for device, ours in known.items()} == dict.fromkeys(fresh, True)
 
 
