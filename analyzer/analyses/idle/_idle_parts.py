@@ -27,7 +27,7 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
 from kanalyze.analyses.shared.workers import at_once
-from kanalyze.analyses.streams._waited_for import ended_last, event_waits, shared_streams, waited_for
+from kanalyze.analyses.streams._waited_for import ended_last, event_waits, waited_for
 from kanalyze.columns.grouping import rows_by
 from kanalyze.columns.lookup import gathered, sure
 from kanalyze.machinery.processors import workers
@@ -64,7 +64,6 @@ _NEEDED: Final[tuple[Remembered[Any], ...]] = (
     unseen_syncs,
     ended_last,
     event_waits,
-    shared_streams,
 )
 
 

@@ -37,35 +37,21 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
     `rows` ended an idle interval, and were submitted before it began. Each waited for the operation that ended last
     before it on the device, or for the work in front of an event that its stream waited for, if that ended no earlier.
     """
-    shared = shared_streams(report)
     behind, event = _behind(report, device, rows)
-    differing = [name for name in STREAM if name not in shared]
-    own, before = (facts_of(report, of, *differing) for of in (rows, behind))
-    told = {"name": facts_of(report, behind, "name").to_series()}
-    if event is not None:
-        told |= {"event": event, "there": facts_of(report, behind, "device").to_series()}
-    if "process_id" in differing:
-        told["process"] = before.get_column("process_id")
-        told["own"] = told["process"].eq_missing(own.get_column("process_id"))
-    if "stream" in differing:
-        told["stream"] = before.get_column("stream")
-        told["same"] = told["stream"].is_not_null() & told["stream"].eq_missing(own.get_column("stream"))
-    if "context_id" in differing:
-        one = own.get_column("context_id").eq_missing(before.get_column("context_id"))
-        told["same"] = one & told["same"] if "same" in told else one
-    asked = pl.DataFrame([values.alias(name) for name, values in told.items()])
-    only = operations(report, "stream").get_column("stream").first()
-    alike = {"event": False, "there": device, "own": True, "process": None, "same": True, "stream": only}
-    others = (pl.lit(value).alias(name) for name, value in alike.items() if name not in told)
-    texts = asked.unique().with_columns(others).select(*told, _text(device).cast(pl.Categorical).alias("culprit"))
-    if texts.height == 1:
-        return texts.get_column("culprit").new_from_index(0, len(rows))
-    found = asked.join(texts, on=list(told), how="left", nulls_equal=True, maintain_order="left")
+    own, before = facts_of(report, rows, *STREAM), facts_of(report, behind, "name", "device", *STREAM)
+    told = before.select("name", "stream", there="device", process="process_id").with_columns(
+        event.alias("event"),
+        own=before.get_column("process_id").eq_missing(own.get_column("process_id")),
+        same=before.get_column("context_id").eq_missing(own.get_column("context_id"))
+        & (before.get_column("stream") == own.get_column("stream")).fill_null(value=False),
+    )
+    texts = told.unique().with_columns(_text(device).cast(pl.Categorical).alias("culprit"))
+    found = told.join(texts, on=told.columns, how="left", nulls_equal=True, maintain_order="left")
     return found.get_column("culprit")
 
 
-def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl.Series | None]:
-    """Row of the operation that each of `rows` waited for, and whether by an event (None where none did)."""
+def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Row of the operation that each of `rows` waited for, and whether by an event."""
     work, ended, held = operations(report), ended_last(report)[device], event_waits(report)
     starts, ends = work.get_column("start").gather(rows), work.get_column("end")
     # the device was busy until the interval began, so there is an operation that ended before
@@ -73,18 +59,10 @@ def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl
     near = ended[max(first - 1, 0) : stop]
     last = near.gather(count_up_to(gathered(ends, near), starts, equal=True) - 1)
     if held.is_empty():
-        return last, None
+        return last, last.is_null()
     behind = gathered(held.get_column("behind"), positions(held.get_column("row"), rows))
     in_time = ((ends.gather(behind) >= ends.gather(last)) & (ends.gather(behind) <= starts)).fill_null(value=False)
     return behind.zip_with(in_time, last), in_time
-
-
-@once_per_process
-def shared_streams(report: Report) -> list[str]:
-    """Key columns of :data:`STREAM` that are constant over all operations."""
-    work = operations(report, *STREAM)
-    alike = work.select((pl.col(name) == pl.col(name).first()).fill_null(value=False).all() for name in STREAM)
-    return [name for name in STREAM if alike.item(0, name)]
 
 
 def _text(device: int) -> pl.Expr:
