@@ -27,6 +27,9 @@ _ABOVE_ALL_TIMES: Final = 1 << 64
 
 SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
 
+#: Start and end of events; one that was never closed ends where it starts.
+OF_EVENTS: Final = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns").fill_null(0)}
+
 _NOTHING: Final = pl.Series([0], dtype=pl.Int64)
 
 

@@ -60,6 +60,7 @@ from kanalyze.analyses.streams._waited_for import event_waits
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import count_up_to, gathered, nearest
 from kanalyze.columns.ordering import in_order_of
+from kanalyze.intervals import OF_EVENTS
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -220,8 +221,7 @@ _WAIT, _LAUNCH, _OTHER = range(len(CALL_KINDS))
 
 def host_calls(report: Report) -> pl.DataFrame:
     """All CUDA calls of the processes in scope, in the order of the api events: the columns of `calls`."""
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    calls = in_time(report, report.kind("api").select(*THREAD, start="start_ns", end=end))
+    calls = in_time(report, report.kind("api").select(*THREAD, **OF_EVENTS))
     calls = calls.with_columns(pl.max_horizontal("start", "end").alias("end")).with_row_index("row")
     calls = calls.hstack([_outermost(calls)])
     calls = calls.hstack([_kinds(report, calls), _waited_for(report, calls), _before_in_process(calls)])

@@ -18,6 +18,7 @@ import polars as pl
 
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.intervals import OF_EVENTS
 from kanalyze.wording import CUDA, HIP, RUNTIME, is_amd
 
 if TYPE_CHECKING:
@@ -162,8 +163,7 @@ def graph_steps(report: Report) -> pl.DataFrame:
         "event_id",
         "name",
         *THREAD,
-        start="start_ns",
-        end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0),
+        **OF_EVENTS,
     )
     return found.sort("start", "event_id")
 

@@ -16,6 +16,7 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
 from kanalyze.columns.lookup import nearest
+from kanalyze.intervals import OF_EVENTS
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -231,10 +232,9 @@ def loading_seen(report: Report) -> pl.DataFrame:
     loads = names_that(report, lambda name: bucket_of(name) == "loading" and not _LOOKUP.match(name))
     words = report.kind("overhead").get_column("name").unique().cast(pl.String).drop_nulls()
     told = words.filter(words.str.contains(_LOADING_WORDS)).to_list()
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
     parts = [
-        report.kind("api").filter(pl.col("name").is_in(loads)).select(*THREAD, start="start_ns", end=end),
-        report.kind("overhead").filter(pl.col("name").is_in(told)).select(*THREAD, start="start_ns", end=end),
+        report.kind("api").filter(pl.col("name").is_in(loads)).select(*THREAD, **OF_EVENTS),
+        report.kind("overhead").filter(pl.col("name").is_in(told)).select(*THREAD, **OF_EVENTS),
         context_calls(report).select(*THREAD, start="start_ns", end="made_ns"),
         unrecorded_contexts(report).select(*THREAD, "start", "end"),
         _beginning_calls(report),
@@ -247,8 +247,7 @@ def _beginning_calls(report: Report) -> pl.DataFrame:
     calls, begins = report.kind("api"), names_that(report, BEGINS_CUDA.match)
     earliest = pl.col("thread_id", "name", "start_ns", "dur_ns").get(pl.col("start_ns").arg_min())
     first = grouped(calls, ["process_id"], [earliest])
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    return first.filter(pl.col("name").is_in(begins)).select(*THREAD, start="start_ns", end=end)
+    return first.filter(pl.col("name").is_in(begins)).select(*THREAD, **OF_EVENTS)
 
 
 @once_per_process

@@ -179,11 +179,7 @@ def _python(report: Report) -> pl.DataFrame:
     known = roles(events.get_column("name").unique())
     told = events.join(known, on="name", how="left", nulls_equal=True, maintain_order="left")
     ids = ("event_id", "parent_id", *THREAD)
-    return told.select(*ids, **_start_and_end(), role="role", name="shown").sort("event_id")
-
-
-def _start_and_end() -> dict[str, pl.Expr]:
-    return {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns").fill_null(0)}
+    return told.select(*ids, **intervals.OF_EVENTS, role="role", name="shown").sort("event_id")
 
 
 def _named(events: pl.DataFrame) -> pl.DataFrame:
@@ -193,7 +189,7 @@ def _named(events: pl.DataFrame) -> pl.DataFrame:
     others = names.filter(texts.is_null() | texts.str.starts_with(STEP_PREFIX))
     if len(others):
         events = events.filter(~pl.col("name").is_in(others.implode(), nulls_equal=True))
-    return events.select(*THREAD, **_start_and_end(), name="name")
+    return events.select(*THREAD, **intervals.OF_EVENTS, name="name")
 
 
 def _with_timelines(report: Report, table: pl.DataFrame) -> _HostEvents:
@@ -226,7 +222,7 @@ class _Neighbours(NamedTuple):
 def _neighbours(report: Report) -> dict[ThreadKey, _Neighbours]:
     calls = report.kind("api")
     names = shown_calls(report, calls.get_column("name")).alias("name")
-    own = calls.select(*THREAD, **_start_and_end()).with_columns(names)
+    own = calls.select(*THREAD, **intervals.OF_EVENTS).with_columns(names)
     every = pl.concat([named_events(report), own])
     found: dict[ThreadKey, _Neighbours] = {}
     for lanes, part in laned(every):

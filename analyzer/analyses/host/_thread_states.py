@@ -61,8 +61,7 @@ def system_calls(report: Report) -> pl.DataFrame:
     Columns: event_id, name, process_id, thread_id, start, end, and waits_on (of :data:`WAITS_ON`, or :data:`OTHER`).
     """
     wanted = ("event_id", "name", *THREAD)
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    calls = report.kind("osrt").select(*wanted, start="start_ns", end=end)
+    calls = report.kind("osrt").select(*wanted, **intervals.OF_EVENTS)
     known = calls.select(pl.col("name").unique())
     waits = pl.lit(OTHER)
     for what, names in reversed(WAITS_ON.items()):

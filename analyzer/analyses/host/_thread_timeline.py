@@ -30,9 +30,6 @@ _ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
 _EXTRA_LABELS: Final = (("loading", "context"), ("unknown", BEGINS))
 
 
-_TIMES: Final = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns").fill_null(0)}
-
-
 @once_per_process
 def labels(report: Report) -> pl.DataFrame:
     """Labels of the intervals of a timeline: name, bucket, detail and rank (in CALL_BUCKETS).
@@ -149,7 +146,7 @@ class Stretch(NamedTuple):
         report, sides = self.report, self.lanes.placed(lane, "start", "end")
         first, stop = thread.around(self.low, self.high)
         rows = thread.rows.slice(first, stop - first)
-        calls = report.kind("api").select("name", **_TIMES)[rows]
+        calls = report.kind("api").select("name", **intervals.OF_EVENTS)[rows]
         done = calls.select(*sides, label=call_labels(report, calls.get_column("name")))
         unseen = unseen_syncs(report)
         if len(unseen) and (these := rows.is_in(unseen.implode())).any():
@@ -165,14 +162,14 @@ class Stretch(NamedTuple):
 def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Host threads with CUDA calls, by process id and thread id."""
     over, made = report.kind("overhead"), context_calls(report)
-    over = over.select(*THREAD, **_TIMES, label=_label_of(over.get_column("name"), label_codes(report)[1]))
+    over = over.select(*THREAD, **intervals.OF_EVENTS, label=_label_of(over.get_column("name"), label_codes(report)[1]))
     until = pl.min_horizontal("made_ns", "end_ns")
     label = pl.lit(labels(report).height - 2, dtype=pl.UInt32)
     made = made.select(*THREAD, start="start_ns", end=until, label=label)
     parts, starts = parts_by(pl.concat([made, over]).sort("start"), THREAD), report.kind("api").get_column("start_ns")
     found = {}
     for lanes, calls in laned(
-        report.kind("api").select(*THREAD, row=pl.int_range(pl.len(), dtype=pl.UInt32), **_TIMES)
+        report.kind("api").select(*THREAD, row=pl.int_range(pl.len(), dtype=pl.UInt32), **intervals.OF_EVENTS)
     ):
         line = in_order(calls.drop(THREAD), "start").with_columns(pl.col("end").cum_max())
         for key, own in lanes.of_each(line):

@@ -94,8 +94,8 @@ def _edges(report: Report) -> dict[int, tuple[int, int]]:
     """First and last moment of each device: of its activity, its window, and in the whole of ranges and operators."""
     spans = windows(report)
     kinds = [kind for kind in ("range", "op") if kind in report.kinds and report.scope.window is None]
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    host = [report.kind(kind).select(start=pl.col("start_ns").min(), end=end.max()) for kind in kinds]
+    start, end = intervals.OF_EVENTS.values()
+    host = [report.kind(kind).select(start=start.min(), end=end.max()) for kind in kinds]
     every = pl.concat([spans, activity(report), *(spans.select("device").join(of, how="cross") for of in host)])
     edges = every.group_by("device").agg(pl.col("start").min(), pl.col("end").max())
     return {device: (low, high) for device, low, high in edges.iter_rows()}

@@ -89,10 +89,6 @@ def batches(idle: pl.DataFrame) -> list[pl.DataFrame]:
     return [*idle.iter_slices(max(-(-idle.height // number), 1))]
 
 
-#: What an operation waits for after its launch call has returned.
-WAITS: Final = pl.Enum(["launch", "queued", "unseen"])
-
-
 def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
     """Idle intervals within ``[low, high)`` of the device whose operations are `work`, sorted by start.
 
@@ -143,19 +139,19 @@ def with_launches(report: Report, idle: pl.DataFrame) -> pl.DataFrame:
     return idle.with_columns(*calls, unseen.alias("unseen"))
 
 
-def with_phases(idle: pl.DataFrame) -> pl.DataFrame:
+def with_phases(report: Report, idle: pl.DataFrame) -> pl.DataFrame:
     """Splits each idle interval at its launch call: adds begun, returned, late and lost.
 
     Before `begun` the launch call had not begun, from `begun` to `returned` the thread was in it (both are clipped to
-    the interval). `late` is what the operation waits for after that, of :data:`WAITS`: ``launch`` where the call began
-    within the interval, ``queued`` where it began earlier, ``unseen`` where the operation waited for work launched
-    before the recording began. `lost` is set where the operation itself was launched before the recording began.
+    the interval). `late` is the reason why the operation waits after that: `launch` where the call began within the
+    interval, `queued` where it began earlier, `unseen` where the operation waited for work launched before the
+    recording began. `lost` is set where the operation itself was launched before the recording began.
     """
     # without a call both are the end of the interval: min_horizontal and max_horizontal skip nulls
     begun, returned = (pl.max_horizontal("start", pl.min_horizontal(at, "end")) for at in ("call_start", "call_end"))
-    within = pl.col("call_start") >= pl.col("start")
-    launch, queued, unseen = (pl.lit(name, dtype=WAITS) for name in WAITS.categories)
-    late = pl.when(within & pl.col("unseen")).then(unseen).when(within).then(launch).otherwise(queued)
+    within, known = pl.col("call_start") >= pl.col("start"), reasons(report)
+    waits = pl.when("unseen").then(_code(known.unseen)).otherwise(_code(known.launch))
+    late = pl.when(within).then(waits).otherwise(_code(known.queued))
     lost = pl.col("unseen") & pl.col("call_start").is_null()
     phases = {"begun": begun, "returned": pl.max_horizontal(begun, returned), "late": late, "lost": lost}
     return idle.with_columns(**phases).drop("unseen")
@@ -224,7 +220,7 @@ def split_idle(report: Report, device: int, idle: pl.DataFrame) -> pl.DataFrame:
     Each interval is split by the activity of the host thread that it is attributed to, and the time before its launch
     call by the innermost range of that thread, too; from the launch call on, the range is the one in which that began.
     """
-    idle = with_phases(with_launches(report, idle))
+    idle = with_phases(report, with_launches(report, idle))
     by_thread = rows_by(idle, THREAD)
     known = {key: rows for key, rows in by_thread.items() if key in threads(report) and key[1] is not None}
     found = [pl.DataFrame(schema=PIECE)]
@@ -267,14 +263,15 @@ def _split(idle: pl.DataFrame, threads: Stretch) -> pl.DataFrame:
     launched = idle.filter(pl.col("end") > pl.col("begun"))
     above = line.filter(winning(report)[line.get_column("label")])
     held = touched(launched.select("end", start="begun"), above)
-    cut = [_before_launches(report, overlaid(before, line, "label"))]
+    whole = pl.when(pl.col("late") == reasons(report).launch).then("end").otherwise("returned")
+    parts = [
+        _before_launches(report, overlaid(before, line, "label")),
+        _from_launches(report, launched.filter(~held) if held.any() else launched, whole),
+    ]
     if held.any():
-        cut.append(_cut_launches(report, launched.filter(held), above))
-        launched = launched.filter(~held)
-    unseen = launched.filter(pl.col("late") == "unseen")
-    if unseen.height:  # the time before the launch call may be a wait of the same kind
-        cut.append(_rows(unseen, start="returned", reason=_late(report)))
-    rows = pl.concat([*cut, *_whole_launches(report, launched)])
+        pieces = _from_launches(report, launched.filter(held), pl.col("returned")).sort("start")
+        parts.append(_rows(overlaid(pieces, above, "label"), reason=pl.coalesce("label", "reason")))
+    rows = pl.concat(parts)
     return rows.with_columns(_thread_codes(threads, rows).alias("thread"))
 
 
@@ -297,31 +294,10 @@ def _before_launches(report: Report, before: pl.DataFrame) -> pl.DataFrame:
     return _rows(before, reason=reason)
 
 
-def _cut_launches(report: Report, launched: pl.DataFrame, above: pl.DataFrame) -> pl.DataFrame:
-    """Rows of the time from launch calls on, split by the calls and overheads (`above`) that take precedence."""
-    phases = (
-        launched.select("row", "range", start="begun", end="returned", reason=_code(reasons(report).launch)),
-        launched.select("row", "range", start="returned", end="end", reason=_late(report)),
-    )
-    pieces = pl.concat([part.filter(pl.col("end") > pl.col("start")) for part in phases]).sort("start")
-    return _rows(overlaid(pieces, above, "label"), reason=pl.coalesce("label", "reason"))
-
-
-def _whole_launches(report: Report, launched: pl.DataFrame) -> list[pl.DataFrame]:
-    """Rows of the time from launch calls on where nothing takes precedence: launch overhead, and queued work."""
-    until = pl.when(pl.col("late") == "launch").then("end").otherwise("returned")
-    queued = launched.filter(pl.col("late") == "queued")
-    return [
-        _rows(launched, start="begun", end=until, reason=_code(reasons(report).launch)),
-        _rows(queued, start="returned", reason=_late(report)),
-    ]
-
-
-def _late(report: Report) -> pl.Expr:
-    """The reason of the time after a launch call has returned."""
-    known, late = reasons(report), pl.col("late")
-    waits = pl.when(late == "launch").then(_code(known.launch)).when(late == "queued").then(_code(known.queued))
-    return waits.otherwise(_code(known.unseen))
+def _from_launches(report: Report, launched: pl.DataFrame, until: pl.Expr) -> pl.DataFrame:
+    """Rows of the time from launch calls on: of launch overhead until a time, then of what is waited for after that."""
+    overhead = _rows(launched, start="begun", end=until, reason=_code(reasons(report).launch))
+    return pl.concat([overhead, _rows(launched, start=until, reason="late")])
 
 
 def _rows(idle: pl.DataFrame, **columns: pl.Expr | str) -> pl.DataFrame:

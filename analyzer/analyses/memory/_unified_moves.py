@@ -120,10 +120,7 @@ def faults_seen(report: Report) -> pl.DataFrame:
     texts = ("module", "source_file")  # an empty text means unknown
     known = beside(events, report.table("fault_detail"), *told)
     known = known.with_columns(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in texts)
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    return known.select(
-        "event_id", "side", "process_id", "device", pl.col("start_ns").alias("start"), end.alias("end"), *told[1:]
-    )
+    return known.select("event_id", "side", "process_id", "device", *told[1:], **intervals.OF_EVENTS)
 
 
 def moved_bytes(of: pl.Expr, name: str) -> pl.Expr:

@@ -69,7 +69,7 @@ def compile_spans(report: Report) -> pl.DataFrame:
         compiles = names.filter(names.str.contains(_COMPILES)).to_list()
         if compiles:
             own = events.filter(pl.col("name").is_in(compiles))
-            parts.append(own.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)))
+            parts.append(own.select(**intervals.OF_EVENTS))
     return intervals.union(pl.concat(parts))
 
 
