@@ -12,10 +12,8 @@ TWO = Lanes(((1, 1), (1, 2)), 10, 20)
 @pytest.mark.parametrize("lane", [0, 1])
 def test_a_time_is_moved_into_its_lane(time, moved, lane):
     """A lane is as wide as the window, and apart from the next."""
-    assert TWO.moved(time, lane) == moved + 12 * lane
     (column,) = TWO.placed(lane, "at")
     assert pl.DataFrame({"at": [time]}).select(column).item() == moved + 12 * lane
-    assert Lanes(((1, 1),), 10, 20).moved(time, 0) == time
 
 
 def test_lines_of_threads_are_one_line_with_what_lies_in_the_window():

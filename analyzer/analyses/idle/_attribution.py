@@ -77,6 +77,13 @@ SHORT_NS: Final = 300_000
 
 _EVER: Final = (intervals.BEFORE_ALL, intervals.AFTER_ALL)
 
+_SUMS: Final[dict[str, DataType | DataTypeClass]] = {
+    "device": pl.Int64,
+    "bucket": pl.Enum(IDLE),
+    **dict.fromkeys(("culprit", "range"), pl.Categorical),
+    **dict.fromkeys(("ns", "gaps", "longest_ns"), pl.Int64),
+}
+
 _NS: Final = (pl.col("end") - pl.col("start")).alias("ns")
 
 
@@ -179,20 +186,21 @@ def bucket_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
     return gathered(reasons(report).table.get_column("bucket"), pieces.get_column("reason"))
 
 
-def idle_rows(report: Report, device: int) -> pl.DataFrame:
-    """Idle time of a device by bucket and detail: bucket, detail, ns."""
-    pieces, known = idle_pieces(report)[device], reasons(report)
-    sums = pieces.group_by("reason").agg(_NS.sum())
-    launched = pieces.filter(pl.col("reason") == known.launch)
-    until = facts_of(report, launched.get_column("row"), "call_end").to_series()
-    calling = launched.select((pl.min_horizontal("end", until) - pl.col("start")).clip(lower_bound=0).sum()).item()
-    rows = rows_at(known.table, sums.get_column("reason")).with_columns(sums)
-    launch = pl.col("reason") == known.launch
-    parts = [
-        rows.filter(launch).with_columns(detail=pl.lit(detail), ns=ns)
-        for detail, ns in (("call", pl.lit(calling, dtype=pl.Int64)), ("latency", pl.col("ns") - calling))
-    ]
-    return pl.concat([rows.filter(~launch), *parts]).group_by("bucket", "detail").agg(pl.col("ns").sum())
+def idle_sums(report: Report) -> pl.DataFrame:
+    """Idle time of the devices in scope by bucket and detail: device, bucket, detail, ns."""
+    known, schema = reasons(report), {"device": pl.Int64, "bucket": pl.Enum(IDLE), "detail": pl.String, "ns": pl.Int64}
+    found = [pl.DataFrame(schema=schema)]
+    for device, pieces in idle_pieces(report).items():
+        launched = pieces.filter(pl.col("reason") == known.launch)
+        until = facts_of(report, launched.get_column("row"), "call_end").to_series()
+        calling = launched.select((pl.min_horizontal("end", until) - pl.col("start")).clip(lower_bound=0).sum()).item()
+        sums = pieces.group_by("reason").agg(_NS.sum())
+        launch = sums.get_column("reason") == known.launch
+        rows = rows_at(known.table, sums.get_column("reason")).with_columns(sums, device=pl.lit(device, dtype=pl.Int64))
+        call = rows.filter(launch).with_columns(detail=pl.lit("call"), ns=pl.lit(calling, dtype=pl.Int64))
+        latency = rows.filter(launch).with_columns(detail=pl.lit("latency"), ns=pl.col("ns") - calling)
+        found += [part.select([*schema]) for part in (rows.filter(~launch), call, latency)]
+    return pl.concat(found).group_by("device", "bucket", "detail").agg(pl.col("ns").sum())
 
 
 @once_per_report
@@ -229,9 +237,13 @@ def _waits(report: Report, reason: int, name: str) -> pl.DataFrame:
     return every
 
 
-def named_sums(report: Report) -> dict[int, pl.DataFrame]:
-    """Idle time of each device in scope by name: bucket, culprit, range, ns, gaps and longest_ns (the most in one)."""
-    return {device: _by_name(report, pieces) for device, pieces in idle_pieces(report).items()}
+def named_sums(report: Report) -> pl.DataFrame:
+    """Idle time of the devices in scope by name: :data:`_SUMS`; gaps is in how many, longest_ns the most in one."""
+    found = [pl.DataFrame(schema=_SUMS)]
+    for device, pieces in idle_pieces(report).items():
+        sums = _by_name(report, pieces).with_columns(pl.lit(device, dtype=pl.Int64).alias("device"))
+        found.append(sums.select([*_SUMS]))
+    return pl.concat(found)
 
 
 def _by_name(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:

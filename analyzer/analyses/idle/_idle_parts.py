@@ -7,7 +7,7 @@ Definitions: definitions.md, section 5, rules 5 to 13.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.shared.cached import Remembered
     from kanalyze.analyses.shared.thread_lanes import Lanes, ThreadKey
     from kanalyze.report import Report
-
-T = TypeVar("T")
 
 #: Batch sizes, in idle intervals: the smallest batch, and the most that are in flight at one time; large enough to gain
 #: more than threads wait for Python's lock (benchmarks/), small enough to bound memory.

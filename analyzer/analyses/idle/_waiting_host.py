@@ -266,14 +266,10 @@ def by_function(report: Report) -> pl.DataFrame:
 
 def by_traced_function(report: Report) -> pl.DataFrame:
     """The same of a trace with Python functions or operators: by its own name of what the thread was in."""
-    found = [pl.DataFrame(schema={"device": pl.Int64, "culprit": pl.String, "ns": pl.Int64})]
-    for device, sums in named_sums(report).items():
-        host = sums.filter(pl.col("bucket").cast(pl.String) == "host")
-        named = pl.lit(device, dtype=pl.Int64).alias("device"), pl.col("culprit").cast(pl.String)
-        found.append(host.select(*named, "ns"))
+    host = named_sums(report).filter(pl.col("bucket").cast(pl.String) == "host")
     text = pl.col("culprit")
     frame = text.str.extract(_TRACED, 2).is_not_null()
-    told = pl.concat(found).select(
+    told = host.with_columns(text.cast(pl.String)).select(
         "device",
         "ns",
         function=pl.when(frame).then(text.str.extract(_TRACED, 2)).otherwise(text),

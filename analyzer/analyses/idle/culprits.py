@@ -179,13 +179,10 @@ def _shared(report: Report, form: Table, sums: pl.DataFrame) -> pl.DataFrame:
 def _by_culprit(report: Report) -> pl.DataFrame:
     """Idle time of each device by bucket, culprit and range: :data:`TABLE`."""
     require(report, TABLE, *DEVICE_KINDS)
-    lengths = {device: high - low for device, low, high in windows(report).iter_rows()}
-    tables = [
-        sums.with_columns(device=pl.lit(device), share=pl.col("ns") / max(lengths[device], 1))
-        for device, sums in named_sums(report).items()
-    ]
-    named = [with_shares(report, table, "bucket") for table in tables]
-    return pl.concat([TABLE.empty(), *map(TABLE.select, named)]).sort(
+    lengths = windows(report).select("device", window=(pl.col("end") - pl.col("start")).clip(lower_bound=1))
+    sums = named_sums(report).join(lengths, on="device", maintain_order="left")
+    named = with_shares(report, sums.with_columns(share=pl.col("ns") / pl.col("window")), "bucket")
+    return TABLE.select(named).sort(
         "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
     )
 

@@ -101,9 +101,9 @@ def gaps(
     require(report, TABLE, *DEVICE_KINDS)
     check_grouping(TABLE, by)
     found = [_of_device(report, device, own, threshold_ns) for device, own in idle_pieces(report).items()]
-    if by is None:
-        return pl.concat([TABLE.empty(), *(_described(report, part) for part in found)])
-    return _by_culprit(report, found)
+    if not found:
+        return (TABLE if by is None else BY_CULPRIT).empty()
+    return (_described if by is None else _by_culprit)(report, pl.concat(found))
 
 
 def _of_device(report: Report, device: int, pieces: pl.DataFrame, threshold_ns: int) -> pl.DataFrame:
@@ -146,19 +146,13 @@ def _described(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_culprit(report: Report, parts: list[pl.DataFrame]) -> pl.DataFrame:
-    if not parts:
-        return BY_CULPRIT.empty()
+def _by_culprit(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
-    sums = (
-        pl.concat(parts)
-        .group_by("device", "reason", "culprit")
-        .agg(
-            pl.len().alias("count"),
-            pl.col("dur_ns").sum().alias("total_ns"),
-            pl.col("dur_ns").mean().alias("avg_ns"),
-            pl.col("dur_ns").max().alias("max_ns"),
-        )
+    sums = found.group_by("device", "reason", "culprit").agg(
+        pl.len().alias("count"),
+        pl.col("dur_ns").sum().alias("total_ns"),
+        pl.col("dur_ns").mean().alias("avg_ns"),
+        pl.col("dur_ns").max().alias("max_ns"),
     )
     shares = sums.join(lengths, on="device").with_columns((pl.col("total_ns") / pl.col("window")).alias("share"))
     order = shares.sort("device", "total_ns", "reason", "culprit", descending=[False, True, False, False])

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses.communication._partners import has_partners, told_communication
 from kanalyze.analyses.device._operations import exclusive_operations, of_device
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle._attribution import idle_rows
+from kanalyze.analyses.idle._attribution import idle_sums
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
@@ -39,12 +39,10 @@ TABLE = Table(
     purpose="where each GPU's time went, to the nanosecond",
 )
 
-_ROWS: Final = {"bucket": pl.String, "detail": pl.String, "ns": pl.Int64}
-
 _BUCKET: Final = pl.Enum(BUCKETS)
 _TALKS: Final = pl.col("bucket") == "communication"
 
-_ROW: Final = [pl.col(name).cast(dtype) for name, dtype in _ROWS.items()]
+_ROW: Final = (pl.col("bucket").cast(pl.String).cast(_BUCKET), pl.col("detail").cast(pl.String), pl.col("ns"))
 
 
 @analysis
@@ -65,7 +63,7 @@ def ledger(report: Report) -> pl.DataFrame:
     if rows.filter(_TALKS).is_empty() or not has_partners(report):
         return rows
     told = [_communication(report, device, high - low) for device, low, high in windows(report).iter_rows()]
-    return _sorted([rows.filter(~_TALKS), *told])
+    return _sorted(pl.concat([rows.filter(~_TALKS), *map(TABLE.select, told)]))
 
 
 def _communication(report: Report, device: int, window: int) -> pl.DataFrame:
@@ -85,29 +83,17 @@ def bucket_sums(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations at all.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    return _sorted([_of_device(report, device, low, high) for device, low, high in windows(report).iter_rows()])
-
-
-def _of_device(report: Report, device: int, low: int, high: int) -> pl.DataFrame:
-    rows = pl.concat([_busy(report, device), idle_rows(report, device).select(_ROW)])
-    found, window = int(rows.get_column("ns").sum()), high - low
-    if found != window or rows.select((pl.col("ns") < 0).any()).item():
+    work = exclusive_operations(report).group_by("device", "bucket", "detail").agg(ns=pl.col("exclusive_ns").sum())
+    rows = pl.concat(part.select("device", *_ROW) for part in (work, idle_sums(report)))
+    lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
+    sums = rows.group_by("device").agg(pl.col("ns").sum(), least=pl.col("ns").min())
+    sums = lengths.join(sums, on="device", how="left").fill_null(0)
+    wrong = sums.filter((pl.col("ns") != pl.col("window")) | (pl.col("least") < 0))
+    for device, window, found, _ in wrong.iter_rows():
         raise AssertionError(f"the ledger of device {device} sums to {found} ns, its window is {window} ns: {rows}")
-    share = (pl.col("ns") / max(window, 1)).alias("share")
-    rows = rows.filter(pl.col("ns") > 0).select(pl.lit(device, dtype=pl.Int64).alias("device"), *_ROWS, share)
-    return rows.with_columns(pl.col("bucket").cast(_BUCKET))
+    share = (pl.col("ns") / pl.col("window").clip(lower_bound=1)).alias("share")
+    return _sorted(TABLE.select(rows.filter(pl.col("ns") > 0).join(lengths, on="device").with_columns(share)))
 
 
-def _busy(report: Report, device: int) -> pl.DataFrame:
-    needed = ("device", "bucket", "detail", "exclusive_ns")
-    work = of_device(exclusive_operations(report).select(needed), device)
-    sums = work.group_by("bucket", "detail").agg(pl.col("exclusive_ns").sum().alias("ns"))
-    return sums.select(_ROW)
-
-
-def _sorted(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    if not frames:
-        return TABLE.empty()
-    return TABLE.select(pl.concat(frames)).sort(
-        "device", "bucket", "ns", "detail", descending=[False, False, True, False]
-    )
+def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.sort("device", "bucket", "ns", "detail", descending=[False, False, True, False])

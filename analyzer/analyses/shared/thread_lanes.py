@@ -50,12 +50,6 @@ class Lanes(NamedTuple):
         """Distance between the starts of two lanes."""
         return self.high - self.low + 2
 
-    def moved(self, time: int, lane: int) -> int:
-        """Converts a time of a thread to lane time, clipped to the lane."""
-        if len(self.keys) == 1:
-            return time
-        return min(max(time, self.low), self.high) + lane * self.width
-
     def placed(self, lane: int, *times: str) -> list[pl.Expr]:
         """Expressions that convert columns of times of one thread to lane times, clipped to the lane."""
         if len(self.keys) == 1:
