@@ -18,8 +18,6 @@ from kanalyze.columns.lookup import count_up_to, gathered, sure
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.analyses.shared.thread_lanes import Lanes, ThreadKey
     from kanalyze.report import Report
 
@@ -102,60 +100,38 @@ class Thread(NamedTuple):
     reached: pl.Series
     others: pl.DataFrame
 
-    def around(self, low: int, high: int) -> tuple[int, int]:
-        """Index range of the calls that can overlap ``[low, high)``."""
-        first = bisect_right(self.reached, low)
-        return first, max(bisect_left(self.rows, high, key=self.starts.item), first)
 
+def activity(report: Report, lanes: Lanes, sides: tuple[int, int], pieces: pl.DataFrame) -> pl.DataFrame:
+    """The :func:`timeline` of host threads between two times, in lane times: start, end, label (row of :func:`labels`).
 
-class Stretch(NamedTuple):
-    """Activity of some host threads in ``[low, high)``.
-
-    Attributes:
-        report: The report.
-        threads: The threads.
-        lanes: Their lanes, in the same order, at least as long as the interval.
-        low: Start of the interval.
-        high: End of the interval.
+    Only calls and overheads that take precedence over launches, or overlap any of `pieces` (start, end; sorted and
+    disjoint).
     """
+    every = pl.concat([_labelled_events(report, lanes, lane, sides) for lane in range(len(lanes.keys))], rechunk=True)
+    # a call overlaps any piece only if it overlaps the first one that ends after the start of the call
+    at = count_up_to(pieces.get_column("end"), every.get_column("start"), equal=True)
+    begins = gathered(pieces.get_column("start"), at.set(at == pieces.height, None))
+    near = sure(begins < every.get_column("end"))
+    needed = every.filter(near | winning(report)[every.get_column("label")])
+    return timeline(needed, labels(report).get_column("rank"))
 
-    report: Report
-    threads: Sequence[Thread]
-    lanes: Lanes
-    low: int
-    high: int
 
-    def line(self, pieces: pl.DataFrame) -> pl.DataFrame:
-        """The :func:`timeline` of the threads in lane times: start, end, label (row of :func:`labels`).
-
-        Only calls and overheads that take precedence over launches, or overlap any of `pieces` (start, end; sorted and
-        disjoint).
-        """
-        every = pl.concat(
-            [self._labelled_events(lane, thread) for lane, thread in enumerate(self.threads)], rechunk=True
-        )
-        # a call overlaps any piece only if it overlaps the first one that ends after the start of the call
-        at = count_up_to(pieces.get_column("end"), every.get_column("start"), equal=True)
-        begins = gathered(pieces.get_column("start"), at.set(at == pieces.height, None))
-        near = sure(begins < every.get_column("end"))
-        needed = every.filter(near | winning(self.report)[every.get_column("label")])
-        return timeline(needed, labels(self.report).get_column("rank"))
-
-    def _labelled_events(self, lane: int, thread: Thread) -> pl.DataFrame:
-        """Calls and overheads of one thread in lane times: start, end, label; sorted by start."""
-        report, sides = self.report, self.lanes.placed(lane, "start", "end")
-        first, stop = thread.around(self.low, self.high)
-        rows = thread.rows.slice(first, stop - first)
-        calls = report.kind("api").select("name", **intervals.OF_EVENTS)[rows]
-        done = calls.select(*sides, label=call_labels(report, calls.get_column("name")))
-        unseen = unseen_syncs(report)
-        if len(unseen) and (these := rows.is_in(unseen.implode())).any():
-            waits = pl.lit(labels(report).height - 1, dtype=pl.UInt32)
-            done = done.with_columns(pl.when(these).then(waits).otherwise("label").alias("label"))
-        others = thread.others.filter((pl.col("end") > self.low) & (pl.col("start") < self.high))
-        if others.height:
-            done = pl.concat([others.select(*sides, "label"), done]).sort("start", maintain_order=True)
-        return done
+def _labelled_events(report: Report, lanes: Lanes, lane: int, sides: tuple[int, int]) -> pl.DataFrame:
+    """Calls and overheads of one thread in lane times: start, end, label; sorted by start."""
+    (low, high), times, thread = sides, lanes.placed(lane, "start", "end"), threads(report)[lanes.keys[lane]]
+    first = bisect_right(thread.reached, low)
+    stop = max(bisect_left(thread.rows, high, key=thread.starts.item), first)
+    rows = thread.rows.slice(first, stop - first)
+    calls = report.kind("api").select("name", "start_ns", "dur_ns")[rows].select("name", **intervals.OF_EVENTS)
+    done = calls.select(*times, label=call_labels(report, calls.get_column("name")))
+    unseen = unseen_syncs(report)
+    if len(unseen) and (these := rows.is_in(unseen.implode())).any():
+        waits = pl.lit(labels(report).height - 1, dtype=pl.UInt32)
+        done = done.with_columns(pl.when(these).then(waits).otherwise("label").alias("label"))
+    others = thread.others.filter((pl.col("end") > low) & (pl.col("start") < high))
+    if others.height:
+        done = pl.concat([others.select(*times, "label"), done]).sort("start", maintain_order=True)
+    return done
 
 
 @once_per_process

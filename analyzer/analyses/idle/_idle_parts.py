@@ -17,11 +17,11 @@ from kanalyze.analyses.device._operations import (
     launching_by_start,
     nearest_launches,
 )
-from kanalyze.analyses.device._windows import activity
+from kanalyze.analyses.device._windows import activity as device_activity
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.host._range_lines import named_ranges, on_line, range_lines
 from kanalyze.analyses.host._thread_names import between_calls, framework_recorded, named
-from kanalyze.analyses.host._thread_timeline import Stretch, label_codes, labels, threads, winning
+from kanalyze.analyses.host._thread_timeline import activity, label_codes, labels, threads, winning
 from kanalyze.analyses.naming._host_names import host_names
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid, touched
@@ -55,7 +55,7 @@ _NEEDED: Final[tuple[Remembered[Any], ...]] = (
     context_calls,
     label_codes,
     winning,
-    activity,
+    device_activity,
     launch_rows,
     launching_by_start,
     unseen_starts,
@@ -231,9 +231,8 @@ def split_idle(report: Report, device: int, idle: pl.DataFrame) -> pl.DataFrame:
         begins = pl.min_horizontal(pl.col("start").min(), pl.col("call_start").min()).alias("low")
         begun, ended, low, high = idle.select(pl.col("start").min(), pl.col("end").max(), begins, ends).row(0)
         for lanes in lanes_of([*known], low, high):
-            stretch = Stretch(report, [threads(report)[key] for key in lanes.keys], lanes, begun, ended)
-            rows = _split(_on_lanes(idle, lanes, known), stretch)
-            found += [lanes.back(part) for part in _named(stretch, rows, device) if part.height]
+            rows = _split(report, lanes, (begun, ended), _on_lanes(idle, lanes, known))
+            found += [lanes.back(part) for part in _named(report, lanes, device, rows) if part.height]
     return pl.concat(part.select([*PIECE]) for part in found).sort("start")
 
 
@@ -248,14 +247,13 @@ def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Seri
     return idle[every].with_columns(moved)
 
 
-def _split(idle: pl.DataFrame, threads: Stretch) -> pl.DataFrame:
-    """Splits intervals, given in lane times, by the activity of their threads.
+def _split(report: Report, lanes: Lanes, sides: tuple[int, int], idle: pl.DataFrame) -> pl.DataFrame:
+    """Splits intervals between two times, given in lane times, by the activity of their threads.
 
     Columns: those of :data:`PIECE` but culprit, in lane times; range is a row of :func:`named_ranges`.
     """
-    report = threads.report
     before = idle.filter(pl.col("begun") > pl.col("start")).select("start", "row", "lost", end="begun")
-    line, spans = threads.line(before), threads.lanes.line(range_lines(report))
+    line, spans = activity(report, lanes, sides, before), lanes.line(range_lines(report))
     before = overlaid(before, spans.rename({"row": "range"}), "range")
     idle = idle.with_columns(on_line(spans, idle.get_column("call_start")).alias("range"))
     launched = idle.filter(pl.col("end") > pl.col("begun"))
@@ -270,12 +268,12 @@ def _split(idle: pl.DataFrame, threads: Stretch) -> pl.DataFrame:
         pieces = _from_launches(report, launched.filter(held), pl.col("returned")).sort("start")
         parts.append(_rows(overlaid(pieces, above, "label"), reason=pl.coalesce("label", "reason")))
     rows = pl.concat(parts)
-    return rows.with_columns(_thread_codes(threads, rows).alias("thread"))
+    return rows.with_columns(_thread_codes(report, lanes, rows).alias("thread"))
 
 
-def _thread_codes(threads: Stretch, rows: pl.DataFrame) -> pl.Series:
+def _thread_codes(report: Report, lanes: Lanes, rows: pl.DataFrame) -> pl.Series:
     """The code of the thread of each row, given in lane times."""
-    known, lanes = {key: code for code, key in enumerate(thread_keys(threads.report))}, threads.lanes
+    known = {key: code for code, key in enumerate(thread_keys(report))}
     codes = pl.Series([known[key] for key in lanes.keys], dtype=pl.UInt32)
     if len(codes) == 1:
         return codes.new_from_index(0, rows.height)
@@ -308,9 +306,8 @@ def _code(number: int) -> pl.Expr:
     return pl.lit(number, dtype=pl.UInt32)
 
 
-def _named(threads: Stretch, rows: pl.DataFrame, device: int) -> Iterator[pl.DataFrame]:
+def _named(report: Report, lanes: Lanes, device: int, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """The rows of :func:`_split` with culprit, and range by name, in any order."""
-    report = threads.report
     known, reason = reasons(report), rows.get_column("reason")
 
     def parts(rows: pl.DataFrame, culprit: pl.Series) -> pl.DataFrame:
@@ -327,7 +324,7 @@ def _named(threads: Stretch, rows: pl.DataFrame, device: int) -> Iterator[pl.Dat
         waits = rows.filter(queued)
         yield parts(waits, waited_for(report, device, waits.get_column("row")))
     if host.any():
-        for own in _named_host(report, threads.lanes, rows.filter(host)):
+        for own in _named_host(report, lanes, rows.filter(host)):
             yield parts(own, own.get_column("culprit"))
 
 
