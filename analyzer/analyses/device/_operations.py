@@ -38,9 +38,6 @@ SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
 #: Resources that a launch takes of an SM besides threads.
 RESOURCES: Final = ("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "shared_config_bytes")
 
-#: Of so few operations, facts are kept for whoever asks next: 8 bytes each, in place of the time of a join.
-_KEPT: Final = 1 << 16
-
 #: What the device event itself has besides the columns of :func:`operations`.
 _RECORDED: Final = ("context_id", "stream", "correlation_id", "parent_id")
 
@@ -97,20 +94,7 @@ def facts_of(report: Report, rows: pl.Series, *facts: str) -> pl.DataFrame:
     """:data:`FACTS` or columns of the :func:`operations` in `rows`, in that order; null for a null row."""
     work = _operations(report)
     every = len(rows) == work.height and rows.equals(work.get_column("row"))
-    if work.height > _KEPT:
-        return _joined(report, None if every else rows, facts)
-    known = _known(report)
-    if missing := [name for name in facts if name not in known]:
-        known |= _joined(report, None, missing).to_dict()
-    found = pl.DataFrame([known[name] for name in facts])
-    return found if every else rows_at(found, rows)
-
-
-@once_per_process
-def _known(report: Report) -> dict[str, pl.Series]:
-    """The facts of all operations that were asked for so far."""
-    del report
-    return {}
+    return _joined(report, None if every else rows, facts)
 
 
 def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> pl.DataFrame:

@@ -77,6 +77,12 @@ SHORT_NS: Final = 300_000
 
 _EVER: Final = (intervals.BEFORE_ALL, intervals.AFTER_ALL)
 
+_BY_DETAIL: Final[dict[str, DataType | DataTypeClass]] = {
+    "device": pl.Int64,
+    "bucket": pl.Enum(IDLE),
+    "detail": pl.String,
+    "ns": pl.Int64,
+}
 _SUMS: Final[dict[str, DataType | DataTypeClass]] = {
     "device": pl.Int64,
     "bucket": pl.Enum(IDLE),
@@ -188,8 +194,7 @@ def bucket_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
 
 def idle_sums(report: Report) -> pl.DataFrame:
     """Idle time of the devices in scope by bucket and detail: device, bucket, detail, ns."""
-    known, schema = reasons(report), {"device": pl.Int64, "bucket": pl.Enum(IDLE), "detail": pl.String, "ns": pl.Int64}
-    found = [pl.DataFrame(schema=schema)]
+    known, found = reasons(report), [pl.DataFrame(schema=_BY_DETAIL)]
     for device, pieces in idle_pieces(report).items():
         launched = pieces.filter(pl.col("reason") == known.launch)
         until = facts_of(report, launched.get_column("row"), "call_end").to_series()
@@ -199,7 +204,7 @@ def idle_sums(report: Report) -> pl.DataFrame:
         rows = rows_at(known.table, sums.get_column("reason")).with_columns(sums, device=pl.lit(device, dtype=pl.Int64))
         call = rows.filter(launch).with_columns(detail=pl.lit("call"), ns=pl.lit(calling, dtype=pl.Int64))
         latency = rows.filter(launch).with_columns(detail=pl.lit("latency"), ns=pl.col("ns") - calling)
-        found += [part.select([*schema]) for part in (rows.filter(~launch), call, latency)]
+        found += [part.select([*_BY_DETAIL]) for part in (rows.filter(~launch), call, latency)]
     return pl.concat(found).group_by("device", "bucket", "detail").agg(pl.col("ns").sum())
 
 

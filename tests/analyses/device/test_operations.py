@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.device import _operations
 from kanalyze.analyses.device._operations import (
     FACTS,
     RESOURCES,
@@ -78,7 +77,6 @@ def test_facts_are_those_of_a_walk_through_the_events(listed, large):
     with pytest.MonkeyPatch.context() as patch:
         if large:
             as_if_large(patch)
-            patch.setattr(_operations, "_KEPT", 0)
         made = report(numbered)
         found = operations(made, *FACTS)
         shapes = launch_shapes(made).select("shape", *SHAPE, *RESOURCES)
@@ -99,7 +97,6 @@ def test_facts_of_some_rows_are_those_of_the_table(events, window, large, data):
     with pytest.MonkeyPatch.context() as patch:
         if large:
             as_if_large(patch)
-            patch.setattr(_operations, "_KEPT", 0)
         whole = operations(made, *FACTS)
         rows = st.lists(st.none() | st.integers(0, whole.height - 1), max_size=8) if whole.height else st.just([None])
         chosen = pl.Series(data.draw(rows), dtype=pl.UInt32)
