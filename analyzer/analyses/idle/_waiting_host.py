@@ -22,7 +22,7 @@ from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import innermost_lines
 from kanalyze.columns.grouping import mixed, parts_by
-from kanalyze.columns.lookup import count_up_to, gathered
+from kanalyze.columns.lookup import gathered, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +46,8 @@ PARTS: Final[dict[str, DataType | DataTypeClass]] = {
     "ns": pl.Int64,
     "samples": pl.Int64,
 }
+
+_CAST: Final = [pl.col(name).cast(kind) for name, kind in PARTS.items()]
 
 _KEYS: Final = ("device", "state", "waits_on", "call")
 _LINES: Final = {**dict.fromkeys((*THREAD, "first", "last", "height"), pl.Int64), "usual": pl.Float64}
@@ -149,10 +151,8 @@ def _hits(report: Report, asked: Sequence[tuple[ThreadKey, pl.DataFrame]]) -> tu
 
 def _counts(spans: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
     """How many of the samples of a thread (time, sorted, and stack_id) lie in its spans, by those and by stack."""
-    at = count_up_to(spans.get_column("start"), samples.get_column("time"), equal=True).cast(pl.Int64) - 1
-    hits = samples.with_columns(at=at).filter(at >= 0)
-    around = spans[hits.get_column("at")].select(*_KEYS, "end")
-    hits = pl.concat([hits, around], how="horizontal").filter(pl.col("time") < pl.col("end"))
+    hits = nearest(samples, spans.select(*_KEYS, "start", "end"), ("time", "start"))
+    hits = hits.filter(pl.col("time") < pl.col("end"))
     return hits.group_by(*_KEYS, "stack_id", maintain_order=True).agg(samples=pl.len().cast(pl.Int64))
 
 
@@ -163,14 +163,14 @@ def _of_calls(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     evidence = pl.when(pl.col("stack_id").is_not_null()).then(pl.lit("call stack")).otherwise(pl.lit("none"))
     told = told.with_columns(evidence=evidence.cast(PARTS["evidence"]))
     sums = told.group_by(*_KEYS, "evidence", "stack_id", maintain_order=True).agg(pl.col("ns").sum())
-    return sums.with_columns(samples=pl.lit(0)).select(pl.col(name).cast(kind) for name, kind in PARTS.items())
+    return sums.with_columns(samples=pl.lit(0)).select(_CAST)
 
 
 def _untold(spans: pl.DataFrame) -> pl.DataFrame:
     """Time of which no sample tells."""
     sums = spans.group_by(*_KEYS, maintain_order=True).agg(pl.col("ns").sum())
     none = {"evidence": pl.lit("none"), "stack_id": pl.lit(None), "samples": pl.lit(0)}
-    return sums.with_columns(**none).select(pl.col(name).cast(kind) for name, kind in PARTS.items())
+    return sums.with_columns(**none).select(_CAST)
 
 
 def _sampled(spans: pl.DataFrame, counts: pl.DataFrame, each_ns: float, evidence: str) -> pl.DataFrame:
@@ -192,7 +192,7 @@ def _sampled(spans: pl.DataFrame, counts: pl.DataFrame, each_ns: float, evidence
     left = left.with_columns(ns=pl.col("ns") - pl.col("told").fill_null(0), samples=pl.lit(0), stack_id=pl.lit(None))
     left = left.filter(pl.col("ns") > 0)
     found = [part.with_columns(evidence=pl.lit(word)) for part, word in ((told, evidence), (left, "none"))]
-    return pl.concat([part.select(pl.col(name).cast(kind) for name, kind in PARTS.items()) for part in found])
+    return pl.concat(part.select(_CAST) for part in found)
 
 
 def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame, period_ns: float) -> pl.DataFrame:
@@ -201,9 +201,7 @@ def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame, period_ns: float) ->
     Python's samples are taken when the thread gives up its interpreter lock, mostly in a short wait for that. So the
     state is the scheduler's, and only the stack is the sample's, of the time around it.
     """
-    at = count_up_to(spans.get_column("start"), samples.get_column("time"), equal=True).cast(pl.Int64) - 1
-    hits = samples.with_columns(at=at).filter(at >= 0)
-    hits = hits.filter(hits.get_column("time") < gathered(spans.get_column("end"), hits.get_column("at")))
+    hits = nearest(samples, spans.select("start", "end"), ("time", "start")).filter(pl.col("time") < pl.col("end"))
     reach = int(min(_REACH * period_ns, _LATEST))
     before = (pl.col("time") - pl.col("time").shift(1)).fill_null(2 * reach)
     after = (pl.col("time").shift(-1) - pl.col("time")).fill_null(2 * reach)
@@ -223,7 +221,7 @@ def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame, period_ns: float) ->
         samples=pl.when(largest).then("every").otherwise(0),
         evidence=pl.when(pl.col("stack_id").is_null()).then(pl.lit("none")).otherwise(pl.lit("python samples")),
     )
-    return told.select(pl.col(name).cast(kind) for name, kind in PARTS.items())
+    return told.select(_CAST)
 
 
 @once_per_process

@@ -142,13 +142,10 @@ def _with_kernels(report: Report, groups: pl.DataFrame, process: object, device:
     )
     line = intervals.first_come(own.sort("start", "event_id"))
     line = line.filter(pl.col("own_end") > pl.col("own_start"))
-    if line.is_empty():
-        return groups
-    at = line.get_column("own_start").search_sorted(groups.get_column("start"), side="right").cast(pl.Int64) - 1
-    place = at.set(at < 0, None)
-    ran = (line.get_column("own_end").gather(place) > groups.get_column("start")).fill_null(value=False)
-    names = line.get_column("name").gather(place)
-    return groups.with_columns(names.set(~ran, None).alias("function"))
+    known = line.select("own_start", "own_end", function="name")
+    found = nearest(groups.drop("function"), known, ("start", "own_start"))
+    ran = pl.col("own_end") > pl.col("start")
+    return found.with_columns(function=pl.when(ran).then("function")).select(groups.columns)
 
 
 def _carried(report: Report, groups: pl.DataFrame) -> pl.DataFrame:

@@ -16,7 +16,7 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, RESOURCES, SHAPE,
 from kanalyze.analyses.host._call_kinds import calls_that
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.streams._streams import streamed_operations, used_streams
-from kanalyze.columns.lookup import as_of, gathered
+from kanalyze.columns.lookup import as_of, gathered, nearest
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -96,9 +96,7 @@ def _behind_last(work: pl.DataFrame) -> pl.DataFrame:
     ended = work.select("end", behind_row="row", behind_number="number", behind_start="start", behind="rank")
     ended = ended.sort("end", "behind_row", descending=[False, True])
     waiting = work.filter(pl.col("ready") < pl.col("start")).drop("end")
-    begun = ended.get_column("end").search_sorted(waiting.get_column("start"), side="right").cast(pl.Int64) - 1
-    waiting, begun = waiting.filter(begun >= 0), begun.filter(begun >= 0)
-    return pl.concat([waiting, ended.select(pl.all().gather(begun))], how="horizontal")
+    return nearest(waiting, ended, ("start", "end")).drop_nulls("behind_row")
 
 
 def _on_other_engines(report: Report, found: pl.DataFrame) -> pl.DataFrame:
