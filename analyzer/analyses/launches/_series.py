@@ -17,6 +17,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import (
     device_operations,
     exclusive_operations,
+    facts_of,
     operations,
     with_facts,
 )
@@ -24,7 +25,7 @@ from kanalyze.analyses.host._call_kinds import bucket_of, calls_that, names_that
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.analyses.streams._streams import streamed_operations, used_streams
-from kanalyze.columns.grouping import mixed, of_parts, slices
+from kanalyze.columns.grouping import grouped, mixed, of_parts, slices
 from kanalyze.columns.lookup import count_up_to, positions
 from kanalyze.columns.ordering import in_order
 
@@ -182,6 +183,9 @@ def _units(free: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 #: The columns of :func:`_implicit_order`.
 _ORDER: Final = ("context", "type")
 
+#: What tells a kernel on a device from others.
+_KERNEL: Final = ("process_id", "device", "name")
+
 #: More than the number of splits in any series.
 _MORE_THAN_SPLITS: Final = 1 << 32
 
@@ -203,26 +207,43 @@ def launch_series(report: Report) -> pl.DataFrame:
     for the same operation with the same shape), first (whether it is a kernel's first launch) and apart (ns from
     the return of the previous launch in the stretch to the return of its own; 0 for the first one).
     """
-    line = in_order(_launched(report.whole.narrow(device=report.scope.device)), "series")
-    if report.scope.window is not None:
-        line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+    line, cuts = _launched(report)
+    line = in_order(_passed(line, cuts), "series")
     stretch = pl.col("series").cast(pl.UInt64) * _MORE_THAN_SPLITS + pl.col("passed")
     line = line.with_columns(stretch=stretch.rle_id()).drop("passed")
     together = pl.col("stretch") == pl.col("stretch").shift(1)
     return line.with_columns(pl.when(together).then("apart").fill_null(0).clip(lower_bound=0).alias("apart"))
 
 
-def _launched(report: Report) -> pl.DataFrame:
-    """The operations on the devices in scope that a capture allows, by call: row, series, code, first, apart, passed.
+def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl.Series]]:
+    """The operations in scope that a capture allows, by call, with codes; and the split times of :func:`_cut_times`.
 
-    `apart` is from the return of the thread's previous launch, `passed` the number of splits before.
+    Columns: row, series, code, first, apart (from the thread's previous launch), call_start, and those of
+    :data:`THREAD` and of :func:`_implicit_order`.
     """
-    line = in_order(_coded(report), "call_start")
+    line = in_order(_coded(report), "call_start")  # in a window, of what it takes to tell of its launches
     cuts = _cut_times(report, line.filter("cut").select(*THREAD, start_ns="call_start"))
     line = _with_apart(report, line).drop("call_end")
+    windowed = report.scope.window is not None
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
+    first = pl.col("row").is_in(_first_launches(report, line).implode()) if windowed else first
     line = line.with_columns(first=first).drop("kernel")  # before filtering, which would hold both in memory
-    return _passed((line.filter(~pl.col("cut")) if line.get_column("cut").any() else line).drop("cut"), cuts)
+    line = (line.filter(~pl.col("cut")) if line.get_column("cut").any() else line).drop("cut")
+    if windowed:
+        line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+    return line, cuts
+
+
+def _first_launches(report: Report, line: pl.DataFrame) -> pl.Series:
+    """The rows of the first launch in the recording of each kernel in `line` that a capture allows."""
+    names = facts_of(report, line.drop_nulls("kernel").get_column("row"), *_KERNEL).unique()
+    work = device_operations(report).select("row", *_KERNEL, "kind")
+    work = work.filter(
+        (pl.col("kind") == "kernel") & pl.col("name").is_in(names.get_column("name").implode(), nulls_equal=True)
+    )
+    barred = pl.col("call_name").is_in(names_that(report, _splits_series)).fill_null(value=False)
+    allowed = with_facts(report, work, "call_start", "call_name").filter(pl.col("call_start").is_not_null() & ~barred)
+    return grouped(allowed, _KERNEL, [pl.col("row").get(pl.col("call_start").arg_min())]).get_column("row")
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:
@@ -255,19 +276,40 @@ def _apart(line: pl.DataFrame) -> pl.Series:
 
 
 def _coded(report: Report) -> pl.DataFrame:
-    """The operations on the devices in scope that have a launching call, in their order.
+    """The operations on the devices in scope that have a launching call, in their order; in a window, those it takes.
 
     Columns: row, series, code and kernel (hashes; kernel is null except for kernels that a capture allows), cut (not
     allowed in a capture), call_start, call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Processed
     in slices, since the hashed columns take more memory than the hashes.
     """
     work = device_operations(report).select("row", "kind", "name", "device", "process_id")
-    parts = list(slices(work.with_columns(_implicit_order(report))))
-    line = pl.concat(in_threads(partial(_coded_slice, report, names_that(report, _splits_series)), parts), rechunk=True)
+    work = _near_window(report, work.with_columns(_implicit_order(report)))
+    barred = names_that(report, _splits_series)
+    line = pl.concat(in_threads(partial(_coded_slice, report, barred), list(slices(work))), rechunk=True)
     keys = line.get_column("series")
     known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
     numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
     return line.with_columns(numbers.alias("series"))
+
+
+def _near_window(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Of operations those launched from the first launch of the window to its last, and on each thread the one before.
+
+    `work` itself without a window: these are all.
+    """
+    if report.scope.window is None:
+        return work
+    own = exclusive_operations(report, "call_start")
+    low, high = own.select(pl.col("call_start").min(), last=pl.col("call_start").max()).row(0)
+    if low is None:
+        return work.clear()
+    calls = facts_of(report, work.get_column("row"), *THREAD, "call_start")
+    begun = calls.get_column("call_start")
+    before = calls.with_row_index("at").filter(begun < low)
+    last = before.group_by(THREAD).agg(pl.col("call_start").max())
+    before = before.join(last, on=[*THREAD, "call_start"], how="semi", nulls_equal=True)
+    rows = pl.concat([before.get_column("at"), begun.is_between(low, high).arg_true()]).sort()
+    return work[rows]
 
 
 def _coded_slice(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame:

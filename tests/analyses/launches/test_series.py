@@ -1,4 +1,4 @@
-"""Series of launches in a window: what the whole recording tells of them."""
+"""Series of launches in a window, of which only the launches near it are looked at."""
 
 import polars as pl
 import pytest
