@@ -38,6 +38,15 @@ def windows(report: Report) -> pl.DataFrame:
     return spans.select("device", low.alias("start"), pl.max_horizontal(low, high).alias("end"))
 
 
+def share_of_window(report: Report) -> pl.Expr:
+    """The part of the window of its device that the time `ns` of a row is."""
+    parts = [
+        pl.when(pl.col("device") == device).then(pl.col("ns") / max(end - start, 1))
+        for device, start, end in windows(report).iter_rows()
+    ]
+    return pl.coalesce(*parts, pl.lit(None, dtype=pl.Float64)).alias("share")
+
+
 def span(report: Report) -> tuple[int, int] | None:
     """First start and last end of the windows of all devices; None without operations."""
     known = windows(report)

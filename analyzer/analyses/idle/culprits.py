@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.host._thread_names import framework_recorded
 from kanalyze.analyses.host._thread_states import NEEDED, STATES
 from kanalyze.analyses.idle._attribution import named_sums
@@ -179,9 +179,7 @@ def _shared(report: Report, form: Table, sums: pl.DataFrame) -> pl.DataFrame:
 def _by_culprit(report: Report) -> pl.DataFrame:
     """Idle time of each device by bucket, culprit and range: :data:`TABLE`."""
     require(report, TABLE, *DEVICE_KINDS)
-    lengths = windows(report).select("device", window=(pl.col("end") - pl.col("start")).clip(lower_bound=1))
-    sums = named_sums(report).join(lengths, on="device", maintain_order="left")
-    named = with_shares(report, sums.with_columns(share=pl.col("ns") / pl.col("window")), "bucket")
+    named = with_shares(report, named_sums(report).with_columns(share_of_window(report)), "bucket")
     return TABLE.select(named).sort(
         "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
     )

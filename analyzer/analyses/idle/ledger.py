@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.communication._partners import has_partners, told_communication
 from kanalyze.analyses.device._operations import exclusive_operations, of_device
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle._attribution import idle_sums
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis, once_per_report
@@ -91,8 +91,7 @@ def bucket_sums(report: Report) -> pl.DataFrame:
     wrong = sums.filter((pl.col("ns") != pl.col("window")) | (pl.col("least") < 0))
     for device, window, found, _ in wrong.iter_rows():
         raise AssertionError(f"the ledger of device {device} sums to {found} ns, its window is {window} ns: {rows}")
-    share = (pl.col("ns") / pl.col("window").clip(lower_bound=1)).alias("share")
-    return _sorted(TABLE.select(rows.filter(pl.col("ns") > 0).join(lengths, on="device").with_columns(share)))
+    return _sorted(TABLE.select(rows.filter(pl.col("ns") > 0).with_columns(share_of_window(report))))
 
 
 def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
