@@ -473,15 +473,6 @@ class CannotTellError(KanalyzeError):
         )
 
     @classmethod
-    def without_bare_run(cls, path: Path) -> CannotTellError:
-        """Error: nothing tells what the report at `path` would be without its profiler."""
-        return cls(
-            f"{path}: cannot tell times without the profiler, because no run without one tells how much shorter an "
-            "iteration is, or the report has more operations and calls than are replayed.",
-            "Record with `kanalyze collect`, which makes such a run first, and give the folder that it writes.",
-        )
-
-    @classmethod
     def without_counters(cls, table: str, path: Path, which: str = "") -> CannotTellError:
         """Error: `table` needs counters, which the report at `path` lacks: all of them, or those in `which`."""
         return cls(

@@ -176,12 +176,15 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
     With `first`, of each report no more than so many rows are needed.
     """
     table = declared.name
+    of_ranks = not any(_options.part(where).values()) and _over_ranks(reports, declared, keywords or {})
+    if where.get("without_profiler") and (declared.sides or declared.job or declared.together or of_ranks):
+        raise click.UsageError(f"--without-profiler is for tables of one report, and {table} is of several.")
     if declared.sides:
         asked = sides.Asked(_options.part(where), cache=not where["no_cache"], progress=_options.progress_shown())
         return sides.comparison(*sides.given(reports), asked).table(table)
     if declared.job:
         return jobs.job(reports, _options.asked_of_job(where)).table(table)
-    if not any(_options.part(where).values()) and _over_ranks(reports, declared, keywords or {}):
+    if of_ranks:
         return jobs.path_of_ranks(reports, _options.asked_of_job(where))
     if declared.together:
         base, *others = (opened or Opened()).once(("together",), lambda: _options.opened_together(reports, where))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict, TypeVar, cast
 from weakref import ref
 
 import click
@@ -25,6 +25,7 @@ from kanalyze.units import plural
 
 with late():
     from kanalyze import readers, window
+    from kanalyze.analyses.unprofiled import _correction
     from kanalyze.machinery import one_thread
     from kanalyze.readers.capture import reports as captures
     from kanalyze.several import jobs, sides
@@ -79,6 +80,7 @@ class Where(TypedDict):
     device: int | None
     process: int | None
     no_cache: bool
+    without_profiler: NotRequired[bool]
 
 
 #: A report as it is.
@@ -88,7 +90,8 @@ WHOLE: Final = Where(window=None, device=None, process=None, no_cache=False)
 def where_of(options: dict[str, Any]) -> Where:
     """The part of a report that is asked for by some of the options of a command."""
     window, device, process, no_cache = (options[name] for name in WHOLE)
-    return Where(window=window, device=device, process=process, no_cache=no_cache)
+    unprofiled = bool(options.get("without_profiler"))
+    return Where(window=window, device=device, process=process, no_cache=no_cache, without_profiler=unprofiled)
 
 
 def scope(command: F) -> F:
@@ -108,6 +111,10 @@ def scope(command: F) -> F:
         command = option(command)
     return command
 
+
+without_profiler: Final = click.option(
+    "--without-profiler", is_flag=True, help="Times as without the profiler, by the run without one of a capture."
+)
 
 #: The report's path, and the paths of one report or more.
 report_argument: Final = click.argument("report", type=READ)
@@ -299,6 +306,8 @@ def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
 
 def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
     """Parts as of :func:`opened_parts`, of a report that is open."""
+    if where.get("without_profiler"):
+        whole = _correction.without(whole)
     whole, text = whole.narrow(device=where["device"], process=where["process"]), where["window"]
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):

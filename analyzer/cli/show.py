@@ -67,6 +67,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks
     help="Sort by a column; -COLUMN is descending. Missing values come last.",
 )
 @click.option("--one", type=_options.NUMBER, metavar="ID", help="A collective as a timeline of its ranks.")
+@_options.without_profiler
 @_options.top(None, "Only the first N rows: of each report, or with --sort of all.")
 @_options.formats("csv", "json", "parquet")
 @_options.no_formulas
@@ -96,7 +97,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     declared = catalog.table(table)
     keywords = _keywords(options, threshold, declared.options)
     where = _options.where_of(options)
-    plain = not keywords and not any((columns, sort, top, one is not None, options["no_formulas"]))
+    changed = (columns, sort, top, one is not None, options["no_formulas"], options["without_profiler"])
+    plain = not keywords and not any(changed)
     if plain and emitted(reports, declared, where, form, output):
         return
     rows = rows_of(reports, declared, where, keywords, first=None if sort or one is not None else top)

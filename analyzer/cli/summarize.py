@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
 
 class Form(NamedTuple):
-    """Form of the page: with all sections, or of the whole recording."""
+    """Form of the page: with all sections, of the whole recording, or with times as they were recorded."""
 
     full: bool = False
     whole: bool = False
+    recorded: bool = False
 
 
 @click.command()
@@ -48,6 +49,7 @@ class Form(NamedTuple):
 @_options.top(None, "Rows in each table of the page; as many as suit it unless told.")
 @click.option("--full", is_flag=True, help="All sections, of the whole recording or the window.")
 @click.option("--whole", is_flag=True, help="The page of the whole recording, not of what the program repeats.")
+@click.option("--recorded", is_flag=True, help="Times as recorded, where a run without the profiler tells others.")
 @_options.formats("markdown", "json")
 @answering(
     "--schema", "Print the JSON Schema of --format json, and stop.", lambda: json.SCHEMA.read_text(encoding="utf-8")
@@ -62,10 +64,11 @@ def summarize(  # noqa: PLR0913 - the options of the command
     *,
     full: bool,
     whole: bool,
+    recorded: bool,
     **where: Unpack[_options.Where],
 ) -> None:
     """Show one page that says where the time of each REPORT went, or each report in a folder of them."""
-    pages = _pages(reports, where, Form(full=full, whole=whole))
+    pages = _pages(reports, where, Form(full=full, whole=whole, recorded=recorded))
     _point_to_ranks(pages, reports)
     emit_pages(pages, form, top, output)
 
@@ -109,10 +112,9 @@ def _pages(reports: Sequence[Path], where: _options.Where, form: Form) -> Sequen
         return of_each(reports, lambda report: _page(report, where, form, known.pop(report, None)))
     if form.full:
         return [_with_runs(page, where, form) for page in joint_page.summarize_together(*given, **_options.part(where))]
-    return [
-        _with_runs(page, where, form)
-        for page in joint_page.overviews_together(*given, whole=form.whole, **_options.part(where))
-    ]
+    how = {"whole": form.whole, "as_recorded": form.recorded}
+    pages = joint_page.overviews_together(*given, **how, **_options.part(where))
+    return [_with_runs(page, where, form) for page in pages]
 
 
 def _with_runs(page: JointSummary | Overview | Summary | CounterSummary, where: _options.Where, form: Form) -> Shown:
@@ -161,7 +163,7 @@ def shown(reports: Sequence[Path]) -> None:
 def _timed(report: Report, form: Form) -> Summary | Overview:
     if form.full:
         return time_page.summarize(report)
-    return overview_page.overview(report, whole=form.whole)
+    return overview_page.overview(report, whole=form.whole, as_recorded=form.recorded)
 
 
 def _page(report: Path, where: _options.Where, form: Form, whole: Report | None = None) -> Shown:

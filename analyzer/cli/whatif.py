@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Final, Unpack
 import click
 
 from kanalyze.cli import _options
+from kanalyze.cli._late import late
 from kanalyze.cli._output import emit_pages
 from kanalyze.errors import BadWindowError
-from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
+
+with late():
+    from kanalyze.analyses.replay import _changes, _whatif
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +41,7 @@ _WITHOUT: Final = ("launch-gaps", "sync", "startup")
 @click.option(
     "--measured", metavar="TIME", help="What the window (an iteration of it) takes without a profiler, such as 1.9ms."
 )
+@_options.without_profiler
 @_options.scope
 @_options.top(None, "Rows in each table of the page.")
 @_options.formats("markdown", "json")
@@ -62,18 +66,14 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     asked = [_faster(one) for one in faster]
     rate = None if copies is None else _rate(copies)
     took = None if measured is None else _time(measured)
-    with sparing_memory():
-        from kanalyze.analyses.replay._changes import Changes  # noqa: PLC0415 - --help need not import polars
-        from kanalyze.analyses.replay._whatif import whatif_of  # noqa: PLC0415 - as above
-
-    changes = Changes(tuple(asked), tuple(without), graph, rate)
+    changes = _changes.Changes(tuple(asked), tuple(without), graph, rate)
     parts = _options.opened_parts(report, where)
     if len(parts) > 1:
         raise BadWindowError.of(where["window"] or "", "it is several windows, and one is replayed")
     (part,) = parts.values()
     window = part.scope.window
     whole = None if took is None else took * ((window.count if window else None) or 1)
-    found = whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole)
+    found = _whatif.whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole)
     emit_pages([found], form, top, output)
 
 

@@ -24,7 +24,7 @@ from kanalyze.analyses.joining._roof_points import counted_of, roof_points, time
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
 from kanalyze.analyses.page.joint_page import overviews_together
-from kanalyze.analyses.page.overview_page import Overview, overview
+from kanalyze.analyses.page.overview_page import Overview, overview, unprofiled_page
 from kanalyze.analyses.page.time_page import TABLES, tables_of
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.analyses.timeline._tracks import timeline
@@ -234,7 +234,11 @@ def _with_counters(page: FilePage[Pages], reports: Sequence[Report]) -> FilePage
 def _timed(
     report: Report, called: Report, others: Sequence[Meta], most: int, page: Pages | None = None
 ) -> FilePage[Pages]:
-    """Content from a report that gives the time, with the call tree of `called`; makes the page unless it is given."""
+    """Content from a report that gives the time, with the call tree of `called`; makes the page unless it is given.
+
+    Times are those without the profiler where the page's are.
+    """
+    report = unprofiled_page(report)
     # the critical path is half of the timeline's work, and made beside the rest of it
     makers: list[Callable[[Report], Any]] = [
         lambda report: page or overview(report),

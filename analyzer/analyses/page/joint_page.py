@@ -31,7 +31,7 @@ from kanalyze.analyses.page.time_page import Summary, summarize
 from kanalyze.units import percent, time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Unpack
 
     from kanalyze.analyses.page.overview_page import PageKernels
@@ -98,12 +98,13 @@ def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[JointSu
 
 
 def overviews_together(
-    *reports: Report, whole: bool = False, **where: Unpack[Where]
+    *reports: Report, whole: bool = False, as_recorded: bool = False, **where: Unpack[Where]
 ) -> list[Overview | CounterSummary]:
     """Makes the first pages of reports of one program by different tools, as :func:`summarize_together` does."""
     found = together("joined", reports, where)
-    others = [summarize_counters(one) if one.meta.timeless else overview(one, whole=whole) for one in _alone(found)]
-    return [*(_overview(each, whole=whole) for each in found), *others]
+    page = partial(overview, whole=whole, as_recorded=as_recorded)
+    others = [summarize_counters(one) if one.meta.timeless else page(one) for one in _alone(found)]
+    return [*(_overview(each, page) for each in found), *others]
 
 
 def _alone(found: Sequence[Together]) -> dict[Report, None]:
@@ -112,12 +113,12 @@ def _alone(found: Sequence[Together]) -> dict[Report, None]:
     return dict.fromkeys(one for each in found for one in each.given[1:] if one not in joint)
 
 
-def _overview(found: Together, *, whole: bool) -> Overview:
+def _overview(found: Together, made: Callable[..., Overview]) -> Overview:
     if not _can_join(found):
-        return overview(found.base, whole=whole)
+        return made(found.base)
     ncu, rows = found.ncu, cache(partial(joined_of, found))
     beside = None if ncu is None else lambda kernels: slow_kernels(rows(), ncu, kernels)
-    page = overview(found.base, whole=whole, beside=beside)
+    page = made(found.base, beside=beside)
     others = [one.meta for one in found.given[1:]]
     joined = rows() if page.steady is None else None
     return replace(page, others=others, joined=joined, tables=with_late(page.tables, found.base, found.given[1:]))

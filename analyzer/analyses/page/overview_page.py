@@ -256,7 +256,7 @@ def _unprofiled(report: Report, steady: SteadyPart | None, bare: Bare | None) ->
     """Sentence on the program without its profiler, and on what it took while recorded; empty where that is unknown."""
     tool = report.meta.tool
     if bare is not None and report.meta.slower is not None:
-        return corrected_sentence(bare, tool)
+        return corrected_sentence(bare, tool, report.meta.slower)
     measured = "" if bare is None else bare_sentence(bare, tool)
     if steady is None or report.scope.window or (bare is not None and bare.iteration is not None):
         return measured

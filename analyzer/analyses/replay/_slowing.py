@@ -125,7 +125,7 @@ def _shorter(host_ns: str | pl.Expr, events: str | float | pl.Expr, left: HostTi
     took = pl.col(host_ns) if isinstance(host_ns, str) else host_ns
     number = pl.col(events) if isinstance(events, str) else pl.lit(events) if isinstance(events, float) else events
     slowed = pl.min_horizontal(took.cast(pl.Float64), number * left.reach_ns).clip(lower_bound=0.0)
-    return (took - slowed * (1 - left.kept)).round().cast(pl.Int64)
+    return (took - slowed * (1 - left.kept)).cast(pl.Int64)
 
 
 def _events(report: Report, asked: pl.DataFrame) -> pl.Series:

@@ -156,16 +156,14 @@ def _called(mark: str) -> str:
     return ("steps of the optimizer", "calls of the outermost module", "")[_place(mark)]
 
 
-def corrected_sentence(bare: Bare, tool: str) -> str:
+def corrected_sentence(bare: Bare, tool: str, slower: float) -> str:
     """A sentence on what an iteration took while `tool` recorded it, on a page of times without it."""
     one = bare.iteration
     if one is None:
         return ""
     mark = _called(one.mark) or repr(shortened(one.mark, _LONGEST))
-    ratio = times(one.recorded_ns / one.ns)
-    return (
-        f"While {tool} recorded, it took {time(one.recorded_ns)}, {ratio} as long: a run without it tells, by {mark}."
-    )
+    took = f"{time(one.ns * slower)}, {times(slower)} as long"
+    return f"While {tool} recorded, it took {took}: a run without it tells, by {mark}."
 
 
 def bare_sentence(bare: Bare, tool: str) -> str:

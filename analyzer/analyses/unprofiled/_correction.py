@@ -81,7 +81,11 @@ def without(report: Report) -> Report:
     """
     correction = corrected(report)
     if correction is None:
-        raise CannotTellError.without_bare_run(report.meta.path)
+        raise CannotTellError(
+            f"{report.meta.path}: cannot tell times without the profiler, because no run without one tells how much "
+            "shorter an iteration is, or the report has more operations and calls than are replayed.",
+            "Record with `kanalyze collect`, which makes such a run first, and give the folder that it writes.",
+        )
     return correction.report
 
 
