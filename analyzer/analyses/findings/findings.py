@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
+from operator import add, sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 #: A page replays remedies of reports with at most so many operations and calls.
 MOST_REPLAYED: Final = 1 << 15
 
+#: Two runs of a program differ by such a part: no replay tells what is left closer.
+_NEAR: Final = 0.03
+
 #: The finding that is about launches as graphs, which are a remedy of others, too.
 _GRAPH: Final = "graph-candidate"
 
@@ -63,11 +67,16 @@ def _replayed(report: Report, finding: Finding, change: Mending) -> Finding:
     """The finding with how much shorter the window of its device gets by a change, and between which bounds."""
     from kanalyze.analyses.replay._replay import mended, replayed  # noqa: PLC0415 - most reports need no replay
 
-    gains = []
+    gains, apart = list[int](), list[int]()
     for known, plan, state, end in _sides(report)[finding.device]:
         after = mended(report, known, state, change)
-        gains.append(max(end - replayed(known, plan, after.values, after.lags).end, 0))
-    return finding._replace(mending=None, replayed_ns=gains[0], replayed_low_ns=min(gains), replayed_high_ns=max(gains))
+        then = replayed(known, plan, after.values, after.lags).end
+        gains.append(max(end - then, 0))
+        apart.append(int(_NEAR * max(then - known.start, 0)) if end > then else 0)
+    low = max(min(map(sub, gains, apart)), 0)
+    return finding._replace(
+        mending=None, replayed_ns=gains[0], replayed_low_ns=low, replayed_high_ns=max(map(add, gains, apart))
+    )
 
 
 class _Side(NamedTuple):
