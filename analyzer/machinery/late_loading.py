@@ -88,12 +88,12 @@ class _Late(ModuleType):
     """A module that loads when it is asked for what it does not have yet: anything but its name, spec and path."""
 
     def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - an attribute of any type
-        if name == "__doc__":  # which is None until then
+        if name in ("__doc__", "__dict__"):  # which is None, and nearly empty, until then
             self.__getattr__(name)
         return ModuleType.__getattribute__(self, name)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as above
-        folders = self.__dict__.get("__path__")
+        folders = ModuleType.__getattribute__(self, "__dict__").get("__path__")
         if name == "__path__" or (folders and PathFinder.find_spec(f"{self.__name__}.{name}", folders)):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")  # it is imported next
         _spec_of(self).loader_state.load(self)
