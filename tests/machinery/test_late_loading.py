@@ -95,3 +95,10 @@ def test_it_loads_in_a_context():
     assert entered == ["begin", "end"]
     with pytest.raises(AttributeError):
         _ = inner.nothing
+
+
+@pytest.mark.usefixtures("made")
+def test_it_loads_when_all_that_it_holds_is_asked_for():
+    with loading_late("late_one"):
+        late_one = import_module("late_one")
+    assert vars(late_one)["raise_nothing"] == 7
