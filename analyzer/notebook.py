@@ -251,7 +251,7 @@ def without_profiler(report: Report) -> Report:
     docs/definitions.md, section 12, "Without the profiler".
 
     Args:
-        report: A report of nsys or torch.profiler from a capture that `kanalyze collect` wrote.
+        report: A report of nsys from a capture that `kanalyze collect` wrote.
 
     Raises:
         CannotTellError: No run without the profiler tells how much shorter an iteration is, or the report has more than

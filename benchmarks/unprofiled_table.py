@@ -20,8 +20,9 @@ import kanalyze
 from kanalyze.analyses.iterations._steady import steady_part
 from kanalyze.analyses.replay._slowing import fitted
 from kanalyze.analyses.replay._whatif import window_without
-from kanalyze.analyses.unprofiled._correction import NEAR, estimated
+from kanalyze.analyses.unprofiled._correction import NEAR
 from kanalyze.analyses.unprofiled._moved import unprofiled
+from kanalyze.analyses.unprofiled._sides import estimated
 
 FILES = {"nsys": "nsys.sqlite", "torch": "torch.json.gz"}
 BUSY = ("kernel", "communication", "memcpy", "memset")
@@ -47,13 +48,13 @@ def row(path: Path, bare_ms: float) -> Row | None:
         each = steady.number * 1e6
         took = cache(window_without(report.narrow(window=steady.window)))
         host = fitted(took, bare_ms * each, NEAR)
-        new = unprofiled(report, host.usual, 1.0)
+        new = unprofiled(report, host, steady.window)
         part = steady_part(new) or steady
         ledger = kanalyze.ledger(new, window=part.window).group_by("bucket").agg(pl.col("ns").sum() / part.ns)
         by_bucket = {str(bucket): share for bucket, share in ledger.iter_rows()}
         shares = {name: by_bucket.get(name, 0.0) for name in ("host", "launch")}
         shares["busy"] = sum(by_bucket.get(name, 0.0) for name in BUSY)
-        told = estimated(report, steady, 1 << 20)
+        told = estimated(report.narrow(window=steady.window), steady, 1 << 20)
         bounds = (told.least_ns / 1e6, told.most_ns / 1e6) if told else (0.0, 0.0)
         return Row(steady.ns / each, part.ns / part.number / 1e6, host.usual.kept, shares, *bounds)
 

@@ -130,8 +130,8 @@ def _with_runs(page: JointSummary | Overview | Summary | CounterSummary, where: 
 def _apart(page: Summary | Overview, report: Path, where: _options.Where, form: Form) -> Summary | Overview:
     """The same of a page of one report; a run that cannot be read, or lacks that part, is left out with a word."""
     folder = unpacked(report)
-    if not os.path.isdir(folder):  # noqa: PTH112 - never raises
-        return page
+    if not os.path.isdir(folder) or page.meta.slower is not None:  # noqa: PTH112 - never raises
+        return page  # other runs are as they were recorded
     others = read_capture.reports_in(folder)[1:] if read_capture.accepts(folder, b"") else []
     if not others:
         return page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 from operator import add, sub
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.replay._mending import Mending
-    from kanalyze.analyses.replay._network import Changed, Network
-    from kanalyze.analyses.replay._replay import Plan
     from kanalyze.report import Report
 
 #: A page replays remedies of reports with at most so many operations and calls.
@@ -66,9 +64,10 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
 def _replayed(report: Report, finding: Finding, change: Mending) -> Finding:
     """The finding with how much shorter the window of its device gets by a change, and between which bounds."""
     from kanalyze.analyses.replay._replay import mended, replayed  # noqa: PLC0415 - most reports need no replay
+    from kanalyze.analyses.unprofiled._sides import sides  # noqa: PLC0415 - as above
 
     gains, apart = list[int](), list[int]()
-    for known, plan, state, end in _sides(report)[finding.device]:
+    for known, plan, state, end in sides(report)[finding.device]:
         after = mended(report, known, state, change)
         then = replayed(known, plan, after.values, after.lags).end
         gains.append(max(end - then, 0))
@@ -77,33 +76,6 @@ def _replayed(report: Report, finding: Finding, change: Mending) -> Finding:
     return finding._replace(
         mending=None, replayed_ns=gains[0], replayed_low_ns=low, replayed_high_ns=max(map(add, gains, apart))
     )
-
-
-class _Side(NamedTuple):
-    """The window of a device without a profiler that costs so much: its network, its state, and when it ends."""
-
-    network: Network
-    plan: Plan
-    state: Changed
-    end: int
-
-
-@once_per_report
-def _sides(report: Report) -> dict[int, list[_Side]]:
-    """The window of each device with the usual cost of the profiler, the most and the least."""
-    from kanalyze.analyses.replay._network import as_recorded, network  # noqa: PLC0415 - as above
-    from kanalyze.analyses.replay._replay import planned, replayed  # noqa: PLC0415 - as above
-    from kanalyze.analyses.replay._slowing import hosts_of, without_profiler  # noqa: PLC0415 - as above
-
-    spans = {device: (start, end) for device, start, end in windows(report).iter_rows()}
-    sides = {}
-    for span in {*spans.values()}:
-        known = network(report.whole, *span)
-        plan, sides[span] = planned(known), list[_Side]()
-        for host, lags in zip(hosts_of(report), ("lag", "low", "high"), strict=True):
-            state = without_profiler(report.whole, known, as_recorded(known, lags), host)
-            sides[span].append(_Side(known, plan, state, replayed(known, plan, state.values, state.lags).end))
-    return {device: sides[span] for device, span in spans.items()}
 
 
 TABLE: Final = Table(

@@ -220,7 +220,7 @@ PROMPT_NS: Final = 50_000
 _LOOKUP: Final = re.compile(r"cu\w*Get")
 
 #: Names of profiler overheads for lazy loading by CUDA itself.
-_LOADING_WORDS: Final = r"(?i)lazy function loading|module loading"
+LOADING_WORDS: Final = r"(?i)lazy function loading|module loading"
 
 
 @once_per_process
@@ -231,7 +231,7 @@ def loading_seen(report: Report) -> pl.DataFrame:
     """
     loads = names_that(report, lambda name: bucket_of(name) == "loading" and not _LOOKUP.match(name))
     words = report.kind("overhead").get_column("name").unique().cast(pl.String).drop_nulls()
-    told = words.filter(words.str.contains(_LOADING_WORDS)).to_list()
+    told = words.filter(words.str.contains(LOADING_WORDS)).to_list()
     parts = [
         report.kind("api").filter(pl.col("name").is_in(loads)).select(*THREAD, **OF_EVENTS),
         report.kind("overhead").filter(pl.col("name").is_in(told)).select(*THREAD, **OF_EVENTS),

@@ -238,6 +238,7 @@ def _timed(
 
     Times are those without the profiler where the page's are.
     """
+    called = unprofiled_page(report) if called is report else called
     report = unprofiled_page(report)
     # the critical path is half of the timeline's work, and made beside the rest of it
     makers: list[Callable[[Report], Any]] = [

@@ -24,8 +24,8 @@ from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
 from kanalyze.analyses.page._headline import made, page_answer, process_count, sampled_beside, windows_of
-from kanalyze.analyses.unprofiled._bare import Bare, bare_sentence, corrected_sentence, without_profiler
-from kanalyze.analyses.unprofiled._correction import corrected, estimated, estimated_sentence
+from kanalyze.analyses.unprofiled._bare import Bare, bare_sentence, corrected_sentence
+from kanalyze.analyses.unprofiled._correction import bare_of, corrected
 from kanalyze.units import percent, plural, time
 from kanalyze.window import WORDS, with_article
 from kanalyze.wording import CUDA, worded
@@ -209,7 +209,7 @@ def overview(
     # the answer tells of every GPU where nothing repeats, and what GPUs of one job wait for is told of all of them
     of_answer = view if steady is None or has_partners(view) else of_device
     tables, reasons = made(of_answer, {"culprits": culprits})  # attributes with names, for all others
-    more, further = made(report, {"ledger": lambda _: ledger(of_answer)} | _makers(report, of_device, steady))
+    more, further = made(report, {"ledger": lambda _: ledger(of_answer)} | _makers(recorded, of_device, steady))
     tables, reasons = tables | more, reasons | further
     shown = view if steady is None else of_device
     found = ranked_with_samples(shown) if "ledger" in tables and tables["ledger"].height else []
@@ -219,12 +219,14 @@ def overview(
         told = {name for one in usual for name in one.names}
         usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
     findings = _worth_doing(view, usual, times)
-    bare = without_profiler(recorded, known_steady_part(recorded) if steady else None, _busy_ns(spans, main, steady))
-    unprofiled = _unprofiled(report, steady, bare)
+    bare = bare_of(recorded)
+    if bare is not None and steady is None:
+        bare = bare._replace(iteration=None)
+    unprofiled = _unprofiled(report, shown, steady, bare)
     if steady is None:
         answer = " ".join(filter(None, (page_answer(view, spans, tables), unprofiled)))
     else:
-        answer = _answer(report, steady, tables, findings, unprofiled)
+        answer = _answer(recorded, steady, tables, findings, unprofiled)
     sampled = sampled_beside(report, view) if "ledger" in tables else ""
     return Overview(
         meta=report.meta,
@@ -252,15 +254,18 @@ def unprofiled_page(report: Report) -> Report:
     return report if correction is None else correction.report.narrow(device=scope.device, process=scope.process)
 
 
-def _unprofiled(report: Report, steady: SteadyPart | None, bare: Bare | None) -> str:
-    """Sentence on the program without its profiler, and on what it took while recorded; empty where that is unknown."""
+def _unprofiled(report: Report, view: Report, steady: SteadyPart | None, bare: Bare | None) -> str:
+    """Sentence on the program without its profiler, and on what it took while recorded; `view` is the steady part."""
     tool = report.meta.tool
     if bare is not None and report.meta.slower is not None:
-        return corrected_sentence(bare, tool, report.meta.slower)
+        each_ns = steady.ns / steady.number if steady is not None else 1
+        return corrected_sentence(bare, tool, report.meta.slower, each_ns)
     measured = "" if bare is None else bare_sentence(bare, tool)
     if steady is None or report.scope.window or (bare is not None and bare.iteration is not None):
         return measured
-    estimate = estimated(report, steady, MOST_REPLAYED)
+    from kanalyze.analyses.unprofiled._sides import estimated, estimated_sentence  # noqa: PLC0415 - no page of counters
+
+    estimate = estimated(view, steady, MOST_REPLAYED)
     told = "" if estimate is None else estimated_sentence(estimate, steady.ns / steady.number, tool)
     return " ".join(filter(None, (told, measured)))
 
@@ -288,28 +293,22 @@ def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
     return int(spans.sort("busy_ns", "device", descending=[True, False]).item(0, "device"))
 
 
-def _busy_ns(spans: pl.DataFrame, device: int | None, steady: SteadyPart | None) -> float:
-    """Time in which the GPU is busy in an iteration."""
-    busy = spans.filter(pl.col("device").eq_missing(device)).get_column("busy_ns").sum()
-    return float(busy) / (steady.number if steady is not None else 1)
-
-
-def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Maker]:
-    """Functions that make the tables of the main device, and of the report."""
+def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Maker]:
+    """Functions that make the tables of the main device, and of the report; phases and doubts are of the recording."""
     makers: dict[str, Maker] = {
         "hot_kernels": lambda _: hot_kernels(of_device),
-        "health": health,
+        "health": lambda _: health(recorded),
     }
     if steady is not None:
         makers["parts"] = lambda report: parts_of_step(report, steady)
         makers["inner"] = lambda report: inner_parts(report, steady)
-        makers["phases"] = phases
+        makers["phases"] = lambda _: phases(recorded)
         makers["spread"] = lambda report: spread_of(report, steady)
-        if device_operations(report).height + report.kind("api").height <= _MOST_ON_PATH:
+        if device_operations(of_device).height + of_device.kind("api").height <= _MOST_ON_PATH:
             from kanalyze.analyses.critical.critical_path import critical_path  # noqa: PLC0415 - imports numpy
 
             makers["critical_path"] = lambda report: critical_path(report, window=steady.window)
-    if "op" in report.kinds:
+    if "op" in recorded.kinds:
         from kanalyze.analyses.operators.ops import ops  # noqa: PLC0415 - reports of nsys have none
 
         makers["ops"] = lambda _: ops(of_device)

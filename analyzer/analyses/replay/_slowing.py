@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.host._context_creation import LOADING_WORDS
 from kanalyze.analyses.replay._network import HOST_EDGES
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import count_up_to, gathered
@@ -68,11 +69,6 @@ UNCHANGED: Final = Unslowed(AS_RECORDED, AS_RECORDED, AS_RECORDED)
 #: What is left without a tool, by tool: of programs whose host is the limit, on hosts of H100 and H200 (docs/whatif.md
 #: has the programs).
 BY_TOOL: Final = {"nsys": _kept(0.63, 0.48, 0.80), "torch.profiler": _kept(0.55, 0.42, 0.68)}
-
-
-def hosts_of(report: Report) -> Unslowed:
-    """What is left of the host's time of a report without its profiler, as estimated; all of one that is without it."""
-    return UNCHANGED if report.meta.slower is not None else BY_TOOL.get(report.meta.tool, UNCHANGED)
 
 
 def without_profiler(report: Report, network: Network, state: Changed, host: HostTime) -> Changed:
@@ -155,7 +151,9 @@ def _sides(report: Report) -> dict[int | None, pl.Series]:
 @once_per_report
 def _own_work(report: Report) -> dict[int | None, pl.DataFrame]:
     """The union of what a profiler reports as its own work, by process."""
-    rows = report.kind("overhead").select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    own = ~pl.col("name").cast(pl.String).str.contains(LOADING_WORDS).fill_null(value=False)
+    rows = report.kind("overhead").filter(own)
+    rows = rows.select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
     parts = rows.drop_nulls("end").filter(pl.col("end") > pl.col("start")).partition_by("process_id", as_dict=True)
     return {process: intervals.union(part.select("start", "end")) for (process,), part in parts.items()}
 

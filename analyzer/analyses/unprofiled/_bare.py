@@ -156,14 +156,18 @@ def _called(mark: str) -> str:
     return ("steps of the optimizer", "calls of the outermost module", "")[_place(mark)]
 
 
-def corrected_sentence(bare: Bare, tool: str, slower: float) -> str:
-    """A sentence on what an iteration took while `tool` recorded it, on a page of times without it."""
+def corrected_sentence(bare: Bare, tool: str, slower: float, ns: float) -> str:
+    """A sentence on what an iteration of `ns` took while `tool` recorded it, on a page of times without it."""
     one = bare.iteration
     if one is None:
         return ""
     mark = _called(one.mark) or repr(shortened(one.mark, _LONGEST))
-    took = f"{time(one.ns * slower)}, {times(slower)} as long"
-    return f"While {tool} recorded, it took {took}: a run without it tells, by {mark}."
+    if one.by_device:
+        ahead = f"in a run without it the host is ahead of the GPU, by {mark}"
+        return f"While {tool} recorded, it took {time(ns * slower)}, up to {times(slower)} as long: {ahead}."
+    took = f"{time(ns * slower)}, {times(slower)} as long"
+    apart = f", in which it took {time(one.ns)}" if abs(one.ns / ns - 1) > _SAME else ""
+    return f"While {tool} recorded, it took {took}: a run without it tells, by {mark}{apart}."
 
 
 def bare_sentence(bare: Bare, tool: str) -> str:

@@ -5,6 +5,7 @@ Definitions: docs/definitions.md, section 12, "Without the profiler".
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,18 +17,18 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.unprofiled._bare import without_profiler
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.units import time
 
 if TYPE_CHECKING:
     from kanalyze.analyses.iterations._steady import SteadyPart
     from kanalyze.analyses.replay._slowing import Unslowed
+    from kanalyze.analyses.unprofiled._bare import Bare
     from kanalyze.report import Report
 
 #: Reports of more operations and calls are not corrected: each of some ten replays takes 3 µs of each.
 _MOST: Final = 1 << 18
 
 #: Recordings that take longer by less than this part are as the program is.
-_SAME: Final = 0.02
+SAME: Final = 0.02
 
 #: Two runs of a program differ by so much.
 NEAR: Final = 0.03
@@ -48,37 +49,68 @@ class Correction(NamedTuple):
 
 
 @once_per_process
-def corrected(report: Report) -> Correction | None:
-    """The report as it would be without its profiler.
+def bare_of(report: Report) -> Bare | None:
+    """The runs without a profiler in the report's capture, with an iteration of its steady part; None without any."""
+    steady = known_steady_part(report) if report.bare().programs_ns else None
+    return without_profiler(report, steady, 0.0 if steady is None else busy_ns(report, steady))
 
-    None where its capture has no run without one that tells iterations, where the recording took hardly longer, and of
-    reports of more than 262,144 operations and calls.
-    """
-    steady = known_steady_part(report)
-    if steady is None or not replayable(report, _MOST):
-        return None
-    bare = without_profiler(report, steady, busy_ns(report, steady))
-    one = None if bare is None else bare.iteration
-    if one is None or one.recorded_ns <= one.ns * (1 + _SAME):
+
+@once_per_process
+def _measured(report: Report) -> Unslowed | None:
+    """What is left of the host's time by a run without the profiler; None where no such run tells an iteration."""
+    bare, steady = bare_of(report), known_steady_part(report)
+    if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
         return None
     from kanalyze.analyses.replay._slowing import fitted  # noqa: PLC0415 - most reports have no such run
     from kanalyze.analyses.replay._whatif import window_without  # noqa: PLC0415 - as above
+
+    one = bare.iteration
+    took = cache(window_without(report.narrow(window=steady.window)))
+    return fitted(took, one.ns * steady.number, max(NEAR, one.spread_ns / one.ns / 2))
+
+
+def hosts_of(report: Report) -> Unslowed:
+    """What is left of the host's time of a report, or a part of one, without its profiler: measured, else estimated."""
+    from kanalyze.analyses.replay._slowing import BY_TOOL, UNCHANGED  # noqa: PLC0415 - as above
+
+    if report.meta.slower is not None:
+        host: Unslowed = report.source.host  # type: ignore[attr-defined]
+        return host
+    return _measured(report) or BY_TOOL.get(report.meta.tool, UNCHANGED)
+
+
+@once_per_process
+def corrected(report: Report) -> Correction | None:
+    """The report as it would be without its profiler.
+
+    None where its capture has no run without one that tells iterations, where the recording took hardly longer, of
+    reports of more than 262,144 operations and calls, and of one that is without its profiler.
+    """
+    bare, steady = bare_of(report), known_steady_part(report)
+    one = None if bare is None or report.meta.slower is not None else bare.iteration
+    if steady is None or one is None or one.recorded_ns <= one.ns * (1 + SAME):
+        return None
+    host = _measured(report)
+    if host is None:
+        return None
     from kanalyze.analyses.unprofiled._moved import unprofiled  # noqa: PLC0415 - imports numpy
 
-    took = cache(window_without(report.narrow(window=steady.window)))
-    spread = max(NEAR, (one.spread_ns / one.ns) / 2)
-    host = fitted(took, one.ns * steady.number, spread)
-    slower = one.recorded_ns / one.ns
-    return Correction(unprofiled(report, host.usual, slower), host, slower)
+    new = unprofiled(report, host, steady.window)
+    part = known_steady_part(new)
+    ns = one.ns if part is None else part.ns / part.number
+    slower = one.recorded_ns / max(ns, 1)
+    return Correction(replace(new, meta=replace(new.meta, slower=slower)), host, slower)
 
 
 def without(report: Report) -> Report:
-    """The whole report without its profiler.
+    """The whole report without its profiler; itself, if it is that.
 
     Raises:
         CannotTellError: Its capture has no run without a profiler that tells how long an iteration takes, or it has
             more than 262,144 operations and calls.
     """
+    if report.meta.slower is not None:
+        return report.whole
     correction = corrected(report)
     if correction is None:
         raise CannotTellError(
@@ -100,31 +132,3 @@ def busy_ns(report: Report, steady: SteadyPart) -> float:
     """Time in which the GPU of the iterations is busy in one of them."""
     work = exclusive_operations(report.narrow(window=steady.window)).filter(pl.col("device").eq_missing(steady.device))
     return float(work.get_column("exclusive_ns").sum()) / steady.number
-
-
-class Estimate(NamedTuple):
-    """What an iteration takes without the profiler, as estimated for its tool (ns)."""
-
-    usual_ns: float
-    least_ns: float
-    most_ns: float
-
-
-def estimated(report: Report, steady: SteadyPart, most: int) -> Estimate | None:
-    """An iteration without the profiler; None of tools of which no cost is known, and of larger reports."""
-    from kanalyze.analyses.replay._slowing import BY_TOOL  # noqa: PLC0415 - as above
-    from kanalyze.analyses.replay._whatif import window_without  # noqa: PLC0415 - as above
-
-    host = BY_TOOL.get(report.meta.tool)
-    if host is None or not replayable(report, most):
-        return None
-    took = window_without(report.narrow(window=steady.window))
-    usual, least, longest = (took(one) / steady.number for one in host)
-    return Estimate(usual, least * (1 - NEAR), longest * (1 + NEAR))
-
-
-def estimated_sentence(estimate: Estimate, recorded_ns: float, tool: str) -> str:
-    """A sentence on what an iteration takes without `tool`, beside a report of it."""
-    if estimate.least_ns >= recorded_ns * (1 - _SAME - NEAR):
-        return f"Without {tool} it takes about as long, by estimate."
-    return f"Without {tool} it takes {time(estimate.least_ns)} to {time(estimate.most_ns)}, by estimate."

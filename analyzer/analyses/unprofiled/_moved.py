@@ -6,15 +6,17 @@ Definitions: docs/definitions.md, section 12, "Without the profiler".
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.host._context_creation import LOADING_WORDS
 from kanalyze.analyses.replay._network import as_recorded, network, point_values
 from kanalyze.analyses.replay._replay import planned, replayed
-from kanalyze.analyses.replay._slowing import without_profiler
+from kanalyze.analyses.replay._slowing import Unslowed, without_profiler
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import of_parts
 from kanalyze.columns.lookup import gathered
@@ -28,10 +30,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kanalyze.analyses.replay._network import Network
-    from kanalyze.analyses.replay._slowing import HostTime
+    from kanalyze.window import Window
 
-#: Kinds of events that a program without a profiler has none of.
-_GONE: Final = ("overhead",)
+#: What the profiler itself does, as it says; some of it is CUDA's own loading.
+_OWN: Final = "overhead"
 
 #: Columns of further tables that are instants.
 _INSTANTS: Final = ("time_ns", "open_until_ns")
@@ -57,8 +59,8 @@ class Clock(NamedTuple):
         return pl.Series(_MOVED, moved).set(recorded_ns.is_null(), None)
 
 
-def unprofiled(report: Report, host: HostTime, slower: float) -> Report:
-    """The whole report at the times of a replay in which so much of the host's time is left.
+def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> Report:
+    """The whole report at the times of a replay in which so much of the host's time is left as usual.
 
     Operations keep their durations. What a thread does lies between its calls as it did; a thread without calls, and a
     process without any, go by the thread with most calls.
@@ -66,18 +68,20 @@ def unprofiled(report: Report, host: HostTime, slower: float) -> Report:
     Args:
         report: A report with times.
         host: What is left of the host's time.
-        slower: How many times as long an iteration took while recorded.
+        window: The part that it is known of: where that is no matter of recorded events, what comes before stays.
     """
     everything = replace(report, scope=Scope())
     net = network(everything, *everything.recorded)
+    if window is not None and host.usual.reach_ns == inf:
+        net = net._replace(start=window.start_ns or 0)
     plan = planned(net)
-    state = without_profiler(everything, net, as_recorded(net), host)
+    state = without_profiler(everything, net, as_recorded(net), host.usual)
     every = replayed(net, plan, state.values, state.lags).times
     times = gathered(pl.Series(every, dtype=pl.Int64), plan.steps)
     moments = _Moments(everything, net, times, point_values(net.line, state.values))
     end_ns = None if report.meta.end_ns is None else every[-1]
-    meta = replace(report.meta, end_ns=end_ns, slower=slower)
-    moved = _Moved(everything, moments)
+    meta = replace(report.meta, end_ns=end_ns)
+    moved = Moved(everything, moments, host)
     return Report(meta, moved, beside=report.beside, sampled=report.sampled, bare=report.bare)
 
 
@@ -131,13 +135,18 @@ def _clocks(net: Network, times: pl.Series, points: pl.Series) -> dict[tuple[int
     }
 
 
-class _Moved:
-    """A source whose events and samples are at other times; all else is the report's own."""
+class Moved:
+    """A source whose events and samples are at other times; all else is the report's own.
 
-    def __init__(self, report: Report, moments: _Moments) -> None:
-        """Takes the whole report, and when everything is."""
+    Attributes:
+        host: What may be left of the host's time as it is here, by what is known of it.
+    """
+
+    def __init__(self, report: Report, moments: _Moments, host: Unslowed) -> None:
+        """Takes the whole report, when everything is, and what is left of the host's time as it was recorded."""
         self._report = report
         self._moments = moments
+        self.host = Unslowed(*(one._replace(kept=one.kept / host.usual.kept) for one in host))
 
     @property
     def kinds(self) -> Iterable[str]:
@@ -145,10 +154,11 @@ class _Moved:
         return self._report.kinds
 
     def events(self, kind: str) -> pl.DataFrame:
-        """The events of one kind, sorted by start as they were; none of the profiler's own work."""
+        """The events of one kind, sorted as they were; the profiler's own work takes no time."""
         rows = self._report.kind(kind)
-        if kind in _GONE:
-            return rows.clear()
+        if kind == _OWN:
+            loads = pl.col("name").cast(pl.String).str.contains(LOADING_WORDS).fill_null(value=False)
+            return self._spans(rows).with_columns(dur_ns=pl.when(loads).then("dur_ns").otherwise(0))
         if kind in DEVICE_KINDS:
             return rows.with_columns(start_ns=self._moments.of_device(rows))
         return self._spans(rows)
