@@ -25,8 +25,10 @@ from kanalyze.analyses.idle._idle_parts import (
     idle_intervals,
     prepare,
     reasons,
+    require_names,
     split_idle,
     thread_keys,
+    unnamed,
 )
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
@@ -106,7 +108,8 @@ class _Idle(NamedTuple):
 def _edges(report: Report) -> dict[int, tuple[int, int]]:
     """First and last moment of each device: of its activity, its window, and in the whole of ranges and operators."""
     spans = windows(report)
-    kinds = [kind for kind in ("range", "op") if kind in report.kinds and report.scope.window is None]
+    named = report.scope.window is None and unnamed(report) is None
+    kinds = [kind for kind in ("range", "op") if kind in report.kinds and named]
     start, end = intervals.OF_EVENTS.values()
     host = [report.kind(kind).select(start=start.min(), end=end.max()) for kind in kinds]
     every = pl.concat([spans, activity(report), *(spans.select("device").join(of, how="cross") for of in host)])
@@ -243,7 +246,12 @@ def _waits(report: Report, reason: int, name: str) -> pl.DataFrame:
 
 
 def named_sums(report: Report) -> pl.DataFrame:
-    """Idle time of the devices in scope by name: :data:`_SUMS`; gaps is in how many, longest_ns the most in one."""
+    """Idle time of the devices in scope by name: :data:`_SUMS`; gaps is in how many, longest_ns the most in one.
+
+    Raises:
+        DamagedReportError: What names are made of is damaged.
+    """
+    require_names(report)
     found = [pl.DataFrame(schema=_SUMS)]
     for device, pieces in idle_pieces(report).items():
         sums = _by_name(report, pieces).with_columns(pl.lit(device, dtype=pl.Int64).alias("device"))

@@ -30,6 +30,7 @@ from kanalyze.analyses.shared.workers import at_once
 from kanalyze.analyses.streams._waited_for import ended_last, event_waits, waited_for
 from kanalyze.columns.grouping import rows_by
 from kanalyze.columns.lookup import gathered, sure
+from kanalyze.errors import DamagedReportError
 from kanalyze.machinery.processors import workers
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
@@ -60,23 +61,41 @@ _NEEDED: Final[tuple[Remembered[Any], ...]] = (
     launching_by_start,
     unseen_starts,
     unseen_syncs,
-    ended_last,
-    event_waits,
 )
+
+#: What names of pieces are made of.
+_NAMES: Final[tuple[Remembered[Any], ...]] = (range_lines, host_names, ended_last, event_waits)
 
 
 def prepare(report: Report) -> None:
     """Computes what all batches look up; what needs little memory at the same time as all else."""
 
-    def names(report: Report) -> None:
-        for needed in (range_lines, range_names, host_names):
-            needed(report)
-
     def others(report: Report) -> None:
         for needed in _NEEDED:
             needed(report)
 
-    at_once(report, [others, names])
+    at_once(report, [others, unnamed])
+
+
+@once_per_process
+def unnamed(report: Report) -> DamagedReportError | None:
+    """Why pieces have no names, where what they are made of is damaged: tables without names do not need it."""
+    try:
+        for needed in (*_NAMES, range_names):
+            needed(report)
+    except DamagedReportError as error:
+        return error
+    return None
+
+
+def require_names(report: Report) -> None:
+    """Refuses what needs names of pieces.
+
+    Raises:
+        DamagedReportError: What they are made of is damaged.
+    """
+    if (error := unnamed(report)) is not None:
+        raise error
 
 
 def batches(idle: pl.DataFrame) -> list[pl.DataFrame]:
@@ -253,7 +272,8 @@ def _split(report: Report, lanes: Lanes, sides: tuple[int, int], idle: pl.DataFr
     Columns: those of :data:`PIECE` but culprit, in lane times; range is a row of :func:`named_ranges`.
     """
     before = idle.filter(pl.col("begun") > pl.col("start")).select("start", "row", "lost", end="begun")
-    line, spans = activity(report, lanes, sides, before), lanes.line(range_lines(report))
+    line = activity(report, lanes, sides, before)
+    spans = lanes.line(range_lines(report) if unnamed(report) is None else {})
     before = overlaid(before, spans.rename({"row": "range"}), "range")
     idle = idle.with_columns(on_line(spans, idle.get_column("call_start")).alias("range"))
     launched = idle.filter(pl.col("end") > pl.col("begun"))
@@ -307,7 +327,10 @@ def _code(number: int) -> pl.Expr:
 
 
 def _named(report: Report, lanes: Lanes, device: int, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """The rows of :func:`_split` with culprit, and range by name, in any order."""
+    """The rows of :func:`_split` with culprit, and range by name, in any order; without where these are damaged."""
+    if unnamed(report) is not None:
+        yield rows.with_columns(pl.lit(None, dtype=pl.Categorical).alias(name) for name in ("culprit", "range"))
+        return
     known, reason = reasons(report), rows.get_column("reason")
 
     def parts(rows: pl.DataFrame, culprit: pl.Series) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces
-from kanalyze.analyses.idle._idle_parts import IDLE, range_names
+from kanalyze.analyses.idle._idle_parts import IDLE, range_names, require_names
 from kanalyze.analyses.naming._host_names import ALIGNED, with_shares
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -100,6 +100,7 @@ def gaps(
     report = report.narrow(**where)
     require(report, TABLE, *DEVICE_KINDS)
     check_grouping(TABLE, by)
+    require_names(report)
     found = [_of_device(report, device, own, threshold_ns) for device, own in idle_pieces(report).items()]
     if not found:
         return (TABLE if by is None else BY_CULPRIT).empty()
