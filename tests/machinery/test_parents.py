@@ -22,10 +22,9 @@ from kanalyze.readers.nsys.program import start
 start([sys.executable, "-c", "import time; print('child', flush=True); time.sleep(600)"], sys.stdout)
 time.sleep(600)""",
     "ncu": """
-import os, sys
-from kanalyze.readers.ncu.runs import run
-code = f"import time; print('child', file=open('/proc/{os.getpid()}/fd/1', 'w'), flush=True); time.sleep(600)"
-run([sys.executable, "-c", code])""",
+import sys
+from kanalyze.readers.ncu.program import run
+run([sys.executable, "-c", "import time; print('child', flush=True); time.sleep(600)"], sys.stdout, sys.stderr)""",
 }
 
 

@@ -145,7 +145,7 @@ def _raw_rows(file: PagesFile) -> tuple[pl.DataFrame, list[Cells]]:
         if page.rows.height and page.rows.item(0, "ID"):
             raise ncu_errors.damaged(file.path, "the raw page", "its first row has no units")
         these = dict(zip(page.cells.names, page.cells.records[0], strict=True)) if page.cells.records else {}
-        if any(units.setdefault(name, unit) != unit for name, unit in these.items()):
+        if any(units.setdefault(name, unit or "") != (unit or "") for name, unit in these.items()):
             raise ncu_errors.damaged(file.path, "the raw page", "two pages have different units")
         parts.append(page.rows.with_row_index("record").slice(1).with_columns(page=pl.lit(number)))
         every.append(page.cells)
@@ -207,7 +207,7 @@ def _raw_metrics(path: Path, rows: pl.DataFrame, pages: list[Cells]) -> pl.DataF
         names = [cells.names[place] for place in order]
         values = parsed(path, "the raw page", texts, _sizes(of_page, cells))
         found.append(
-            _named(values, of_page.get_column("event_id"), names, [cells.records[0][place] for place in order])
+            _named(values, of_page.get_column("event_id"), names, [cells.records[0][place] or "" for place in order])
         )
     every = pl.concat([METRICS.empty(), *found])
     return METRICS.check(every if len(found) == 1 else every.sort("event_id", "metric"))
@@ -237,7 +237,7 @@ def _sizes(rows: pl.DataFrame, cells: Cells) -> Iterator[tuple[str, int]]:
     for place, name in enumerate(cells.names):
         if name in KNOWN:
             for record, size in rows.select("record", KNOWN[name]).iter_rows():
-                yield cells.records[record][place], product(size)
+                yield cells.records[record][place] or "", product(size)
 
 
 @cache

@@ -7,8 +7,6 @@
 from __future__ import annotations
 
 import codecs
-import csv
-import io
 import re
 from dataclasses import dataclass
 from itertools import pairwise
@@ -67,7 +65,7 @@ class Cells:
     """The metrics of a raw page: names, and per record (the first holds units) one text per name."""
 
     names: Sequence[str]
-    records: Sequence[Sequence[str]]
+    records: Sequence[Sequence[str | None]]
 
 
 @dataclass(frozen=True)
@@ -182,36 +180,61 @@ def _records(lines: Sequence[bytes]) -> bytes:
 def _page(path: Path, records: bytes) -> list[Page]:
     if records.startswith(_SOURCE):
         first, _, rest = records.partition(b"\n")
-        name = _read(path, first)[0][1]
-        return [Page("source", _frame(_read(path, rest)), name)] if rest.strip() else []
-    head, *rows = _read(path, records)
-    if "Metric Name" in head:
-        return [Page("details", _frame([head, *rows]))]
-    # a raw page has some 2,200 metrics: a frame of that many columns takes far longer than reading them
-    of_launch = [place for place, name in enumerate(head) if name in _OF_LAUNCH]
-    metrics = {name: place for place, name in reversed([*enumerate(head)]) if name and place not in of_launch}
-    cells = Cells([*metrics], [[row[place] for place in metrics.values()] for row in rows])
-    return [Page("raw", _frame([[row[place] for place in of_launch] for row in (head, *rows)]), cells=cells)]
+        name = _read(path, b'"a","b"\n' + first.rstrip(b",") + b"\n").item(0, "b")
+        return [Page("source", _read(path, rest), str(name))] if rest.strip() else []
+    if records.find(b'"Metric Name"', 0, records.find(b"\n")) >= 0:
+        return [Page("details", _read(path, records))]
+    rows, cells = _split(records) or _of_frame(_read(path, records))
+    return [Page("raw", rows, cells=cells)]
 
 
-def _read(path: Path, records: bytes) -> list[list[str]]:
-    """The records of a page, each with as many fields as the first, the headings."""
+# A raw page has a row per launch, and about 2,200 columns, one per metric.
+#
+# Building a frame of that many columns takes far longer than reading them. ncu quotes every field; where no field
+# contains a quotation mark, a record is split at ``","``, and its metrics stay a list.
+
+
+def _split(records: bytes) -> tuple[pl.DataFrame, Cells] | None:
+    """Splits records into launch columns and metrics, without a CSV parser.
+
+    None if a record has another number of fields than the header, or a field is unquoted or contains a quotation mark.
+    """
+    lines = records.decode(errors="replace").removesuffix("\n").split("\n")
+    fields = [line[1:-1].split('","') for line in lines]
+    head = fields[0]
+    if len(set(head)) != len(head) or not all(head):
+        return None
+    # a record of these has two quotation marks per field at least, and just two where none is within a field
+    regular = all(
+        len(line) > 1 and line[0] == line[-1] == '"' and len(row) == len(head)
+        for line, row in zip(lines, fields, strict=True)
+    )
+    if not regular or records.count(b'"') != 2 * len(head) * len(lines):
+        return None
+    first = next((place for place, name in enumerate(head) if name not in _OF_LAUNCH), len(head))
+    if any(name in _OF_LAUNCH for name in head[first:]):
+        return None
+    of_launch = pl.DataFrame(
+        [row[:first] for row in fields[1:]], schema=dict.fromkeys(head[:first], pl.String), orient="row"
+    )
+    return of_launch, Cells(head[first:], [row[first:] for row in fields[1:]])
+
+
+def _of_frame(rows: pl.DataFrame) -> tuple[pl.DataFrame, Cells]:
+    """Splits a raw page that was parsed as a frame, as :func:`_split` does."""
+    of_launch = [name for name in rows.columns if name in _OF_LAUNCH]
+    names = [name for name in rows.columns if name not in _OF_LAUNCH]
+    return rows.select(of_launch), Cells(names, rows.select(names).rows())
+
+
+def _read(path: Path, records: bytes) -> pl.DataFrame:
+    """Parses CSV records into text columns, with polars."""
     try:
-        found = [*filter(None, csv.reader(io.StringIO(records.decode(errors="replace"), newline=""), strict=True))]
-    except csv.Error as error:
-        raise ncu_errors.damaged(path, "a page of CSV", str(error)) from error
-    if not found:
-        raise ncu_errors.damaged(path, "a page of CSV", "empty CSV")
-    width = len(found[0])
-    return [row if len(row) == width else (row + [""] * width)[:width] for row in found]
-
-
-def _frame(records: Sequence[Sequence[str]]) -> pl.DataFrame:
-    """Records as columns of text, by the headings in the first one; of a repeated heading the first column."""
-    head, *rows = records
-    columns = [*zip(*rows, strict=True)] or [()] * len(head)
-    named = {name: values for name, values in reversed([*zip(head, columns, strict=True)]) if name}
-    return pl.DataFrame(named, schema={name: pl.String for name in head if name})
+        rows = pl.read_csv(records, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy")
+    except pl.exceptions.PolarsError as error:
+        raise ncu_errors.damaged(path, "a page of CSV", str(error).splitlines()[0]) from error
+    unnamed = [name for name in rows.columns if name == "" or name.startswith("_duplicated_")]
+    return rows.drop(unnamed) if unnamed else rows
 
 
 def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:

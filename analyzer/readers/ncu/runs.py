@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -17,15 +15,14 @@ import polars as pl
 from kanalyze.counter_model import LAUNCH_NUMBERS
 from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
 from kanalyze.files.regular import regular
-from kanalyze.machinery.parents import ending_with
 from kanalyze.readers.ncu import csv as ncu_csv
 from kanalyze.readers.ncu import errors as ncu_errors
 from kanalyze.readers.ncu import module as ncu_module
+from kanalyze.readers.ncu import program as ncu_program
 from kanalyze.readers.ncu import source as ncu_source
 from kanalyze.readers.ncu.module_process import read_apart
 from kanalyze.readers.ncu.pages import content, pages_in, pages_of
 from kanalyze.readers.ncu.tables import Measured, NcuTables
-from kanalyze.readers.nsys.program import installed
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
@@ -36,24 +33,11 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
     from kanalyze.readers.ncu.asked_launches import Selection
     from kanalyze.readers.ncu.pages import PagesFile
-
-    Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
+    from kanalyze.readers.ncu.program import Runner
 
 REPORT: Final = ".ncu-rep"
 _SOURCE: Final = ".source.csv"
 _PAGES: Final = {"details": ".details.csv", "raw": ".raw.csv"}
-
-#: Where ncu is when it is not on PATH.
-_USUAL: Final = (
-    "/opt/nvidia/nsight-compute/*/ncu",
-    "/usr/local/cuda*/bin/ncu",
-    "/usr/local/cuda*/nsight-compute-*/ncu",
-    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Compute/ncu",
-    "/usr/lib/nsight-compute/ncu",
-)
-
-#: Prints full kernel names, as other tools do; older versions lack the option and do not shorten.
-_WHOLE_NAMES: Final = ("--rename-kernels", "off")
 
 
 @dataclass(frozen=True)
@@ -147,56 +131,21 @@ def _of_pages(pages: Mapping[str, Path]) -> Measured:
     return _named(found, _stem(next(iter(pages.values()))))
 
 
-def find() -> Path | None:
-    """The ncu on PATH, else the newest in the usual folders; None if there is none."""
-    return installed("ncu", _USUAL)
-
-
-def run(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end.
-
-    Raises:
-        OSError: It cannot be started.
-    """
-    return subprocess.run(  # noqa: S603 - ncu, with the report's path and no shell
-        command, stdin=subprocess.DEVNULL, capture_output=True, check=False, preexec_fn=ending_with(os.getpid())
-    )
-
-
-def through_program(path: Path, progress: Progress, runner: Runner = run) -> Measured:
+def through_program(path: Path, progress: Progress, runner: Runner = ncu_program.run) -> Measured:
     """Reads the report at `path` through the installed ncu.
 
     Raises:
         ExportError: There is none, or it cannot read the report.
     """
-    program = find()
+    program = ncu_program.find()
     if program is None:
         raise ncu_errors.unreadable_here(path)
     files: dict[str, PagesFile] = {}
     for number, kind in enumerate(_PAGES):
         progress(f"reading {path.name} with {program}", number / len(_PAGES))
-        files[kind] = pages_of(path, printed(path, kind, program, runner))
+        files[kind] = pages_of(path, ncu_program.printed(path, kind, program, runner))
     progress(f"reading {path.name} with {program}", 1.0)
     return ncu_csv.measured(files["details"], files["raw"])
-
-
-def printed(path: Path, page: str, program: Path, runner: Runner = run) -> bytes:
-    """Prints one page of the report at `path` with the ncu `program`, in base units.
-
-    Raises:
-        ExportError: It cannot read the report, or not be started.
-    """
-    options = (str(program), "--import", str(path.absolute()), "--csv", "--page", page, "--print-units", "base")
-    try:
-        done = runner((*options, *_WHOLE_NAMES))
-        if done.returncode and b"rename-kernels" in done.stderr + done.stdout:
-            done = runner(options)
-    except OSError as error:
-        raise ncu_errors.unreadable(path, str(program), [error.strerror or str(error)]) from error
-    if done.returncode:
-        lines = (done.stderr + done.stdout).decode(errors="replace").splitlines()
-        raise ncu_errors.unreadable(path, str(program), lines)
-    return done.stdout
 
 
 def pages_of_report(path: Path) -> dict[str, Path]:

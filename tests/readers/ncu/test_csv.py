@@ -322,17 +322,6 @@ def test_raw_pages_of_different_units_in_one_file_are_refused(tmp_path):
         read(without)
 
 
-def test_a_heading_that_is_there_twice_counts_once(tmp_path):
-    text = '"ID","Kernel Name","a","a","ID"\n"","","%","%",""\n"0","k","5","6","1"\n'
-    assert [row[1:4] for row in metrics(read(write(tmp_path / "k.csv", text)))] == [(None, "a", 5.0)]
-
-
-def test_of_a_page_that_is_no_csv_it_is_told_why(tmp_path):
-    path = write(tmp_path / "k.csv", page(DURATION).replace('"Metric Value"', '"Metric"Value"'))
-    with pytest.raises(DamagedReportError, match="damaged at a page of CSV: ',' expected after '\"'"):
-        read(path)
-
-
 def test_headings_that_stand_again_at_the_end_add_nothing(tmp_path):
     text = (REPORTS / "ncu" / "add.raw.csv").read_text()
     twice = write(tmp_path / "twice.csv", text + text.splitlines()[0] + "\n")

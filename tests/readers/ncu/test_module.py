@@ -3,7 +3,6 @@
 import shutil
 import sys
 from pathlib import Path
-from subprocess import CompletedProcess
 from types import SimpleNamespace
 
 import polars as pl
@@ -17,6 +16,7 @@ from kanalyze.errors import ExportError
 from kanalyze.readers import read
 from kanalyze.readers.ncu import errors as ncu_errors
 from kanalyze.readers.ncu import module as ncu_module
+from kanalyze.readers.ncu import program as ncu_program
 from kanalyze.readers.ncu import runs as ncu_runs
 from kanalyze.readers.ncu.rep_blocks import is_cut, is_sound
 from support.command import SAMPLES
@@ -33,7 +33,7 @@ UNITS_SINCE = {"idc__requests.sum"}
 def without_module(monkeypatch):
     """No module, and no ncu of this machine."""
     monkeypatch.setattr(ncu_module, "module", lambda: None)
-    monkeypatch.setattr(ncu_runs, "find", lambda: None)
+    monkeypatch.setattr(ncu_program, "find", lambda: None)
 
 
 def test_there_is_a_report_to_read():
@@ -196,18 +196,20 @@ class FakeNcu:
     def __init__(self, sample, refuses=""):
         self.sample, self.refuses, self.asked = sample, refuses, []
 
-    def __call__(self, command):
+    def __call__(self, command, said, errors):
         self.asked.append(list(command))
         if self.refuses and self.refuses in command:
-            return CompletedProcess(command, 1, b"", f"==ERROR== unrecognised option '{self.refuses}'.\n".encode())
+            errors.write(f"==ERROR== unrecognised option '{self.refuses}'.\n".encode())
+            return 1
         page = command[command.index("--page") + 1]
-        return CompletedProcess(command, 0, (self.sample / f"ncu.{page}.csv").read_bytes(), b"")
+        said.write((self.sample / f"ncu.{page}.csv").read_bytes())
+        return 0
 
 
 @pytest.mark.usefixtures("without_module")
 @pytest.mark.parametrize("refuses", ["", "--rename-kernels"])
 def test_an_installed_ncu_prints_the_pages(monkeypatch, tmp_path, refuses):
-    monkeypatch.setattr(ncu_runs, "find", lambda: tmp_path / "ncu")
+    monkeypatch.setattr(ncu_program, "find", lambda: tmp_path / "ncu")
     fake, sample = FakeNcu(SAMPLES / "add", refuses), SAMPLES / "add" / "ncu.details.csv"
     told = []
     found = ncu_runs.through_program(tmp_path / "k.ncu-rep", lambda *said: told.append(said), fake)
@@ -221,10 +223,12 @@ def test_an_installed_ncu_prints_the_pages(monkeypatch, tmp_path, refuses):
 
 @pytest.mark.usefixtures("without_module")
 def test_an_ncu_that_cannot_read_it_is_quoted(monkeypatch, tmp_path):
-    def refuse(command):
-        return CompletedProcess(command, 1, b"", b"==ERROR== Failed to load report: newer version.\n")
+    def refuse(command, said, errors):
+        del command, said
+        errors.write(b"==ERROR== Failed to load report: newer version.\n")
+        return 1
 
-    monkeypatch.setattr(ncu_runs, "find", lambda: tmp_path / "ncu")
+    monkeypatch.setattr(ncu_program, "find", lambda: tmp_path / "ncu")
     with pytest.raises(ExportError, match="Failed to load report: newer version"):
         ncu_runs.through_program(tmp_path / "k.ncu-rep", lambda *_: None, refuse)
 
@@ -249,12 +253,12 @@ def test_ncu_on_the_path_comes_first_then_the_newest_installed(tmp_path, monkeyp
         (folder / "ncu").write_text("#!/bin/sh\n")
         (folder / "ncu").chmod(0o755 if version != "2025.10.0" else 0o644)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(ncu_runs, "_USUAL", ())
-    assert ncu_runs.find() is None
-    monkeypatch.setattr(ncu_runs, "_USUAL", (str(tmp_path / "nsight-compute" / "*" / "ncu"),))
-    assert ncu_runs.find() == tmp_path / "nsight-compute" / "2025.3.1" / "ncu"
+    monkeypatch.setattr(ncu_program, "_USUAL", ())
+    assert ncu_program.find() is None
+    monkeypatch.setattr(ncu_program, "_USUAL", (str(tmp_path / "nsight-compute" / "*" / "ncu"),))
+    assert ncu_program.find() == tmp_path / "nsight-compute" / "2025.3.1" / "ncu"
     monkeypatch.setenv("PATH", str(tmp_path / "nsight-compute" / "2024.3.2"))
-    assert ncu_runs.find() == tmp_path / "nsight-compute" / "2024.3.2" / "ncu"
+    assert ncu_program.find() == tmp_path / "nsight-compute" / "2024.3.2" / "ncu"
 
 
 def test_an_ncu_that_cannot_be_started_is_told(tmp_path):
@@ -262,7 +266,7 @@ def test_an_ncu_that_cannot_be_started_is_told(tmp_path):
     program.write_text("no program")
     program.chmod(0o644)
     with pytest.raises(ExportError, match="Permission denied"):
-        ncu_runs.printed(tmp_path / "k.ncu-rep", "raw", program)
+        ncu_program.printed(tmp_path / "k.ncu-rep", "raw", program)
 
 
 def test_a_message_that_ends_behind_its_block_is_not_sound(tmp_path):
