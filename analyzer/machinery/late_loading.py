@@ -6,6 +6,7 @@ import sys
 from contextlib import contextmanager, nullcontext
 from importlib.abc import Loader
 from importlib.machinery import PathFinder
+from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ class _LateLoader(Loader):
         """With the loader that they have then, and the context in which it loads."""
         self.usual = usual
         self.within = within
+        self._lock, self._loads = RLock(), False
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """The empty module."""
@@ -74,14 +76,17 @@ class _LateLoader(Loader):
         module.__class__ = _Late
 
     def load(self, module: ModuleType) -> None:
-        """Loads it as usual; a module that failed will try anew."""
-        module.__class__ = ModuleType
-        try:
-            with self.within():
-                self.usual.exec_module(module)
-        except BaseException:
-            module.__class__ = _Late
-            raise
+        """Loads it as usual, once, whichever thread asks first; a module that failed will try anew."""
+        with self._lock:
+            if self._loads or module.__class__ is ModuleType:  # asked for something of its own, or by another thread
+                return
+            self._loads = True
+            try:
+                with self.within():
+                    self.usual.exec_module(module)
+            finally:
+                self._loads = False
+            module.__class__ = ModuleType
 
 
 class _Late(ModuleType):
@@ -97,7 +102,7 @@ class _Late(ModuleType):
         if name == "__path__" or (folders and PathFinder.find_spec(f"{self.__name__}.{name}", folders)):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")  # it is imported next
         _spec_of(self).loader_state.load(self)
-        return getattr(self, name)
+        return ModuleType.__getattribute__(self, name)
 
 
 def _spec_of(module: ModuleType) -> ModuleSpec:

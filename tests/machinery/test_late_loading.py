@@ -1,6 +1,7 @@
 """Modules that load when they are first used."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.resources import files
@@ -102,3 +103,12 @@ def test_it_loads_when_all_that_it_holds_is_asked_for():
     with loading_late("late_one"):
         late_one = import_module("late_one")
     assert vars(late_one)["raise_nothing"] == 7
+
+
+@pytest.mark.usefixtures("made")
+def test_threads_that_ask_at_once_get_all_of_it(tmp_path):
+    (tmp_path / "late_one.py").write_text("import time\ntime.sleep(0.05)\nraise_nothing = 7\n")
+    with loading_late("late_one"):
+        late_one = import_module("late_one")
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(lambda _: late_one.raise_nothing, range(8))] == [7] * 8

@@ -164,14 +164,14 @@ def _category_of(event: Mapping[str, Any]) -> str | None:
     if event.get("ph") == "X":
         pid = event.get("pid")
         return _WITHOUT_CATEGORY.get(pid) if isinstance(pid, str) else None
-    return "cpu_instant_event" if event.get("name") == _MEMORY and event.get("ph") in {"i", "I"} else None
+    return "cpu_instant_event" if event.get("name") == _MEMORY and event.get("ph") in ("i", "I") else None
 
 
 def _uncategorised(event: Mapping[str, Any]) -> str:
     phase = event.get("ph")
     if not isinstance(phase, str):
         return "no event"
-    return "mark" if phase in {"i", "I"} else "no category"
+    return "mark" if phase in ("i", "I") else "no category"
 
 
 def in_ns(event: Any, limit_us: float) -> bool:  # noqa: ANN401 - of any kind
