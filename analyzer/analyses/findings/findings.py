@@ -103,8 +103,6 @@ TABLE: Final = Table(
             "none was made.",
             nullable=True,
         ),
-        Column("replayed_low_ns", pl.Int64, "The least that it gets shorter by, as far as is known.", nullable=True),
-        Column("replayed_high_ns", pl.Int64, "The most.", nullable=True),
         Column("share", pl.Float64, "That time as a part of the device's window."),
         Column("headline", pl.String, "What was found, in a line."),
         Column("action", pl.String, "What to do about it, in a line: as code or a command where that says it."),
@@ -115,6 +113,8 @@ TABLE: Final = Table(
         Column("remedy", pl.String, "What to do about it."),
         Column("table", pl.String, "What to give `kanalyze show` to see the rows behind it."),
         Column("definition", pl.String, "What to give `kanalyze` to read what it means and what to do."),
+        Column("replayed_low_ns", pl.Int64, "The least that it gets shorter by, as far as is known.", nullable=True),
+        Column("replayed_high_ns", pl.Int64, "The most.", nullable=True),
     ),
     purpose="what is worth knowing, ranked, with a remedy",
     telling=("rule", "at_stake_ns", "replayed_ns", "per_iteration_ns", "share", "where"),
@@ -255,8 +255,8 @@ def findings(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations.
 
     Columns:
-        rule, device, at_stake_ns, at_most, per_iteration_ns, replayed_ns, replayed_low_ns, replayed_high_ns, share,
-        headline, action, where, sentence, remedy, table, definition.
+        rule, device, at_stake_ns, at_most, per_iteration_ns, replayed_ns, share, headline, action, where, sentence,
+        remedy, table, definition, replayed_low_ns, replayed_high_ns.
     """
     every, lengths = by_gain(report, _MOST_REPLAYED), _lengths(report)
     iterations = report.scope.window and report.scope.window.count
@@ -268,8 +268,6 @@ def findings(report: Report) -> pl.DataFrame:
             found.at_most,
             (2 * found.at_stake_ns + iterations) // (2 * iterations) if iterations else None,
             found.replayed_ns,
-            found.replayed_low_ns,
-            found.replayed_high_ns,
             found.at_stake_ns / max(lengths[found.device], 1),
             found.headline.format(*found.names),
             found.action,
@@ -278,6 +276,8 @@ def findings(report: Report) -> pl.DataFrame:
             found.remedy,
             found.table,
             found.definition,
+            found.replayed_low_ns,
+            found.replayed_high_ns,
         )
         for found in every
     ]
