@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pkgutil
+import re
+from functools import reduce
 from importlib import import_module
 from operator import add, sub
 from typing import TYPE_CHECKING, Final
@@ -158,8 +160,38 @@ def _worth_saying(report: Report, every: Sequence[Callable[[Report], list[rules.
     enough = [(once if one.rule in ONE_TIME else least)[one.device] for one in found]
     worth = [one for one, ns in zip(found, enough, strict=True) if one.at_stake_ns >= ns]
     words = interface(report)
-    told = [_worded(one.brief, words) for one in worth]
+    told = [_worded(one.brief, words) for one in _joined(worth)]
     return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
+
+
+def _joined(found: Sequence[rules.Finding]) -> list[rules.Finding]:
+    """The findings, those of one cause as one: what conversions of images and kernels per channel take adds up."""
+    kept: dict[object, rules.Finding] = {}
+    for at, one in enumerate(sorted(found, key=lambda one: -one.at_stake_ns)):
+        key = (one.device, one.action) if one.action == rules.CHANNELS_LAST and one.mending else at
+        kept[key] = _both(kept[key], one) if key in kept else one
+    return [*kept.values()]
+
+
+def _both(first: rules.Finding, other: rules.Finding) -> rules.Finding:
+    """Two findings of one cause, told as the first one."""
+
+    def mending(report: Report) -> Mending | None:
+        changes = [one.mending(report) if one.mending else None for one in (first, other)]
+        known = [change for change in changes if change is not None]
+        return reduce(Mending.with_kernels_of, known) if known else None
+
+    from kanalyze.analyses.replay._mending import Mending  # noqa: PLC0415 - few reports have two
+
+    names = {f"{{{at}}}": f"{{{at + len(first.names)}}}" for at in range(len(other.names))}
+    text = re.sub(r"\{\d+\}", lambda place: names.get(place[0], place[0]), other.text)
+    return first._replace(
+        at_stake_ns=first.at_stake_ns + other.at_stake_ns,
+        text=f"{first.text} The same cause: {text}",
+        names=(*first.names, *other.names),
+        at_most=False,
+        mending=mending,
+    )
 
 
 def ranked_with_samples(report: Report) -> list[rules.Finding]:

@@ -70,11 +70,14 @@ _NAMES: Final[tuple[Remembered[Any], ...]] = (range_lines, host_names, ended_las
 def prepare(report: Report) -> None:
     """Computes what all batches look up; what needs little memory at the same time as all else."""
 
+    def names(report: Report) -> None:
+        unnamed(report)
+
     def others(report: Report) -> None:
         for needed in _NEEDED:
             needed(report)
 
-    at_once(report, [others, unnamed])
+    at_once(report, [others, names])
 
 
 @once_per_process

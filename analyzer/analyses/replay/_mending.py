@@ -28,3 +28,9 @@ class Mending(NamedTuple):
     unwaited: pl.Series = NO_ROWS
     host: pl.DataFrame | None = None
     graph: bool = False
+
+    def with_kernels_of(self, other: Mending) -> Mending:
+        """The same, and what `other` changes of operations."""
+        shorter = [one for one in (self.shorter, other.shorter) if one is not None]
+        gone = pl.concat([self.gone, other.gone])
+        return self._replace(shorter=pl.concat(shorter) if shorter else None, gone=gone)

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from kanalyze.analyses.findings.findings import findings, ranked, with_replays
+from kanalyze.analyses.findings.findings import _joined, findings, ranked, with_replays
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.page.overview_page import overview
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read
 
@@ -75,3 +78,19 @@ def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed():
     told = with_replays(found, ranked(found), most=1000)
     assert [one.rule for one in told] == [one.rule for one in ranked(found)]
     assert all(one.replayed_ns is None for one in told)
+
+
+def test_findings_of_one_cause_are_one_and_what_their_remedy_changes_adds_up():
+    gone, less = pl.Series("row", [1], dtype=pl.UInt32), pl.DataFrame({"row": [2], "saved_ns": [30]})
+
+    def one(rule, ns, text, name, mending):
+        return Finding(rule, 0, ns, text, "…", "…", (name,), action=CHANNELS_LAST, mending=lambda _: mending)
+
+    slow = one("small-grid", 40, "{0} is slow.", "b", Mending(shorter=less))
+    needless = one("layout-conversions", 90, "{0} is needless.", "a", Mending(gone=gone))
+    (found,) = _joined([slow, needless])
+    assert (found.rule, found.at_stake_ns, found.names) == ("layout-conversions", 130, ("a", "b"))
+    assert found.text.format(*found.names) == "a is needless. The same cause: b is slow."
+    change = found.mending(None)
+    assert (change.gone.to_list(), change.shorter.rows()) == ([1], [(2, 30)])
+    assert [one.at_stake_ns for one in _joined([slow._replace(action="other"), needless])] == [90, 40]

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from kanalyze.analyses.replay._mending import Mending
     from kanalyze.report import Report
 
+#: The action for images in NCHW, which ends conversions, kernels per channel and products of rows of pixels.
+CHANNELS_LAST: Final = "model.to(memory_format=torch.channels_last)"
+
 #: The maximum length of a user-chosen name in a sentence.
 _LONGEST: Final = 400
 

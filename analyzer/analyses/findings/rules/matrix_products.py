@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, literal
 from kanalyze.analyses.findings.rules._kernels import Told, kernels_that, on_kernels
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.findings.rules.needless_kernels import is_layout
@@ -73,7 +73,7 @@ def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding
         _IMAGES if images else remedy,
         "kernels",
         f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
-        _CHANNELS_LAST if images else pad,
+        CHANNELS_LAST if images else pad,
         max(chosen.ns - aligned_ns, 0),
         left=min(aligned_ns / chosen.ns, 1.0) if aligned_ns else None,
     )
@@ -81,7 +81,6 @@ def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding
 
 
 #: What to do where convolutions run as products, which they do on images in NCHW, whose rows are their pixels.
-_CHANNELS_LAST: Final = "model.to(memory_format=torch.channels_last)"
 _IMAGES: Final = "Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
 
 

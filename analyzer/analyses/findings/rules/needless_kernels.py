@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.findings.rules._kernels import (
     Told,
     decoded_as,
@@ -228,7 +228,7 @@ def _layouts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         remedy,
         "kernels --by operation",
         f"Images change their layout: {percent(chosen.share)} of kernel time",
-        "model.to(memory_format=torch.channels_last)" if in_pytorch(report) else "tensors in NHWC",
+        CHANNELS_LAST if in_pytorch(report) else "tensors in NHWC",
         left=0.0,
     )
     return on_kernels(report, device, chosen, told)

@@ -16,7 +16,7 @@ from kanalyze import intervals
 from kanalyze.analyses.counters._sampled_means import COUNTERS, cells_within, grids, means
 from kanalyze.analyses.device._operations import SHAPE, device_operations, exclusive_operations, other_shapes
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.findings.rules._kernels import by_shape
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
@@ -361,14 +361,16 @@ def _limit(top: dict[str, Any]) -> str:
 
 
 def small_grid(report: Report) -> list[Finding]:
-    """One finding per device: the launch shape that wastes most, and the sum over all.
+    """Per device, and remedy: the launch shape that wastes most, and the sum over all.
 
     A launch either leaves SMs without a block, or has more blocks than fit at once; `tail` and `low-occupancy` look at
     the latter.
     """
     found, per = [], per_iteration(report)
     small = small_grids(report).join(_measured(report), on=["device", "name"], how="anti")
-    for (device,), shapes in small.partition_by("device", as_dict=True, maintain_order=True).items():
+    channels = [name for name in small.get_column("name").unique() if _runs_per_channel(report, str(name))]
+    small = small.with_columns(channels=pl.col("name").cast(pl.String).is_in(channels))
+    for (device, _), shapes in small.partition_by("device", "channels", as_dict=True, maintain_order=True).items():
         top = shapes.row(0, named=True)
         fit = top["sm_count"] * (top["max_threads_per_sm"] or 0)
         threads = top["blocks"] * top["threads"]
@@ -414,15 +416,20 @@ def _of_pytorch(report: Report, name: str) -> bool:
     return in_pytorch(report) and written_with(report, name) in (LIBRARY, COMPILED)
 
 
+def _runs_per_channel(report: Report, name: str) -> bool:
+    """Whether the kernel `name` of PyTorch runs a block for each channel of images in NCHW."""
+    return bool(_PER_CHANNEL.search(name)) and _of_pytorch(report, name)
+
+
 def _more_blocks(report: Report, name: str) -> tuple[str, str]:
     """Remedy for a small grid of the kernel `name`: in a line, and as a sentence."""
     torch = _of_pytorch(report, name)
-    if torch and _PER_CHANNEL.search(name):
+    if _runs_per_channel(report, name):
         remedy = (
             "It runs a block for each channel. Of images in channels_last other kernels normalize, with more blocks: "
             "model.to(memory_format=torch.channels_last), and the same for images."
         )
-        return "of images: channels_last; it runs a block per channel here", remedy
+        return CHANNELS_LAST, remedy
     return _LARGER[torch], _BLOCKS[torch]
 
 

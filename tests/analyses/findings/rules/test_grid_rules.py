@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from kanalyze.analyses.findings.rules import CHANNELS_LAST
 from kanalyze.analyses.findings.rules.occupancy import low_occupancy, small_grid, tail
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.occupancy.occupancy import occupancy
@@ -303,7 +304,7 @@ def test_each_device_has_its_own():
 @pytest.mark.parametrize(
     ("name", "action"),
     [
-        ("void at::native::batch_norm_backward_kernel<float>(int)", "of images: channels_last"),
+        ("void at::native::batch_norm_backward_kernel<float>(int)", CHANNELS_LAST),
         ("void at::native::batch_norm_backward_channels_last_kernel<4>(int)", "larger batches"),
         ("void at::native::reduce_kernel<512>(int)", "larger batches"),
         ("void batch_norm_of_my_own(int)", "more blocks"),
