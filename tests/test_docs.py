@@ -169,7 +169,7 @@ def test_an_entry_shows_the_message_and_says_cause_and_remedy(kind):
     "error",
     [
         UnreadableReportError.because(Path("report.sqlite"), "Permission denied"),
-        ClosedReportError.of(Path("sample_reports/add"), "range events"),
+        ClosedReportError.of(Path("sample_reports/add"), "copy_detail"),
     ],
     ids=lambda error: error.slug,
 )

@@ -38,5 +38,5 @@ def defect(path, folder):
 
 def task(opener, path, folder):
     """The task of reducing the report at `path`, opened by `opener`."""
-    run = Run("torch", 1, path, None, partial(opener, path, folder))
+    run = Run("torch", path, partial(opener, path, folder), path)
     return Task(str(path), origin_of(path), run, cache=False)
