@@ -372,12 +372,13 @@ def test_a_trace_that_cannot_be_written_is_told_and_the_script_runs_on(run):
 
 
 SPAWN = """
+    import os
     import torch
     import torch.multiprocessing as mp
     class Thing: pass
     def work(rank, size, thing):
         torch.full((size,), rank).neg()
-        print("rank", rank, type(thing).__name__, flush=True)
+        os.write(1, f"rank {rank} {type(thing).__name__}\\n".encode())  # at once: both write to one pipe
     if __name__ == "__main__":
         mp.spawn(work, (100, Thing()), nprocs=2)
 """
