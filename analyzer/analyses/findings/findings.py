@@ -20,6 +20,7 @@ from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.launches._steady_window import WORTH_SAYING, least_worth_saying
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side
@@ -32,14 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.replay._mending import Mending
     from kanalyze.report import Report
 
 #: A page replays remedies of reports with at most so many operations and calls.
 MOST_REPLAYED: Final = 1 << 15
-
-#: Two runs of a program differ by such a part: no replay tells what is left closer.
-_NEAR: Final = 0.03
 
 #: The finding that is about launches as graphs, which are a remedy of others, too.
 _GRAPH: Final = "graph-candidate"
@@ -66,6 +63,7 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
 def _replayed(report: Report, finding: Finding, change: Mending) -> Finding:
     """The finding with how much shorter the window of its device gets by a change, and between which bounds."""
     from kanalyze.analyses.replay._replay import mended, replayed  # noqa: PLC0415 - most reports need no replay
+    from kanalyze.analyses.replay._slowing import NEAR  # noqa: PLC0415 - as above
     from kanalyze.analyses.unprofiled._sides import sides  # noqa: PLC0415 - as above
 
     gains, apart = list[int](), list[int]()
@@ -73,7 +71,7 @@ def _replayed(report: Report, finding: Finding, change: Mending) -> Finding:
         after = mended(report, known, state, change)
         then = replayed(known, plan, after.values, after.lags).end
         gains.append(max(end - then, 0))
-        apart.append(int(_NEAR * max(then - known.start, 0)) if end > then else 0)
+        apart.append(int(NEAR * max(then - known.start, 0)) if end > then else 0)
     low = max(min(map(sub, gains, apart)), 0)
     return finding._replace(
         mending=None, replayed_ns=gains[0], replayed_low_ns=low, replayed_high_ns=max(map(add, gains, apart))
@@ -181,8 +179,6 @@ def _both(first: rules.Finding, other: rules.Finding) -> rules.Finding:
         known = [change for change in changes if change is not None]
         return reduce(Mending.with_kernels_of, known) if known else None
 
-    from kanalyze.analyses.replay._mending import Mending  # noqa: PLC0415 - few reports have two
-
     names = {f"{{{at}}}": f"{{{at + len(first.names)}}}" for at in range(len(other.names))}
     text = re.sub(r"\{\d+\}", lambda place: names.get(place[0], place[0]), other.text)
     return first._replace(
@@ -241,7 +237,7 @@ def ordered(report: Report, found: list[rules.Finding]) -> list[rules.Finding]:
 
 
 def weighed_ns(one: rules.Finding, busy: float) -> float:
-    """What a finding counts in their order, where the GPU is busy for such a part of the time."""
+    """Weight of a finding in their order (ns), where the GPU is busy for such a part of the time."""
     counts = busy if one.shortens and one.replayed_ns is None else _COUNTS.get(one.rule, 1.0)
     return one.gain_ns * (_VAGUE if one.vague else counts)
 

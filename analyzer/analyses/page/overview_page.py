@@ -250,8 +250,8 @@ def overview(
 def unprofiled_page(report: Report) -> Report:
     """The report without its profiler where the page is of that; else itself."""
     scope = report.scope
-    correction = None if scope.window is not None else corrected(report)
-    return report if correction is None else correction.report.narrow(device=scope.device, process=scope.process)
+    new = None if scope.window is not None else corrected(report)
+    return report if new is None else new.narrow(device=scope.device, process=scope.process)
 
 
 def _unprofiled(report: Report, view: Report, steady: SteadyPart | None, bare: Bare | None) -> str:

@@ -36,6 +36,12 @@ _ENOUGH: Final = 0.4
 _NOTABLE: Final = 0.01
 _CLOSE: Final = 0.002
 
+#: Two runs of a program differ by such a part: no replay tells a window closer.
+NEAR: Final = 0.03
+
+#: Rows of overheads that are CUDA's own loading, and no work of the profiler.
+IS_LOADING: Final = pl.col("name").cast(pl.String).str.contains(LOADING_WORDS).fill_null(value=False)
+
 #: No profiler makes the host slower than by this.
 _LEAST: Final = 0.1
 
@@ -103,9 +109,8 @@ def _lags(report: Report, network: Network, state: Changed, left: HostTime) -> p
     """The lags of edges that are host code, or what a blocking call takes beside what it waits for."""
     edges = network.edges
     until = gathered(network.nodes.get_column("at"), edges.get_column("target"))
-    host = edges.select("kind", "place", end=until, start=until - pl.col("slack"), lag=state.lags).with_row_index(
-        "edge"
-    )
+    host = edges.select("kind", "place", end=until, start=until - pl.col("slack"), lag=state.lags)
+    host = host.with_row_index("edge")
     chosen = pl.col("kind").is_in([*HOST_EDGES, *_OF_WAITS]) & (pl.col("start") >= network.start)
     host = host.filter(chosen & (pl.col("lag") > 0))
     if host.is_empty():
@@ -151,8 +156,7 @@ def _sides(report: Report) -> dict[int | None, pl.Series]:
 @once_per_report
 def _own_work(report: Report) -> dict[int | None, pl.DataFrame]:
     """The union of what a profiler reports as its own work, by process."""
-    own = ~pl.col("name").cast(pl.String).str.contains(LOADING_WORDS).fill_null(value=False)
-    rows = report.kind("overhead").filter(own)
+    rows = report.kind("overhead").filter(~IS_LOADING)
     rows = rows.select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
     parts = rows.drop_nulls("end").filter(pl.col("end") > pl.col("start")).partition_by("process_id", as_dict=True)
     return {process: intervals.union(part.select("start", "end")) for (process,), part in parts.items()}

@@ -27,7 +27,7 @@ from kanalyze.analyses.replay._changes import (
 )
 from kanalyze.analyses.replay._network import Changed, Network, network, point_values
 from kanalyze.analyses.replay._replay import Plan, Replayed, path, planned, replayed
-from kanalyze.analyses.replay._slowing import UNCHANGED, HostTime, Unslowed, fitted
+from kanalyze.analyses.replay._slowing import NEAR, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import KanalyzeError
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kanalyze.report import Meta, Report
-
-#: Two runs of a program differ by so much: no replay tells a window closer.
-NEAR: Final = 0.03
 
 #: How much faster each is in the table of single changes.
 TWICE: Final = 2.0
@@ -152,7 +149,7 @@ def prepared(report: Report) -> Prepared:
 
 
 def window_without(report: Report) -> Callable[[HostTime], int]:
-    """What the report's window takes (ns), by what is left of the host's time."""
+    """Length of the report's window (ns), by what is left of the host's time."""
     known = prepared(report)
     return lambda host: _took(report, known, Changes(), host, "lag")
 

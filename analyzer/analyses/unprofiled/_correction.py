@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import polars as pl
 
@@ -30,22 +30,13 @@ _MOST: Final = 1 << 18
 #: Recordings that take longer by less than this part are as the program is.
 SAME: Final = 0.02
 
-#: Two runs of a program differ by so much.
-NEAR: Final = 0.03
 
+@runtime_checkable
+class _Unprofiled(Protocol):
+    """A source whose times are without the profiler."""
 
-class Correction(NamedTuple):
-    """A report without its profiler, by a run without one.
-
-    Attributes:
-        report: The whole report at the times without the profiler.
-        host: What is left of the host's time, and within which bounds the run explains it.
-        slower: How many times as long an iteration took while recorded.
-    """
-
-    report: Report
     host: Unslowed
-    slower: float
+    """What may be left of the host's time as it is there, by what is known of it."""
 
 
 @once_per_process
@@ -61,7 +52,7 @@ def _measured(report: Report) -> Unslowed | None:
     bare, steady = bare_of(report), known_steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
         return None
-    from kanalyze.analyses.replay._slowing import fitted  # noqa: PLC0415 - most reports have no such run
+    from kanalyze.analyses.replay._slowing import NEAR, fitted  # noqa: PLC0415 - most reports have no such run
     from kanalyze.analyses.replay._whatif import window_without  # noqa: PLC0415 - as above
 
     one = bare.iteration
@@ -73,15 +64,14 @@ def hosts_of(report: Report) -> Unslowed:
     """What is left of the host's time of a report, or a part of one, without its profiler: measured, else estimated."""
     from kanalyze.analyses.replay._slowing import BY_TOOL, UNCHANGED  # noqa: PLC0415 - as above
 
-    if report.meta.slower is not None:
-        host: Unslowed = report.source.host  # type: ignore[attr-defined]
-        return host
+    if isinstance(report.source, _Unprofiled):
+        return report.source.host
     return _measured(report) or BY_TOOL.get(report.meta.tool, UNCHANGED)
 
 
 @once_per_process
-def corrected(report: Report) -> Correction | None:
-    """The report as it would be without its profiler.
+def corrected(report: Report) -> Report | None:
+    """The whole report as it would be without its profiler.
 
     None where its capture has no run without one that tells iterations, where the recording took hardly longer, of
     reports of more than 262,144 operations and calls, and of one that is without its profiler.
@@ -98,8 +88,7 @@ def corrected(report: Report) -> Correction | None:
     new = unprofiled(report, host, steady.window)
     part = known_steady_part(new)
     ns = one.ns if part is None else part.ns / part.number
-    slower = one.recorded_ns / max(ns, 1)
-    return Correction(replace(new, meta=replace(new.meta, slower=slower)), host, slower)
+    return replace(new, meta=replace(new.meta, slower=one.recorded_ns / max(ns, 1)))
 
 
 def without(report: Report) -> Report:
@@ -111,14 +100,14 @@ def without(report: Report) -> Report:
     """
     if report.meta.slower is not None:
         return report.whole
-    correction = corrected(report)
-    if correction is None:
+    new = corrected(report)
+    if new is None:
         raise CannotTellError(
             f"{report.meta.path}: cannot tell times without the profiler, because no run without one tells how much "
             "shorter an iteration is, or the report has more operations and calls than are replayed.",
             "Record with `kanalyze collect`, which makes such a run first, and give the folder that it writes.",
         )
-    return correction.report
+    return new
 
 
 def replayable(report: Report, most: int) -> bool:

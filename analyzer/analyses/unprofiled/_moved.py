@@ -13,10 +13,9 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._context_creation import LOADING_WORDS
 from kanalyze.analyses.replay._network import as_recorded, network, point_values
 from kanalyze.analyses.replay._replay import planned, replayed
-from kanalyze.analyses.replay._slowing import Unslowed, without_profiler
+from kanalyze.analyses.replay._slowing import IS_LOADING, Unslowed, without_profiler
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import of_parts
 from kanalyze.columns.lookup import gathered
@@ -157,8 +156,7 @@ class Moved:
         """The events of one kind, sorted as they were; the profiler's own work takes no time."""
         rows = self._report.kind(kind)
         if kind == _OWN:
-            loads = pl.col("name").cast(pl.String).str.contains(LOADING_WORDS).fill_null(value=False)
-            return self._spans(rows).with_columns(dur_ns=pl.when(loads).then("dur_ns").otherwise(0))
+            return self._spans(rows).with_columns(dur_ns=pl.when(IS_LOADING).then("dur_ns").otherwise(0))
         if kind in DEVICE_KINDS:
             return rows.with_columns(start_ns=self._moments.of_device(rows))
         return self._spans(rows)

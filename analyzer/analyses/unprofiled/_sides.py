@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.replay._network import as_recorded, network
 from kanalyze.analyses.replay._replay import planned, replayed
-from kanalyze.analyses.replay._slowing import BY_TOOL, without_profiler
+from kanalyze.analyses.replay._slowing import BY_TOOL, NEAR, without_profiler
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.unprofiled._correction import NEAR, SAME, hosts_of, replayable
+from kanalyze.analyses.unprofiled._correction import SAME, hosts_of, replayable
 from kanalyze.units import time
 
 if TYPE_CHECKING:

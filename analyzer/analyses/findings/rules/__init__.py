@@ -107,7 +107,7 @@ class Finding(NamedTuple):
 
     @property
     def replayed(self) -> tuple[int | None, int | None, int | None]:
-        """What its remedy saves, the least and the most, by a replay."""
+        """Gain of its remedy by a replay: usual, least and most (ns)."""
         return self.replayed_ns, self.replayed_low_ns, self.replayed_high_ns
 
     @property
