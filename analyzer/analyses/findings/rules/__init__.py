@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import polars as pl
+
     from kanalyze.analyses.replay._mending import Mending
     from kanalyze.report import Report
 
@@ -75,6 +77,11 @@ class Finding(NamedTuple):
         vague: Whether it says what the ledger says, without a cause of its own.
         shortens: Whether its remedy makes kernels shorter and nothing else, which gains little while the device waits
             for the host.
+        claims: The time of the device that it explains, idle or busy: start, end (ns), rows in any order that may
+            overlap. What a more specific finding claims is not told again by a less specific one. None where it claims
+            no time of its own.
+        general: Whether its remedy helps whatever the cause, such as a CUDA graph: it is told of what the specific
+            findings leave.
     """
 
     rule: str
@@ -94,6 +101,8 @@ class Finding(NamedTuple):
     replayed_high_ns: int | None = None
     vague: bool = False
     shortens: bool = False
+    claims: pl.DataFrame | None = None
+    general: bool = False
 
     @property
     def definition(self) -> str:
