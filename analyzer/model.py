@@ -413,6 +413,22 @@ COMPILED_KERNELS = Table(
     ),
 )
 
+SOURCE_LINES = Table(
+    "source_lines",
+    "One stretch of time that a thread was in one line of the program's own code; only captures have them.",
+    (
+        Column("process_id", pl.Int64, "Process."),
+        Column("thread_id", pl.Int64, "Host thread."),
+        Column("start_ns", pl.Int64, "Start, in the trace's own origin."),
+        Column("dur_ns", pl.Int64, "Duration."),
+        Column("file", pl.Categorical, "The file, from the folder of the script on where it lies in that."),
+        Column("line", pl.Int64, "The line, from 1."),
+        Column("function", pl.Categorical, "The function that it lies in."),
+        Column("text", pl.Categorical, "What stands there."),
+    ),
+    purpose="the program's line that each thread was in",
+)
+
 NOTES = Table(
     "notes",
     "One thing that the reader could not tell, or had to repair.",
@@ -445,6 +461,7 @@ READER_TABLES: Final = {
         DEVICES,
         PROCESSES,
         COMPILED_KERNELS,
+        SOURCE_LINES,
         METRICS,
         RULE_RESULTS,
         INSTRUCTIONS,

@@ -60,6 +60,7 @@ _OPTIONS = (
         help="Which of nsys, torch and ncu, with commas between them.",
     ),
     click.option("--bare/--no-bare", default=True, help="Run it without a profiler first, for its true times; on."),
+    click.option("--lines/--no-lines", default=True, help="Note the lines that a Python program is in; on."),
     click.option(
         "--samples", is_flag=True, help="Also sample the host, in a run of its own: functions, Python, waits."
     ),

@@ -36,6 +36,7 @@ class Options:
     Attributes:
         passes: Which of :data:`CHOICES` to run; None selects those that suit the workload.
         bare: Whether the program first runs without a profiler, which tells what the others cost.
+        lines: Whether a Python program's own lines are noted while nsys and torch record it.
         output: The capture folder; by default named after the workload and the time, in the current folder.
         samples: Whether a pass of its own samples the host: CPU, Python, scheduler, system calls.
         metrics: Whether that pass samples the GPU's counters.
@@ -65,6 +66,7 @@ class Options:
 
     passes: tuple[str, ...] | None = None
     bare: bool = True
+    lines: bool = True
     output: str | PathLike[str] | None = None
     samples: bool = False
     metrics: bool = False
@@ -103,6 +105,7 @@ class Keywords(TypedDict, total=False):
 
     passes: tuple[str, ...] | None
     bare: bool
+    lines: bool
     output: str | PathLike[str] | None
     samples: bool
     metrics: bool

@@ -31,7 +31,6 @@ from .whole_files import write_text
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-    from types import TracebackType
 
 #: Layout of the file.
 SCHEMA = 1
@@ -102,15 +101,9 @@ def run(file: Path, workload: list[str]) -> None:
     """Runs a script or module, and writes the file; exceptions propagate."""
     rank = os.environ.get("RANK", "")
     file = file.with_name(f"{file.stem}-rank{rank}{file.suffix}") if rank.isdecimal() else file
-    marks, hook = Marks(), sys.excepthook
+    marks = Marks()
     marks.watch()
-
-    def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        """Shows an error of the workload without the frames of the runner."""
-        own = torch_script.own_traceback(traceback)
-        hook(kind, error.with_traceback(own), own)
-
-    sys.excepthook = shown
+    torch_script.hide_runner()
     ours, began_ns = os.getpid(), time.perf_counter_ns()
     try:
         torch_script.run(workload, {})

@@ -36,6 +36,7 @@ class Settings:
         left_out: The part that a toggle recipe leaves out.
         fresh: Whether compilers work in caches of the capture's own.
         key_averages: Whether torch's table is made.
+        lines: Whether the lines are noted that the program's threads are in.
         rank: The number of this process among those of the program, or None.
         given: The options that say so on the command line.
     """
@@ -48,12 +49,19 @@ class Settings:
     left_out: Part = OPTIMIZER
     fresh: bool = True
     key_averages: bool = True
+    lines: bool = True
     rank: int | None = None
     given: tuple[str, ...] = field(default=(), compare=False)
 
     def arguments(self) -> list[str]:
         """The command line for these settings in any folder, without the rank."""
         return [*self.given, "--out", str(self.out.absolute()), "--", *self.workload]
+
+    @property
+    def lines_file(self) -> Path:
+        """The file of the lines, by the name of the recording that they belong to."""
+        tool = "nsys" if self.recipe.makes == recipes.RANGES else "torch"
+        return self.out / f"lines-{tool}{self.suffix}.json.gz"
 
     @property
     def suffix(self) -> str:
@@ -90,6 +98,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
         left_out=given.leave_out or given.leave_out_call or OPTIMIZER,
         fresh=given.caches == "fresh",
         key_averages=given.key_averages,
+        lines=given.lines,
         rank=rank(environ),
         given=tuple(options),
     )
@@ -123,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     left_out.add_argument("--leave-out-call", type=_part, metavar="MODULE:FUNCTION")
     parser.add_argument("--caches", choices=("fresh", "user"), default="fresh")
     _add_switch(parser, "key_averages", default=True)
+    _add_switch(parser, "lines", default=True)
     return parser
 
 

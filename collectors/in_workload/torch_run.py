@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import recipes, torch_script  # relative: the runner loads these files without their package
 from .compiled_live import Caches
+from .source_lines import Lines
 from .torch_children import follow
 from .torch_foreign import Foreign
 from .torch_parts import Watched, watch, wrap
@@ -48,6 +49,7 @@ class Run:
         self.foreign: Foreign | None = None
         self.stepping: Watched | None = None
         self.leaving_out: Watched | None = None
+        self.lines: Lines | None = None
         self.caches = Caches(settings.out, settings.suffix, fresh=settings.fresh)
         self.kernels = 0
         self.workload: dict[str, Any] = {
@@ -137,6 +139,9 @@ class Run:
         for watched in (self.stepping, self.leaving_out):
             if watched is not None and watched.part.name.startswith("__main__:"):
                 wrappers[watched.part.name.partition(":")[2]] = partial(wrap, watched=watched)
+        if self.settings.lines:
+            self.lines = Lines(self.settings.lines_file, self.settings.workload[0])
+            self.lines.start()
         began_ns = time.perf_counter_ns()
         try:
             torch_script.run(list(self.settings.workload), wrappers)
@@ -167,6 +172,8 @@ class Run:
 
     def _finish(self) -> None:
         """Stop recording and write the remaining files."""
+        if self.lines is not None and self.lines.write():
+            self.files.append(self.settings.lines_file)
         if self.session is not None:
             self.session.stop()
             outcome = self.session.outcome

@@ -6,8 +6,10 @@ Usage::
     python torch_runner.py --out FOLDER [--recipe NAME] [options] -- -m MODULE [ARGS…]
     torchrun [torchrun's options] torch_runner.py --out FOLDER [options] -- SCRIPT [ARGS…]
     python torch_runner.py --bare FILE -- SCRIPT [ARGS…]
+    python torch_runner.py --lines FILE -- SCRIPT [ARGS…]
 
-The last one runs the workload without a profiler, with or without torch; bare_run.py says what FILE has.
+The last two run the workload without a profiler of torch, with or without torch; bare_run.py and source_lines.py say
+what FILE has.
 
 Everything after ``--`` is the workload and its arguments, as they are. Options:
 
@@ -23,6 +25,7 @@ Everything after ``--`` is the workload and its arguments, as they are. Options:
                             default: the optimizer's step, or the top-level module's call where there is no optimizer
     --leave-out GLOB        toggle recipes: the range that is left out (default: the optimizer's step)
     --leave-out-call M:F    the same, by function
+    --no-lines              do not note in which lines of the program its threads are
     --no-key-averages       leave torch's table out: it takes long for traces of millions of events
     --caches fresh|user     where Triton and inductor keep what they compile: fresh folders inside the capture
                             (default; every kernel is compiled and kept) or the user's own (hits are seen)
@@ -35,6 +38,7 @@ before the ending where RANK is set, as in torch-rank0.json.gz):
     torch.key_averages.txt  the table that torch prints
     torch.times.json        recipe events only: the time of each step or of the whole
     tensorboard/…           recipe tensorboard only: what `tensorboard --logdir` reads (the trace lies here alone)
+    lines-torch.json.gz     the lines that the program's threads were in, see source_lines.py
     torch-own1.json.gz…     traces that the workload exported from a torch.profiler of its own
     compiled.json           one row per Triton kernel, see compiled.py; absent where nothing was compiled; one
                             compiled-rankN.json per rank, of which compiled.merge_ranks(FOLDER) makes compiled.json
@@ -83,9 +87,9 @@ def main() -> None:
     """Run the command line."""
     if sys.path and sys.path[0] and Path(sys.path[0]).resolve() == _HERE:
         del sys.path[0]
-    if sys.argv[1:2] == ["--bare"]:
+    if sys.argv[1:2] in (["--bare"], ["--lines"]):
         file, _, *workload = sys.argv[2:]
-        _sibling("bare_run").run(Path(file), workload)
+        _sibling("bare_run" if sys.argv[1] == "--bare" else "source_lines").run(Path(file), workload)
         return
     settings = _sibling("torch_arguments").parse(sys.argv[1:])
     _sibling("torch_run").Run(settings).run()

@@ -105,6 +105,17 @@ class _Decorate(ast.NodeTransformer):
         return node
 
 
+def hide_runner() -> None:
+    """Shows an error of the workload without the frames of the runner."""
+    hook = sys.excepthook
+
+    def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        own = own_traceback(traceback)
+        hook(kind, error.with_traceback(own), own)
+
+    sys.excepthook = shown
+
+
 def own_traceback(traceback: TracebackType | None) -> TracebackType | None:
     """The traceback without the frames of the runner."""
     here = Path(__file__).resolve().parent

@@ -30,6 +30,13 @@ def write_text(path: Path, text: str) -> Path:
     return path
 
 
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write `path` atomically."""
+    with whole(path) as part:
+        part.write_bytes(content)
+    return path
+
+
 def write_json(path: Path, document: object) -> Path:
     """Write `path` as JSON, atomically."""
     return write_text(path, json.dumps(document, indent=1) + "\n")

@@ -96,13 +96,24 @@ class Plan:
         """Whether each operator emits an NVTX range in the nsys pass."""
         return self.workload.kind == "python" and torch_pass.under_nsys(self.options)
 
-    @property
-    def recorded(self) -> tuple[str, ...]:
-        """The command that nsys records: the workload, possibly with NVTX ranges for operators."""
-        return self._under_runner(self.folder) if self.makes_ranges else self.command
+    def recorded(self, name: str) -> tuple[str, ...]:
+        """The command that a run of nsys records: the workload, with NVTX ranges for operators, or noting its lines."""
+        if self.makes_ranges:
+            return self._under_runner(self.folder)
+        return self._hooked("--lines", f"lines-{name}.json.gz") if self.options.lines else self.command
+
+    def _hooked(self, option: str, file: str) -> tuple[str, ...]:
+        """The command of a Python workload in the runner, which writes a file; any other workload as it is."""
+        if self.workload.kind != "python" or not self._bears_hooks:
+            return self.command
+        runner = (str(self.runner), option, str(self.folder / file), "--")
+        return (*self._launcher, *runner, *self.workload.target, *self.workload.args)
 
     def _under_runner(self, out: Path) -> tuple[str, ...]:
-        return torch_pass.command(str(self.tools.python), self.runner, out, self.options, self.workload)
+        options = self.options
+        if not options.lines:
+            options = replace(options, recipe_flags=(*options.recipe_flags, "--no-lines"))
+        return torch_pass.command(str(self.tools.python), self.runner, out, options, self.workload)
 
     def repetitions(self, name: str) -> int:
         """How often the pass `name` runs the program: those that say when things ran are repeated."""
@@ -118,10 +129,8 @@ class Plan:
 
     def bare(self, number: int) -> list[Step]:
         """The step of the run without a profiler; `number` is the repetition, from 1."""
-        name, command = numbered(BARE, number), self.command
-        if self.workload.kind == "python" and self._bears_hooks:
-            marked = (str(self.runner), "--bare", str(self.folder / f"{name}.json"))
-            command = (*self._launcher, *marked, "--", *self.workload.target, *self.workload.args)
+        name = numbered(BARE, number)
+        command = self._hooked("--bare", f"{name}.json")
         return [Step(name, command, self.log(name), runs_workload=True)]
 
     @property
@@ -135,7 +144,7 @@ class Plan:
         name = numbered("nsys", number)
         report, tool = self.folder / name, self.tools.nsys.command
         recorded, exported = report.with_name(f"{name}.nsys-rep"), report.with_name(f"{name}.sqlite")
-        profile = nsys.profile(tool, report, self.options, self.recorded)
+        profile = nsys.profile(tool, report, self.options, self.recorded(name))
         ran, log = self.makes_ranges, self.log(name)
         return [
             Step(name, profile, log, outputs=(recorded,), runs_workload=True, has_runner=ran),

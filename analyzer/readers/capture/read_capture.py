@@ -17,8 +17,9 @@ import polars as pl
 
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.files.regular import readable, regular
-from kanalyze.model import COMPILED_KERNELS
+from kanalyze.model import COMPILED_KERNELS, SOURCE_LINES
 from kanalyze.readers.capture.bare_runs import bare_runs
+from kanalyze.readers.capture.source_lines import source_lines
 from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all, selections, selective
 from kanalyze.readers.ncu.runs import report_of as report_of_ncu
 from kanalyze.readers.ncu.runs import runs_in
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
     from kanalyze.readers.ncu.runs import Run
     from kanalyze.report import Report
+    from kanalyze.source import Source
 
 
 _BOARD: Final = "tensorboard/*.pt.trace.json*"
@@ -68,7 +70,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     if not (traces := traces_in(path)):
         remedy = "Collect it again with the nsys pass; `kanalyze doctor` says what is missing for that."
         raise UnknownFormatError.of(path, "a capture without a report of nsys", remedy)
-    trace = read_torch_json.open_report(traces[0], progress, cache=cache)
+    trace = _trace_of(traces[0], progress, cache=cache)
     meta = replace(trace.meta, path=path, read_from=traces[0], capture=path)
     return replace(trace, meta=meta, bare=partial(bare_runs, path))
 
@@ -81,12 +83,18 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     """
     database = SqliteFile(run)
     report = report_of(database)
-    trace = partial(read_torch_json.open_report, progress=lambda *_: None, cache=cache)
+    trace = partial(_trace_of, progress=lambda *_: None, cache=cache)
     beside = Beside(report, traces_in(folder), trace)
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
-    source = CaptureTables(folder, database, (beside, sampled))
+    source = CaptureTables(folder, database, (beside, sampled), partial(source_lines, run, report.meta.origin_unix_ns))
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
     return replace(report, meta=meta, source=source, beside=beside, sampled=sampled, bare=partial(bare_runs, folder))
+
+
+def _trace_of(path: Path, progress: Progress, *, cache: bool) -> Report:
+    """Opens a trace of a capture, with the program's lines."""
+    trace = read_torch_json.open_report(path, progress, cache=cache)
+    return replace(trace, source=_TraceTables(trace.source, partial(source_lines, path, trace.meta.origin_unix_ns)))
 
 
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
@@ -175,14 +183,17 @@ class Beside:
 class CaptureTables(NsysTables):
     """Tables of a capture's nsys report plus its compiled kernels."""
 
-    def __init__(self, folder: Path, database: SqliteFile, beside: Sequence[Beside]) -> None:
-        """Read compiled kernels from `folder` and everything else from `database`, the export of nsys."""
+    def __init__(
+        self, folder: Path, database: SqliteFile, beside: Sequence[Beside], lines: Callable[[], pl.DataFrame]
+    ) -> None:
+        """Read compiled kernels from `folder`, the program's lines, and all else from `database`, the export of nsys."""
         super().__init__(database)
         self._folder, self._beside = folder, beside
+        self._added = {COMPILED_KERNELS.name: self._compiled, SOURCE_LINES.name: lines}
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
-        return self._compiled() if name == COMPILED_KERNELS.name else super().table(name)
+        return self._added[name]() if name in self._added else super().table(name)
 
     def close(self) -> None:
         """Close the export, and the reports beside it."""
@@ -208,6 +219,18 @@ class CaptureTables(NsysTables):
             return COMPILED_KERNELS.check(found)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, pl.exceptions.PolarsError) as error:
             raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
+
+
+class _TraceTables:
+    """Tables of a capture's trace, and the program's lines."""
+
+    def __init__(self, trace: Source, lines: Callable[[], pl.DataFrame]) -> None:
+        self._trace, self._lines = trace, lines
+        self.kinds, self.events = trace.kinds, trace.events
+        self.notes_of_read, self.close = trace.notes_of_read, trace.close
+
+    def table(self, name: str) -> pl.DataFrame:
+        return self._lines() if name == SOURCE_LINES.name else self._trace.table(name)
 
 
 def _row(row: dict[str, object]) -> dict[str, object]:
