@@ -186,7 +186,7 @@ class CaptureTables(NsysTables):
     def __init__(
         self, folder: Path, database: SqliteFile, beside: Sequence[Beside], lines: Callable[[], pl.DataFrame]
     ) -> None:
-        """Read compiled kernels from `folder`, the program's lines, and all else from `database`, the export of nsys."""
+        """Read compiled kernels from `folder`, the program's `lines`, and all else from `database`, the export."""
         super().__init__(database)
         self._folder, self._beside = folder, beside
         self._added = {COMPILED_KERNELS.name: self._compiled, SOURCE_LINES.name: lines}

@@ -1,0 +1,199 @@
+"""Where in the program's own code the time of each device comes from: by line, or by Python function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.host._thread_names import program_functions
+from kanalyze.analyses.idle._attribution import bucket_of, idle_pieces
+from kanalyze.analyses.idle._idle_parts import thread_keys
+from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per_report
+from kanalyze.analyses.shared.cut import overlaid
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.thread_nesting import innermost_lines
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import gathered
+from kanalyze.model import DEVICE_KINDS, SOURCE_LINES
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.shared.thread_lanes import ThreadKey
+    from kanalyze.report import Report
+
+#: What a piece of a device's time is, by the ledger's bucket; every other is the host's.
+_PARTS: Final = {
+    **dict.fromkeys(BUSY_BUCKETS, "work"),
+    **dict.fromkeys(("launch",), "launch"),
+    **dict.fromkeys(("sync", "queued"), "wait"),
+}
+PARTS: Final = ("host", "launch", "wait", "work")
+
+#: What a line is known by.
+_PLACE: Final = ("file", "line", "function")
+
+TABLE: Final = Table(
+    "code",
+    "One line of the program's own code, or what comes from none: over all of them the columns sum to the window.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column(
+            "file", pl.Categorical, "The file; null for what comes from none of the program's lines.", nullable=True
+        ),
+        Column("line", pl.Int64, "The line; that of the function where only functions were recorded.", nullable=True),
+        Column("function", pl.Categorical, "The function that it lies in.", nullable=True),
+        Column(
+            "host_ns", pl.Int64, "Idle time in which its thread ran the program's own code, and calls but the next."
+        ),
+        Column("launch_ns", pl.Int64, "Idle time for launches that it made."),
+        Column("wait_ns", pl.Int64, "Idle time in which it waited for the device, or work that it submitted did."),
+        Column("work_ns", pl.Int64, "What the device did of what it launched."),
+        Column("share", pl.Float64, "The sum of these as a part of the device's window."),
+        Column("text", pl.Categorical, "What stands in that line.", nullable=True),
+    ),
+    purpose="the time of each line of the program's code",
+    telling=("file", "line", "host_ns", "launch_ns", "wait_ns", "work_ns", "text"),
+)
+
+_STRETCH: Final = {**dict.fromkeys(THREAD, pl.Int64), "start": pl.Int64, "end": pl.Int64, "place": pl.UInt32}
+
+
+@analysis
+def code(report: Report) -> pl.DataFrame:
+    """Time of each device by the line of the program that it comes from.
+
+    The line is the one that the thread was in: of idle time by the thread that it is attributed to, of launches and of
+    the device's work where the launch was made. What other threads launch, as autograd's does, comes from the line that
+    the program's main thread was in. Without lines it is Python functions, where those were recorded.
+
+    Returns:
+        :data:`TABLE`, by device, the costliest first.
+
+    Raises:
+        CannotTellError: The report records no device operations, or neither lines nor Python functions.
+
+    Columns:
+        device, file, line, function, host_ns, launch_ns, wait_ns, work_ns, share, text.
+    """
+    require(report, TABLE, *DEVICE_KINDS)
+    lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
+    sums = [pl.col("ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns") for part in PARTS]
+    by_place = placed_pieces(report).group_by("device", "place").agg(*sums, ns=pl.col("ns").sum())
+    known = by_place.join(_places(report), on="place", how="left", nulls_equal=True).join(lengths, on="device")
+    order = known.sort("device", "ns", "place", descending=[False, True, False])
+    return TABLE.select(order.with_columns(share=pl.col("ns") / pl.col("window")))
+
+
+def has_lines(report: Report) -> bool:
+    """Whether it is known where in the program's code its threads were."""
+    return not _places(report).is_empty()
+
+
+@once_per_report
+def placed_pieces(report: Report) -> pl.DataFrame:
+    """Pieces of the time of each device in scope: device, start, end, ns, part (of :data:`PARTS`), place.
+
+    The ns of each device sum to its window: of operations at the same time they are what each adds.
+    """
+    work = exclusive_operations(report, "call_start", "thread_id").filter(pl.col("exclusive_ns") > 0)
+    places = place_at(report, work.select(*THREAD, at="call_start"))
+    columns = pl.col("device"), pl.col("start"), pl.col("end"), pl.col("exclusive_ns").alias("ns")
+    found = [work.select(*columns, pl.lit("work").alias("part"), places)]
+    for device, pieces in idle_pieces(report).items():
+        parts = _of_idle(report, pieces).with_columns(pl.lit(device, dtype=pl.Int64).alias("device"))
+        found.append(parts.select(found[0].columns))
+    return pl.concat(found)
+
+
+def _of_idle(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
+    """The idle time of a device by place: of launches and queued work that of the launch, else that of its thread."""
+    parts = bucket_of(report, pieces).cast(pl.String).replace_strict(_PARTS, default="host").alias("part")
+    buckets = bucket_of(report, pieces).alias("bucket")
+    named = pieces.select("start", "end", "row", "thread", parts, buckets)
+    launched = named.filter(pl.col("bucket").is_in(["launch", "queued"]))
+    calls = facts_of(report, launched.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
+    found = [launched.hstack([place_at(report, calls)])]
+    rest = named.filter(~pl.col("bucket").is_in(["launch", "queued"]))
+    for (code,), part in parts_by(rest, ["thread"]).items():
+        key = thread_keys(report)[code] if isinstance(code, int) else (None, None)
+        found.append(overlaid(part.sort("start"), _line_of(report, key), "place"))
+    every = pl.concat([part.select("start", "end", "part", "place") for part in found])
+    return every.with_columns(ns=pl.col("end") - pl.col("start"))
+
+
+def place_at(report: Report, points: pl.DataFrame) -> pl.Series:
+    """The place of each of `points` (process_id, thread_id, at): a number in :func:`places`, or null."""
+    numbered = points.select(*THREAD, "at").with_row_index("point")
+    found = [pl.DataFrame(schema={"point": pl.UInt32, "place": pl.UInt32})]
+    for key, part in parts_by(numbered, THREAD).items():
+        inside = (
+            part.drop_nulls("at")
+            .sort("at")
+            .join_asof(_line_of(report, key), left_on="at", right_on="start", check_sortedness=False)
+        )
+        found.append(inside.filter(pl.col("at") < pl.col("end")).select("point", "place"))
+    return numbered.join(pl.concat(found), on="point", how="left", maintain_order="left").get_column("place")
+
+
+def place_texts(report: Report) -> pl.Series:
+    """The text of each place, as ``model.py:41``, or ``model.py:12 forward`` of a whole function."""
+    return _places(report).select(pl.format("{}:{}", "file", "line")).to_series()
+
+
+def _line_of(report: Report, key: ThreadKey) -> pl.DataFrame:
+    """Where a thread was, as sorted, disjoint stretches (start, end, place); else where its main thread was."""
+    lines = _lines(report)
+    nothing = pl.DataFrame(schema=_STRETCH).drop(THREAD)
+    return lines[key] if key in lines else lines.get((key[0], None), nothing)
+
+
+@once_per_process
+def _lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
+    """The stretches of each thread, by process and thread; with thread None those of the one with most of them."""
+    found: dict[ThreadKey, pl.DataFrame] = {}
+    for key, part in sorted(parts_by(_stretches(report), THREAD).items(), key=lambda one: -one[1].height):
+        found[key] = part.drop(THREAD)
+        found.setdefault((key[0], None), found[key])
+    return found
+
+
+@once_per_process
+def _places(report: Report) -> pl.DataFrame:
+    """Each place once: place (its number), file, line, function, text."""
+    rows = report.table(SOURCE_LINES.name)
+    if rows.is_empty():
+        names = program_functions(report).get_column("name").unique().drop_nulls().cast(pl.String)
+        parts = names.str.extract_groups(r"^(?<file>.*)\((?<line>\d+)\): (?<function>.*)$").struct.unnest()
+        rows = parts.with_columns(pl.col("line").cast(pl.Int64), text=pl.lit(None, dtype=pl.String))
+    known = rows.group_by(_PLACE, maintain_order=True).agg(pl.col("text").first())
+    return known.with_columns(pl.col("file", "function", "text").cast(pl.Categorical)).with_row_index("place")
+
+
+@once_per_process
+def _stretches(report: Report) -> pl.DataFrame:
+    """Where each thread was: :data:`_STRETCH`, by thread and start."""
+    rows = report.table(SOURCE_LINES.name)
+    if report.scope.process is not None:
+        rows = rows.filter(pl.col("process_id") == report.scope.process)
+    if rows.height:
+        placed = rows.join(_places(report), on=_PLACE, nulls_equal=True)
+        return placed.select(*THREAD, **intervals.OF_EVENTS, place="place").sort(*THREAD, "start")
+    functions = program_functions(report).with_row_index("row")
+    texts = functions.get_column("name").cast(pl.String)
+    keys = pl.format("{}({}): {}", "file", "line", "function")
+    numbers = texts.to_frame("name").join(
+        _places(report).select("place", name=keys), on="name", how="left", maintain_order="left"
+    )
+    places = numbers.get_column("place")
+    found = [pl.DataFrame(schema=_STRETCH)]
+    for (process, thread), line in innermost_lines(functions).items():
+        names = (
+            pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, (process, thread), strict=True)
+        )
+        found.append(line.select(*names, "start", "end", gathered(places, line.get_column("row")).alias("place")))
+    return pl.concat(found)
