@@ -429,6 +429,19 @@ SOURCE_LINES = Table(
     purpose="the program's line that each thread was in",
 )
 
+LOOP_PASSES = Table(
+    "loop_passes",
+    "One next pass of a loop of the program's own code; only captures have them.",
+    (
+        Column("process_id", pl.Int64, "Process."),
+        Column("thread_id", pl.Int64, "Host thread."),
+        Column("time_ns", pl.Int64, "When it began, in the trace's own origin; the first pass of a loop is none."),
+        Column("file", pl.Categorical, "The file, as in `source_lines`."),
+        Column("line", pl.Int64, "The line in which the loop begins."),
+    ),
+    purpose="when loops of the program began a pass",
+)
+
 NOTES = Table(
     "notes",
     "One thing that the reader could not tell, or had to repair.",
@@ -462,6 +475,7 @@ READER_TABLES: Final = {
         PROCESSES,
         COMPILED_KERNELS,
         SOURCE_LINES,
+        LOOP_PASSES,
         METRICS,
         RULE_RESULTS,
         INSTRUCTIONS,

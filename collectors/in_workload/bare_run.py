@@ -1,8 +1,9 @@
 """Runs a Python workload without a profiler, and notes when its recurring parts began, at about a microsecond each.
 
 Parts are ranges of record_function, torch.cuda.nvtx and the package nvtx, by name (torch puts the optimizer's step and
-the DataLoader's next batch in such ranges itself), calls of the outermost module, and starts of a profiler by the
-program. Nothing synchronizes, and nothing is imported that the program does not import.
+the DataLoader's next batch in such ranges itself), calls of the outermost module, starts of a profiler by the program,
+and, from Python 3.12 on, passes of the program's own loops but the first, by file and line. Nothing synchronizes, and
+nothing is imported that the program does not import.
 
 The file (NAME.json; NAME-rankN.json where RANK is a number) is written at the end, whole or not at all. It has
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import torch_script  # relative: the runner loads these files without their package
 from .import_hooks import hook, when_imported
+from .source_lines import EveryChange, Places, folder_of
 from .torch_parts import FORWARD, Ranges, compiling_test, watch
 from .whole_files import write_text
 
@@ -101,9 +103,13 @@ def run(file: Path, workload: list[str]) -> None:
     """Runs a script or module, and writes the file; exceptions propagate."""
     rank = os.environ.get("RANK", "")
     file = file.with_name(f"{file.stem}-rank{rank}{file.suffix}") if rank.isdecimal() else file
-    marks = Marks()
+    marks, places = Marks(), Places()
     marks.watch()
     torch_script.hide_runner()
+    with suppress(AttributeError, IndexError):  # of an older Python, or one whose tools are all in use
+        loops = EveryChange(places, lines=False)
+        os.register_at_fork(after_in_child=loops.stop)
+        loops.start()
     ours, began_ns = os.getpid(), time.perf_counter_ns()
     try:
         torch_script.run(workload, {})
@@ -111,6 +117,7 @@ def run(file: Path, workload: list[str]) -> None:
         duration_ns = time.perf_counter_ns() - began_ns
         if os.getpid() == ours:  # a forked child ends here, too
             with suppress(Exception):  # the run itself is what was asked for, and other threads may go on
-                starts = {name: list(times) for name, times in list(marks.starts.items())}
+                starts = places.loops(folder_of(workload[0]))
+                starts |= {name: list(times) for name, times in list(marks.starts.items())}
                 content = {"schema": SCHEMA, "duration_ns": duration_ns, "mark_ns": marks.cost_ns()}
                 write_text(file, json.dumps({**content, "starts_ns": starts}))

@@ -12,7 +12,8 @@ The file (gzipped JSON) is written at the end, whole or not at all. It has
     clocks     pairs of Unix time and the clock of `times`, ns: at the beginning and at the end
     files      path of each file, relative to the script's folder where it lies in that
     places     file (by number), line, function and text of each place
-    threads    id, times (ns, each since the one before), and places by number, -1 for none of the program's own
+    threads    id; times (ns, each since the one before) and places by number, -1 for none of the program's own, of
+               `lines`; the same of `loops`: where a loop begins its next pass, the first excepted
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ SCHEMA = 1
 
 #: So many changes are kept of a thread; nothing is noted after that.
 MOST = 2_000_000
+
+#: So many passes are kept of a loop.
+EACH = 20_000
 
 #: Where a thread changes its line more often than this many times in so many ns, its busiest function is noted whole.
 _LOOKED_AT = 1 << 12
@@ -73,6 +77,7 @@ class Places:
 
     Attributes:
         rows: By thread, times and places in turns.
+        passes: By thread, when a loop began its next pass, and the place of its first line, in turns.
         bases: The number of the place before the first line of each code, by its id.
         codes: The codes, in order; they are kept, so that their ids stay their own.
     """
@@ -80,6 +85,7 @@ class Places:
     def __init__(self) -> None:
         """Starts without places."""
         self.rows: dict[int, array[int]] = {}
+        self.passes: dict[int, array[int]] = {}
         self.bases: dict[int, int] = {}
         self.codes: list[CodeType] = []
         self._ids: dict[int, int] = {}
@@ -114,7 +120,7 @@ class Places:
         if thread not in self.rows:
             native = {one.ident: one.native_id for one in threading.enumerate()}
             self._ids[thread] = native.get(thread) or threading.get_native_id()
-            self.rows[thread] = array("q")
+            self.rows[thread], self.passes[thread] = array("q"), array("q")
         return self.rows[thread]
 
     def content(self, folder: str) -> dict[str, object]:
@@ -123,32 +129,61 @@ class Places:
         files: dict[str, int] = {}
         places: list[tuple[int, int, str, str]] = []
         threads = []
-        for thread, rows in [*self.rows.items()]:
-            times, own = rows[0::2], rows[1::2]
-            for place in {*own} - {*numbers}:
+        for thread in [*self.rows]:
+            parts = {"lines": self.rows[thread], "loops": self.passes[thread]}
+            for place in {place for rows in parts.values() for place in rows[1::2]} - {*numbers}:
                 code, line = self.codes[place >> _LINE_BITS], place & ((1 << _LINE_BITS) - 1)
                 text = linecache.getline(code.co_filename, line).strip()[:_LONGEST]
-                file = files.setdefault(_shown(code.co_filename, folder), len(files))
+                file = files.setdefault(shown(code.co_filename, folder), len(files))
                 numbers[place] = len(places)
                 places.append((file, line, getattr(code, "co_qualname", code.co_name), text))
-            since = [after - before for before, after in zip([0, *times], times, strict=False)]
-            threads.append({"id": self._ids[thread], "times": since, "places": [numbers[place] for place in own]})
+            told = {name: _since(rows[0::2], [numbers[place] for place in rows[1::2]]) for name, rows in parts.items()}
+            threads.append({"id": self._ids[thread], **told})
         return {"files": [*files], "places": places, "threads": threads}
 
+    def loops(self, folder: str) -> dict[str, list[int]]:
+        """When the passes of each loop began, by file and line."""
+        starts: dict[str, list[int]] = {}
+        for rows in self.passes.values():
+            for at, place in zip(rows[0::2], rows[1::2], strict=True):
+                code, line = self.codes[place >> _LINE_BITS], place & ((1 << _LINE_BITS) - 1)
+                starts.setdefault(f"{shown(code.co_filename, folder)}:{line}", []).append(at)
+        return starts
 
-def _shown(file: str, folder: str) -> str:
+
+def _since(times: array[int], places: list[int]) -> dict[str, list[int]]:
+    return {"times": [after - before for before, after in zip([0, *times], times, strict=False)], "places": places}
+
+
+def folder_of(script: str) -> str:
+    """The folder of a script, from which on its files are told."""
+    return os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120 - no resolving
+
+
+def shown(file: str, folder: str) -> str:
+    """The path of a file, from a folder on where it lies in that."""
     path = os.path.abspath(file)  # noqa: PTH100 - no resolving
     return os.path.relpath(path, folder) if path.startswith(folder + os.sep) else path
 
 
 class EveryChange:
-    """Notes each change of the line, through sys.monitoring."""
+    """Notes passes of loops, and each change of the line, through sys.monitoring."""
 
-    def __init__(self, places: Places, monitoring: Any, tool: int) -> None:  # noqa: ANN401 - a module of newer Pythons
-        """Takes where to note them, the module, and a free number of a tool in it."""
+    def __init__(self, places: Places, *, lines: bool) -> None:
+        """Takes where to note them, and whether lines are noted, or passes of loops alone.
+
+        Raises:
+            AttributeError: This Python is older than sys.monitoring.
+            IndexError: Other tools use all its numbers.
+        """
         self._places, self._rows, self._bases = places, places.rows, places.bases
-        self._monitoring, self._events, self._tool = monitoring, monitoring.events, tool
-        self._leaving = self._events.PY_RETURN | self._events.PY_YIELD | self._events.PY_RESUME
+        self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined] # of Python 3.12
+        self._events = self._monitoring.events
+        self._tool = [number for number in range(6) if self._monitoring.get_tool(number) is None][-1]
+        self._leaving = self._events.PY_RETURN | self._events.PY_YIELD | self._events.PY_RESUME if lines else 0
+        self._inside = self._events.JUMP | (self._leaving | self._events.LINE if lines else 0)
+        self._begins: dict[tuple[int, int], int] = {}
+        self._seen: dict[int, int] = {}
 
     def start(self) -> None:
         """Notes changes from now on."""
@@ -160,6 +195,7 @@ class EveryChange:
             (events.PY_RETURN, self._left),
             (events.PY_YIELD, self._left),
             (events.PY_RESUME, self._resumed),
+            (events.JUMP, self._jumped),
         ):
             self._monitoring.register_callback(self._tool, event, callback)
         self._monitoring.set_events(self._tool, events.PY_START)
@@ -179,7 +215,7 @@ class EveryChange:
             return None
         if self._places.is_own(code.co_filename):
             self._places.base(code)
-            self._monitoring.set_local_events(self._tool, code, self._events.LINE | self._leaving)
+            self._monitoring.set_local_events(self._tool, code, self._inside)
         return self._monitoring.DISABLE
 
     def _line(self, code: CodeType, number: int) -> None:
@@ -190,6 +226,20 @@ class EveryChange:
 
     def _resumed(self, *_: object) -> None:
         self._note(self._places.of_frame(sys._getframe(1)))  # noqa: SLF001 - as above
+
+    def _jumped(self, code: CodeType, since: int, to: int) -> object:
+        """At a jump: back is the next pass of a loop, of which the first :data:`EACH` are noted."""
+        place = self._begins.get((id(code), to))
+        if place is None:
+            line = next((line for first, stop, line in code.co_lines() if first <= to < stop), None)
+            place = self._begins[id(code), to] = self._bases[id(code)] + (line or code.co_firstlineno)
+        self._seen[place] = number = self._seen.get(place, 0) + 1
+        if to > since or number > EACH:
+            return self._monitoring.DISABLE
+        thread = threading.get_ident()
+        self._places.of_thread(thread)
+        self._places.passes[thread].extend((time.perf_counter_ns(), place))
+        return None
 
     def _note(self, place: int) -> None:
         thread = threading.get_ident()
@@ -209,7 +259,7 @@ class EveryChange:
             numbers = [place >> _LINE_BITS for place in last[1::2] if place != NOWHERE]
             if numbers:
                 busiest = self._places.codes[max({*numbers}, key=numbers.count)]
-                events = self._events.PY_START | self._leaving
+                events = self._events.PY_START | self._events.JUMP | self._leaving
                 self._monitoring.set_local_events(self._tool, busiest, events)
 
 
@@ -245,12 +295,13 @@ class Lines:
 
     def __init__(self, file: Path, script: str) -> None:
         """Takes the file to write, and the path of the script that runs."""
-        self._file, self._folder = file, os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120 - no resolving
+        self._file, self._folder = file, folder_of(script)
         self._places, self._process = Places(), os.getpid()
-        monitoring: Any = getattr(sys, "monitoring", None)
-        free = [number for number in range(6) if monitoring.get_tool(number) is None] if monitoring else []
-        self._exact = bool(free)
-        self._watch = EveryChange(self._places, monitoring, free[-1]) if free else Samples(self._places)
+        self._watch: EveryChange | Samples
+        try:
+            self._watch = EveryChange(self._places, lines=True)
+        except (AttributeError, IndexError):
+            self._watch = Samples(self._places)
         self._clocks: list[tuple[int, int]] = []
 
     def start(self) -> None:
@@ -265,7 +316,12 @@ class Lines:
         if os.getpid() != self._process:
             return False
         self._clocks.append((time.time_ns(), time.perf_counter_ns()))
-        known = {"schema": SCHEMA, "process": self._process, "exact": self._exact, "clocks": self._clocks}
+        known = {
+            "schema": SCHEMA,
+            "process": self._process,
+            "exact": isinstance(self._watch, EveryChange),
+            "clocks": self._clocks,
+        }
         with suppress(Exception):  # the recording is what was asked for
             content = known | self._places.content(self._folder)
             write_bytes(self._file, gzip.compress(json.dumps(content).encode(), 6))

@@ -17,9 +17,9 @@ import polars as pl
 
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.files.regular import readable, regular
-from kanalyze.model import COMPILED_KERNELS, SOURCE_LINES
+from kanalyze.model import COMPILED_KERNELS
 from kanalyze.readers.capture.bare_runs import bare_runs
-from kanalyze.readers.capture.source_lines import source_lines
+from kanalyze.readers.capture.source_lines import LINES, lines_tables
 from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all, selections, selective
 from kanalyze.readers.ncu.runs import report_of as report_of_ncu
 from kanalyze.readers.ncu.runs import runs_in
@@ -86,7 +86,7 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     trace = partial(_trace_of, progress=lambda *_: None, cache=cache)
     beside = Beside(report, traces_in(folder), trace)
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
-    source = CaptureTables(folder, database, (beside, sampled), partial(source_lines, run, report.meta.origin_unix_ns))
+    source = CaptureTables(folder, database, (beside, sampled), partial(lines_tables, run, report.meta.origin_unix_ns))
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
     return replace(report, meta=meta, source=source, beside=beside, sampled=sampled, bare=partial(bare_runs, folder))
 
@@ -94,7 +94,7 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
 def _trace_of(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens a trace of a capture, with the program's lines."""
     trace = read_torch_json.open_report(path, progress, cache=cache)
-    return replace(trace, source=_TraceTables(trace.source, partial(source_lines, path, trace.meta.origin_unix_ns)))
+    return replace(trace, source=_TraceTables(trace.source, partial(lines_tables, path, trace.meta.origin_unix_ns)))
 
 
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
@@ -184,16 +184,18 @@ class CaptureTables(NsysTables):
     """Tables of a capture's nsys report plus its compiled kernels."""
 
     def __init__(
-        self, folder: Path, database: SqliteFile, beside: Sequence[Beside], lines: Callable[[], pl.DataFrame]
+        self, folder: Path, database: SqliteFile, beside: Sequence[Beside], lines: Callable[[], dict[str, pl.DataFrame]]
     ) -> None:
         """Read compiled kernels from `folder`, the program's `lines`, and all else from `database`, the export."""
         super().__init__(database)
         self._folder, self._beside = folder, beside
-        self._added = {COMPILED_KERNELS.name: self._compiled, SOURCE_LINES.name: lines}
+        self._lines = lines
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
-        return self._added[name]() if name in self._added else super().table(name)
+        if name in LINES:
+            return self._lines()[name]
+        return self._compiled() if name == COMPILED_KERNELS.name else super().table(name)
 
     def close(self) -> None:
         """Close the export, and the reports beside it."""
@@ -224,13 +226,13 @@ class CaptureTables(NsysTables):
 class _TraceTables:
     """Tables of a capture's trace, and the program's lines."""
 
-    def __init__(self, trace: Source, lines: Callable[[], pl.DataFrame]) -> None:
+    def __init__(self, trace: Source, lines: Callable[[], dict[str, pl.DataFrame]]) -> None:
         self._trace, self._lines = trace, lines
         self.kinds, self.events = trace.kinds, trace.events
         self.notes_of_read, self.close = trace.notes_of_read, trace.close
 
     def table(self, name: str) -> pl.DataFrame:
-        return self._lines() if name == SOURCE_LINES.name else self._trace.table(name)
+        return self._lines()[name] if name in LINES else self._trace.table(name)
 
 
 def _row(row: dict[str, object]) -> dict[str, object]:

@@ -16,10 +16,13 @@ import polars as pl
 
 from kanalyze.errors import DamagedReportError
 from kanalyze.files.regular import open_regular, readable
-from kanalyze.model import SOURCE_LINES
+from kanalyze.model import LOOP_PASSES, READER_TABLES, SOURCE_LINES
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+#: The tables of such a file.
+LINES: Final = (SOURCE_LINES.name, LOOP_PASSES.name)
 
 #: So much of an unpacked file is read, which no program fills.
 _LARGEST_BYTES: Final = 1 << 28
@@ -33,8 +36,8 @@ def lines_file(recording: Path) -> Path:
     return recording.with_name(f"lines-{_ENDINGS.sub('', recording.name)}.json.gz")
 
 
-def source_lines(recording: Path, origin_unix_ns: int | None) -> pl.DataFrame:
-    """The table of the lines of a recording, whose time 0 is at `origin_unix_ns`; empty without any.
+def lines_tables(recording: Path, origin_unix_ns: int | None) -> dict[str, pl.DataFrame]:
+    """The tables of the lines and loops of a recording, whose time 0 is at `origin_unix_ns`; empty without any.
 
     Raises:
         DamagedReportError: The file is not what the collector writes.
@@ -42,11 +45,11 @@ def source_lines(recording: Path, origin_unix_ns: int | None) -> pl.DataFrame:
     """
     path = lines_file(recording)
     if origin_unix_ns is None or not path.exists():
-        return SOURCE_LINES.empty()
+        return {name: READER_TABLES[name].empty() for name in LINES}
     try:
         with readable(path), open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as file:
             content = json.loads(file.read(_LARGEST_BYTES))
-        return SOURCE_LINES.check(_rows(content, origin_unix_ns))
+        return _tables(content, origin_unix_ns)
     except (
         *(ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, EOFError, OverflowError),
         *(gzip.BadGzipFile, zlib.error, pl.exceptions.PolarsError),
@@ -54,11 +57,7 @@ def source_lines(recording: Path, origin_unix_ns: int | None) -> pl.DataFrame:
         raise DamagedReportError.at(path, "the lines of the program", "not what the collector writes") from error
 
 
-def _rows(content: dict[str, Any], origin_unix_ns: int) -> pl.DataFrame:
-    """The rows of a file: each thread's times on the clock of the recording, until its next line or the end."""
-    (began_unix_ns, began_ns), (ended_unix_ns, ended_ns) = content["clocks"]
-    drift_ns = (ended_unix_ns - ended_ns) - (began_unix_ns - began_ns)
-    length_ns = max(ended_ns - began_ns, 1)
+def _tables(content: dict[str, Any], origin_unix_ns: int) -> dict[str, pl.DataFrame]:
     names = pl.DataFrame(content["places"], schema=["file", "line", "function", "text"], orient="row")
     files = pl.Series("file", content["files"], dtype=pl.String)
     places = names.select(
@@ -67,22 +66,28 @@ def _rows(content: dict[str, Any], origin_unix_ns: int) -> pl.DataFrame:
         line=pl.col("line").cast(pl.Int64),
         function="function",
         text="text",
-    )
-    times = dict.fromkeys(("process_id", "thread_id", "start_ns", "dur_ns", "place"), pl.Int64)
-    parts = [pl.DataFrame(schema=times)]
+    ).with_columns(pl.col("file", "function", "text").cast(pl.Categorical))
+    last = content["clocks"][1][0] - origin_unix_ns
+    length = pl.col("time_ns").shift(-1).fill_null(last).over("thread_id") - pl.col("time_ns")
+    rows = _times(content, "lines", origin_unix_ns).with_columns(start_ns="time_ns", dur_ns=length.clip(lower_bound=0))
+    rows = rows.filter(pl.col("dur_ns") > 0).join(places, on="place", maintain_order="left")
+    passes = _times(content, "loops", origin_unix_ns).join(places, on="place", maintain_order="left")
+    return {
+        table.name: table.check(table.select(told)) for table, told in ((SOURCE_LINES, rows), (LOOP_PASSES, passes))
+    }
+
+
+def _times(content: dict[str, Any], part: str, origin_unix_ns: int) -> pl.DataFrame:
+    """When threads came to places, on the clock of the recording: process_id, thread_id, time_ns, place."""
+    (began_unix_ns, began_ns), (ended_unix_ns, ended_ns) = content["clocks"]
+    drift_ns = (ended_unix_ns - ended_ns) - (began_unix_ns - began_ns)
+    length_ns = max(ended_ns - began_ns, 1)
+    found = [pl.DataFrame(schema=dict.fromkeys(("process_id", "thread_id", "time_ns", "place"), pl.Int64))]
     for thread in content["threads"]:
-        times = pl.Series("time", thread["times"], dtype=pl.Int64).cum_sum()
-        since = times - began_ns
-        starts = times + (began_unix_ns - began_ns - origin_unix_ns) + since * drift_ns // length_ns
-        last = ended_unix_ns - origin_unix_ns
-        parts.append(
-            pl.DataFrame([starts.alias("start_ns"), pl.Series("place", thread["places"], dtype=pl.Int64)]).select(
-                process_id=pl.lit(content["process"], dtype=pl.Int64),
-                thread_id=pl.lit(thread["id"], dtype=pl.Int64),
-                start_ns="start_ns",
-                dur_ns=(pl.col("start_ns").shift(-1, fill_value=last) - pl.col("start_ns")).clip(lower_bound=0),
-                place="place",
-            )
-        )
-    rows = pl.concat(parts).filter(pl.col("dur_ns") > 0).join(places, on="place", maintain_order="left")
-    return SOURCE_LINES.select(rows.with_columns(pl.col("file", "function", "text").cast(pl.Categorical)))
+        times = pl.Series("time_ns", thread[part]["times"], dtype=pl.Int64).cum_sum()
+        moved = times + (began_unix_ns - began_ns - origin_unix_ns) + (times - began_ns) * drift_ns // length_ns
+        own = pl.DataFrame([moved, pl.Series("place", thread[part]["places"], dtype=pl.Int64)])
+        keys = {"process_id": content["process"], "thread_id": thread["id"]}
+        numbers = (pl.lit(value, dtype=pl.Int64).alias(name) for name, value in keys.items())
+        found.append(own.select(*numbers, "time_ns", "place"))
+    return pl.concat(found)
