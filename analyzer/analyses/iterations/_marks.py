@@ -13,6 +13,7 @@ import polars as pl
 from kanalyze.analyses.device._kernel_families import families
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.iterations._loops import passes
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
@@ -92,6 +93,7 @@ REPETITION: Final = "repetition"
 
 BY_STEPS: Final = "profiler steps"
 BY_RANGES: Final = "ranges"
+BY_LOOPS: Final = "passes of a loop"
 BY_LAUNCHES: Final = "launches"
 
 #: The columns of iterations before they are judged. `own_end` is the end of the mark itself, or of the last launch;
@@ -128,14 +130,29 @@ def marked_iterations(report: Report) -> pl.DataFrame:
     steps = report.steps()
     by_process = steps.partition_by("process_id", as_dict=True)
     ranges = _repeating(report).join(steps.select("process_id"), on="process_id", how="anti", nulls_equal=True)
-    if steps.is_empty() and ranges.is_empty():
+    loops = passes(report)
+    if steps.is_empty() and ranges.is_empty() and loops.is_empty():
         return pl.DataFrame(schema={**SPANS, "alike": pl.Boolean})
     work = launched_work(report)
     told = [pl.DataFrame(schema=SPANS), *(_of_steps(process, part, work) for (process,), part in by_process.items())]
     parts = [pl.concat(told).with_columns(alike=pl.lit(value=True))]
     for (process,), part in ranges.partition_by("process_id", as_dict=True, maintain_order=True).items():
         parts.append(_of_ranges(process, part, work.filter(of_process(process))))
-    return pl.concat(parts).sort("process_id", "start")
+    marked = pl.concat(parts)
+    for (process,), part in loops.partition_by("process_id", as_dict=True, maintain_order=True).items():
+        if marked.filter(of_process(process)).is_empty():
+            marked = pl.concat([marked, _of_loops(process, part, work.filter(of_process(process)))])
+    return marked.sort("process_id", "start")
+
+
+def _of_loops(process: object, loops: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The iterations of one process by the outermost loop in whose passes most of its device time was launched."""
+    rare = pl.len().over(*THREAD, "name") < _OFTEN
+    ranges = loops.with_columns(open=pl.lit(value=False), rare=rare, zeros="name").filter(~rare)
+    found = _of_ranges(process, ranges, work)
+    covered = int(work_in(found, work).get_column("device_ns").sum())
+    enough = found if covered >= HALF * int(work.get_column("ns").sum()) else found.clear()
+    return enough.with_columns(found_by=pl.lit(BY_LOOPS))
 
 
 @once_per_process

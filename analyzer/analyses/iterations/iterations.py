@@ -60,7 +60,7 @@ TABLE: Final = Table(
             pl.String,
             "What gives it alone as a window; of launches, together with --process where several processes have some.",
         ),
-        Column("found_by", pl.String, "How it was found: profiler steps, ranges, or launches."),
+        Column("found_by", pl.String, "How it was found: profiler steps, ranges, passes of a loop, or launches."),
         Column("operations", pl.Int64, "Kernels, copies and memsets that were launched in it."),
         Column("device_ns", pl.Int64, "Sum of their durations."),
         Column("kernels_ns", pl.Int64, "The same of kernels and whole graphs."),

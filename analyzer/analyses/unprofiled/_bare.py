@@ -139,7 +139,13 @@ def lengths_of(
     """
     if count < _FEWEST or last <= first:
         return None
-    alike = [name for name, starts in starts_ns.items() if len(starts) == count and (name == each or _called(name))]
+    # of a loop the last pass that begins is none where Python only finds that there is no further one
+    counts = {name: len(starts) for name, starts in starts_ns.items()}
+    alike = [
+        name
+        for name, many in counts.items()
+        if (many == count and _called(name)) or (name == each and many in (count, count + 1))
+    ]
     if not alike:
         return None
     name = min(alike, key=lambda one: (one != each, _place(one)))
