@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LATEST_NS: Final = (1 << 62) - 1
 
 #: What an iteration may be called that is no name of the program, and takes an article.
-WORDS: Final = ("step", "repetition", "iteration", "round", "request", "prefill", "decode")
+WORDS: Final = ("step", "repetition", "iteration", "round", "request", "pass", "prefill", "decode")
 
 _STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 

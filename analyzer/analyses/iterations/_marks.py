@@ -90,10 +90,12 @@ STEP: Final = "step"
 ITERATION: Final = "iteration"
 #: Of launches; those of a process' further loops have the loop's number.
 REPETITION: Final = "repetition"
+#: Of the program's own loop; those of its further loops have the loop's place.
+OF_LOOP: Final = "pass"
 
 BY_STEPS: Final = "profiler steps"
 BY_RANGES: Final = "ranges"
-BY_LOOPS: Final = "passes of a loop"
+BY_LOOPS: Final = "loop"
 BY_LAUNCHES: Final = "launches"
 
 #: The columns of iterations before they are judged. `own_end` is the end of the mark itself, or of the last launch;
@@ -146,13 +148,24 @@ def marked_iterations(report: Report) -> pl.DataFrame:
 
 
 def _of_loops(process: object, loops: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """The iterations of one process by the outermost loop in whose passes most of its device time was launched."""
+    """The iterations of one process by its outermost loop, whose passes launched most of the work since it began.
+
+    Before that a program may choose kernels by running many of them.
+    """
     rare = pl.len().over(*THREAD, "name") < _OFTEN
     ranges = loops.with_columns(open=pl.lit(value=False), rare=rare, zeros="name").filter(~rare)
     found = _of_ranges(process, ranges, work)
+    since = work.filter(pl.col("at") >= found.get_column("start").min())
     covered = int(work_in(found, work).get_column("device_ns").sum())
-    enough = found if covered >= HALF * int(work.get_column("ns").sum()) else found.clear()
-    return enough.with_columns(found_by=pl.lit(BY_LOOPS))
+    enough = found if covered >= HALF * int(since.get_column("ns").sum()) else found.clear()
+    heaviest = work_in(enough, work).select("device_ns").hstack(enough.select("name"))
+    main = heaviest.group_by("name").sum().sort("device_ns", "name").get_column("name").last() if enough.height else ""
+    each = (
+        pl.when(pl.col("name") == main)
+        .then(pl.lit(OF_LOOP))
+        .otherwise(pl.format("{} of {}", pl.lit(OF_LOOP), "name"))
+    )
+    return enough.with_columns(name=each, found_by=pl.format("{} {}", pl.lit(BY_LOOPS), "name"))
 
 
 @once_per_process

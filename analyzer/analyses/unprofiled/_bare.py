@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.units import percent, shortened, time, times
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class BareIteration(NamedTuple):
         high_ns: Nine of ten take as long at most.
         mark: The mark of the program by which its iterations are known.
         by_device: Whether the host was ahead, so that an iteration takes as long as the GPU works in it.
+        of_loop: Whether the mark is a loop of the program, by file and line.
     """
 
     ns: float
@@ -57,6 +59,7 @@ class BareIteration(NamedTuple):
     high_ns: float
     mark: str
     by_device: bool
+    of_loop: bool = False
 
     @property
     def spread_ns(self) -> float:
@@ -107,7 +110,8 @@ def _iteration(runs: Sequence[BareRun], steady: SteadyPart, busy_ns: float) -> B
     first, last = windows.index_of(steady.first), windows.index_of(steady.last)
     if first is None or last is None:
         return None
-    told = [lengths_of(run.starts_ns, steady.each, windows.len(), first, last) for run in runs]
+    loop = steady.found_by.removeprefix(BY_LOOPS).strip() if steady.found_by.startswith(BY_LOOPS) else None
+    told = [lengths_of(run.starts_ns, loop or steady.each, windows.len(), first, last) for run in runs]
     known = [one for one in told if one is not None]
     if not known:
         return None
@@ -117,8 +121,9 @@ def _iteration(runs: Sequence[BareRun], steady: SteadyPart, busy_ns: float) -> B
     runs_ns, recorded_ns = tuple(max(ns, busy_ns) for ns in means_ns), steady.ns / steady.number
     if not median(runs_ns):
         return None
+    mark, by_device = known[0][0], median(means_ns) <= busy_ns
     return BareIteration(
-        median(runs_ns), recorded_ns, runs_ns, low, high, known[0][0], by_device=median(means_ns) <= busy_ns
+        median(runs_ns), recorded_ns, runs_ns, low, high, mark, by_device=by_device, of_loop=mark == loop
     )
 
 
@@ -129,7 +134,7 @@ def lengths_of(
 
     Args:
         starts_ns: When occurrences of a mark began, by name.
-        each: The name of an iteration.
+        each: The name of an iteration, or the loop that it is a pass of.
         count: The number of iterations of the program.
         first: The number of the first iteration that counts, from 0.
         last: That of the last one.
@@ -157,6 +162,12 @@ def _place(mark: str) -> int:
     return next((at for at, start in enumerate(OF_TORCH) if mark.startswith(start)), len(OF_TORCH))
 
 
+def _words(one: BareIteration) -> str:
+    """What tells an iteration, in a sentence."""
+    mark = shortened(one.mark, _LONGEST)
+    return _called(one.mark) or (f"the passes of {mark}" if one.of_loop else repr(mark))
+
+
 def _called(mark: str) -> str:
     """What a mark of torch is called in a sentence; empty for another one."""
     return ("steps of the optimizer", "calls of the outermost module", "")[_place(mark)]
@@ -167,7 +178,7 @@ def corrected_sentence(bare: Bare, tool: str, slower: float, ns: float) -> str:
     one = bare.iteration
     if one is None:
         return ""
-    mark = _called(one.mark) or repr(shortened(one.mark, _LONGEST))
+    mark = _words(one)
     if one.by_device:
         ahead = f"in a run without it the host is ahead of the GPU, by {mark}"
         return f"While {tool} recorded, it took {time(ns * slower)}, up to {times(slower)} as long: {ahead}."
@@ -181,7 +192,7 @@ def bare_sentence(bare: Bare, tool: str) -> str:
     one = bare.iteration
     if one is None:
         return f"Without a profiler the program took {time(median(bare.programs_ns))} from start to end."
-    mark = _called(one.mark) or repr(shortened(one.mark, _LONGEST))
+    mark = _words(one)
     how = "as long as the GPU works" if one.by_device else f"by {mark}"
     spread = one.spread_ns / one.ns
     varies = f"; its {len(one.runs_ns)} runs vary by {percent(spread)}" if spread > _VARIES else ""

@@ -151,7 +151,7 @@ def _one(found: Comparison) -> str:
         return "The sum of all kernels"
     if not each:
         return "The whole recording" if found.base.about.scope == "whole" else f"The {found.base.about.scope}"
-    return f"A {each}" if each in ("step", "repetition", "request") else f"Each {each!r}"
+    return f"A {each}" if each in WORDS else f"Each {each!r}"
 
 
 def _runs(base: Side, new: Side, verdict: Verdict) -> str:
