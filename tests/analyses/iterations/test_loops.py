@@ -1,0 +1,114 @@
+"""Iterations by the passes of the program's own loops."""
+
+import gzip
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.iterations._loops import passes
+from kanalyze.analyses.iterations._steady import steady_part
+from kanalyze.analyses.unprofiled._bare import lengths_of
+from kanalyze.model import LOOP_PASSES
+from kanalyze.readers import read
+from support.command import ROOT
+
+CAPTURE = ROOT / "sample_reports" / "launch_bound_plain"
+
+
+def report_of(rows):
+    """What `passes` asks of a report, with loops (time, line) of one thread."""
+    table = pl.DataFrame(rows, {"time_ns": pl.Int64, "line": pl.Int64}, orient="row").with_columns(
+        process_id=pl.lit(1, pl.Int64), thread_id=pl.lit(2, pl.Int64), file=pl.lit("train.py")
+    )
+    return SimpleNamespace(table=lambda _: LOOP_PASSES.select(table), scope=SimpleNamespace(process=None))
+
+
+@given(st.lists(st.integers(0, 6), min_size=3, max_size=12))
+def test_passes_of_nested_loops_are_those_of_a_walk(counts):
+    """Each outer pass runs an inner loop so many times, whose last jump finds that there is no further pass."""
+    rows, outer, inner, now = [], [], [], 0
+    for count in counts:
+        jumps = [now := now + 10 for _ in range(count)]
+        rows += [(at, 20) for at in jumps]
+        inner += [(start, end, "train.py:20") for start, end in pairwise(jumps)]
+        now += 7
+        rows.append((now, 10))
+        outer.append(now)
+    expected = [(start, end, "train.py:10") for start, end in pairwise(outer)]
+    found = passes(report_of(rows)).select("start", "end", "name").rows()
+    assert [row for row in found if row[2] == "train.py:10"] == expected
+    # an inner loop that runs in few passes of the other is not known to lie in it
+    if 2 * sum(count > 0 for count in counts[1:]) > len(counts) - 1 and sum(counts) >= len(counts):
+        assert [row for row in found if row[2] == "train.py:20"] == inner
+
+
+@pytest.fixture
+def unmarked(tmp_path):
+    """A capture without the program's ranges."""
+    folder = tmp_path / "capture"
+    shutil.copytree(CAPTURE, folder)
+    with closing(sqlite3.connect(folder / "nsys.sqlite")) as database, database:
+        database.execute("DELETE FROM NVTX_EVENTS")
+    return folder
+
+
+@pytest.fixture
+def looped(unmarked):
+    """The same, with the program's loop, which began a pass with each 35th launch."""
+    folder = unmarked
+    with read(folder) as report:
+        calls = report.kind("api").filter(pl.col("name").cast(pl.String).str.contains("LaunchKernel")).sort("start_ns")
+        key = calls.select("process_id", "thread_id").row(0)
+        times = (calls.get_column("start_ns")[::35] - 500).to_list()
+        origin = report.meta.origin_unix_ns
+    since = [after - before for before, after in zip([0, *times], times, strict=False)]
+    content = {
+        "schema": 1,
+        "process": key[0],
+        "exact": True,
+        "clocks": [[origin, 0], [origin + 10**10, 10**10]],
+        "files": ["train.py"],
+        "places": [[0, 28, "main", "for batch in batches:"]],
+        "threads": [
+            {"id": key[1], "lines": {"times": [], "places": []}, "loops": {"times": since, "places": [0] * len(since)}}
+        ],
+    }
+    (folder / "lines-nsys.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
+    return folder, times
+
+
+def test_a_loop_of_the_program_is_what_repeats(looped):
+    folder, times = looped
+    with read(folder) as report:
+        steady = steady_part(report)
+        rows = steady.rows.sort("start_ns")
+    assert steady.each == "pass"
+    assert steady.found_by == "loop train.py:28"
+    assert rows.height == len(times) - 1
+    assert rows.get_column("start_ns").to_list() == times[:-1]
+
+
+def test_without_the_loop_its_launches_tell_what_repeats(unmarked):
+    with read(unmarked) as report:
+        assert steady_part(report).found_by == "launches"
+
+
+def test_ranges_of_the_program_come_before_its_loops(looped):
+    folder, _ = looped
+    shutil.copy(CAPTURE / "nsys.sqlite", folder)
+    with read(folder) as report:
+        assert steady_part(report).found_by == "ranges"
+
+
+def test_a_run_without_a_profiler_may_have_a_last_pass_of_a_loop_that_is_none():
+    starts = list(range(0, 110, 10))
+    assert lengths_of({"train.py:28": starts}, "train.py:28", 10, 2, 9) == ("train.py:28", [10] * 7)
+    assert lengths_of({"the outermost module's call": starts}, "train.py:28", 10, 2, 9) is None
