@@ -6,14 +6,15 @@ import pkgutil
 import re
 from functools import reduce
 from importlib import import_module
-from operator import add, sub
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
+from kanalyze.analyses.findings._claims import shared_out
+from kanalyze.analyses.findings._gains import with_replays
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
 from kanalyze.analyses.host._call_kinds import interface
@@ -25,6 +26,7 @@ from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.errors import KanalyzeError
+from kanalyze.intervals import SPANS
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 from kanalyze.wording import worded
@@ -32,51 +34,7 @@ from kanalyze.wording import worded
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kanalyze.analyses.findings.rules import Finding
     from kanalyze.report import Report
-
-#: A page replays remedies of reports with at most so many operations and calls.
-MOST_REPLAYED: Final = 1 << 15
-
-#: The finding that is about launches as graphs, which are a remedy of others, too.
-_GRAPH: Final = "graph-candidate"
-
-
-def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Finding]:
-    """The findings on a report's window with what a replay says that each remedy gains.
-
-    None is replayed of a report with more than `most` operations and calls, whose replays would take long.
-    """
-    if not any(one.mending for one in found) or operations(report).height + report.kind("api").height > most:
-        return [one._replace(mending=None) for one in found]
-    changes = [one.mending(report) if one.mending else None for one in found]
-    told = list(zip(found, changes, strict=True))
-    graphs = {one.device for one, change in told if change and change.graph and one.rule == _GRAPH}
-    # of others with the change of the finding that is about graphs it would say the same
-    double = [change and change.graph and one.rule != _GRAPH and one.device in graphs for one, change in told]
-    return [
-        one._replace(mending=None) if change is None or same else _replayed(report, one, change)
-        for (one, change), same in zip(told, double, strict=True)
-    ]
-
-
-def _replayed(report: Report, finding: Finding, change: Mending) -> Finding:
-    """The finding with how much shorter the window of its device gets by a change, and between which bounds."""
-    from kanalyze.analyses.replay._replay import mended, replayed  # noqa: PLC0415 - most reports need no replay
-    from kanalyze.analyses.replay._slowing import NEAR  # noqa: PLC0415 - as above
-    from kanalyze.analyses.unprofiled._sides import sides  # noqa: PLC0415 - as above
-
-    gains, apart = list[int](), list[int]()
-    for known, plan, state, end in sides(report)[finding.device]:
-        after = mended(report, known, state, change)
-        then = replayed(known, plan, after.values, after.lags).end
-        gains.append(max(end - then, 0))
-        apart.append(int(NEAR * max(then - known.start, 0)) if end > then else 0)
-    low = max(min(map(sub, gains, apart)), 0)
-    return finding._replace(
-        mending=None, replayed_ns=gains[0], replayed_low_ns=low, replayed_high_ns=max(map(add, gains, apart))
-    )
-
 
 TABLE: Final = Table(
     "findings",
@@ -155,10 +113,10 @@ def _worth_saying(report: Report, every: Sequence[Callable[[Report], list[rules.
     """The findings of some rules with enough time at stake, the costliest first."""
     found = [finding for some in side_by_side(report, every) for finding in some]
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
-    enough = [(once if one.rule in ONE_TIME else least)[one.device] for one in found]
-    worth = [one for one, ns in zip(found, enough, strict=True) if one.at_stake_ns >= ns]
+    enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
+    worth = [one for one in found if one.at_stake_ns >= enough[one.rule, one.device]]
     words = interface(report)
-    told = [_worded(one.brief, words) for one in _joined(worth)]
+    told = [_worded(one.brief, words) for one in shared_out(_joined(worth), enough)]
     return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
 
 
@@ -177,7 +135,7 @@ def _both(first: rules.Finding, other: rules.Finding) -> rules.Finding:
     def mending(report: Report) -> Mending | None:
         changes = [one.mending(report) if one.mending else None for one in (first, other)]
         known = [change for change in changes if change is not None]
-        return reduce(Mending.with_kernels_of, known) if known else None
+        return reduce(Mending.with_all_of, known) if known else None
 
     names = {f"{{{at}}}": f"{{{at + len(first.names)}}}" for at in range(len(other.names))}
     text = re.sub(r"\{\d+\}", lambda place: names.get(place[0], place[0]), other.text)
@@ -187,6 +145,9 @@ def _both(first: rules.Finding, other: rules.Finding) -> rules.Finding:
         names=(*first.names, *other.names),
         at_most=False,
         mending=mending,
+        claims=pl.concat(
+            [pl.DataFrame(schema=SPANS), *(one.claims for one in (first, other) if one.claims is not None)]
+        ),
     )
 
 

@@ -11,7 +11,8 @@ import polars as pl
 from kanalyze.analyses.communication._partners import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.findings._doubts import with_late
-from kanalyze.analyses.findings.findings import MOST_REPLAYED, ordered, ranked_with_samples, with_replays
+from kanalyze.analyses.findings._gains import MOST_REPLAYED, with_replays
+from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface

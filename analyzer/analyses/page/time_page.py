@@ -11,7 +11,8 @@ import polars as pl
 from kanalyze.analyses.device import copies
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings import health
-from kanalyze.analyses.findings.findings import MOST_REPLAYED, by_gain
+from kanalyze.analyses.findings._gains import MOST_REPLAYED
+from kanalyze.analyses.findings.findings import by_gain
 from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation

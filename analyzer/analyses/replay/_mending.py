@@ -29,8 +29,24 @@ class Mending(NamedTuple):
     host: pl.DataFrame | None = None
     graph: bool = False
 
-    def with_kernels_of(self, other: Mending) -> Mending:
-        """The same, and what `other` changes of operations."""
-        shorter = [one for one in (self.shorter, other.shorter) if one is not None]
-        gone = pl.concat([self.gone, other.gone])
-        return self._replace(shorter=pl.concat(shorter) if shorter else None, gone=gone)
+    def with_all_of(self, other: Mending) -> Mending:
+        """What both change: an operation that both shorten takes less by the more of the two, one that is gone nothing.
+
+        What both spare of the host is spared once.
+        """
+        gone = pl.concat([self.gone, other.gone]).unique()
+        parts = [
+            one.group_by("row").agg(pl.col("saved_ns").sum())
+            for one in (self.shorter, other.shorter)
+            if one is not None
+        ]
+        shorter = pl.concat(parts).group_by("row").agg(pl.col("saved_ns").max()) if parts else None
+        spans = [one.select("process_id", "start", "end") for one in (self.host, other.host) if one is not None]
+        return Mending(
+            shorter=shorter.filter(~pl.col("row").is_in(gone.implode())) if shorter is not None else None,
+            gone=gone,
+            calls=pl.concat([self.calls, other.calls]).unique(),
+            unwaited=pl.concat([self.unwaited, other.unwaited]).unique(),
+            host=pl.concat(spans) if spans else None,
+            graph=self.graph or other.graph,
+        )

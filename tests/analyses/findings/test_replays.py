@@ -5,7 +5,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze.analyses.findings.findings import _joined, findings, ranked, with_replays
+from kanalyze.analyses.findings._gains import with_replays
+from kanalyze.analyses.findings.findings import _joined, findings, ranked
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.replay._mending import Mending
@@ -55,11 +56,6 @@ def test_shorter_kernels_gain_nothing_where_the_host_is_the_limit():
     assert found["graph-candidate"]["replayed_ns"] > found["graph-candidate"]["at_stake_ns"]
 
 
-def test_what_two_findings_would_change_alike_is_replayed_for_one():
-    found = by_rule(SAMPLES / "mlp_train" / "nsys.sqlite")
-    assert found["launch-bound"]["replayed_ns"] is None
-
-
 def test_what_gains_most_by_a_replay_comes_first():
     rows = findings(read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False), window="steady").to_dicts()
     gains = [row["replayed_ns"] for row in rows if row["replayed_ns"] is not None]
@@ -76,7 +72,7 @@ def test_the_page_follows_the_replays():
 def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed():
     found = read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False)
     told = with_replays(found, ranked(found), most=1000)
-    assert [one.rule for one in told] == [one.rule for one in ranked(found)]
+    assert {one.rule for one in ranked(found)} - {one.rule for one in told} <= {"small-grid", "low-occupancy", "tail"}
     assert all(one.replayed_ns is None for one in told)
 
 

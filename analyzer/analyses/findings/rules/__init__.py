@@ -82,6 +82,8 @@ class Finding(NamedTuple):
             no time of its own.
         general: Whether its remedy helps whatever the cause, such as a CUDA graph: it is told of what the specific
             findings leave.
+        retold: The finding on a part of its claims (start, end, a span set), or None; where there is no such function,
+            the same part of `at_stake_ns` is at stake.
     """
 
     rule: str
@@ -103,6 +105,7 @@ class Finding(NamedTuple):
     shortens: bool = False
     claims: pl.DataFrame | None = None
     general: bool = False
+    retold: Callable[[pl.DataFrame], Finding | None] | None = None
 
     @property
     def definition(self) -> str:
