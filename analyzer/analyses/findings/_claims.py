@@ -45,6 +45,9 @@ _LAST: Final = (
 )
 ORDER: Final = (*_FIRST, *_LAST)
 
+#: A smaller part of a finding's time that others tell of is not mentioned.
+_WORTH_A_WORD: Final = 0.01
+
 _PLACES: Final = {rule: at for at, rule in enumerate(ORDER)}
 
 
@@ -65,7 +68,7 @@ def shared_out(found: Sequence[Finding], least: Mapping[tuple[str, int], float])
     """
     taken: dict[int, pl.DataFrame] = {}
     kept: dict[int, Finding] = {}
-    order = sorted(range(len(found)), key=lambda at: (place_in_order(found[at].rule), -found[at].at_stake_ns))
+    order = sorted(range(len(found)), key=lambda at: _key(found[at]))
     for at in order:
         one = found[at]
         claims = intervals.union(pl.DataFrame(schema=intervals.SPANS) if one.claims is None else one.claims)
@@ -75,6 +78,10 @@ def shared_out(found: Sequence[Finding], least: Mapping[tuple[str, int], float])
             kept[at] = told
             taken[one.device] = intervals.union(pl.concat([before, claims]))
     return [kept[at] for at in sorted(kept)]
+
+
+def _key(one: Finding) -> tuple[float, bool, int]:
+    return place_in_order(one.rule), one.general, -one.at_stake_ns
 
 
 def _of_left(one: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Finding | None:
@@ -87,5 +94,6 @@ def _of_left(one: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Finding 
     if one.retold:
         told = one.retold(left)
         return told and told._replace(claims=left)
-    text = f"{one.text} Other findings tell of {percent(1 - rest / whole)} of that."
+    lost = 1 - rest / whole
+    text = f"{one.text} Other findings tell of {percent(lost)} of that." if lost > _WORTH_A_WORD else one.text
     return one._replace(at_stake_ns=one.at_stake_ns * rest // whole, text=text, claims=left)

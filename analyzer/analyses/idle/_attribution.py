@@ -211,6 +211,12 @@ def idle_sums(report: Report) -> pl.DataFrame:
     return pl.concat(found).group_by("device", "bucket", "detail").agg(pl.col("ns").sum())
 
 
+def reasoned_pieces(report: Report, device: int) -> pl.DataFrame:
+    """The :func:`idle_pieces` of a device: row, start, end, and bucket and detail as in the ledger."""
+    pieces = idle_pieces(report)[device]
+    return pieces.select("row", "start", "end").hstack(rows_at(reasons(report).table, pieces.get_column("reason")))
+
+
 @once_per_report
 def launch_waits(report: Report) -> pl.DataFrame:
     """Idle time spent waiting for the launch of each operation: row (of `operations`), launch_ns.
@@ -276,6 +282,17 @@ def _by_name(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     each = line.with_columns(ns.cum_sum()).filter(last).with_columns(ns.diff().fill_null(ns))
     found = each.group_by(pl.col("both") % size).agg(pl.col("at").first(), *sums)
     return rows_at(told.select(keys), found.get_column("at")).hstack(found.drop("both", "at"))
+
+
+def host_by_name(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
+    """A device's wait for the host's own code in `spans` (a span set) by name: culprit, range, ns, gaps, longest_ns.
+
+    The longest first; as in :func:`named_sums`.
+    """
+    pieces = idle_pieces(report)[device]
+    own = intervals.cut(pieces.filter(pl.col("reason") == reasons(report).host), spans)
+    sums = _by_name(report, own).with_columns(pl.col("culprit", "range").cast(pl.String))
+    return sums.sort("ns", "culprit", "range", descending=[True, False, False])
 
 
 def gaps_of(report: Report, pieces: pl.DataFrame) -> pl.Series:

@@ -365,14 +365,6 @@ def _range_names(report: Report, pieces: pl.DataFrame) -> pl.Series:
     return gathered(range_names(report), pieces.get_column("range")).alias("range")
 
 
-def host_culprits(report: Report, key: ThreadKey, spans: pl.DataFrame) -> pl.DataFrame:
-    """Splits intervals of a thread in no CUDA call, which are sorted, by culprit: start, end, culprit and range."""
-    (lanes,) = lanes_of([key], *spans.select(pl.col("start").min(), pl.col("end").max()).row(0))
-    line = lanes.line(range_lines(report)).rename({"row": "range"})
-    found = pl.concat(_named_host(report, lanes, overlaid(spans.select("start", "end"), line, "range")))
-    return found.select("start", "end", "culprit", _range_names(report, found))
-
-
 def _named_host(report: Report, lanes: Lanes, pieces: pl.DataFrame) -> list[pl.DataFrame]:
     """Adds `culprit` to host intervals outside CUDA calls; splits them further by operator and Python function."""
     if framework_recorded(report):

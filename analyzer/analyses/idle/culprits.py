@@ -10,13 +10,11 @@ from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.host._thread_names import framework_recorded
 from kanalyze.analyses.host._thread_states import NEEDED, STATES
 from kanalyze.analyses.idle._attribution import named_sums
-from kanalyze.analyses.idle._idle_parts import IDLE, host_culprits
+from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle._waiting_host import EVIDENCE, by_function, by_state, by_traced_function
 from kanalyze.analyses.naming._host_names import ALIGNED, with_shares
 from kanalyze.analyses.shared.cached import analysis, once_per_process
 from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import parts_by
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
@@ -183,15 +181,3 @@ def _by_culprit(report: Report) -> pl.DataFrame:
     return TABLE.select(named).sort(
         "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
     )
-
-
-def host_by_culprit(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """Host time outside any call (process_id, thread_id, start, end; disjoint) by the culprit of :func:`culprits`.
-
-    Columns: culprit, range, told_ns.
-    """
-    parts = parts_by(spans, THREAD).items()
-    named = [host_culprits(report, key, part.sort("start")) for key, part in parts]
-    lengths = pl.concat(named).with_columns(told_ns=pl.col("end") - pl.col("start"))
-    sums = lengths.group_by("culprit", "range").agg(pl.col("told_ns").sum())
-    return sums.with_columns(pl.col("culprit", "range").cast(pl.String))

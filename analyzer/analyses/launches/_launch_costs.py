@@ -18,7 +18,7 @@ from kanalyze.columns.ordering import repeated
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-_FIRST: Final = ("process_id", "name", "call_start", "api_ns", "launch_ns")
+_FIRST: Final = ("row", "process_id", "name", "call_start", "api_ns", "launch_ns")
 
 #: A first launch is cold if it takes this many times the median of the later launches.
 COLD_FACTOR: Final = 3
@@ -30,8 +30,8 @@ class FirstLaunches(NamedTuple):
     Attributes:
         kernels: Number of kernels.
         cold: The first launches that took :data:`COLD_FACTOR` times as long as usual, the longest first, if the report
-            shows that they were the kernel's first in the process; columns process_id, name, call_start, api_ns (the
-            call), launch_ns (the device's wait).
+            shows that they were the kernel's first in the process; columns row, process_id, name, call_start, api_ns
+            (the call), launch_ns (the device's wait).
         unsure: The same for processes that began before the recording, where that is unknown.
         usual_ns: The median call duration of later launches.
         stake_ns: The device's wait for cold launches beyond its usual wait for a launch.

@@ -1,16 +1,20 @@
 """Sharing out the time of a device: no piece belongs to two findings, and none that any claims is lost."""
 
+import ast
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze import intervals
 from kanalyze.analyses.findings._claims import ORDER, place_in_order, shared_out
 from kanalyze.analyses.findings.rules import Finding
+
+RULES = Path("analyzer/analyses/findings/rules")
 
 
 def one(rule, *spans, device=0, ns=None, **other):
@@ -104,3 +108,11 @@ def test_the_order_names_each_rule_once_and_the_explanations_are_in_it():
 def test_what_is_worth_a_row_on_one_device_is_said_of_that_device_alone():
     found = [one("small-grid", (0, 4)), one("small-grid", (0, 4), device=1)]
     assert [each.device for each in shared_out(found, {("small-grid", 0): 5, ("small-grid", 1): 4})] == [1]
+
+
+@pytest.mark.parametrize("module", sorted(RULES.glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_no_rule_imports_another(module):
+    """What rules share are queries, in modules of their own; what one says of another's time, claims say."""
+    imported = [node.module for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.ImportFrom)]
+    rules = "kanalyze.analyses.findings.rules."
+    assert [name for name in imported if name.startswith(rules) and not name.startswith(f"{rules}_")] == []

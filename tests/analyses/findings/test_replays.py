@@ -46,7 +46,7 @@ def test_no_replay_gains_more_than_can_be_gained(path):
 def test_a_kernel_that_nothing_runs_beside_gains_what_it_is_shortened_by():
     """One block on 132 SMs: 131 of 132 parts of the kernel, and nothing else is behind it."""
     row = by_rule(SAMPLES / "add" / "nsys.sqlite", window=None)["small-grid"]
-    assert row["replayed_ns"] == row["at_stake_ns"]
+    assert row["replayed_ns"] == pytest.approx(row["at_stake_ns"], rel=0.01)
 
 
 def test_shorter_kernels_gain_nothing_where_the_host_is_the_limit():

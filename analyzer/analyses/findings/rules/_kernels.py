@@ -51,17 +51,6 @@ class DeviceKernels(NamedTuple):
         )
         return Chosen(rows, total(rows, "count"), total(rows, "exclusive_ns"), self.kernel_ns)
 
-    def without(self, report: Report, chosen: Chosen, rows: pl.Series) -> Chosen:
-        """The `chosen` kernels but for some `rows` of operations."""
-        work = exclusive_operations(report).filter(chosen.operations(self.device))
-        left = work.filter(~pl.col("row").is_in(rows.implode()))
-        sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("exclusive_ns").sum()]
-        found = grouped(left.select("name", "exclusive_ns"), ["name"], sums)
-        named = found.with_columns(pl.col("name").cast(pl.String)).sort(
-            "exclusive_ns", "name", descending=[True, False]
-        )
-        return Chosen(named, total(named, "count"), total(named, "exclusive_ns"), self.kernel_ns, rows)
-
 
 class Chosen(NamedTuple):
     """Some kernels of a device.
@@ -71,14 +60,12 @@ class Chosen(NamedTuple):
         launches: How many.
         ns: Their exclusive time.
         of_ns: The exclusive time of all kernels of the device.
-        but: Rows of operations of these kernels that are not among them; None if all are.
     """
 
     rows: pl.DataFrame
     launches: int
     ns: int
     of_ns: int
-    but: pl.Series | None = None
 
     @property
     def share(self) -> float:
@@ -93,8 +80,7 @@ class Chosen(NamedTuple):
     def operations(self, device: int) -> pl.Expr:
         """Rows of their device operations."""
         names = self.rows.get_column("name").cast(pl.Categorical)
-        known = (pl.col("device") == device) & (pl.col("kind") == "kernel") & pl.col("name").is_in(names.implode())
-        return known if self.but is None else known & ~pl.col("row").is_in(self.but.implode())
+        return (pl.col("device") == device) & (pl.col("kind") == "kernel") & pl.col("name").is_in(names.implode())
 
 
 @once_per_report
@@ -118,6 +104,11 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
 def is_compiled(said: KernelName) -> bool:
     """Whether torch.compile made a kernel."""
     return said.library == "inductor"
+
+
+def is_layout(said: KernelName) -> bool:
+    """Whether cuDNN converts images between layouts, so that they are not in channels_last."""
+    return said.library == "cudnn" and said.operation == "layout" and bool(said.layout)
 
 
 def decoded_as(work: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.Series:
@@ -147,6 +138,12 @@ def _capability(text: str | None) -> tuple[int, int]:
 _LEAST_NS: Final = 1000
 
 
+def times_of(report: Report, rows: pl.Series) -> pl.DataFrame:
+    """When some operations (rows) ran in the window: start, end."""
+    work = exclusive_operations(report)
+    return work.filter(pl.col("row").is_in(rows.implode())).select("start", "end")
+
+
 def without(rows: pl.DataFrame) -> Mending:
     """The operations `rows` (row) are launched no more."""
     return Mending(gone=rows.get_column("row").cast(pl.UInt32))
@@ -166,15 +163,20 @@ def merged(groups: pl.DataFrame) -> Mending:
     return Mending(shorter=kept, gone=work.filter(~stays).get_column("row"))
 
 
+def of_shapes(report: Report, device: int, shapes: pl.DataFrame) -> pl.DataFrame:
+    """The kernels of a device in scope of some launch shapes: row, name, start, end, dur_ns, columns of `shapes`."""
+    kernels = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
+    work = with_facts(report, kernels.select("row", "name", "start", "end", "dur_ns"), *SHAPE)
+    named = shapes.with_columns(pl.col("name").cast(pl.Categorical))
+    return work.join(named, on=["name", *SHAPE], nulls_equal=True, maintain_order="left")
+
+
 def by_shape(report: Report, device: int, shapes: pl.DataFrame, stake: str) -> Mending:
     """Kernels of a device take less by the time `stake` of their launch shape in `shapes`, each by the same share.
 
     None gets shorter than a kernel that does nothing.
     """
-    sums = shapes.group_by("name", *SHAPE).agg(pl.col(stake).sum()).with_columns(pl.col("name").cast(pl.Categorical))
-    kernels = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
-    work = with_facts(report, kernels.select("row", "name", "dur_ns"), *SHAPE)
-    work = work.join(sums, on=["name", *SHAPE], nulls_equal=True)
+    work = of_shapes(report, device, shapes.group_by("name", *SHAPE).agg(pl.col(stake).sum()))
     share = (pl.col(stake) / pl.col("dur_ns").sum().over("name", *SHAPE)).clip(upper_bound=1.0)
     most = (pl.col("dur_ns") - _LEAST_NS).clip(lower_bound=0)
     saved = pl.min_horizontal((pl.col("dur_ns") * share).floor().cast(pl.Int64), most)
@@ -256,6 +258,7 @@ def on_kernels(report: Report, device: DeviceKernels, chosen: Chosen, told: Told
         at_most=told.at_most,
         mending=None if told.left is None else partial(_mending, device=device.device, chosen=chosen, left=told.left),
         shortens=told.left is None or told.left > 0,
+        claims=exclusive_operations(report).filter(chosen.operations(device.device)).select("start", "end"),
     )
 
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, facts_of, nearest_launches
+from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
 from kanalyze.analyses.host._python_frames import roles
@@ -108,6 +109,12 @@ def idle_worth_saying(report: Report, within: pl.DataFrame, counts: pl.Expr | No
         if intervals.length(pieces) >= max(least[device], 1):
             found[device] = pieces
     return found
+
+
+def idle_in(report: Report, device: int, *spans: pl.DataFrame) -> pl.DataFrame:
+    """The idle time of a device in any of `spans` (start, end; unsorted), a span set."""
+    every = pl.concat(part.select("start", "end") for part in spans)
+    return intervals.intersect(intervals.union(every), idle_spans(report)[device])
 
 
 @once_per_process

@@ -18,8 +18,8 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.device._sharing import overlapping, shared_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules._copies import PINNED, TO_DEVICE, TO_HOST, device_copies
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.findings.rules.pageable_copies import PINNED, TO_DEVICE, TO_HOST, device_copies
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
@@ -67,7 +67,8 @@ def _serial(report: Report, copies: pl.DataFrame, stake: int) -> Finding:
     one = Finding("serial-copy", int(copies.item(0, "device")), stake, text, _COPY_ASIDE, "concurrency")
     headline = f"{per.clause(copies.height, 'copy', 'run')} between kernels, not beside"
     alone = bool(copies.get_column("alone").all())
-    return one._replace(headline=headline, action=_ASIDE[in_pytorch(report)], at_most=alone)
+    claims = copies.select("start", "end")
+    return one._replace(headline=headline, action=_ASIDE[in_pytorch(report)], at_most=alone, claims=claims)
 
 
 # Copies of pinned memory that ran alone, serialised with kernels only by the order of their stream.
@@ -82,7 +83,7 @@ _KERNELS: Final = BUSY_BUCKETS.index("communication")
 _SERIAL: Final = {
     "device": pl.Int64,
     "number": pl.UInt32,
-    **dict.fromkeys(("stream", "size_bytes", "exclusive_ns", "low", "high"), pl.Int64),
+    **dict.fromkeys(("stream", "size_bytes", "start", "end", "exclusive_ns", "low", "high"), pl.Int64),
     **dict.fromkeys(("to_host", "alone"), pl.Boolean),
 }
 
@@ -91,9 +92,9 @@ _SERIAL: Final = {
 def serial_copies(report: Report) -> pl.DataFrame:
     """The serial copies on the devices in scope with any exclusive time in the window.
 
-    Columns: device, number (of the stream, as in `used_streams`), stream, size_bytes, exclusive_ns, low and high (start
-    and end of the time between the copy and the kernel that it could overlap, both included), to_host, alone (whether
-    all of its time is exclusive).
+    Columns: device, number (of the stream, as in `used_streams`), stream, size_bytes, start and end (of the copy),
+    exclusive_ns, low and high (start and end of the time between the copy and the kernel that it could overlap, both
+    included), to_host, alone (whether all of its time is exclusive).
     """
     copies = _pinned_copies(report)
     if copies.is_empty():

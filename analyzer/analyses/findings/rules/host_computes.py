@@ -10,8 +10,10 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import nearest_launches, used_devices
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, literal
+from kanalyze.analyses.findings.rules._copies import TO_DEVICE, device_copies
 from kanalyze.analyses.findings.rules._kernels import nothing_within
+from kanalyze.analyses.findings.rules._launching import launch_less
 from kanalyze.analyses.findings.rules._telling import (
     AHEAD,
     LOADS_NEXT,
@@ -23,25 +25,17 @@ from kanalyze.analyses.findings.rules._telling import (
     phase,
     sites,
 )
-from kanalyze.analyses.findings.rules.loading import idle_while_planning
-from kanalyze.analyses.findings.rules.pageable_copies import TO_DEVICE, device_copies
-from kanalyze.analyses.findings.rules.small_copies import idle_for_extra_copies
-from kanalyze.analyses.findings.rules.small_kernels import launch_less
-from kanalyze.analyses.findings.rules.waits import idle_after_reads
 from kanalyze.analyses.host._context_creation import loading_seen
-from kanalyze.analyses.idle._attribution import WITHIN, host_time, idle_within
-from kanalyze.analyses.idle.culprits import culprits, host_by_culprit
-from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
+from kanalyze.analyses.idle.culprits import culprits, own_samples
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.memory._unified_moves import faults_seen
 from kanalyze.analyses.naming._host_names import host_names, placed
 from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import nearest
 from kanalyze.named_ranges import located, of_iteration
 from kanalyze.units import moment, plural, time
@@ -75,21 +69,12 @@ _BATCHES: Final[dict[str, DataType | DataTypeClass]] = {
 def data_loading(report: Report) -> list[Finding]:
     """At most one finding per device on loaders without workers, and one on loaders with workers."""
     return [
-        _batches_finding(report, device, intervals.length(pieces), workers=workers)
+        _batches_finding(report, device, pieces, workers=workers)
         for workers, waits in _waits(report).items()
         for device, pieces in waits.items()
     ]
 
 
-@once_per_report
-def idle_in_loaders(report: Report) -> dict[int, pl.DataFrame]:
-    """The idle time that :func:`data_loading` tells of by device: columns of `idle_within`."""
-    every = list(_waits(report).values())
-    devices = dict.fromkeys(device for waits in every for device in waits)
-    return {device: pl.concat([waits[device] for waits in every if device in waits]) for device in devices}
-
-
-@once_per_report
 def _waits(report: Report) -> dict[bool, dict[int, pl.DataFrame]]:
     """Idle time while its thread gets a batch, where worth a finding: by whether there are workers, and device."""
     parts = _slow_batches(report).partition_by("workers", as_dict=True, maintain_order=True)
@@ -144,8 +129,8 @@ def _spans(events: pl.DataFrame) -> pl.DataFrame:
     return events.select(*THREAD, start="start_ns", end=end, workers="workers")
 
 
-def _batches_finding(report: Report, device: int, stake: int, *, workers: bool) -> Finding:
-    per = per_iteration(report)
+def _batches_finding(report: Report, device: int, pieces: pl.DataFrame, *, workers: bool) -> Finding:
+    per, stake = per_iteration(report), intervals.length(pieces)
     took = _slow_batches(report).filter(workers=workers).select(ns=pl.col("end") - pl.col("start"))
     median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
     told = "" if not _recorded(report).is_empty() else ", by the trace of the same program"
@@ -183,6 +168,7 @@ def _batches_finding(report: Report, device: int, stake: int, *, workers: bool) 
         headline=headline,
         action=action,
         mending=lambda _: Mending(host=spans),
+        claims=pieces,
     )
 
 
@@ -212,14 +198,9 @@ _KINDS: Final = 4
 
 def loop_indexing(report: Report) -> list[Finding]:
     """At most one finding per device, on all such loops together."""
-    return [_indexing_finding(report, device, pieces) for device, pieces in idle_in_loops(report).items()]
-
-
-@once_per_report
-def idle_in_loops(report: Report) -> dict[int, pl.DataFrame]:
-    """The idle time in such loops, by device, where it is worth a finding: columns of `idle_within`."""
     loops = _loops(report)
-    return idle_worth_saying(report, loops) if loops.height else {}
+    idle = idle_worth_saying(report, loops) if loops.height else {}
+    return [_indexing_finding(report, device, pieces) for device, pieces in idle.items()]
 
 
 @once_per_process
@@ -292,6 +273,7 @@ def _indexing_finding(report: Report, device: int, pieces: pl.DataFrame) -> Find
         action="Index once: x[indices] in place of x[i] in a loop",
         where=literal(where) if where else "",
         mending=partial(nothing_within, spans=loops.select(*THREAD, "start", "end")),
+        claims=pieces,
     )
 
 
@@ -299,58 +281,28 @@ def _indexing_finding(report: Report, device: int, pieces: pl.DataFrame) -> Find
 _NAMED_PHASES: Final = 3
 _NOTABLE: Final = 0.1
 
-#: Operators of PyTorch.
-_OPERATOR: Final = "aten::"
-
 #: Fewer stretches than these are none between launches; of iterations, than one in each.
 _SEVERAL: Final = 2
 
 #: The least part of the time at stake that other findings tell and that is worth a word.
 _TOLD_LEAST: Final = 0.01
 
-#: Rules that tell more of some idle time: what they tell by device.
-_TELLERS: Final = (idle_in_loaders, idle_after_reads, idle_for_extra_copies, idle_in_loops, idle_while_planning)
-
 #: Smaller copies are of single numbers and the like, which take no time to prepare.
 _DATA_BYTES: Final = 1 << 16
 
 
 def host_computes(report: Report) -> list[Finding]:
-    """At most two findings per device, on its time outside CUDA calls: right before data is copied, and all other.
-
-    Without the time of which other rules tell more: around contexts created outside of recorded calls
-    (``cold_start``), and that of :data:`_TELLERS`.
-    """
+    """At most two findings per device, on its time outside CUDA calls: right before data is copied, and all other."""
     found, least = [], least_worth_saying(report)
-    for device, ns, share in bucket_sums(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
-        making = host_time(report)[device].unrecorded
-        told = _outside(pl.concat([_NOTHING, *(tell(report).get(device, _NOTHING) for tell in _TELLERS)]), making)
-        stake = ns - intervals.length(making) - intervals.length(told)
-        if stake <= 0 or stake < least[device]:
+    for device, pieces in host_pieces(report).items():
+        spans = pieces.select("start", "end")
+        if (ns := intervals.length(spans)) < max(least[device], 1):
             continue
-        if per_iteration(report).iterations and not _mostly_short(report, device, stake):
-            data = _outside(idle_before_data(report, device), pl.concat([told, making]))
-            if 2 * (awaited := intervals.length(data)) >= stake:
-                found.append(_prepares(report, device, data, share * awaited / ns))
-                told, stake = pl.concat([told, data]), stake - awaited
-        if stake > 0 and stake >= least[device]:
-            found.append(_computes(report, device, told, stake, share * stake / ns))
+        if per_iteration(report).iterations and not _short_stretches(report, spans):
+            data = intervals.union(idle_before_data(report, device))
+            found += [_prepares(report, device, data)] if 2 * intervals.length(data) >= ns else []
+        found.append(_computes(report, device, spans))
     return found
-
-
-_NOTHING: Final = pl.DataFrame(schema=WITHIN)
-
-
-def _outside(pieces: pl.DataFrame, held: pl.DataFrame) -> pl.DataFrame:
-    """Host time in `pieces` as disjoint spans of its threads, without what of these is `held` elsewhere."""
-    columns, others = (*THREAD, "start", "end"), parts_by(held, THREAD)
-    found = [pieces.select(columns).clear()]
-    for key, part in parts_by(pieces.filter(pl.col("bucket") == "host"), THREAD).items():
-        spans = intervals.union(part)
-        spans = intervals.subtract(spans, intervals.union(others[key])) if key in others else spans
-        names = (pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, key, strict=True))
-        found.append(spans.with_columns(names).select(columns))
-    return pl.concat(found)
 
 
 def idle_before_data(report: Report, device: int) -> pl.DataFrame:
@@ -367,17 +319,19 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
     return idle_within(report, spans)[device].filter(bucket="host")
 
 
-def _prepares(report: Report, device: int, data: pl.DataFrame, share: float) -> Finding:
+def _prepares(report: Report, device: int, data: pl.DataFrame) -> Finding:
     """The finding on host time right before data is copied to the device."""
-    per, stake = per_iteration(report), intervals.length(data)
     text = (
         f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
-        f"GPU: {of_window(per, stake, share)}. {AHEAD}"
+        f"GPU: {_of_window(report, device, data)}. {AHEAD}"
     )
-    sums = host_by_culprit(report, data).rename({"told_ns": "ns"})
-    rows = sums.with_columns(gaps=pl.lit(1, dtype=pl.Int64), longest_ns=pl.lit(None, dtype=pl.Int64))
-    advice = "The GPU waits until the host copies the next data to it", *_PREFETCH[in_pytorch(report)], False
-    return _told_of(device, stake, text, _told_phases(rows, per.each), advice)
+    headline, (action, remedy) = (
+        "The GPU waits until the host copies the next data to it",
+        _PREFETCH[in_pytorch(report)],
+    )
+    one = Finding("host-computes", device, intervals.length(data), text, remedy, "culprits", claims=data)
+    where = _where(_phases(report, device, data))
+    return one._replace(headline=headline, action=action, where=where, retold=partial(_prepares, report, device))
 
 
 #: Action and remedy where the device waits until the next data are copied to it, by whether that is in PyTorch.
@@ -399,13 +353,47 @@ _PREFETCH: Final = {
 }
 
 
-def _told_of(device: int, stake: int, text: str, phases: pl.DataFrame, advice: tuple[str, str, str, bool]) -> Finding:
-    """The finding with an `advice` as :func:`_advice` gives it, and the range or operator of at least half of it."""
-    headline, action, remedy, vague = advice
-    where = _mostly(phases)
-    where = literal(where.removeprefix("in ")) if where.startswith("in ") else ""
-    one = Finding("host-computes", device, stake, text, remedy, "culprits", headline=headline, action=action)
-    return one._replace(where=where, vague=vague)
+def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
+    """The finding on host time in `spans` (start, end) of which no other finding tells more."""
+    per, stake = per_iteration(report), intervals.length(spans)
+    phases = _phases(report, device, spans)
+    notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
+    named = "; ".join(_phase(per, row) for row in notable.head(_NAMED_PHASES).iter_rows(named=True))
+    others_ns = intervals.length(host_pieces(report)[device]) - stake
+    others = f", besides {per.mean_time(others_ns)} of which other findings tell" * (others_ns > _TOLD_LEAST * stake)
+    start, longest_ns = (
+        spans.select("start", ns=pl.col("end") - pl.col("start")).sort("ns", "start", descending=[True, False]).row(0)
+    )
+    longest = f"The longest stretch is {time(longest_ns)}, from {moment(start, report.zero_ns)} on."
+    most = f"Most {named}." if named else ""
+    sentences = " ".join(filter(None, (most, longest, _faulting(report, device), AHEAD)))
+    text = (
+        f"GPU {device} idle while the program runs its own code, in no CUDA call: {_of_window(report, device, spans)}"
+        f"{others}. {sentences}"
+    )
+    headline, action, remedy, cause = _advice(report, device, phases, spans)
+    one = Finding("host-computes", device, stake, text, remedy, "culprits", claims=spans)
+    return one._replace(
+        headline=headline,
+        action=action,
+        where=_where(phases),
+        vague=not cause,
+        general=not cause,
+        retold=partial(_computes, report, device),
+    )
+
+
+def _of_window(report: Report, device: int, spans: pl.DataFrame) -> str:
+    """The time of `spans` as a part of the device's window."""
+    (window,) = windows(report).filter(device=device).select(pl.col("end") - pl.col("start")).row(0)
+    ns = intervals.length(spans)
+    return of_window(per_iteration(report), ns, ns / max(window, 1))
+
+
+def _where(phases: pl.DataFrame) -> str:
+    """The range or operator of at least half of the time, escaped; empty if none has."""
+    most = _mostly(phases)
+    return literal(most.removeprefix("in ")) if most.startswith("in ") else ""
 
 
 def _mostly(phases: pl.DataFrame) -> str:
@@ -413,70 +401,45 @@ def _mostly(phases: pl.DataFrame) -> str:
     return str(phases.item(0, "where")) if phases.height and 2 * phases.item(0, "ns") >= total(phases, "ns") else ""
 
 
-def _computes(report: Report, device: int, told: pl.DataFrame, stake: int, share: float) -> Finding:
-    """The finding on all host time but what is `told` by others."""
-    per = per_iteration(report)
-    phases = _told_phases(_phases(report, device, told), per.each)
-    notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
-    named = "; ".join(_phase(per, row) for row in notable.head(_NAMED_PHASES).iter_rows(named=True))
-    most = f"Most {named}." if named else ""
-    sentences = " ".join(filter(None, (most, _longest(report, device, told), _faulting(report, device), AHEAD)))
-    text = (
-        f"GPU {device} idle while the program runs its own code, in no CUDA call: {of_window(per, stake, share)}"
-        f"{_besides(report, device, told, stake)}. {sentences}"
-    )
-    return _told_of(device, stake, text, phases, _advice(report, device, phases, stake))
+def _short_stretches(report: Report, spans: pl.DataFrame) -> int:
+    """The number of short stretches, where most of the time is in these, and they are many; else 0."""
+    lengths = spans.get_column("end") - spans.get_column("start")
+    short = lengths.filter(lengths < SHORT_NS)
+    many = len(short) >= max(_SEVERAL, per_iteration(report).iterations or 0)
+    return len(short) if many and 2 * short.sum() > lengths.sum() else 0
 
 
-def _besides(report: Report, device: int, told: pl.DataFrame, stake: int) -> str:
-    """The clause on host time of which other findings tell."""
-    per, making, others_ns = (
-        per_iteration(report),
-        intervals.length(host_time(report)[device].unrecorded),
-        intervals.length(told),
-    )
-    others = [
-        *([f"{per.mean_time(making)} around the making of contexts"] if making else []),
-        *([f"{per.mean_time(others_ns)} of which other findings tell"] if others_ns > _TOLD_LEAST * stake else []),
-    ]
-    return f", besides {' and '.join(others)}" if others else ""
+def _advice(report: Report, device: int, phases: pl.DataFrame, spans: pl.DataFrame) -> tuple[str, str, str, bool]:
+    """Headline, action, remedy, and whether these name a cause.
 
-
-def _mostly_short(report: Report, device: int, stake: int) -> bool:
-    """Whether most of the time at stake is in short stretches, many of them."""
-    short_ns, short = host_time(report)[device].short
-    return 2 * short_ns > stake and short >= max(_SEVERAL, per_iteration(report).iterations or 0)
-
-
-def _advice(report: Report, device: int, phases: pl.DataFrame, stake: int) -> tuple[str, str, str, bool]:
-    """Headline, action, remedy, and whether these name no cause.
-
-    Of many short stretches, to launch less often; of long ones, to do something else.
+    Of many short stretches, to launch less often; of long ones, where they are, and how to see what they are.
     """
-    if _mostly_short(report, device, stake):
-        many = per_iteration(report).plural(host_time(report)[device].short[1], "short stretch")
+    top = _mostly(phases)
+    if many := _short_stretches(report, spans):
         less = launch_less(report, device)
-        return f"The GPU waits for the program in {many}", less.ahead_action or less.action, less.ahead, True
-    if (waits := _new_kernels(report, device, phases)) is not None:
+        stretches = per_iteration(report).plural(many, "short stretch")
+        headline = f"The GPU waits for the program in {stretches}"
+        return headline, less.ahead_action or less.action, less.ahead, False
+    if top == LOADS_NEXT and (per_iteration(report).iterations or _loads_all_along(report, device)):
         remedy = (
             "What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep "
             "to a few shapes (pad to them), and run each once before."
         )
-        return waits, "keep to a few shapes, for which kernels are chosen once", remedy, False
-    headline = "The GPU waits while the program runs its own code"
-    action = "prefetch data, launch ahead, move work to another thread"
-    remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
-    return headline, action, remedy, True
+        action = "keep to a few shapes, for which kernels are chosen once"
+        return "The GPU waits while the host prepares new kernels", action, remedy, True
+    sampled, python = own_samples(report), in_pytorch(report)
+    record = f"nsys profile {'--python-sampling=true' if python else '--sample=process-tree'}"
+    action = f"see what it does there: {'kanalyze show culprits --by function' if sampled else record}"
+    remedy = (
+        "Once it is known what that is (ranges of NVTX and samples tell it), do it on the GPU, do it before it is "
+        "needed, on another thread, or less often."
+    )
+    where = f"The GPU waits for the program {literal(top)}"
+    fits = top.startswith("in ") or (top and len(where) <= HEADLINE_LONGEST)
+    return where if fits else _UNKNOWN, action, remedy, False
 
 
-def _new_kernels(report: Report, device: int, phases: pl.DataFrame) -> str | None:
-    """The headline on a host that prepares new kernels: in an operator, or before it loads some, not just at first."""
-    top = _mostly(phases)
-    operator = top.removeprefix("in ").partition(" in ")[0]
-    if operator.startswith(_OPERATOR):
-        return f"The GPU waits for the host in {literal(operator)}"
-    again = top == LOADS_NEXT and (per_iteration(report).iterations or _loads_all_along(report, device))
-    return "The GPU waits while the host prepares new kernels" if again else None
+_UNKNOWN: Final = "The GPU waits while the program runs its own code"
 
 
 def _loads_all_along(report: Report, device: int) -> bool:
@@ -486,28 +449,15 @@ def _loads_all_along(report: Report, device: int) -> bool:
     return bool(loading.select(all_along(pl.col("start"), low, high)).item())
 
 
-def _told_phases(phases: pl.DataFrame, each: str) -> pl.DataFrame:
-    """The `phases` in the user's words, the longest first: where, ns, gaps, longest_ns (null where it is unknown)."""
-    rows = phases.drop_nulls("culprit").select("culprit", "range").unique().iter_rows()
+def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
+    """Host time in `spans` in the user's words, the longest first: where, ns, gaps, longest_ns."""
+    sums, each = host_by_name(report, device, spans), per_iteration(report).each
+    rows = sums.drop_nulls("culprit").select("culprit", "range").unique().iter_rows()
     words = [(culprit, within, of_iteration(located(phase(culprit), within), each)) for culprit, within in rows]
     names = pl.DataFrame(words, {"culprit": pl.String, "range": pl.String, "where": pl.String}, orient="row")
-    named = phases.with_columns(pl.col("culprit", "range").cast(pl.String)).join(
-        names, on=["culprit", "range"], nulls_equal=True, maintain_order="left"
-    )
-    known = pl.col("longest_ns").is_not_null().all()
-    sums = named.group_by("where", maintain_order=True).agg(
-        pl.col("ns", "gaps").sum(), longest_ns=pl.when(known).then(pl.col("longest_ns").max())
-    )
-    return sums.sort("ns", descending=True, maintain_order=True)
-
-
-def _longest(report: Report, device: int, told: pl.DataFrame) -> str:
-    """The sentence on the longest stretch; empty where other findings tell of a part of it."""
-    start, length = host_time(report)[device].longest
-    span = pl.DataFrame([(start, start + length)], intervals.SPANS, orient="row")
-    if touched(span, intervals.union(told)).any():
-        return ""
-    return f"The longest stretch is {time(length)}, from {moment(start, report.zero_ns)} on."
+    named = sums.join(names, on=["culprit", "range"], nulls_equal=True, maintain_order="left")
+    told = named.group_by("where", maintain_order=True).agg(pl.col("ns", "gaps").sum(), pl.col("longest_ns").max())
+    return told.sort("ns", descending=True, maintain_order=True)
 
 
 def _faulting(report: Report, device: int) -> str:
@@ -521,28 +471,8 @@ def _faulting(report: Report, device: int) -> str:
     return f"Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
 
 
-def _phases(report: Report, device: int, told: pl.DataFrame) -> pl.DataFrame:
-    """The rows of :func:`culprits` on host time, the longest first, less what other findings tell.
-
-    Rows that held such time have no longest_ns: how much of their longest gap it was is unknown.
-    """
-    rows = culprits(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
-    held = pl.concat([told, host_time(report)[device].unrecorded])
-    if held.is_empty():
-        return rows
-    left = rows.join(
-        host_by_culprit(report, held), on=["culprit", "range"], how="left", nulls_equal=True, maintain_order="left"
-    )
-    ns = (pl.col("ns") - pl.col("told_ns").fill_null(0)).clip(lower_bound=0)
-    longest = pl.when(pl.col("told_ns").is_null()).then("longest_ns")
-    return left.with_columns(ns.alias("ns"), longest.alias("longest_ns")).sort(
-        "ns", descending=True, maintain_order=True
-    )
-
-
 def _phase(per: PerIteration, row: dict[str, Any]) -> str:
-    several = row["gaps"] > 1 and row["longest_ns"] is not None
-    longest = f" in {per.plural(row['gaps'], 'gap')}, the longest {time(row['longest_ns'])}" if several else ""
+    longest = f" in {per.plural(row['gaps'], 'gap')}, the longest {time(row['longest_ns'])}" if row["gaps"] > 1 else ""
     return f"{literal(row['where'])}: {per.mean_time(row['ns'])}{longest}"
 
 

@@ -15,11 +15,11 @@ from kanalyze.analyses.findings.rules._kernels import kernel_sums, nothing_withi
 from kanalyze.analyses.findings.rules._telling import idle_worth_saying, in_pytorch, main_site, per_iteration
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
-from kanalyze.analyses.idle._attribution import host_time
+from kanalyze.analyses.idle._attribution import host_time, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.statistics import longest, median_of, total
+from kanalyze.analyses.shared.statistics import longest, median_of
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import nearest
 from kanalyze.units import count, moment, plural, time
@@ -51,13 +51,10 @@ _CUDNN: Final = (
 
 def recurring_loading(report: Report) -> list[Finding]:
     """At most one finding per device, in a window of iterations most of which load kernels."""
-    return [
-        _finding(report, device, intervals.length(pieces)) for device, pieces in idle_while_planning(report).items()
-    ]
+    return [_finding(report, device, pieces) for device, pieces in _idle_while_planning(report).items()]
 
 
-@once_per_report
-def idle_while_planning(report: Report) -> dict[int, pl.DataFrame]:
+def _idle_while_planning(report: Report) -> dict[int, pl.DataFrame]:
     """The idle time from the launch before each loading to the next one of its thread, where worth a finding.
 
     Columns of `idle_within`, by device.
@@ -108,8 +105,8 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
     return line.select(*THREAD, start=pl.coalesce("since", "start"), end=pl.coalesce("until", "end"))
 
 
-def _finding(report: Report, device: int, stake: int) -> Finding:
-    per, loads = per_iteration(report), _loads(report)
+def _finding(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
+    per, loads, stake = per_iteration(report), _loads(report), intervals.length(pieces)
     many, torch = _iterations_of(report, loads), in_pytorch(report)
     chosen = [
         one.chosen(lambda said: (said.family, said.library) == ("attention", "cudnn")) for one in kernel_sums(report)
@@ -136,6 +133,7 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
         action=action,
         where=main_site(report, loads.select(*THREAD, at="start")),
         mending=lambda report: nothing_within(report, _around(report, loads).unique()),
+        claims=pieces,
     )
 
 
@@ -150,16 +148,16 @@ def cold_start(report: Report) -> list[Finding]:
     """At most one finding per device for each of context creation, loading and first launches."""
     found = []
     for device in bucket_sums(report).get_column("device").unique(maintain_order=True):
-        rows = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "loading"))
-        found += _context(report, device, rows.filter(pl.col("detail") == "context"))
+        loading = reasoned_pieces(report, device).filter(bucket="loading")
+        found += _context(report, device, loading.filter(pl.col("detail") == "context"))
         found += _unrecorded_context(report, device)
-        found += _loading(report, device, rows.filter(pl.col("detail") != "context"))
+        found += _loading(report, device, loading.filter(pl.col("detail") != "context"))
         found += _first_launches(report, device)
     return found
 
 
-def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
-    stake = total(rows, "ns")
+def _context(report: Report, device: int, pieces: pl.DataFrame) -> list[Finding]:
+    stake = intervals.length(pieces)
     if not stake:
         return []
     calls = report.kind("api").select("event_id", "process_id", "name", "dur_ns")
@@ -176,13 +174,13 @@ def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     text = f"Context creation, once per process and device, inside {literal(names)} ({took})."
     remedy = "A cost of starting up: leave it out of what you compare, and keep processes alive."
     one = Finding("context-creation", device, stake, text, remedy, "cold")
-    return [one._replace(headline="Making the CUDA context", action="keep processes alive")]
+    return [one._replace(headline="Making the CUDA context", action="keep processes alive", claims=pieces)]
 
 
 def _unrecorded_context(report: Report, device: int) -> list[Finding]:
     """The time of context creation outside of all recorded calls, which the ledger attributes to the host."""
-    stake = intervals.length(host_time(report)[device].unrecorded)
-    if not stake:
+    making = host_time(report)[device].unrecorded
+    if not (stake := intervals.length(making)):
         return []
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
     made = _of_processes(report, device, unrecorded_contexts(report))
@@ -196,7 +194,7 @@ def _unrecorded_context(report: Report, device: int) -> list[Finding]:
     remedy = "A cost of starting up: leave it out of what you compare."
     one = Finding("unrecorded-context", device, stake, text, remedy, "cold")
     headline = "A CUDA context was made outside of all recorded calls"
-    return [one._replace(headline=headline, action="leave it out of what you compare")]
+    return [one._replace(headline=headline, action="leave it out of what you compare", claims=making)]
 
 
 def _sides(made: dict[str, Any], zero_ns: int) -> str:
@@ -204,10 +202,10 @@ def _sides(made: dict[str, Any], zero_ns: int) -> str:
     return f"at {moment(made['end'], zero_ns)}, between {before} and {after}"
 
 
-def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
-    stake = total(rows, "ns")
-    if not stake or device in idle_while_planning(report):  # which another finding tells
+def _loading(report: Report, device: int, pieces: pl.DataFrame) -> list[Finding]:
+    if not (stake := intervals.length(pieces)):
         return []
+    rows = pieces.group_by("detail").agg(ns=(pl.col("end") - pl.col("start")).sum())
     loading = names_that(report, lambda name: bucket_of(name) == "loading")
     loads = report.seen("api").filter(pl.col("name").is_in(loading))
     loads = _after_contexts(report, _of_processes(report, device, loads))
@@ -223,7 +221,7 @@ def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
         remedy = "It goes on in the steady part: keep to a few shapes, and run each once before."
         one, action = one._replace(remedy=remedy), "keep to a few shapes, and run each once before"
-    return [one._replace(headline=headline, action=action)]
+    return [one._replace(headline=headline, action=action, claims=pieces)]
 
 
 def _after_contexts(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
@@ -248,7 +246,9 @@ def _first_launches(report: Report, device: int) -> list[Finding]:
     remedy = "Lazy loading at first use: warm up every kernel before you measure."
     one = Finding("first-launch", device, found.stake_ns, text, remedy, "cold", (str(worst["name"]),))
     headline = f"First launches of {plural(cold.height, 'kernel')} take longer than later ones"
-    return [one._replace(headline=headline, action="run every shape once before you measure or serve")]
+    waits = reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
+    action = "run every shape once before you measure or serve"
+    return [one._replace(headline=headline, action=action, claims=waits.filter(bucket="launch"))]
 
 
 def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, literal
-from kanalyze.analyses.findings.rules._kernels import Told, kernels_that, on_kernels
+from kanalyze.analyses.findings.rules._kernels import Told, is_layout, kernels_that, on_kernels
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.findings.rules.needless_kernels import is_layout
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import once_per_report

@@ -13,7 +13,7 @@ from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import names_that, shown
-from kanalyze.analyses.idle._attribution import idle_within
+from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.memory._allocations import allocating_calls
@@ -104,8 +104,12 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     remedy = _REMEDIES["retries" if retries else "torch" if in_pytorch(report) else "cuda"]
     one = Finding("allocation-in-loop", device, stake, text, remedy, "memory --by call")
     headline = f"{per.plural(calls.height, 'call')} to allocate or free GPU memory"
+    own = reasoned_pieces(report, device).filter(bucket="allocation")
     return one._replace(
-        headline=headline, action=_KEEP[in_pytorch(report)], mending=lambda _: Mending(calls=calls.get_column("row"))
+        headline=headline,
+        action=_KEEP[in_pytorch(report)],
+        mending=lambda _: Mending(calls=calls.get_column("row")),
+        claims=own.filter(pl.col("detail").is_in(known.get_column("call").implode())),
     )
 
 
@@ -195,7 +199,8 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     stake = int(unasked.select(part.sum()).item()) + stalled
     one = Finding("unified-memory-thrash", device, stake, text, remedy, "migrations")
     headline = f"{size(again)} of managed memory moved back and forth"
-    return one._replace(headline=headline, action="cudaMemAdvise, or a buffer of its own for each side")
+    action = "cudaMemAdvise, or a buffer of its own for each side"
+    return one._replace(headline=headline, action=action, claims=_times(unasked))
 
 
 def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
@@ -217,7 +222,11 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
     stake = total(faulted, "exclusive_ns") + stalled
     one = Finding("unified-memory-prefetch", device, stake, text, remedy, "migrations --by cause")
     headline = f"Managed memory moves in {many} by page faults"
-    return one._replace(headline=headline, action="cudaMemPrefetchAsync before it is used")
+    return one._replace(headline=headline, action="cudaMemPrefetchAsync before it is used", claims=_times(faulted))
+
+
+def _times(moved: pl.DataFrame) -> pl.DataFrame:
+    return moved.select("start", end=pl.col("start") + pl.col("dur_ns"))
 
 
 def _while_stalled(report: Report, ns: int) -> str:
@@ -266,11 +275,12 @@ def pinned_allocation(report: Report) -> list[Finding]:
     if calls.is_empty() or not any(worth_saying(report, ns) for ns in held):
         return []
     idle = idle_within(report, calls.select(*THREAD, "start", "end"))
-    stakes = {device: intervals.length(pieces.filter(pinning)) for device, pieces in idle.items()}
-    return [_pinning(report, device, stake, calls) for device, stake in stakes.items() if stake]
+    waits = {device: pieces.filter(pinning) for device, pieces in idle.items()}
+    return [_pinning(report, device, pieces, calls) for device, pieces in waits.items() if intervals.length(pieces)]
 
 
-def _pinning(report: Report, device: int, stake: int, calls: pl.DataFrame) -> Finding:
+def _pinning(report: Report, device: int, pieces: pl.DataFrame, calls: pl.DataFrame) -> Finding:
+    stake = intervals.length(pieces)
     names = calls.select(name=shown(pl.col("name"))).to_series().unique().sort()
     text = (
         f"GPU {device} waits {time(stake)} for {plural(calls.height, 'call')} to pin memory of the host, not in a loop "
@@ -279,7 +289,7 @@ def _pinning(report: Report, device: int, stake: int, calls: pl.DataFrame) -> Fi
     remedy = "A cost of starting up: pin less, pin once, or pin while the GPU has work."
     one = Finding("pinned-allocation", device, stake, text, remedy, "memory --by call")
     action = "pin less, and keep it" if in_pytorch(report) else "one cudaHostAlloc for all buffers, reused"
-    return one._replace(headline=f"Pinning memory of the host takes {time(stake)}", action=action)
+    return one._replace(headline=f"Pinning memory of the host takes {time(stake)}", action=action, claims=pieces)
 
 
 RULES: Final = (allocation_in_loop, unified_memory, pinned_allocation)

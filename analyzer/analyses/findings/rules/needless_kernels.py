@@ -15,10 +15,12 @@ from kanalyze.analyses.findings.rules._kernels import (
     Told,
     decoded_as,
     is_compiled,
+    is_layout,
     kernel_sums,
     kernels_that,
     on_kernels,
     stream_lines,
+    times_of,
     without,
 )
 from kanalyze.analyses.findings.rules._telling import in_pytorch, launch_before, operator_of, per_iteration, place_of
@@ -26,7 +28,6 @@ from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import forward_rows, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -60,19 +61,12 @@ _FALLBACK: Final = "aten::_scaled_dot_product_attention_math"
 
 def unfused_attention(report: Report) -> list[Finding]:
     """One finding per device on which softmaxes of scores stand between two products again and again."""
-    chains = attention_chains(report)
-    return [_attention(report, one, chains[one.device]) for one in kernel_sums(report) if one.device in chains]
-
-
-@once_per_report
-def attention_chains(report: Report) -> dict[int, pl.DataFrame]:
-    """The operations that unfused attention takes, by device, where there is a finding: see :func:`_chains`."""
-    found = {}
+    found = []
     for device in kernel_sums(report):
         if device.chosen(_is_softmax).launches >= _FEWEST_SOFTMAXES and device.chosen(_is_product).launches:
-            lines = _chains(report, stream_lines(report, [device.device]))
-            if total(lines, "softmax") >= _FEWEST_SOFTMAXES:
-                found[device.device] = lines
+            chains = _chains(report, stream_lines(report, [device.device]))
+            if total(chains, "softmax") >= _FEWEST_SOFTMAXES:
+                found.append(_attention(report, device, chains))
     return found
 
 
@@ -195,6 +189,7 @@ def _attention(report: Report, device: DeviceKernels, chain: pl.DataFrame) -> Fi
         action=call if in_pytorch(report) else "attention of cuDNN, or FlashAttention",
         where=place_of(report, pl.col("row").is_in(chain.get_column("row").implode())),
         mending=lambda _: Mending(gone=chain.filter(~decoded_as(chain, _is_product)).get_column("row")),
+        claims=times_of(report, chain.get_column("row")),
     )
 
 
@@ -205,11 +200,6 @@ _WORTH: Final = 0.01
 def layout_conversions(report: Report) -> list[Finding]:
     """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
     return [_layouts(report, *one) for one in kernels_that(report, lambda said, _: is_layout(said), _WORTH)]
-
-
-def is_layout(said: KernelName) -> bool:
-    """Whether cuDNN converts images between layouts, so that they are not in channels_last."""
-    return said.library == "cudnn" and said.operation == "layout" and bool(said.layout)
 
 
 def _layouts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
@@ -245,18 +235,9 @@ _FLOATS: Final = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16":
 
 
 def recurring_casts(report: Report) -> list[Finding]:
-    """One finding per device whose kernels convert values between types again and again.
-
-    Those of attention that is not fused are left to the finding about that.
-    """
-    found = []
-    for device in kernel_sums(report):
-        chosen = device.chosen(_is_cast)
-        if _recur(report, chosen) and device.device in (chains := attention_chains(report)):
-            chosen = device.without(report, chosen, chains[device.device].get_column("row"))
-        if _recur(report, chosen):
-            found.append(_casts(report, device, chosen))
-    return found
+    """One finding per device whose kernels convert values between types again and again."""
+    casting = [(device, device.chosen(_is_cast)) for device in kernel_sums(report)]
+    return [_casts(report, device, chosen) for device, chosen in casting if _recur(report, chosen)]
 
 
 def _recur(report: Report, chosen: Chosen) -> bool:
@@ -302,12 +283,11 @@ def _waited(report: Report, device: DeviceKernels, chosen: Chosen) -> int:
     return int(idle.clip(upper_bound=median).sum())
 
 
-#: Which casts autocast makes, and those of attention.
+#: Which casts autocast makes.
 _AUTOCAST: Final = (
     "autocast casts weights of float32 in each forward pass and their gradients back, in any program that uses it: the "
     "larger the batch, the smaller their share."
 )
-_BESIDE: Final = " Casts of attention that is not fused come on top."
 
 
 #: Another way, by whether torch.compile made some of the kernels.
@@ -331,7 +311,7 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         "cast",
         f"between types, most {to} ({{0}})",
         f"{f', most in {around}' if around else ''}; the GPU idled {per.time(waited)} until they were launched. "
-        f"{_AUTOCAST}{_BESIDE if chosen.but is not None else ''}",
+        f"{_AUTOCAST}",
         f"Keep weights in the type that they are used in ({weights} with an optimizer that keeps float32 copies), or "
         f"cast once and reuse{_RUNS_COMPILED if compiled else _COMPILE}.",
         "kernels --by operation",
@@ -435,6 +415,7 @@ def _biased(report: Report, device: int, own: pl.DataFrame, share: str) -> Findi
         action="Conv2d(…, bias=False) before BatchNorm2d",
         where=place_of(report, pl.col("row").is_in(own.get_column("row").implode())),
         mending=lambda _: without(own),
+        claims=times_of(report, own.get_column("row")),
     )
 
 

@@ -17,7 +17,7 @@ from kanalyze.analyses.counters._sampled_means import COUNTERS, cells_within, gr
 from kanalyze.analyses.device._operations import SHAPE, device_operations, exclusive_operations, other_shapes
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
-from kanalyze.analyses.findings.rules._kernels import by_shape
+from kanalyze.analyses.findings.rules._kernels import by_shape, of_shapes
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
     LIBRARY,
@@ -112,10 +112,18 @@ def few_sms(report: Report) -> list[Finding]:
         remedy = "Give each SM a block, better several that take equally long; or run other kernels beside it."
         stake, names = total(rows, "stake_ns"), (top["name"],)
         one = Finding("few-sms", int(device), stake, text, remedy, _TABLE, names, shortens=True)
+        one = one._replace(claims=_named(report, int(device), rows))
         headline = f"{percent(top['sms_active_share'])} of the SMs are active: {{0}}"
         action = "more and even blocks: smaller tiles, a larger batch, kernels side by side"
         found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
     return found
+
+
+def _named(report: Report, device: int, rows: pl.DataFrame) -> pl.DataFrame:
+    """When the kernels of the names in `rows` ran on a device: start, end."""
+    names = rows.get_column("name").cast(pl.Categorical)
+    work = exclusive_operations(report).filter((pl.col("device") == device) & pl.col("name").is_in(names.implode()))
+    return work.select("start", "end")
 
 
 def _place(report: Report, one: Finding) -> str:
@@ -150,6 +158,7 @@ def idle_tensor_cores(report: Report) -> list[Finding]:
         )
         stake, names = total(own, "stake_ns"), (top["name"],)
         one = Finding("idle-tensor-cores", int(device), stake, text, remedy, _TABLE, names, shortens=True)
+        one = one._replace(claims=_named(report, int(device), own))
         headline = f"Tensor cores are active in {share} of a product: {{0}}"
         action = "larger products, dimensions in multiples of 64"
         found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
@@ -182,6 +191,7 @@ def dram_bound(report: Report) -> list[Finding]:
         )
         remedy = "They gain by moving fewer bytes only: fuse them with their neighbours, or use smaller types."
         one = Finding("dram-bound", int(device), ns, text, remedy, _TABLE, (top["name"],), at_most=True)
+        one = one._replace(claims=_named(report, int(device), own))
         headline = f"Kernels at DRAM's limit are {percent(share)} of kernel time"
         action = "torch.compile or fused kernels, smaller types: fewer bytes to move"
         found.append(one._replace(headline=headline, action=action, where=_place(report, one), vague=True))
@@ -318,9 +328,15 @@ def low_occupancy(report: Report) -> list[Finding]:
                 where=_place(report, one),
                 at_most=True,
                 mending=partial(by_shape, device=int(device), shapes=shapes, stake="low_occupancy_ns"),
+                claims=_times(report, int(device), shapes),
             )
         )
     return found
+
+
+def _times(report: Report, device: int, shapes: pl.DataFrame) -> pl.DataFrame:
+    """When the kernels of some launch shapes ran: start, end."""
+    return of_shapes(report, device, shapes.select("name", *SHAPE).unique()).select("start", "end")
 
 
 def _more_warps(report: Report, name: str, limiter: str) -> str:
@@ -387,6 +403,7 @@ def small_grid(report: Report) -> list[Finding]:
         one = Finding("small-grid", device, stake, text, remedy, "occupancy", names, shortens=True)
         headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
         mending = partial(by_shape, device=int(device), shapes=shapes, stake="idle_sm_ns")
+        one = one._replace(claims=_times(report, int(device), shapes))
         found.append(one._replace(headline=headline, action=action, where=_place(report, one), mending=mending))
     return found
 
@@ -488,6 +505,7 @@ def tail(report: Report) -> list[Finding]:
         headline = f"A last wave leaves {percent(top['tail_share'])} idle: {{0}}"
         action = _EVEN[torch].format(room=count(room))
         mending = partial(by_shape, device=int(device), shapes=shapes, stake="tail_ns")
+        one = one._replace(claims=_times(report, int(device), shapes))
         found.append(one._replace(headline=headline, action=action, where=_place(report, one), mending=mending))
     return found
 

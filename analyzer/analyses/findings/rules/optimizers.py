@@ -12,7 +12,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, with_fact
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import decoded_as, kernel_sums, merged, stream_lines, without
-from kanalyze.analyses.findings.rules._telling import in_pytorch, launch_before, per_iteration, place_of
+from kanalyze.analyses.findings.rules._telling import idle_in, in_pytorch, launch_before, per_iteration, place_of
 from kanalyze.analyses.fusion.fusion import is_elementwise
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -115,6 +115,7 @@ def _unfused(report: Report, steps: _Steps) -> list[Finding]:
         where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
         at_most=True,
         mending=lambda _: _fused(steps),
+        claims=_times(report, steps),
     )
     return [found]
 
@@ -144,6 +145,14 @@ def _each(kernels: pl.DataFrame) -> int:
     """The median number of operations of a step: a window may cut the first and the last one."""
     counts = kernels.group_by("step").len().get_column("len").sort()
     return int(counts.item(len(counts) // 2))
+
+
+def _times(report: Report, steps: _Steps) -> pl.DataFrame:
+    """When the kernels of the steps ran, and the idle time in them and between their kernels: start, end."""
+    work = exclusive_operations(report).join(steps.kernels.select("row", "step"), on="row")
+    each = work.group_by("step").agg(pl.col("start").min(), pl.col("end").max()).drop("step")
+    idle = idle_in(report, steps.device, each, steps.spans)
+    return pl.concat([work.select("start", "end"), idle])
 
 
 def _waits(report: Report, steps: _Steps) -> int:
@@ -344,6 +353,7 @@ def _zeroed(report: Report, steps: _Steps) -> Finding:
         action="optimizer.zero_grad(set_to_none=True)",
         where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
         mending=lambda _: without(steps.kernels),
+        claims=_times(report, steps),
     )
 
 

@@ -11,17 +11,18 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import launches_of, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._kernels import merged, nothing_within
+from kanalyze.analyses.findings.rules._copies import TO_DEVICE, TO_HOST, device_copies, without_set_up
+from kanalyze.analyses.findings.rules._kernels import merged, nothing_within, times_of
 from kanalyze.analyses.findings.rules._telling import (
     events_around,
     fewest_in,
+    idle_in,
     in_pytorch,
     main_site,
     per_iteration,
     site_text,
     sites,
 )
-from kanalyze.analyses.findings.rules.pageable_copies import TO_DEVICE, TO_HOST, device_copies, without_set_up
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import context_calls
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
@@ -93,7 +94,9 @@ def _small_copies_between(report: Report, device: int, direction: str, copies: p
     )
     remedy = "Put the pieces side by side in one buffer and copy that once (or cudaMemcpyBatchAsync, cudaMemcpy2D)."
     one = Finding("small-copies", device, moved_ns + called_ns, text, remedy, "copies")
+    calls = copies.select(start="call_start", end="call_end")
     return one._replace(
+        claims=pl.concat([times_of(report, copies.get_column("row")), idle_in(report, device, calls)]),
         headline=f"{per.plural(count, 'small copy')}, one after another",
         action=_TOGETHER[in_pytorch(report)],
         where=main_site(report, copies.select("process_id", "thread_id", at="call_start")),
@@ -275,23 +278,14 @@ _BETWEEN: Final = 8
 
 def extra_copy(report: Report) -> list[Finding]:
     """At most one finding per device, on all such copies together."""
-    found = []
-    for device, pieces in idle_for_extra_copies(report).items():
-        copies = _moved(report).filter(pl.col("device") == device)
-        found.append(_finding(report, device, intervals.length(pieces) + total(copies, "exclusive_ns"), copies))
-    return found
-
-
-@once_per_report
-def idle_for_extra_copies(report: Report) -> dict[int, pl.DataFrame]:
-    """The idle time while such tensors are made and sent, by device, where the copies are worth a finding."""
-    found, least = {}, least_worth_saying(report)
+    found, least = [], least_worth_saying(report)
     for (device,), copies in _moved(report).partition_by("device", as_dict=True, maintain_order=True).items():
         number = int(str(device))
         if copies.height >= fewest_in(report) and number in least:
             pieces = idle_within(report, copies.select(*THREAD, start="made", end="until"))[number]
-            if intervals.length(pieces) + total(copies, "exclusive_ns") >= max(least[number], 1):
-                found[number] = pieces
+            claims = pl.concat([pieces.select("start", "end"), times_of(report, copies.get_column("row"))])
+            stake = intervals.length(pieces) + total(copies, "exclusive_ns")
+            found.append(_finding(report, number, stake, copies)._replace(claims=claims))
     return found
 
 
@@ -332,12 +326,12 @@ def _finding(report: Report, device: int, stake: int, copies: pl.DataFrame) -> F
 def _moved(report: Report) -> pl.DataFrame:
     """The copies to a device in scope right after an operator of their thread that filled a tensor on the CPU.
 
-    Columns: device, exclusive_ns, size_bytes, process_id, thread_id, moved (when the operator that copied it began),
-    until (its end), maker (the operator that filled it), made (its start).
+    Columns: row, device, exclusive_ns, size_bytes, process_id, thread_id, moved (when the operator that copied it
+    began), until (its end), maker (the operator that filled it), made (its start).
     """
     copies = device_copies(report).filter((pl.col("detail").cast(pl.String) == TO_DEVICE) & ("op" in report.kinds))
     told = copies.drop_nulls("call_start")
-    told = told.select("device", "process_id", "exclusive_ns", "size_bytes", "thread_id", "call_start")
+    told = told.select("row", "device", "process_id", "exclusive_ns", "size_bytes", "thread_id", "call_start")
     told = told.with_row_index("point")
     moves = events_around(report, "op", _known(report, _MOVES), told.select("point", *THREAD, at="call_start"))
     outermost = moves.sort("start", "end", descending=[False, True]).unique("point", keep="first")

@@ -3,126 +3,34 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._kernels import is_compiled, kernel_sums, merged
+from kanalyze.analyses.findings.rules._kernels import is_compiled, kernel_sums, merged, times_of
+from kanalyze.analyses.findings.rules._launching import launch_less
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
-    in_pytorch,
     per_iteration,
     place_of_kernels,
     written_with,
 )
 from kanalyze.analyses.fusion.fusion import chains, fusion, occurrences
+from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._launch_line import timed_runs
 from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, repetitions
-from kanalyze.analyses.launches._graph_launches import graph_operations, has_graphs
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.model import STREAMS
 from kanalyze.units import count, plural, size, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-
-
-class LaunchLess(NamedTuple):
-    """The remedy of one kind of program.
-
-    Attributes:
-        action: What to do, as a phrase.
-        remedy: What to do about short kernels, as a sentence.
-        capture: How to replay a sequence that repeats, as a sentence; None where that depends on its stream.
-        ahead: What to do about many short stretches of host time, as a sentence.
-        ahead_action: The same as a phrase; empty where it is `action`.
-    """
-
-    action: str
-    remedy: str
-    capture: str | None
-    ahead: str
-    ahead_action: str = ""
-
-
-_OF_TORCH: Final = LaunchLess(
-    action='torch.compile(…, mode="reduce-overhead")',
-    remedy=(
-        'Launch less often: torch.compile(mode="reduce-overhead") fuses kernels and replays CUDA graphs; larger '
-        "batches."
-    ),
-    capture=(
-        'Let torch.compile(mode="reduce-overhead") capture and replay it as a CUDA graph, or do so with '
-        "torch.cuda.graph; shapes stay, and inputs are copied into the same tensors."
-    ),
-    ahead=(
-        "Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with "
-        'mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.'
-    ),
-)
-_OF_CUDA: Final = LaunchLess(
-    action="fuse them, or use cudaStreamBeginCapture",
-    remedy="Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.",
-    capture=None,
-    ahead="Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.",
-)
-_BESIDE_GRAPHS_IN_TORCH: Final = _OF_TORCH._replace(
-    action="torch.compile what is in no CUDA graph yet",
-    remedy=(
-        "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
-        "optimizer."
-    ),
-    capture=(
-        "Some kernels are replayed as CUDA graphs already: compile or capture this sequence, too, such as the step of "
-        "the optimizer; shapes stay, and inputs are copied into the same tensors."
-    ),
-    ahead=(
-        "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
-        "optimizer, so that the host keeps ahead of the GPU."
-    ),
-)
-_BESIDE_GRAPHS: Final = _OF_CUDA._replace(
-    action="capture what is in no CUDA graph yet",
-    remedy="Some kernels are replayed as CUDA graphs already: capture the rest, too, or fuse kernels.",
-    ahead="Some kernels are replayed as CUDA graphs already: capture the rest, too, so that the host keeps ahead.",
-)
-
-#: What to do where graphs run most of the time, and the host launches them too late.
-_MOSTLY_GRAPHS: Final = {
-    "ahead": "The kernels are replayed as CUDA graphs: put more into each, and launch the next before you wait.",
-    "ahead_action": "more work in each CUDA graph; launch the next one before you wait",
-}
-
-#: Shares of a device's kernel time from which graphs are some of it, and most of it.
-_SOME: Final = 0.05
-_MOST: Final = 0.5
-
-
-def launch_less(report: Report, device: int) -> LaunchLess:
-    """The remedy for many short launches on a device in a report's window."""
-    share = _share_of_graphs(report).get(device, 0.0)
-    if share < _SOME:
-        return _OF_TORCH if in_pytorch(report) else _OF_CUDA
-    beside = _BESIDE_GRAPHS_IN_TORCH if in_pytorch(report) else _BESIDE_GRAPHS
-    return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
-
-
-@once_per_report
-def _share_of_graphs(report: Report) -> dict[int, float]:
-    """The share of the window's kernel time that is of CUDA graphs, traced whole or node by node, by device."""
-    if not has_graphs(report):
-        return {}
-    ran = exclusive_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"]))
-    replayed, ns = pl.col("row").is_in(graph_operations(report).get_column("row").implode()), pl.col("exclusive_ns")
-    shares = ran.group_by("device").agg(share=ns.filter(replayed).sum() / ns.sum().clip(lower_bound=1))
-    return dict(shares.iter_rows())
 
 
 def launch_bound(report: Report) -> list[Finding]:
@@ -139,6 +47,7 @@ def _launch_bound(report: Report, waiting: pl.DataFrame) -> Finding:
     which = f"{plural(waiting.height, 'kernel')} in {per.plural(launches, 'warm launch')}"
     stake = total(waiting, "launch_ns")
     waited = f"{per.time(stake)} " if per.iterations else ""
+    names = exclusive_operations(report).join(waiting, on=["device", "name"], how="semi")
     text = (
         f"Launch-bound: {which} run shorter than their launch takes, and the GPU waited {waited}for it ({most}). "
         "More may follow: the host is spared what it does between launches, too."
@@ -155,7 +64,14 @@ def _launch_bound(report: Report, waiting: pl.DataFrame) -> Finding:
         action=less.action,
         where=place_of_kernels(report, device, waiting.get_column("name"), stake),
         mending=_graphed,
+        claims=_waits_for(report, device, names.get_column("row")).filter(bucket="launch"),
+        general=True,
     )
+
+
+def _waits_for(report: Report, device: int, rows: pl.Series) -> pl.DataFrame:
+    """When a device waited for some operations (rows): start, end, and the ledger's bucket."""
+    return reasoned_pieces(report, device).filter(pl.col("row").is_in(rows.implode()))
 
 
 #: The ledger's buckets that a graph reduces.
@@ -213,6 +129,10 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
         headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
         action=less.action,
         mending=_graphed,
+        claims=_waits_for(report, device, repetitions(report).get_column("row")).filter(
+            pl.col("bucket").is_in(_LAUNCHING)
+        ),
+        general=True,
     )
 
 
@@ -262,6 +182,7 @@ def fusible(report: Report) -> list[Finding]:
             f"follow, where the GPU waits for their launches."
         )
         one = Finding("fusion", device, stake, text, _how_to_fuse(worth, compiled=device in compiled), "fusion")
+        one = one._replace(claims=times_of(report, _chained(report, device).get_column("row")), general=True)
         headline = f"{per.plural(launches, 'elementwise kernel')} could be fused"
         action = f"torch.compile{' them, too' if device in compiled else ''}, or one kernel in Triton or CUDA"
         found.append(one._replace(headline=headline, action=action, mending=partial(_fused, device=int(device))))
@@ -270,10 +191,15 @@ def fusible(report: Report) -> list[Finding]:
 
 def _fused(report: Report, device: int) -> Mending:
     """Each chain whose fusion would save time is as many kernels as its largest operator."""
+    return merged(_chained(report, device))
+
+
+def _chained(report: Report, device: int) -> pl.DataFrame:
+    """The kernels of these chains: row, dur_ns, group, kept (kernels of its largest operator), merged_ns."""
     fused = occurrences(report).filter(pl.col("fused_ns") < pl.col("total_ns"))
     groups = fused.select(group="number", kept="parts", merged_ns="fused_ns")
     work = chains(report).filter(pl.col("device") == device).select("row", "dur_ns", group="chain")
-    return merged(work.join(groups, on="group", maintain_order="left"))
+    return work.join(groups, on="group", maintain_order="left")
 
 
 def _longest_chain(top: dict[str, Any]) -> str:
@@ -329,18 +255,19 @@ def _timed(report: Report, own: pl.DataFrame) -> Finding:
     device, stake = int(own.item(0, "device")), total(own, "exclusive_ns")
     one = Finding("timed-kernels", device, stake, text, _REMEDY, "kernels", (name,))
     headline = "Kernels are timed, each run after a fill of the cache: {0}"
-    return one._replace(headline=headline, action=_KEEP_COMPILED if written_with(report, name) == COMPILED else _KEEP)
+    action = _KEEP_COMPILED if written_with(report, name) == COMPILED else _KEEP
+    return one._replace(headline=headline, action=action, claims=times_of(report, own.get_column("row")))
 
 
 def _within(report: Report, runs: pl.DataFrame) -> pl.DataFrame:
-    """The operations in scope that were launched in `runs`: device, name, exclusive_ns, run (its start), fill."""
+    """The operations in scope that were launched in `runs`: row, device, name, exclusive_ns, run (its start), fill."""
     work = exclusive_operations(report, "call_start")
-    line = work.select("process_id", "device", "name", "exclusive_ns", at="call_start").drop_nulls("at").sort("at")
+    line = work.select("row", "process_id", "device", "name", "exclusive_ns", at="call_start").drop_nulls("at")
     begun = runs.select("process_id", "end", "start", at="start").sort("at")
-    line = line.join_asof(begun, on="at", by="process_id", check_sortedness=False)
+    line = line.sort("at").join_asof(begun, on="at", by="process_id", check_sortedness=False)
     inside = line.filter(pl.col("at") < pl.col("end"))
     fill = pl.col("at") == pl.col("start")
-    return inside.select("device", "name", "exclusive_ns", run="start", fill=fill).sort("device")
+    return inside.select("row", "device", "name", "exclusive_ns", run="start", fill=fill).sort("device")
 
 
 RULES: Final = (launch_bound, graph_candidate, fusible, timed_kernels)

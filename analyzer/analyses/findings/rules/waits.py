@@ -13,10 +13,12 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import launch_calls, operations, with_facts
 from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._copies import TO_HOST, outside_library
 from kanalyze.analyses.findings.rules._kernels import calls_within
 from kanalyze.analyses.findings.rules._telling import (
     AHEAD,
     fewest_in,
+    idle_in,
     in_pytorch,
     main_site,
     of_window,
@@ -24,12 +26,11 @@ from kanalyze.analyses.findings.rules._telling import (
     site_text,
     sites_of_launches,
 )
-from kanalyze.analyses.findings.rules.pageable_copies import TO_HOST, outside_library
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._rounds import rounds, rounds_at
-from kanalyze.analyses.idle._attribution import WITHIN, idle_within, launch_waits, waited_ns
+from kanalyze.analyses.idle._attribution import idle_within, launch_waits, reasoned_pieces, waited_ns
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls, in_scope
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -44,53 +45,35 @@ from kanalyze.units import percent, size
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-    from kanalyze.window import PerIteration
 
 
 def host_blocks(report: Report) -> list[Finding]:
-    """At most one finding per device, on blocking calls other than those of :func:`unneeded_sync` and of reads."""
-    found = []
-    for rows in bucket_sums(report).filter(pl.col("bucket") == "sync").partition_by("device", maintain_order=True):
-        device, window = int(rows.item(0, "device")), rows.item(0, "ns") / rows.item(0, "share")
-        others = {}
-        if (needless := unneeded(report).get(device)) is not None:
-            others["calls that look unneeded"] = needless.select(detail=shown(pl.col("name")), told_ns="sync_ns")
-        read = idle_after_reads(report).get(device, pl.DataFrame(schema=WITHIN)).filter(pl.col("bucket") == "sync")
-        if read.height:
-            others["reads of results"] = read.select("detail", told_ns=pl.col("end") - pl.col("start"))
-        left = _less(rows, pl.concat(others.values())) if others else rows
-        if stake := total(left, "ns"):
-            besides = f", besides the {' and '.join(others)}" if others else ""
-            found.append(_blocks(per_iteration(report), device, left, stake / window, besides))
-    return found
+    """At most one finding per device, on blocking calls of which no other finding tells more."""
+    waits = {device: reasoned_pieces(report, device).filter(bucket="sync") for device in windows(report)["device"]}
+    return [_blocks(report, device, pieces, pieces) for device, pieces in waits.items() if intervals.length(pieces)]
 
 
-def _blocks(per: PerIteration, device: int, rows: pl.DataFrame, share: float, besides: str) -> Finding:
-    """The finding on `rows` of the ledger's bucket, less what is reported elsewhere."""
-    stake = total(rows, "ns")
-    calls = ", ".join(
-        f"{literal(name)} {per.mean_time(ns)}"
-        for name, ns in rows.sort("ns", "detail", descending=[True, False]).select("detail", "ns").head(3).iter_rows()
-        if ns
-    )
-    took = of_window(per, stake, share)
+def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFrame) -> Finding:
+    """The finding on the part of `pieces` (start, end, detail) that is `left` of them."""
+    per, stake, every = per_iteration(report), intervals.length(left), intervals.length(pieces)
+    parts = intervals.cut(pieces, left).with_columns(ns=pl.col("end") - pl.col("start"))
+    sums = parts.group_by("detail").agg(pl.col("ns").sum()).sort("ns", "detail", descending=[True, False])
+    calls = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in sums.head(_NAMED).iter_rows())
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    took = of_window(per, stake, stake / max(high - low, 1))
+    others = f", besides {per.mean_time(every - stake)} of which other findings tell" if stake < every else ""
     return Finding(
         "host-blocks",
         device,
         stake,
-        f"GPU {device} idle while the host is blocked in a synchronizing call: {took} ({calls}){besides}. {AHEAD}",
+        f"GPU {device} idle while the host is blocked in a synchronizing call: {took} ({calls}){others}. {AHEAD}",
         "Launch the next work before waiting, or wait for less: an event instead of the device, later instead of now.",
         "syncs --by api",
         headline="The GPU idles while the host waits for it",
         action="launch the next work before you wait for the last",
+        claims=left,
+        retold=partial(_blocks, report, device, pieces),
     )
-
-
-def _less(rows: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
-    """`rows` of the ledger without the time `told_ns` of each detail."""
-    own = told.group_by("detail").agg(pl.col("told_ns").sum())
-    left = rows.join(own, on="detail", how="left", nulls_equal=True, maintain_order="left")
-    return left.with_columns((pl.col("ns") - pl.col("told_ns").fill_null(0)).clip(lower_bound=0)).drop("told_ns")
 
 
 #: A few waits between phases are normal; from so many on there is a finding.
@@ -126,6 +109,7 @@ def _unneeded(report: Report, device: int, calls: pl.DataFrame) -> Finding:
         action=_UNWAIT[in_pytorch(report)],
         where=main_site(report, calls.select(*THREAD, at="start")),
         mending=lambda _: Mending(calls=calls.get_column("call_row")),
+        claims=idle_in(report, device, calls.select(start="since", end="until")),
     )
 
 
@@ -182,8 +166,8 @@ def avoidable(report: Report) -> pl.DataFrame:
     Returns:
         Columns call_row, name, process_id, thread_id, start, end, device, row (the operation launched next; calls
         before one operation are taken together), sync_ns (the part of the device's idle time right before that
-        operation that lies in the call) and gain_ns (sync_ns plus the device's wait for the launch, at most the call's
-        duration).
+        operation that lies in the call), gain_ns (sync_ns plus the device's wait for the launch, at most the call's
+        duration), since and until (from when the device idled in the call until that operation began).
     """
     waiting = blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).drop_nulls(["device", *THREAD])
     following = followed(report, _with_needs(report, waiting))
@@ -240,7 +224,7 @@ def _sharing(report: Report) -> pl.Series:
 
 def _with_gains(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """The `calls` in the windows with the gain of each; calls without a gain are dropped."""
-    times = {"sync_ns": pl.Int64, "gain_ns": pl.Int64}
+    times = dict.fromkeys(("sync_ns", "gain_ns", "since", "until"), pl.Int64)
     found = [calls.with_columns(pl.lit(0, dtype=dtype).alias(name) for name, dtype in times.items()).clear()]
     for device, low, high in windows(report).iter_rows():
         own = calls.filter(pl.col("device") == device).sort("start")
@@ -254,7 +238,9 @@ def _with_gains(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
         )
         one = pl.col("launch") * pl.col("row").is_last_distinct()
         gain = pl.min_horizontal(pl.col("sync_ns") + one, pl.col("end") - pl.col("start"))
-        found.append(line.with_columns(gain_ns=gain).select(found[0].columns))
+        begins = operations(report).get_column("start").gather(row).alias("until")
+        line = line.with_columns(begins, gain_ns=gain, since=pl.max_horizontal("start", "idle"))
+        found.append(line.select(found[0].columns))
     return pl.concat(found).filter(pl.col("gain_ns") > 0)
 
 
@@ -272,10 +258,9 @@ _NAMED: Final = 3
 
 def blocking_read(report: Report) -> list[Finding]:
     """At most one finding per device, on all such reads together."""
-    return [_read(report, device, intervals.length(pieces)) for device, pieces in idle_after_reads(report).items()]
+    return [_read(report, device, pieces) for device, pieces in idle_after_reads(report).items()]
 
 
-@once_per_report
 def idle_after_reads(report: Report) -> dict[int, pl.DataFrame]:
     """The idle time that follows from reads, by device, where it is worth a finding: columns of `idle_within`."""
     least_ns, known = least_worth_saying(report), _of_loops(report, reads(report))
@@ -369,8 +354,9 @@ def _first_operations(report: Report, calls: pl.Series) -> pl.Series:
     return known.get_column("row")
 
 
-def _read(report: Report, device: int, stake: int) -> Finding:
-    per, own = per_iteration(report), _of_loops(report, reads(report)).filter(pl.col("device") == device)
+def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
+    per, stake = per_iteration(report), intervals.length(pieces)
+    own = _of_loops(report, reads(report)).filter(pl.col("device") == device)
     places, where = _places(report, own)
     sizes = own.drop_nulls("size_bytes")
     each = f", {size(median_of(sizes, 'size_bytes'))} each in the median" if sizes.height else ""
@@ -393,6 +379,7 @@ def _read(report: Report, device: int, stake: int) -> Finding:
         action=action,
         where=where,
         mending=partial(_unread, own=own),
+        claims=pieces,
     )
 
 

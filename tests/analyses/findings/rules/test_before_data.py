@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze import intervals
-from kanalyze.analyses.findings.rules.host_computes import host_computes, idle_before_data, idle_in_loaders
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.host_computes import idle_before_data
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.window import Window
@@ -42,7 +42,12 @@ def steps(*, size=DATA_BYTES, direction="Host-to-Device", before=4, after=0, nam
 
 
 PREFETCH = ("The GPU waits until the host copies the next data to it", "prepare the next data in another thread")
-OTHER = ("The GPU waits while the program runs its own code", "prefetch data")
+OTHER = ("The GPU waits for the program", "see what it does there: nsys profile")
+
+
+def host_computes(of):
+    """The findings on the host's own time, without what others tell of."""
+    return [one for one in ranked(of) if one.rule == "host-computes"]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ OTHER = ("The GPU waits while the program runs its own code", "prefetch data")
 def test_who_waits_for_data_is_told_to_prepare_them_ahead(events, window, told, vague):
     (one,) = host_computes(report(events).narrow(window=window))
     headline, action = told
-    assert one.headline == headline
+    assert one.headline.startswith(headline)
     assert one.action.startswith(action)
     assert one.vague == vague
 
@@ -73,10 +78,12 @@ def test_time_of_which_another_finding_tells_is_no_reason(marked, told):
         events += [one, nvtx(NEXT, one.start + 1_000, one.start + 6 * MS - 1_000)] if begins else [one]
     of = report(events).narrow(window=STEPS)
     found = host_computes(of)
-    assert [one.headline for one in found] == [headline for headline, _ in told]
-    loading = sum(map(intervals.length, idle_in_loaders(of).values()))
+    assert [one.headline.startswith(headline) for one, (headline, _) in zip(found, told, strict=True)] == [True] * len(
+        told
+    )
+    loading = [one for one in ranked(of) if one.rule == "data-loading"]
     host = bucket_sums(of).filter(bucket="host").get_column("ns").sum()
-    assert sum(one.at_stake_ns for one in found) == host - loading
+    assert sum(one.at_stake_ns for one in [*found, *loading]) == host
 
 
 @pytest.mark.parametrize(("size", "first"), [(DATA_BYTES, "host-computes"), (1, "small-grid")])

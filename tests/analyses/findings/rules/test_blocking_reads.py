@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules.host_computes import host_computes
-from kanalyze.analyses.findings.rules.waits import blocking_read, host_blocks, idle_after_reads, reads
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.waits import blocking_read, idle_after_reads, reads
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report
@@ -216,11 +216,11 @@ def test_nothing_is_said_twice():
     pieces = idle_after_reads(of)[0]
     sums = dict(pieces.group_by("bucket").agg((pl.col("end") - pl.col("start")).sum()).iter_rows())
     assert sums == {"sync": 15, "host": 60, "launch": 30}
-    (blocks,) = host_blocks(of)
+    by_rule = {one.rule: one for one in ranked(of)}
     held = ledger(of).filter(bucket="sync").get_column("ns").sum()
-    assert blocks.at_stake_ns == held - 15 == 5  # after the last one
-    assert "(cudaStreamSynchronize 5 ns), besides the reads of results. " in blocks.text
-    assert host_computes(of) == []
+    assert by_rule["host-blocks"].at_stake_ns == held - 15 == 5  # after the last one
+    assert "(cudaStreamSynchronize 5 ns), besides 15 ns of which other findings" in by_rule["host-blocks"].text
+    assert "host-computes" not in by_rule
 
 
 @st.composite

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.analyses.findings.rules.needless_kernels import layout_conversions, recurring_casts, unfused_attention
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.needless_kernels import layout_conversions, recurring_casts
 from kanalyze.window import Window
 from support.build import call, host, kernel, report
 from support.real_reports import real_report
@@ -80,13 +81,12 @@ def attention(at):
 
 def test_casts_of_attention_are_left_to_the_finding_about_it():
     alone = [event for number in range(32) for event in attention(100 * number)]
-    assert unfused_attention(report(alone)) != []
-    assert recurring_casts(report(alone)) == []
+    assert [one.rule for one in ranked(report(alone)) if one.table == "kernels --by operation"] == []
     beside = [kernel(10_000 + 10 * number, 10_007 + 10 * number, name=DOWN) for number in range(40)]
-    (found,) = recurring_casts(report([*alone, kernel(9_000, 9_200, name=WORK), *beside]))
+    every = ranked(report([*alone, kernel(9_000, 9_200, name=WORK), *beside]))
+    (found,) = (one for one in every if one.rule == "recurring-casts")
     assert found.at_stake_ns == 40 * 7
-    assert "40 casts between types, most to bfloat16 from float32 ({0}): 280 ns, 11.7 % of kernel time" in found.text
-    assert found.text.endswith("their share. Casts of attention that is not fused come on top.")
+    assert found.text.endswith("their share. Other findings tell of 69.6 % of that.")
 
 
 def test_casts_rarer_than_steps_do_not_recur():

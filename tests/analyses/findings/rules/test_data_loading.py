@@ -6,8 +6,8 @@ from itertools import chain
 import polars as pl
 import pytest
 
-from kanalyze.analyses.findings.findings import findings
-from kanalyze.analyses.findings.rules.host_computes import data_loading, host_computes
+from kanalyze.analyses.findings.findings import findings, ranked
+from kanalyze.analyses.findings.rules.host_computes import data_loading
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report
@@ -123,14 +123,13 @@ def test_time_in_which_the_device_works_does_not_count():
 def test_the_rest_of_the_host_time_is_said_apart():
     of = per_step(steps())
     (one,) = data_loading(of)
-    (rest,) = host_computes(of)
+    (rest,) = (other for other in ranked(of) if other.rule == "host-computes")
     assert one.at_stake_ns + rest.at_stake_ns == ledger(of).filter(bucket="host").get_column("ns").item()
     assert rest.text.startswith(
         "GPU 0 idle while the program runs its own code, in no CUDA call: 2.000 ms a step, 20.0 % of it, besides "
         "3.000 ms of which other findings tell. Most between"
     )
     assert "DataLoader" not in rest.text.partition("Most")[2].partition(":")[0]
-    assert "longest stretch" not in rest.text
 
 
 def test_findings_of_both_kinds_stand_side_by_side():

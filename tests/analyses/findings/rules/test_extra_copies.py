@@ -2,9 +2,10 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.host_computes import host_computes
-from kanalyze.analyses.findings.rules.small_copies import extra_copy, idle_for_extra_copies
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze import intervals
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.small_copies import extra_copy
+from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report
 
@@ -118,7 +119,6 @@ def test_it_is_said_where_and_not_twice():
     of = report([*steps(), *ranges])
     (one,) = extra_copy(of)
     assert (one.where, ", most in mask, up to" in one.text) == ("mask", True)
-    told = idle_for_extra_copies(of)[0].filter(bucket="host")
-    (rest,) = host_computes(of)
-    held = ledger(of).filter(bucket="host").get_column("ns").item()
-    assert rest.at_stake_ns == held - (told.get_column("end") - told.get_column("start")).sum() == 15
+    own, claims = intervals.union(host_pieces(of)[0]), intervals.union(one.claims)
+    (rest,) = (other for other in ranked(of) if other.rule == "host-computes")
+    assert rest.at_stake_ns == intervals.length(intervals.subtract(own, claims)) == 15

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.analyses.findings.findings import findings
+from kanalyze import intervals
+from kanalyze.analyses.findings.findings import findings, ranked
 from kanalyze.analyses.findings.rules.host_computes import host_computes
-from kanalyze.analyses.findings.rules.waits import idle_after_reads
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
@@ -65,12 +65,10 @@ def test_host_time_is_said_once():
 
 def test_the_real_program_that_computes_on_the_host_raises_it():
     of = real_report(REPORTS / "findings.sqlite")
-    (one,) = host_computes(of)
-    told = idle_after_reads(of)[0].filter(bucket="host")
-    told_ns = (told.get_column("end") - told.get_column("start")).sum()
-    assert one.at_stake_ns == ledger(of).filter(bucket="host").get_column("ns").item() - told_ns
-    assert 0 < told_ns < 1_000_000
-    assert "Most in host computes: 29.74 ms; " in one.text
+    (one,) = (one for one in ranked(of) if one.rule == "host-computes")
+    every = ledger(of).filter(bucket="host").get_column("ns").item()
+    assert one.at_stake_ns == intervals.length(one.claims) == every - 2_427_755
+    assert "Most in host computes: 27.74 ms in 14 gaps" in one.text
 
 
 def test_the_real_program_that_does_all_well_does_not():
@@ -101,11 +99,11 @@ ONE_LONG = [*TWICE, *launched(4, 800 * US, 900 * US)]
     [
         (TWICE, None, "The GPU waits for the program in 2 short stretches", "fuse them"),
         (TWICE, STEPS, "The GPU waits for the program in 1 short stretch a step", "fuse them"),
-        (spaced(gap=20 * US), None, "The GPU waits while the program runs its own code", "prefetch data"),
-        (spaced(gap=20 * US), STEPS, "The GPU waits while the program runs its own code", "prefetch data"),
-        (ONE_LONG, STEPS, "The GPU waits while the program runs its own code", "prefetch data"),
-        (spaced(), None, "The GPU waits while the program runs its own code", "prefetch data"),
-        (spaced(LOAD), None, "The GPU waits while the program runs its own code", "prefetch data"),
+        (spaced(gap=20 * US), None, "The GPU waits ", "see what it does there"),
+        (spaced(gap=20 * US), STEPS, "The GPU waits ", "see what it does there"),
+        (ONE_LONG, STEPS, "The GPU waits ", "see what it does there"),
+        (spaced(), None, "The GPU waits ", "see what it does there"),
+        (spaced(LOAD), None, "The GPU waits ", "see what it does there"),
         (
             spaced(LOAD),
             STEPS,
@@ -116,11 +114,11 @@ ONE_LONG = [*TWICE, *launched(4, 800 * US, 900 * US)]
 )
 def test_what_to_do_is_told_by_the_length_of_gaps_and_what_comes_next(events, window, headline, action):
     (one,) = host_computes(report(events).narrow(window=window))
-    assert one.headline == headline
+    assert one.headline.startswith(headline)
     assert one.action.startswith(action)
 
 
-@pytest.mark.parametrize(("many", "told"), [(5, "runs its own code"), (6, "the host prepares new kernels")])
+@pytest.mark.parametrize(("many", "told"), [(5, "waits for the program"), (6, "the host prepares new kernels")])
 def test_modules_that_are_loaded_all_along_are_new_kernels_where_nothing_repeats(many, told):
     """Eight launches far apart, before so many of which modules are loaded."""
     events = []

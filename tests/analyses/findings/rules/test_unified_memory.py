@@ -121,7 +121,7 @@ def test_no_more_is_at_stake_than_the_ledger_holds(name):
 @pytest.mark.parametrize(
     ("name", "rules"),
     [
-        ("thrash", {"unified-memory-thrash", "unified-memory-prefetch"}),
+        ("thrash", {"unified-memory-thrash"}),
         ("add_um", {"unified-memory-prefetch"}),
         ("findings_clean", set()),
         ("memory", set()),
