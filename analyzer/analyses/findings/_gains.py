@@ -34,7 +34,7 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     """The findings on a report's window with what a replay says that each remedy gains.
 
     Where specific ones gain less together than one by one, none is told of more than it gains on top of those that gain
-    more; general ones are told of what they gain on top of all specific ones. None is replayed of a report with more
+    more; no general one of more than it gains on top of all specific ones. None is replayed of a report with more
     than `most` operations and calls, whose replays would take long.
     """
     least = least_worth_saying(report)
@@ -57,18 +57,18 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
 
 def _of_device(report: Report, device: int, found: Sequence[Finding], changes: dict[int, Mending]) -> dict[int, _Gains]:
     """The gains of the remedies of a device, by finding."""
-    gains = {at: _replayed(report, device, change) for at, change in changes.items() if not found[at].general}
-    own = sorted(gains, key=lambda at: -gains[at][0][0])
+    gains = {at: _replayed(report, device, change) for at, change in changes.items()}
+    own = sorted((at for at in gains if not found[at].general), key=lambda at: -gains[at][0][0])
     union = reduce(Mending.with_all_of, (changes[at] for at in own), Mending())
     before = _replayed(report, device, union) if len(own) > 1 else gains[own[0]] if own else _NOTHING
-    rest = sorted(changes.keys() - gains.keys(), key=lambda at: place_in_order(found[at].rule))
+    rest = sorted(changes.keys() - {*own}, key=lambda at: place_in_order(found[at].rule))
     if sum(gains[at][0][0] for at in own) > before[0][0]:
         union, before, rest = changes[own[0]], gains[own[0]], [*own[1:], *rest]
     for at in rest:
         union = union.with_all_of(changes[at])
         after = _replayed(report, device, union)
         more = [(max(new - old, 0), apart) for (old, _), (new, apart) in zip(before, after, strict=True)]
-        gains[at] = [min(sides) for sides in zip(more, gains.get(at, more), strict=True)]
+        gains[at] = [min(sides) for sides in zip(more, gains[at], strict=True)]
         before = after
     return gains
 
@@ -93,4 +93,5 @@ def _with(one: Finding, gains: _Gains | None) -> Finding:
         return one._replace(mending=None)
     low = max(min(ns - (apart if ns else 0) for ns, apart in gains), 0)
     high = max(ns + (apart if ns else 0) for ns, apart in gains)
-    return one._replace(mending=None, replayed_ns=gains[0][0], replayed_low_ns=low, replayed_high_ns=high)
+    usual, low, high = (min(ns, one.at_stake_ns) if one.at_most else ns for ns in (gains[0][0], low, high))
+    return one._replace(mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high)

@@ -193,6 +193,10 @@ _MORE_THAN_SPLITS: Final = 1 << 32
 _CUTS: Final = re.compile(r"(?:cuda|cu)(?:Event|Stream)Query|(?:cuda|cu)GraphLaunch|(?:cuda|cu)Stream(?:Begin|End)Cap")
 _ASYNC: Final = "Async"
 
+#: Between launches further apart than this the host does more than launch: it computes, loads or waits, which no replay
+#: of a graph spares.
+_FAR_NS: Final = 300_000
+
 #: Stream types that synchronise implicitly within a context: while one is captured, the other must not be used.
 _ORDERED: Final = ("null", "blocking")
 
@@ -203,14 +207,16 @@ _PAGEABLE: Final = "Pageable"
 def launch_series(report: Report) -> pl.DataFrame:
     """The operations in scope that a capture allows and that were launched by a call of their own, by series.
 
-    Columns: row (of :func:`operations`), series and stretch (numbers; a stretch lies between two splits), code (equal
+    Columns: row (of :func:`operations`), series and stretch (numbers; a stretch lies between two splits, or
+    launches further apart than :data:`_FAR_NS`), code (equal
     for the same operation with the same shape), first (whether it is a kernel's first launch) and apart (ns from
     the return of the previous launch in the stretch to the return of its own; 0 for the first one).
     """
     line, cuts = _launched(report)
     line = in_order(_passed(line, cuts), "series")
-    stretch = pl.col("series").cast(pl.UInt64) * _MORE_THAN_SPLITS + pl.col("passed")
-    line = line.with_columns(stretch=stretch.rle_id()).drop("passed")
+    split = pl.col("series").cast(pl.UInt64) * _MORE_THAN_SPLITS + pl.col("passed")
+    begins = split.ne_missing(split.shift(1)) | (pl.col("apart") > _FAR_NS).fill_null(value=False)
+    line = line.with_columns(stretch=begins.cum_sum() - 1).drop("passed")
     together = pl.col("stretch") == pl.col("stretch").shift(1)
     return line.with_columns(pl.when(together).then("apart").fill_null(0).clip(lower_bound=0).alias("apart"))
 

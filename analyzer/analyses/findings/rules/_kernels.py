@@ -10,6 +10,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
+from kanalyze.analyses.occupancy.occupancy import launch_occupancy
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
@@ -199,6 +200,14 @@ def nothing_within(report: Report, spans: pl.DataFrame) -> Mending:
     calls = calls_within(report, spans)
     gone = launch_rows(report).is_in(calls.implode()).fill_null(value=False).arg_true().cast(pl.UInt32)
     return Mending(gone=gone, calls=calls, host=spans.select("process_id", "start", "end"))
+
+
+def fills(report: Report, device: DeviceKernels, chosen: Chosen) -> bool:
+    """Whether most of the chosen kernels' time, as far as it is known, is in launches with a block for each SM."""
+    shapes = launch_occupancy(report).filter(pl.col("device") == device.device)
+    own = shapes.filter(pl.col("name").cast(pl.String).is_in(chosen.rows.get_column("name").implode()))
+    full = own.filter((pl.col("blocks") >= pl.col("sm_count")).fill_null(value=True))
+    return own.is_empty() or 2 * total(full, "exclusive_ns") >= total(own, "exclusive_ns")
 
 
 class Told(NamedTuple):

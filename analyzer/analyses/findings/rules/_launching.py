@@ -88,7 +88,7 @@ _MOST: Final = 0.5
 
 def launch_less(report: Report, device: int) -> LaunchLess:
     """The remedy for many short launches on a device in a report's window."""
-    share = _share_of_graphs(report).get(device, 0.0)
+    share = share_of_graphs(report).get(device, 0.0)
     if share < _SOME:
         return _OF_TORCH if in_pytorch(report) else _OF_CUDA
     beside = _BESIDE_GRAPHS_IN_TORCH if in_pytorch(report) else _BESIDE_GRAPHS
@@ -96,7 +96,7 @@ def launch_less(report: Report, device: int) -> LaunchLess:
 
 
 @once_per_report
-def _share_of_graphs(report: Report) -> dict[int, float]:
+def share_of_graphs(report: Report) -> dict[int, float]:
     """The share of the window's kernel time that is of CUDA graphs, traced whole or node by node, by device."""
     if not has_graphs(report):
         return {}

@@ -25,6 +25,7 @@ from kanalyze.analyses.findings.rules._telling import (
     phase,
     sites,
 )
+from kanalyze.analyses.host._call_kinds import captures
 from kanalyze.analyses.host._context_creation import loading_seen
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
 from kanalyze.analyses.idle.culprits import culprits, own_samples
@@ -292,10 +293,13 @@ _DATA_BYTES: Final = 1 << 16
 
 
 def host_computes(report: Report) -> list[Finding]:
-    """At most two findings per device, on its time outside CUDA calls: right before data is copied, and all other."""
+    """At most two findings per device, on its time outside CUDA calls: right before data is copied, and all other.
+
+    What is launched into a graph that is being captured runs later: that time is not waited for.
+    """
     found, least = [], least_worth_saying(report)
     for device, pieces in host_pieces(report).items():
-        spans = pieces.select("start", "end")
+        spans = intervals.subtract(pieces.select("start", "end"), intervals.union(captures(report)))
         if (ns := intervals.length(spans)) < max(least[device], 1):
             continue
         if per_iteration(report).iterations and not _short_stretches(report, spans):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, literal
-from kanalyze.analyses.findings.rules._kernels import Told, is_layout, kernels_that, on_kernels
+from kanalyze.analyses.findings.rules._kernels import Told, fills, is_layout, kernels_that, on_kernels
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
@@ -133,8 +133,12 @@ _NAMES: Final = {1: "Volta", 2: "Turing", 3: "Ampere", 4: "Hopper"}
 
 
 def old_architecture_gemm(report: Report) -> list[Finding]:
-    """One finding per device whose products and convolutions are made for tensor cores older than its own."""
-    return [_older(report, device, chosen) for device, chosen in kernels_that(report, _is_older, _SIZABLE)]
+    """One finding per device whose products and convolutions are made for tensor cores older than its own.
+
+    Small ones, which leave most SMs without a block, would be no faster by newer kernels.
+    """
+    found = kernels_that(report, _is_older, _SIZABLE)
+    return [_older(report, device, chosen) for device, chosen in found if fills(report, device, chosen)]
 
 
 def _generation(said: KernelName) -> int:

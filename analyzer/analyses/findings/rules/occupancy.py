@@ -19,7 +19,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.findings.rules._kernels import by_shape, of_shapes
 from kanalyze.analyses.findings.rules._telling import (
-    COMPILED,
+    CUDA,
     LIBRARY,
     TRITON,
     in_pytorch,
@@ -294,11 +294,6 @@ _IN_TRITON: Final = _REMEDIES | {
     "warps": "Choose a block size (in Triton num_warps) of which a multiple fills the SM",
     "blocks": "Use larger blocks (in Triton num_warps): an SM holds only so many",
 }
-_COMPILED: Final = 'torch.compile(…, mode="max-autotune"), which tries other sizes of blocks'
-_OF_LIBRARY: Final = (
-    "another type, layout or call of that library runs another kernel",
-    "torch.compile generates its own; or another type, layout or call",
-)
 
 
 def low_occupancy(report: Report) -> list[Finding]:
@@ -341,10 +336,7 @@ def _times(report: Report, device: int, shapes: pl.DataFrame) -> pl.DataFrame:
 
 def _more_warps(report: Report, name: str, limiter: str) -> str:
     """Remedy for low occupancy of the kernel `name`, by what it is written with."""
-    written = written_with(report, name)
-    if written == LIBRARY:
-        return _OF_LIBRARY[in_pytorch(report)]
-    return _COMPILED if written == COMPILED else (_IN_TRITON if written == TRITON else _REMEDIES)[limiter]
+    return (_IN_TRITON if written_with(report, name) == TRITON else _REMEDIES)[limiter]
 
 
 def _low(report: Report) -> pl.DataFrame:
@@ -356,8 +348,24 @@ def _low(report: Report) -> pl.DataFrame:
         return launches
     designed = pl.col("name").str.contains(_FEW_BY_DESIGN).fill_null(value=False)
     descending = [False, True, *(False for _ in ("name", *SHAPE))]
-    enough = launches.filter(~designed).with_columns(registers=registers_for_one_more(), shared=shared_for_one_more())
+    enough = _changeable(report, launches.filter(~designed)).with_columns(
+        registers=registers_for_one_more(), shared=shared_for_one_more()
+    )
     return enough.sort("device", "low_occupancy_ns", "name", *SHAPE, descending=descending)
+
+
+def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
+    """The launch shapes of kernels that the program's user wrote, and that are not seen at the limit of DRAM.
+
+    The grid and the registers of a library's kernel follow shapes and types, and more blocks or warps do not help a
+    kernel whose memory is busy.
+    """
+    names = launches.get_column("name").unique()
+    own = [name for name in names.cast(pl.String) if written_with(report, name) in (TRITON, CUDA)]
+    at_limit = _kernels(report).filter(pl.col("dram") >= _DRAM_LIMIT)
+    at_limit = at_limit.select("device", pl.col("name").cast(launches.schema["name"]))
+    written = launches.filter(pl.col("name").cast(pl.String).is_in(own))
+    return written.join(at_limit, on=["device", "name"], how="anti", maintain_order="left")
 
 
 def _limit(top: dict[str, Any]) -> str:
@@ -384,8 +392,10 @@ def small_grid(report: Report) -> list[Finding]:
     """
     found, per = [], per_iteration(report)
     small = small_grids(report).join(_measured(report), on=["device", "name"], how="anti")
-    channels = [name for name in small.get_column("name").unique() if _runs_per_channel(report, str(name))]
-    small = small.with_columns(channels=pl.col("name").cast(pl.String).is_in(channels))
+    names = small.get_column("name").unique().cast(pl.String)
+    channels = pl.col("name").cast(pl.String).is_in([name for name in names if _runs_per_channel(report, name)])
+    kept = [small.filter(channels).with_columns(channels=True), _changeable(report, small).with_columns(channels=False)]
+    small = pl.concat(kept).sort("idle_sm_ns", descending=True, maintain_order=True).sort("device", maintain_order=True)
     for (device, _), shapes in small.partition_by("device", "channels", as_dict=True, maintain_order=True).items():
         top = shapes.row(0, named=True)
         fit = top["sm_count"] * (top["max_threads_per_sm"] or 0)
@@ -414,40 +424,28 @@ def _measured(report: Report) -> pl.DataFrame:
     return names.with_columns(pl.col("name").cast(launch_occupancy(report).schema["name"]))
 
 
-#: The remedy for small grids, in CUDA and in PyTorch, whose kernels choose their grids by the shapes; and in a line.
-_BLOCKS: Final = (
-    "Give it at least one block per SM, better several: more parallelism, or kernels side by side.",
-    "Give it more to do: its grid follows the shapes, so larger batches; or torch.compile, which fuses small kernels.",
-)
-_LARGER: Final = (
-    "more blocks: smaller tiles, a larger batch, or kernels side by side",
-    "larger batches or layers; torch.compile fuses small kernels",
-)
+#: The remedy for small grids, as a sentence and in a line.
+_BLOCKS: Final = "Give it at least one block per SM, better several: more parallelism, or kernels side by side."
+_LARGER: Final = "more blocks: smaller tiles, a larger batch, or kernels side by side"
 
 #: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.
 _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")
 
 
-def _of_pytorch(report: Report, name: str) -> bool:
-    """Whether PyTorch, or a library below it, chooses the grid of the kernel `name`."""
-    return in_pytorch(report) and written_with(report, name) in (LIBRARY, COMPILED)
-
-
 def _runs_per_channel(report: Report, name: str) -> bool:
     """Whether the kernel `name` of PyTorch runs a block for each channel of images in NCHW."""
-    return bool(_PER_CHANNEL.search(name)) and _of_pytorch(report, name)
+    return bool(_PER_CHANNEL.search(name)) and in_pytorch(report) and written_with(report, name) == LIBRARY
 
 
 def _more_blocks(report: Report, name: str) -> tuple[str, str]:
     """Remedy for a small grid of the kernel `name`: in a line, and as a sentence."""
-    torch = _of_pytorch(report, name)
     if _runs_per_channel(report, name):
         remedy = (
             "It runs a block for each channel. Of images in channels_last other kernels normalize, with more blocks: "
             "model.to(memory_format=torch.channels_last), and the same for images."
         )
         return CHANNELS_LAST, remedy
-    return _LARGER[torch], _BLOCKS[torch]
+    return _LARGER, _BLOCKS
 
 
 def small_grids(report: Report) -> pl.DataFrame:
@@ -480,7 +478,7 @@ def tail(report: Report) -> list[Finding]:
     launches = launch_occupancy(report).filter(
         (pl.col("bucket") == "kernel") & (pl.col("tail_share") >= _WORTH_TAIL) & (pl.col("tail_ns") > 0)
     )
-    ordered = launches.sort(
+    ordered = _changeable(report, launches).sort(
         "device", "tail_ns", "name", *SHAPE, descending=[False, True, *(False for _ in ("", *SHAPE))]
     )
     for (device,), shapes in ordered.partition_by("device", as_dict=True, maintain_order=True).items():
@@ -497,24 +495,14 @@ def tail(report: Report) -> list[Finding]:
             f"Make the grid a multiple of what runs at once ({count(room)} blocks), or let each block take several "
             "parts of the work; or run other kernels beside it."
         )
-        torch = _of_pytorch(report, str(top["name"]))
-        if torch:
-            remedy = "Its grid follows the shapes: try other batch sizes or widths; or run other kernels beside it."
         stake, names = total(shapes, "tail_ns"), (str(top["name"]),)
         one = Finding("tail", device, stake, text, remedy, "occupancy", names, shortens=True)
         headline = f"A last wave leaves {percent(top['tail_share'])} idle: {{0}}"
-        action = _EVEN[torch].format(room=count(room))
+        action = f"a multiple of {count(room)} blocks, or a loop over tiles in each"
         mending = partial(by_shape, device=int(device), shapes=shapes, stake="tail_ns")
         one = one._replace(claims=_times(report, int(device), shapes))
         found.append(one._replace(headline=headline, action=action, where=_place(report, one), mending=mending))
     return found
-
-
-#: How to even out the last wave, in CUDA and in PyTorch.
-_EVEN: Final = (
-    "a multiple of {room} blocks, or a loop over tiles in each",
-    "another batch size or width, or other kernels beside it",
-)
 
 
 RULES: Final = (low_occupancy, small_grid, tail, *SAMPLED)

@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import is_compiled, kernel_sums, merged, times_of
-from kanalyze.analyses.findings.rules._launching import launch_less
+from kanalyze.analyses.findings.rules._launching import launch_less, share_of_graphs
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
     per_iteration,
@@ -77,6 +77,9 @@ def _waits_for(report: Report, device: int, rows: pl.Series) -> pl.DataFrame:
 #: The ledger's buckets that a graph reduces.
 _LAUNCHING: Final = ("launch", "queued")
 
+#: Where so much of kernel time is of CUDA graphs, most of what can be captured is.
+_REPLAYED: Final = 0.5
+
 #: Fewer launches than these do not pay for the capture and instantiation of a graph.
 _FEWEST_LAUNCHES: Final = 100
 
@@ -92,6 +95,8 @@ def graph_candidate(report: Report) -> list[Finding]:
     held = buckets.agg(pl.col("ns", "share").sum()).filter(pl.col("share") >= _WORTH_LOOKING).sort("device")
     found = []
     for device, most, _ in held.iter_rows():
+        if share_of_graphs(report).get(device, 0.0) > _REPLAYED:
+            continue
         launches = pl.col("operations") * pl.col("repetitions")
         own = candidates(report).filter((pl.col("device") == device) & (launches >= _FEWEST_LAUNCHES))
         own = own.filter(pl.col("saved_ns") > 0).with_columns(launches=launches)

@@ -105,6 +105,12 @@ def test_older_kernels_are_told_where_they_are_a_sizable_part(end, ns):
     assert stakes(old_architecture_gemm, kernel(0, end, name=ALIGN8), kernel(end, 1000, name=ALIGNED)) == ns
 
 
+@pytest.mark.parametrize(("blocks", "ns"), [(132, [50]), (131, [])])
+def test_small_products_gain_nothing_by_newer_kernels(blocks, ns):
+    of = kernel(0, 100, name=ALIGN8, grid=(blocks, 1, 1), block=(128, 1, 1))
+    assert stakes(old_architecture_gemm, of, limits=HOPPER | {"sm_count": 132}) == ns
+
+
 @pytest.mark.parametrize("rule", [unaligned_gemm, no_tf32, no_tensor_cores])
 @pytest.mark.parametrize(("end", "count"), [(9, 0), (10, 1)])
 def test_other_kernels_are_told_from_a_hundredth_on(rule, end, count):
