@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: A page replays remedies of reports with at most so many operations and calls.
-MOST_REPLAYED: Final = 1 << 15
+MOST_REPLAYED: Final = 1 << 18
 
 #: Findings that many sound programs have, and that are told only where their remedy gains a hundredth: so many times
 #: what is worth saying of any.

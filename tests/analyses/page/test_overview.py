@@ -7,6 +7,7 @@ import pytest
 
 from kanalyze.analyses.findings.findings import ranked, weighed_ns
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules.small_kernels import launch_bound
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.readers import read
@@ -171,7 +172,7 @@ def test_kernels_that_take_long_to_launch_are_told_with_a_place_where_most_of_th
                 kernel(at + 31_000, at + 33_000, name=name, correlation=number),
             ]
             number += 1
-    one = next(one for one in overview(report(events)).findings if one.rule == "launch-bound")
+    (one,) = launch_bound(report(events))
     assert one.brief.where == told
 
 

@@ -392,8 +392,8 @@ def small_grid(report: Report) -> list[Finding]:
     """
     found, per = [], per_iteration(report)
     small = small_grids(report).join(_measured(report), on=["device", "name"], how="anti")
-    names = small.get_column("name").unique().cast(pl.String)
-    channels = pl.col("name").cast(pl.String).is_in([name for name in names if _runs_per_channel(report, name)])
+    kernels = small.get_column("name").unique().cast(pl.String)
+    channels = pl.col("name").cast(pl.String).is_in([name for name in kernels if _runs_per_channel(report, name)])
     kept = [small.filter(channels).with_columns(channels=True), _changeable(report, small).with_columns(channels=False)]
     small = pl.concat(kept).sort("idle_sm_ns", descending=True, maintain_order=True).sort("device", maintain_order=True)
     for (device, _), shapes in small.partition_by("device", "channels", as_dict=True, maintain_order=True).items():
