@@ -89,7 +89,7 @@ _MOST_REPLAYED: Final = 1 << 20
 
 #: What the time of a finding counts in their order: little where it names no cause; much of one that makes the times of
 #: all others hold another program's work. Of those without a replay, shorter kernels count as the GPU is busy.
-_VAGUE: Final = 0.2
+_VAGUE: Final = 0.02
 _COUNTS: Final = {"shared-gpu": 5.0}
 
 

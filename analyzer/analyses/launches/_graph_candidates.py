@@ -100,6 +100,11 @@ def repetitions(report: Report) -> pl.DataFrame:
     return units.drop_nulls("unit").select("row", "sequence", "unit")
 
 
+def pieces(report: Report) -> int:
+    """How many stretches of launches a capture would have to be made of: those between calls that none allows."""
+    return _series_of_launches(report)[1].height
+
+
 def graph_costs(report: Report) -> dict[int, float]:
     """The median duration of the calls that launched a CUDA graph on each device, in ns."""
     return dict(_graph_costs(report).iter_rows())

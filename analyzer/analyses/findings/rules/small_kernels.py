@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations
+from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import is_compiled, kernel_sums, merged, times_of
 from kanalyze.analyses.findings.rules._launching import launch_less, share_of_graphs
@@ -21,7 +22,7 @@ from kanalyze.analyses.fusion.fusion import chains, fusion, occurrences
 from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._launch_line import timed_runs
-from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, repetitions
+from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, pieces, repetitions
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.analyses.replay._mending import Mending
@@ -65,6 +66,7 @@ def _launch_bound(report: Report, waiting: pl.DataFrame) -> Finding:
         where=place_of_kernels(report, device, waiting.get_column("name"), stake),
         mending=_graphed,
         claims=_waits_for(report, device, names.get_column("row")).filter(bucket="launch"),
+        vague=_graphed(report) is None,
         general=True,
     )
 
@@ -79,6 +81,9 @@ _LAUNCHING: Final = ("launch", "queued")
 
 #: Where so much of kernel time is of CUDA graphs, most of what can be captured is.
 _REPLAYED: Final = 0.5
+
+#: The most pieces of an iteration that calls which no capture allows may leave, to be captured one by one.
+_MOST_PIECES: Final = 16
 
 #: Fewer launches than these do not pay for the capture and instantiation of a graph.
 _FEWEST_LAUNCHES: Final = 100
@@ -95,7 +100,7 @@ def graph_candidate(report: Report) -> list[Finding]:
     held = buckets.agg(pl.col("ns", "share").sum()).filter(pl.col("share") >= _WORTH_LOOKING).sort("device")
     found = []
     for device, most, _ in held.iter_rows():
-        if share_of_graphs(report).get(device, 0.0) > _REPLAYED:
+        if share_of_graphs(report).get(device, 0.0) > _REPLAYED or _cut_all_over(report):
             continue
         launches = pl.col("operations") * pl.col("repetitions")
         own = candidates(report).filter((pl.col("device") == device) & (launches >= _FEWEST_LAUNCHES))
@@ -142,8 +147,15 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
 
 
 def _graphed(report: Report) -> Mending | None:
-    """Each sequence that repeats as one launch; None without any."""
-    return Mending(graph=True) if repetitions(report).height else None
+    """Each sequence that repeats as one launch; None without any, or where a program would have to be rewritten."""
+    return Mending(graph=True) if repetitions(report).height and not _cut_all_over(report) else None
+
+
+def _cut_all_over(report: Report) -> bool:
+    """Whether each iteration waits, reads results, allocates or copies pageable memory in many places."""
+    iterations = per_iteration(report).iterations
+    devices = max(windows(report).height, 1)
+    return iterations is not None and pieces(report) > _MOST_PIECES * iterations * devices
 
 
 def _on_default(report: Report, own: pl.DataFrame) -> bool:

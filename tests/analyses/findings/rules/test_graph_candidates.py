@@ -403,3 +403,24 @@ def test_nothing_to_find(name):
 @pytest.mark.one_in(4)
 def test_claims_on_real_reports(path):
     assert_not_more_than_the_ledger(real_report(path))
+
+
+@pytest.mark.parametrize(("waits", "many"), [(16, 1), (17, 0)])
+def test_iterations_that_wait_all_over_are_not_to_be_captured_piece_by_piece(waits, many):
+    program = Program()
+    for _ in range(10 * waits):
+        program.launch(*"abcd").sync()
+    window = Window(0, program.now, count=10, each="step")
+    assert len(graph_candidate(report(program.events).narrow(window=window))) == many
+
+
+def test_launches_far_apart_are_not_one_sequence():
+    """A graph does not spare what the program computes between them."""
+    near, far = Program(), Program()
+    for _ in range(30):
+        near.launch(*"abcd").sync()
+        far.launch(*"ab")
+        far.now += 300_001
+        far.launch(*"cd").sync()
+    assert rows(near, "operations", "repetitions") == [(4, 30)]
+    assert rows(far, "operations", "repetitions") == []
