@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 #: program does (an operator, a module, a loop) before one that names a call or a kernel, and what all programs have in
 #: common comes last. Rules that are not named come before :data:`_LAST`.
 _FIRST: Final = (
-    # whose time it is not
-    *("shared-gpu", "timed-kernels"),
+    # another program's
+    "shared-gpu",
     # once
     *("unrecorded-context", "context-creation", "pinned-allocation"),
     # what the program has turned on, or computes where it should not
     *("anomaly-detection", "not-jitted", "recompilation", "recurring-loading", "module-loading", "first-launch"),
+    "timed-kernels",
     *("data-loading", "cpu-operators", "large-upload", "cpu-tensors", "extra-copy", "boolean-masks", "downloads"),
     # loops in which the program launches
     *("rnn-cells", "host-grid-loop", "loop-indexing", "unfused-optimizer", "zero-grad-fills", "growing-copies"),
@@ -45,7 +46,7 @@ _LAST: Final = (
 )
 ORDER: Final = (*_FIRST, *_LAST)
 
-#: A smaller part of a finding's time that others tell of is not mentioned.
+#: A smaller part of a finding's time that others tell of is nothing.
 _WORTH_A_WORD: Final = 0.01
 
 _PLACES: Final = {rule: at for at, rule in enumerate(ORDER)}
@@ -91,9 +92,10 @@ def _of_left(one: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Finding 
         return one._replace(claims=claims) if whole else one
     if not rest:
         return None
+    lost = 1 - rest / whole
     if one.retold:
         told = one.retold(left)
-        return told and told._replace(claims=left)
-    lost = 1 - rest / whole
-    text = f"{one.text} Other findings tell of {percent(lost)} of that." if lost > _WORTH_A_WORD else one.text
-    return one._replace(at_stake_ns=one.at_stake_ns * rest // whole, text=text, claims=left)
+    else:
+        text = f"{one.text} Other findings tell of {percent(lost)} of that." if lost > _WORTH_A_WORD else one.text
+        told = one._replace(at_stake_ns=one.at_stake_ns * rest // whole, text=text)
+    return told and told._replace(claims=left, curtailed=lost > _WORTH_A_WORD)

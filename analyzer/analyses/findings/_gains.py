@@ -34,7 +34,8 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     """The findings on a report's window with what a replay says that each remedy gains.
 
     Where specific ones gain less together than one by one, none is told of more than it gains on top of those that gain
-    more; no general one of more than it gains on top of all specific ones. None is replayed of a report with more
+    more; no general one of more than it gains on top of all specific ones, and none that others claim a part of, on top
+    of those whose time is their own. None is replayed of a report with more
     than `most` operations and calls, whose replays would take long.
     """
     least = least_worth_saying(report)
@@ -58,10 +59,11 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
 def _of_device(report: Report, device: int, found: Sequence[Finding], changes: dict[int, Mending]) -> dict[int, _Gains]:
     """The gains of the remedies of a device, by finding."""
     gains = {at: _replayed(report, device, change) for at, change in changes.items()}
-    own = sorted((at for at in gains if not found[at].general), key=lambda at: -gains[at][0][0])
+    later = {at for at in gains if found[at].general or found[at].curtailed}
+    own = sorted(gains.keys() - later, key=lambda at: -gains[at][0][0])
     union = reduce(Mending.with_all_of, (changes[at] for at in own), Mending())
     before = _replayed(report, device, union) if len(own) > 1 else gains[own[0]] if own else _NOTHING
-    rest = sorted(changes.keys() - {*own}, key=lambda at: place_in_order(found[at].rule))
+    rest = sorted(later, key=lambda at: (found[at].general, place_in_order(found[at].rule)))
     if sum(gains[at][0][0] for at in own) > before[0][0]:
         union, before, rest = changes[own[0]], gains[own[0]], [*own[1:], *rest]
     for at in rest:

@@ -87,9 +87,11 @@ _FEW_SMS: Final = "few-sms"
 _MOST_REPLAYED: Final = 1 << 20
 
 
-#: What the time of a finding counts in their order: little where it names no cause; much of one that makes the times of
-#: all others hold another program's work. Of those without a replay, shorter kernels count as the GPU is busy.
+#: What the time of a finding counts in their order: little where it names no cause, a part where its remedy helps
+#: whatever the cause, and leaves that in place; much of one that makes the times of all others hold another program's
+#: work. Of those without a replay, shorter kernels count as the GPU is busy.
 _VAGUE: Final = 0.02
+_GENERAL: Final = 0.25
 _COUNTS: Final = {"shared-gpu": 5.0}
 
 
@@ -200,7 +202,7 @@ def ordered(report: Report, found: list[rules.Finding]) -> list[rules.Finding]:
 def weighed_ns(one: rules.Finding, busy: float) -> float:
     """Weight of a finding in their order (ns), where the GPU is busy for such a part of the time."""
     counts = busy if one.shortens and one.replayed_ns is None else _COUNTS.get(one.rule, 1.0)
-    return one.gain_ns * (_VAGUE if one.vague else counts)
+    return one.gain_ns * (_VAGUE if one.vague else _GENERAL if one.general else counts)
 
 
 def _sampled_run(report: Report) -> Report | None:

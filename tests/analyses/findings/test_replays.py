@@ -1,13 +1,15 @@
 """What a replay says that a finding's remedy gains: beside the time at stake, and never more than `at_most`."""
 
+from functools import reduce
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from kanalyze.analyses.findings._gains import with_replays
+from kanalyze.analyses.findings._gains import _replayed, with_replays
 from kanalyze.analyses.findings.findings import _joined, findings, ranked
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
+from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.errors import KanalyzeError
@@ -90,3 +92,25 @@ def test_findings_of_one_cause_are_one_and_what_their_remedy_changes_adds_up():
     change = found.mending(None)
     assert (change.gone.to_list(), change.shorter.rows()) == ([1], [(2, 30)])
     assert [one.at_stake_ns for one in _joined([slow._replace(action="other"), needless])] == [90, 40]
+
+
+@pytest.mark.parametrize("name", ["mlp_train", "launch_bound_plain"])
+def test_gains_add_up_to_no_more_than_all_remedies_gain_together(name):
+    of = read(SAMPLES / name / "nsys.sqlite", cache=False)
+    of = of.narrow(window=known_steady_part(of).window)
+    found = ranked(of)
+    changes = [change for one in found if one.mending and (change := one.mending(of)) is not None]
+    together, *_ = _replayed(of, 0, reduce(Mending.with_all_of, changes))
+    assert sum(one.replayed_ns or 0 for one in with_replays(of, found, most=1 << 20)) <= together[0]
+
+
+def test_what_two_remedies_change_is_changed_once():
+    gone, less = pl.Series("row", [1, 2], dtype=pl.UInt32), pl.DataFrame({"row": [2, 3, 3], "saved_ns": [9, 20, 10]})
+    host = pl.DataFrame({"process_id": [1], "start": [0], "end": [5]})
+    one = Mending(gone=gone, calls=pl.Series("row", [4], dtype=pl.UInt32), host=host)
+    other = Mending(shorter=less, unwaited=pl.Series("row", [5], dtype=pl.UInt32), graph=True)
+    both = one.with_all_of(other).with_all_of(Mending(shorter=pl.DataFrame({"row": [3], "saved_ns": [40]})))
+    assert sorted(both.gone) == [1, 2]
+    assert both.shorter.rows() == [(3, 40)]
+    assert (both.calls.to_list(), both.unwaited.to_list(), both.graph) == ([4], [5], True)
+    assert both.host.rows() == [(1, 0, 5)]

@@ -82,6 +82,7 @@ class Finding(NamedTuple):
             no time of its own.
         general: Whether its remedy helps whatever the cause, such as a CUDA graph: it is told of what the specific
             findings leave.
+        curtailed: Whether others claim more than a hundredth of its time: its gain is told on top of theirs.
         retold: The finding on a part of its claims (start, end, a span set), or None; where there is no such function,
             the same part of `at_stake_ns` is at stake.
     """
@@ -105,6 +106,7 @@ class Finding(NamedTuple):
     shortens: bool = False
     claims: pl.DataFrame | None = None
     general: bool = False
+    curtailed: bool = False
     retold: Callable[[pl.DataFrame], Finding | None] | None = None
 
     @property
