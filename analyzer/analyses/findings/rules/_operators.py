@@ -177,12 +177,17 @@ def _launches(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(found)
 
 
+def idle_in(report: Report, device: int, found: Within) -> pl.DataFrame:
+    """The time in which a device idles while the host is in some of its time: start, end."""
+    return idle_within(report, found.host)[device].select("start", "end")
+
+
 def claimed(report: Report, device: int, found: Within) -> pl.DataFrame:
     """The time of a device that some work of the host takes: idle while the host is in it, busy with what it launches.
 
     Columns: start, end.
     """
-    idle = idle_within(report, found.host)[device].select("start", "end")
+    idle = idle_in(report, device, found)
     work = exclusive_operations(report).filter((pl.col("device") == device) & pl.col("row").is_in(found.work.implode()))
     return intervals.union(pl.concat([idle, work.select("start", "end")]))
 

@@ -1,0 +1,299 @@
+"""Loops of Python over the parts of a tensor: cells of recurrent networks, and the same operators slice by slice."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import facts_of, operations
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._kernels import merged
+from kanalyze.analyses.findings.rules._operators import SPAN, claimed, idle_in, operators, outermost, within
+from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
+from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import nearest
+from kanalyze.units import percent
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.report import Report
+
+#: Fewest passes of a loop, and the most operators of one.
+_PASSES: Final = 8
+_LONGEST: Final = 40
+
+#: Two passes are so many times as far apart as usual where one loop ends and another begins.
+_FAR: Final = 2
+
+#: Cells of recurrent networks: operators, and kernels.
+_CELLS: Final = r"^aten::(?:lstm_cell|gru_cell|rnn_tanh_cell|rnn_relu_cell)$"
+_CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"
+
+#: What no nn.LSTM has between two cells.
+_DEPENDS: Final = r"^aten::(?:softmax|_softmax|bmm|baddbmm|argmax|multinomial|topk|item|scaled_dot_product_attention)$"
+
+#: Operators that take a part of a tensor, that take it apart, that put parts together, and that write into a part.
+_TAKES: Final = r"^aten::(?:select|slice|narrow)$"
+_APART: Final = r"^aten::(?:unbind|split|chunk|split_with_sizes|tensor_split|unsafe_split|unsafe_chunk)$"
+_TOGETHER: Final = r"^aten::(?:stack|cat|concat|hstack|vstack|dstack)$"
+_WRITES: Final = r"^aten::(?:copy_|index_put_|fill_)$"
+
+#: Operators that layers have weights for: a loop without any is none over layers.
+_WEIGHTS: Final = (
+    r"^aten::(?:linear|addmm|mm|matmul|bmm|einsum|conv\w*|_convolution|layer_norm|batch_norm|embedding|\w+_cell|lstm"
+    r"|gru)$"
+)
+
+#: So many operators before and after a loop are looked at.
+_NEAR: Final = 4
+
+#: Operators of gates, which recurrent networks have: the passes need each other's results.
+_GATES: Final = r"^aten::(?:sigmoid|tanh|sigmoid_|tanh_|\w+_cell)$"
+
+
+class Told(NamedTuple):
+    """Words of a finding: its rule, what its sentence calls it, and the rest as in :class:`Finding`."""
+
+    rule: str
+    headline: str
+    what: str
+    action: str
+    remedy: str
+
+
+_RECURRENT: Final = Told(
+    "rnn-cells",
+    "A recurrent cell is run step by step in a Python loop",
+    "A recurrent network is run cell by cell",
+    "nn.LSTM(…)(x) in place of a loop over nn.LSTMCell (nn.GRU, nn.RNN alike)",
+    (
+        "Give the whole sequence to nn.LSTM, nn.GRU or nn.RNN, which run it as a few kernels of cuDNN; where each step "
+        "needs more, compile the loop."
+    ),
+)
+_SLICES: Final = Told(
+    "repeated-work",
+    "The same operators run slice by slice in a Python loop",
+    "The same operators run for one part of a tensor after the other",
+    "work on the whole tensor at once: a batch dimension, bmm, torch.vmap",
+    (
+        "Let the loop's index be a dimension of the tensors: torch.bmm, einsum, broadcasting, grouped convolutions, or "
+        "torch.vmap of the function; what goes from pass to pass can be compiled, or scanned."
+    ),
+)
+
+
+def rnn_cells(report: Report) -> list[Finding]:
+    """At most one finding per device, on cells of recurrent networks that are run one by one."""
+    return _told(report, _RECURRENT)
+
+
+def repeated_work(report: Report) -> list[Finding]:
+    """At most one finding per device, on the same operators run slice by slice."""
+    return _told(report, _SLICES)
+
+
+def _told(report: Report, words: Told) -> list[Finding]:
+    loops = _loops(report).filter(pl.col("rule") == words.rule)
+    if loops.is_empty():
+        return []
+    inside, per = within(report, loops), per_iteration(report)
+    if inside.host.height < max(fewest_in(report), 1):
+        return []
+    top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
+    found, least = [], least_worth_saying(report)
+    for device, low, high in windows(report).iter_rows():
+        idle = idle_in(report, device, inside)
+        stake, launches = intervals.length(idle), len(inside.work)
+        if stake < max(least[device], 1):
+            continue
+        text = (
+            f"{words.what}, {top['passes']:,} times in a row, in {per.plural(launches, 'launch')} "
+            f"({literal(top['operators'])}): GPU {device} idles in such loops for {per.time(stake)}, "
+            f"{percent(stake / max(high - low, 1))} of the window."
+        )
+        found.append(
+            Finding(
+                words.rule,
+                device,
+                stake,
+                text,
+                words.remedy,
+                "tree",
+                headline=words.headline,
+                action=words.action,
+                mending=partial(_at_once, loops=loops),
+                claims=claimed(report, device, inside),
+            )
+        )
+    return found
+
+
+def _at_once(report: Report, loops: pl.DataFrame) -> Mending:
+    """Each loop is launched as one pass, whose kernels take as long as those of all passes."""
+    inside = within(report, loops)
+    work = pl.DataFrame([inside.work.alias("row")])
+    facts = facts_of(report, inside.work, "process_id", "thread_id", "call_start", "dur_ns")
+    begun = inside.host.with_row_index("loop").select(*THREAD, "loop", since="start")
+    line = (
+        nearest(work.hstack(facts), begun, ("call_start", "since"), THREAD)
+        .drop_nulls("loop")
+        .sort("loop", "call_start")
+    )
+    passes = float(loops.select(pl.col("passes").median()).item())
+    kept = pl.max_horizontal((pl.len().over("loop") / passes).cast(pl.Int64), pl.lit(1))
+    groups = line.select("row", "dur_ns", group="loop", kept=kept, merged_ns=pl.col("dur_ns").sum().over("loop"))
+    return inside.mending._replace(**{name: getattr(merged(groups), name) for name in ("shorter", "gone")})
+
+
+@once_per_process
+def _loops(report: Report) -> pl.DataFrame:
+    """Loops of the operators' threads, and what backward runs for them: rule, passes, operators (of a pass), SPAN."""
+    line = outermost(report)
+    if line.is_empty():
+        return _by_kernels(report)
+    line = line.filter(~pl.col("aside")).sort(*THREAD, "start").with_row_index("at")
+    cells = _cell_loops(line)
+    slices = _periods(line).filter(pl.col("rule") == _SLICES.rule)
+    both = pl.concat([cells, slices.select(cells.columns)])
+    return _with_backward(operators(report), both)
+
+
+_LOOP: Final = ("rule", "passes", "operators", "row", "stop", *SPAN)
+
+
+def _cell_loops(line: pl.DataFrame) -> pl.DataFrame:
+    """Cells of which each follows the one before, with no attention, sampling or putting together in between."""
+    depends = (pl.col("name").str.contains(_DEPENDS) | pl.col("name").str.contains(_TOGETHER)).cast(pl.Int64).cum_sum()
+    cells = line.with_columns(depends=depends).filter(pl.col("name").str.contains(_CELLS))
+    key = (*THREAD, "name", "depends")
+    found = (
+        cells.with_columns(_runs(key))
+        .group_by("run", maintain_order=True)
+        .agg(
+            *(pl.col(name).first() for name in (*THREAD, "row", "start")),
+            pl.col("end", "stop").last(),
+            passes=pl.len().cast(pl.Int64),
+            operators=pl.col("name").first(),
+        )
+    )
+    return found.filter(pl.col("passes") >= _PASSES).select(pl.lit(_RECURRENT.rule).alias("rule"), *_LOOP[1:])
+
+
+def _runs(key: tuple[str, ...]) -> pl.Expr:
+    """The number of the run that each row is in: of the same `key`, no further from the row before than usual."""
+    another = pl.any_horizontal(pl.col(one).ne_missing(pl.col(one).shift(1)) for one in key)
+    apart = pl.col("at").cast(pl.Int64) - pl.col("at").shift(1).cast(pl.Int64)
+    far = apart > pl.min_horizontal(_FAR * apart.median() + _NEAR, _LONGEST)
+    return (another | far).fill_null(value=True).cum_sum().alias("run")
+
+
+def _periods(line: pl.DataFrame) -> pl.DataFrame:
+    """Stretches in which operators of the same names follow each other again and again, of the shortest period each.
+
+    Those over parts of a tensor have the rule: parts are taken in each pass or right before the loop, and results are
+    put together right after it, or written into parts, or no operator has weights, as those of a layer have.
+    """
+    words = line.select(*THREAD, word=pl.col("name").hash())
+    found: list[dict[str, object]] = []
+    taken = pl.repeat(False, line.height, dtype=pl.Boolean, eager=True)  # noqa: FBT003 - polars has no name for it
+    for period in range(1, _LONGEST + 1):
+        same = words.select(
+            pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(-period)) for name in words.columns)
+        )
+        runs = same.to_series().rle().struct.unnest().with_columns(begin=pl.col("len").cum_sum() - pl.col("len"))
+        for length, _, begin in runs.filter(pl.col("value") & (pl.col("len") >= (_PASSES - 1) * period)).iter_rows():
+            stop = min(begin + length + period, line.height)
+            if not taken.slice(begin, stop - begin).any():
+                taken = taken.scatter(pl.arange(begin, stop, eager=True), True)  # noqa: FBT003 - as above
+                found.append(_stretch(line, begin, stop, period))
+    schema = dict.fromkeys(("rule", "operators"), pl.String) | dict.fromkeys(("passes", "row", "stop", *SPAN), pl.Int64)
+    return pl.DataFrame(found, schema=schema, orient="row")
+
+
+def _stretch(line: pl.DataFrame, begin: int, stop: int, period: int) -> dict[str, object]:
+    own, one = line.slice(begin, stop - begin), line.slice(begin, period).get_column("name")
+    before = line.slice(max(begin - _NEAR, 0), min(begin, _NEAR)).get_column("name")
+    after = line.slice(stop, _NEAR).get_column("name")
+    takes, weights = one.str.contains(_TAKES), one.str.contains(_WEIGHTS).any()
+    apart = bool(takes.any() or before.str.contains(_APART).any())
+    written = takes.any() and one.str.contains(_WRITES).any() and not one.str.contains(_BLOCKS).any()
+    together = bool(after.str.contains(_TOGETHER).any() or written or not weights)
+    launching = total(own, "launches") >= (stop - begin) // period
+    is_loop = apart and together and launching and not one.str.contains(_CELLS).any()
+    return {
+        "rule": _SLICES.rule if is_loop else None,
+        "passes": (stop - begin) // period,
+        "operators": " → ".join(one.str.strip_prefix("aten::").head(_NAMED)) + (" → …" if period > _NAMED else ""),
+        "row": own.item(0, "row"),
+        "stop": own.item(-1, "stop"),
+        **{name: own.item(0, name) for name in THREAD},
+        "start": own.item(0, "start"),
+        "end": own.item(-1, "end"),
+    }
+
+
+#: Operators of whole layers, which write into parts of caches; and so many operators of a pass are named.
+_BLOCKS: Final = r"^aten::(?:layer_norm|rms_norm|native_layer_norm|scaled_dot_product_attention)$"
+_NAMED: Final = 4
+
+
+def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
+    """The loops, and for each the time of the nodes of autograd that its operators are the forward ones of."""
+    numbered = every.select("row", "sequence_number").drop_nulls().sort("row")
+    at, number = numbered.get_column("row"), numbered.get_column("sequence_number")
+    first = at.search_sorted(loops.get_column("row"), side="left")
+    last = at.search_sorted(loops.get_column("stop"), side="left")
+    sides = pl.DataFrame([first.alias("first"), last.alias("last")])
+    with_numbers = loops.hstack(sides).filter(pl.col("last") > pl.col("first"))
+    low = number.gather(with_numbers.get_column("first")).alias("low")
+    high = number.gather(with_numbers.get_column("last") - 1).alias("high")
+    forward = with_numbers.select("rule", "passes", "operators", "row", "stop").with_columns(low, high).sort("low")
+    nodes = every.filter(pl.col("name").str.starts_with(_NODE)).drop_nulls("sequence_number").sort("sequence_number")
+    inside = nodes.select(*SPAN, "sequence_number").join_asof(
+        forward, left_on="sequence_number", right_on="low", check_sortedness=False
+    )
+    inside = inside.filter(pl.col("sequence_number") <= pl.col("high"))
+    spans = inside.group_by(*THREAD, "row", "rule", "passes", "operators", "stop").agg(
+        pl.col("start").min(), pl.col("end").max()
+    )
+    return pl.concat([loops.select(_LOOP), spans.select(_LOOP)])
+
+
+#: What autograd's engine calls the run of a node.
+_NODE: Final = "autograd::engine::evaluate_function"
+
+
+def _by_kernels(report: Report) -> pl.DataFrame:
+    """Runs of cells by the names of their kernels, in a report without operators."""
+    work = operations(report, "call_row", "call_start", "call_end", "thread_id").drop_nulls(["call_row", "thread_id"])
+    line = work.sort(*THREAD, "call_start").with_columns(name=pl.col("name").cast(pl.String)).with_row_index("at")
+    cells = line.filter(
+        (pl.col("kind") == "kernel") & pl.col("name").str.contains(_CELL_KERNELS).fill_null(value=False)
+    )
+    cells = cells.with_columns(operators=pl.col("name").str.extract(f"({_CELL_KERNELS})"))
+    found = (
+        cells.with_columns(_runs((*THREAD, "operators")))
+        .group_by("run", maintain_order=True)
+        .agg(
+            *(pl.col(name).first() for name in (*THREAD, "operators")),
+            start=pl.col("call_start").first(),
+            end=pl.col("call_end").last(),
+            passes=pl.len().cast(pl.Int64),
+        )
+    )
+    nothing = pl.lit(None, pl.Int64)
+    told = found.filter(pl.col("passes") >= _PASSES).with_columns(
+        rule=pl.lit(_RECURRENT.rule), row=nothing, stop=nothing
+    )
+    return told.select(_LOOP)
+
+
+RULES: Final = (rnn_cells, repeated_work)

@@ -1,0 +1,76 @@
+"""Loops of Python over the parts of a tensor: cells of recurrent networks, and the same operators slice by slice."""
+
+import pytest
+
+from kanalyze.analyses.findings.rules.python_loops import repeated_work, rnn_cells
+from kanalyze.window import Window
+from support.build import call, host, kernel, report
+
+LAUNCH = "cudaLaunchKernel_v7000"
+VIEWS = ("select", "slice", "unbind", "chunk")
+STEP = 2_000_000
+LSTM = "void at::native::lstm_cell_forward<float>()"
+
+
+def line(names, at):
+    """Operators one after the other, each of 10 µs, with a kernel of 1 µs in all that are no views."""
+    events = []
+    for start, name in enumerate(names):
+        begin = at + 20_000 * start
+        events.append(host("op", f"aten::{name}", begin, begin + 10_000))
+        if name not in VIEWS:
+            events.append(call(LAUNCH, begin + 4000, begin + 8000, correlation=begin))
+            events.append(kernel(begin + 9000, begin + 10_000, name=f"void at::native::{name}()", correlation=begin))
+    return events
+
+
+def found(rule, names, *, count=2, kinds=("op", "api", "kernel")):
+    events = [event for number in range(count) for event in line(names, number * STEP) if event.kind in kinds]
+    return rule(report(events).narrow(window=Window(0, count * STEP, count=count, each="step")))
+
+
+def test_cells_one_after_the_other():
+    (one,) = found(rnn_cells, ["zeros", *["select", "lstm_cell"] * 10, "stack"])
+    assert one.text == (
+        "A recurrent network is run cell by cell, 10 times in a row, in 10 launches a step (aten::lstm_cell): GPU 0 "
+        "idles in such loops for 360.0 µs a step, 18.0 % of the window."
+    )
+    assert found(repeated_work, ["zeros", *["select", "lstm_cell"] * 10, "stack"]) == []
+
+
+@pytest.mark.parametrize("names", [["select", "lstm_cell"] * 7, ["lstm_cell", "bmm", "softmax"] * 10])
+def test_few_cells_and_cells_with_attention_are_none(names):
+    assert found(rnn_cells, [*names, "stack"]) == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["mul", *["select", "mm", "relu"] * 9, "stack"],  # taken in each pass, put together
+        ["unbind", *["mm", "relu"] * 9, "cat"],  # taken apart before
+        ["mul", *["select", "mm", "select", "copy_"] * 9, "sum"],  # written into parts
+        ["mul", *["slice", "mul", "add"] * 9, "sum"],  # no weights
+    ],
+)
+def test_the_same_operators_slice_by_slice(names):
+    (one,) = found(repeated_work, names)
+    assert (one.rule, one.claims.is_empty()) == ("repeated-work", False)
+    assert "9 times in a row" in one.text
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["embedding", *["layer_norm", "linear", "select", "select", "linear", "add"] * 12, "layer_norm", "linear"],
+        ["mul", *["mm", "relu"] * 9, "stack"],  # nothing is taken
+        ["mul", *["select", "mm", "relu"] * 7, "stack"],
+        [*["layer_norm", "linear", "slice", "copy_"] * 12, "linear"],  # a cache of keys is written by each layer
+    ],
+)
+def test_layers_and_short_loops_are_none(names):
+    assert found(repeated_work, names) == []
+
+
+def test_without_operators_kernels_of_cells_tell():
+    (one,) = found(rnn_cells, ["zeros", *["mm", "lstm_cell_forward"] * 10, "stack"], kinds=("api", "kernel"))
+    assert "(lstm_cell_forward)" in one.text
