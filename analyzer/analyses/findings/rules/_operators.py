@@ -12,8 +12,12 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, launch_rows, operations
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernels import calls_within
+from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
 from kanalyze.analyses.idle._attribution import idle_within
+from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.naming._host_names import host_names, placed, surroundings
 from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.replay._mending import NO_ROWS, Mending
@@ -23,6 +27,8 @@ from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import nearest, sure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kanalyze.report import Report
 
 #: A span of a thread.
@@ -66,6 +72,16 @@ _SCHEMA: Final = {
 }
 
 
+class Told(NamedTuple):
+    """Words of a finding on what the host does: its rule, and others as in :class:`Finding`."""
+
+    rule: str
+    headline: str
+    action: str
+    remedy: str
+    table: str = "tree"
+
+
 class Within(NamedTuple):
     """What of a report lies in some time of its operators.
 
@@ -92,19 +108,21 @@ def within(report: Report, spans: pl.DataFrame) -> Within:
     """
     spans = spans.select(SPAN)
     if traced(report) in (report.whole, None):
-        host = intervals.overlapping(spans, report.scope.sides)
-        calls = calls_within(report, host)
-    else:
-        api = report.kind("api").select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-        launches = api.with_row_index("call").join(_launches(report, spans), on=[*THREAD, "start"], how="semi")
-        pieces = pl.concat([_placed(report, spans), launches.select(SPAN)])
-        host = intervals.overlapping(_joined(pieces), report.scope.sides)
-        calls = calls_within(report, host)
+        return own_within(report, spans)
+    api = report.kind("api").select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    launches = api.join(_launches(report, spans), on=[*THREAD, "start"], how="semi")
+    return own_within(report, joined(pl.concat([_placed(report, spans), launches.select(SPAN)])))
+
+
+def own_within(report: Report, spans: pl.DataFrame) -> Within:
+    """The same of spans of the report itself."""
+    host = intervals.overlapping(spans.select(SPAN), report.scope.sides)
+    calls = calls_within(report, host)
     made = launch_rows(report).is_in(calls.implode()).fill_null(value=False).arg_true().cast(pl.UInt32)
     return Within(host, calls, made)
 
 
-def _joined(pieces: pl.DataFrame) -> pl.DataFrame:
+def joined(pieces: pl.DataFrame) -> pl.DataFrame:
     """The union of `pieces` by thread."""
     parts = [
         intervals.union(part).with_columns(
@@ -245,7 +263,7 @@ def _inside(other: Report, rows: pl.DataFrame, pattern: str) -> pl.Series:
     ]
     spans = pl.concat(named).select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
     around = nearest(
-        rows.select(*THREAD, "start"), _joined(spans).rename({"start": "since"}), ("start", "since"), THREAD
+        rows.select(*THREAD, "start"), joined(spans).rename({"start": "since"}), ("start", "since"), THREAD
     )
     keyed = around.select(*THREAD, "start", inside=(pl.col("start") < pl.col("end")).fill_null(value=False)).unique(
         [*THREAD, "start"]
@@ -255,3 +273,29 @@ def _inside(other: Report, rows: pl.DataFrame, pattern: str) -> pl.Series:
         .get_column("inside")
         .fill_null(value=False)
     )
+
+
+def on_time(
+    report: Report,
+    told: Told,
+    inside: Within,
+    sentence: Callable[[int, str], str],
+    mending: Callable[[Report], Mending | None] | None = None,
+) -> list[Finding]:
+    """At most one finding per device on some time of the host, and what lies in it.
+
+    In a window of iterations there are as many spans of it as half of these at least. At stake is the time in which the
+    device idles in them, or works for them; `sentence` has their number and that time. By default, all of it is gone.
+    """
+    least, found = least_worth_saying(report), list[Finding]()
+    if (number := inside.host.height) < max(fewest_in(report), 1):
+        return []
+    for device, *_ in windows(report).iter_rows():
+        claims = claimed(report, device, inside)
+        if (stake := intervals.length(claims)) < max(least[device], 1):
+            continue
+        text = sentence(number, f"GPU {device} idles, or works for it, for {per_iteration(report).time(stake)}")
+        one = Finding(told.rule, device, stake, text, told.remedy, told.table, claims=claims)
+        change = mending or (lambda _: inside.mending)
+        found.append(one._replace(headline=told.headline, action=told.action, mending=change))
+    return found

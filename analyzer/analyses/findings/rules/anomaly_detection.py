@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._operators import SPAN, TO_HOST, claimed, operators, traced, within
-from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
-from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.findings.rules._operators import SPAN, TO_HOST, Told, on_time, operators, within
+from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.analyses.findings.rules import Finding
     from kanalyze.report import Report
 
 #: What autograd's engine calls the run of a node, and what it then runs on each of the node's results.
@@ -48,45 +44,27 @@ class _Checks(NamedTuple):
     saves: pl.DataFrame
 
 
+_TOLD: Final = Told(
+    "anomaly-detection",
+    "Anomaly detection is on: each result of backward is checked",
+    "torch.autograd.set_detect_anomaly(False)",
+    "Leave it off but to find a NaN that was seen: torch.autograd.detect_anomaly() around single steps.",
+    "kernels",
+)
+
+
 def anomaly_detection(report: Report) -> list[Finding]:
     """At most one finding per device."""
-    known = _checks(report)
-    if known is None:
+    if (known := _checks(report)) is None:
         return []
-    found, least, per = [], least_worth_saying(report), per_iteration(report)
-    inside = within(report, known.checks)
-    number = int(inside.host.height)
-    spans = pl.concat([known.checks, known.saves])
-    for device, *_ in windows(report).iter_rows():
-        claims = claimed(report, device, within(report, spans))
-        stake = intervals.length(claims)
-        if number < fewest_in(report) or stake < max(least[device], 1):
-            continue
-        asked = intervals.length(claimed(report, device, inside))
-        text = (
-            f"Anomaly detection is on: the results of backward's operators are checked for NaN in "
-            f"{per.plural(number, 'place')}, by two kernels and a copy to the host each, for which the host waits "
-            f"({per.time(asked)} of GPU {device}), and forward's operators save their stack of Python."
-        )
-        found.append(
-            Finding(
-                "anomaly-detection",
-                device,
-                stake,
-                text,
-                "Leave it off but to find a NaN that was seen: torch.autograd.detect_anomaly() around single steps.",
-                "tree" if traced(report) is report.whole else "kernels",
-                headline="Anomaly detection is on: each result of backward is checked",
-                action="torch.autograd.set_detect_anomaly(False)",
-                mending=partial(_off, spans=spans),
-                claims=claims,
-            )
-        )
-    return found
-
-
-def _off(report: Report, spans: pl.DataFrame) -> Mending:
-    return within(report, spans).mending
+    number = per_iteration(report).plural(within(report, known.checks).host.height, "check")
+    text = (
+        f"Anomaly detection is on: results of backward's operators are compared with themselves ({number}), by two "
+        f"kernels and a copy to the host each, for which the host waits; and operators of forward save their stack of "
+        f"Python: "
+    )
+    inside = within(report, pl.concat([known.checks, known.saves]))
+    return on_time(report, _TOLD, inside, lambda _, taken: f"{text}{taken}.")
 
 
 @once_per_process

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._operators import TO_DEVICE, TO_HOST, claimed, outermost, within
-from kanalyze.analyses.findings.rules._telling import all_along, fewest_in, in_pytorch, per_iteration
-from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.findings.rules._operators import TO_DEVICE, TO_HOST, Told, on_time, outermost, within
+from kanalyze.analyses.findings.rules._telling import all_along, in_pytorch, per_iteration
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.units import size
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.replay._mending import Mending
     from kanalyze.report import Report
 
@@ -134,101 +133,81 @@ def _between_copies(report: Report) -> pl.DataFrame:
     return known.drop("told", "least")
 
 
-class Told(NamedTuple):
-    """Words of a finding.
-
-    Attributes:
-        rule: Its name.
-        headline: As in :class:`Finding`, and so are action and remedy.
-        how: How the sentence begins; ``{}`` is the operator that takes most.
-    """
-
-    rule: str
-    headline: str
-    how: str
-    action: str
-    remedy: str
-
-
 _COMPUTED: Final = Told(
     "cpu-operators",
     "The CPU computes in the middle of the GPU's work",
-    "The CPU computes on tensors of the host between launches, most in {}",
     "compute it on the GPU: no .cpu(), .numpy() or CPU tensors before it",
     (
         "Keep the tensors on the GPU: sampling, softmax, sorting and metrics run there, too; copy what is left of "
         "them, and only where the host needs it."
     ),
+    "culprits",
 )
 _MADE: Final = Told(
     "cpu-tensors",
     "A tensor is made on the CPU and copied, again and again",
-    "A tensor is made on the CPU (most time in {}) and copied to the GPU",
     "torch.full(…, device=x.device), or make it once: register_buffer",
     (
         "Make it once, before the loop (register_buffer in a module), or where it is needed: device=x.device, "
         "dtype=x.dtype; attention takes is_causal=True in place of a mask."
     ),
+    "culprits",
 )
 _CONVERTED: Final = Told(
     "large-upload",
     "Data are converted on the CPU before they are copied",
-    "Data are converted on the CPU (most time in {}) before they are copied to the GPU",
     "x.to(device, non_blocking=True).float() / 255: copy first, then convert",
     (
         "Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are "
         "copied, and the CPU does nothing."
     ),
+    "culprits",
 )
 
 
 def cpu_operators(report: Report) -> list[Finding]:
     """At most one finding per device, on operators that the CPU computes between launches."""
-    return _told(report, _COMPUTED)
+    how = "The CPU computes on tensors of the host between launches, most in {}"
+    return _told(report, _COMPUTED, how)
 
 
 def cpu_tensors(report: Report) -> list[Finding]:
     """At most one finding per device, on tensors that are made on the CPU and copied to it again and again."""
-    return _told(report, _MADE)
+    return _told(report, _MADE, "A tensor is made on the CPU (most time in {}) and copied to the GPU")
 
 
 def large_upload(report: Report) -> list[Finding]:
     """At most one finding per device, on data that the CPU converts before they are copied to it."""
-    return _told(report, _CONVERTED)
+    return _told(
+        report, _CONVERTED, "Data are converted on the CPU (most time in {}) before they are copied to the GPU"
+    )
 
 
-def _told(report: Report, words: Told) -> list[Finding]:
+def _told(report: Report, told: Told, how: str) -> list[Finding]:
     if not in_pytorch(report):
         return []
     runs = _runs(report) if outermost(report).height else _between_copies(report)
-    runs = runs.filter(pl.col("kind") == words.rule)
-    inside, per = within(report, runs), per_iteration(report)
-    if (number := inside.host.height) < max(fewest_in(report), 1):
+    runs = runs.filter(pl.col("kind") == told.rule)
+    inside = within(report, runs)
+    if runs.is_empty() or not any(
+        inside.host.select(all_along(pl.col("start"), low, high)).item() for _, low, high in windows(report).iter_rows()
+    ):
         return []
     top = runs.group_by("top").agg(pl.col("top_ns").sum()).sort("top_ns", "top").item(-1, "top")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
-    operator = literal(top) if top else "what the host does between a copy to it and one back"
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
-    found, least = [], least_worth_saying(report)
-    for device, low, high in windows(report).iter_rows():
-        claims = claimed(report, device, inside)
-        recurs = inside.host.select(all_along(pl.col("start"), low, high)).item()
-        if not recurs or (stake := intervals.length(claims)) < max(least[device], 1):
-            continue
-        text = (
-            f"{words.how.format(operator)}, {per.plural(number, 'time')}{copied}: GPU {device} waits for it, or "
-            f"copies, for {per.time(stake)}."
-        )
-        one = Finding(words.rule, device, stake, text, words.remedy, "culprits", action=words.action, claims=claims)
-        headline = f"{words.headline}: {operator}" if top else words.headline
-        mending = partial(_spared, runs=runs, operators_stay=words is _COMPUTED)
-        found.append(one._replace(headline=headline, mending=mending))
-    return found
+    told = told._replace(headline=f"{told.headline}: {literal(top)}") if top else told
+    what = how.format(literal(top) if top else "what the host does between a copy to it and one back")
+
+    def sentence(number: int, taken: str) -> str:
+        return f"{what}, {per_iteration(report).plural(number, 'time')}{copied}: {taken}."
+
+    return on_time(report, told, inside, sentence, partial(_spared, runs=runs, stay=told.rule == _COMPUTED.rule))
 
 
-def _spared(report: Report, runs: pl.DataFrame, *, operators_stay: bool) -> Mending:
+def _spared(report: Report, runs: pl.DataFrame, *, stay: bool) -> Mending:
     """The time of the runs is gone, but for launches of the operators that the device computes then."""
-    kept = pl.col("operators").cast(pl.Int64) * _LAUNCH_NS if operators_stay else pl.lit(0)
+    kept = pl.col("operators").cast(pl.Int64) * _LAUNCH_NS if stay else pl.lit(0)
     left = runs.with_columns(start=pl.min_horizontal(pl.col("start") + kept, "end"))
     return within(report, left).mending._replace(gone=within(report, runs).work)
 

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of, operations
-from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.findings.rules._kernels import merged
-from kanalyze.analyses.findings.rules._operators import SPAN, claimed, idle_in, operators, outermost, within
-from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
+from kanalyze.analyses.findings.rules._operators import SPAN, Told, idle_in, on_time, operators, outermost, within
+from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import nearest
-from kanalyze.units import percent
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.replay._mending import Mending
     from kanalyze.report import Report
 
@@ -58,20 +57,9 @@ _NEAR: Final = 4
 _GATES: Final = r"^aten::(?:sigmoid|tanh|sigmoid_|tanh_|\w+_cell)$"
 
 
-class Told(NamedTuple):
-    """Words of a finding: its rule, what its sentence calls it, and the rest as in :class:`Finding`."""
-
-    rule: str
-    headline: str
-    what: str
-    action: str
-    remedy: str
-
-
 _RECURRENT: Final = Told(
     "rnn-cells",
     "A recurrent cell is run step by step in a Python loop",
-    "A recurrent network is run cell by cell",
     "nn.LSTM(…)(x) in place of a loop over nn.LSTMCell (nn.GRU, nn.RNN alike)",
     (
         "Give the whole sequence to nn.LSTM, nn.GRU or nn.RNN, which run it as a few kernels of cuDNN; where each step "
@@ -81,7 +69,6 @@ _RECURRENT: Final = Told(
 _SLICES: Final = Told(
     "repeated-work",
     "The same operators run slice by slice in a Python loop",
-    "The same operators run for one part of a tensor after the other",
     "work on the whole tensor at once: a batch dimension, bmm, torch.vmap",
     (
         "Let the loop's index be a dimension of the tensors: torch.bmm, einsum, broadcasting, grouped convolutions, or "
@@ -92,48 +79,25 @@ _SLICES: Final = Told(
 
 def rnn_cells(report: Report) -> list[Finding]:
     """At most one finding per device, on cells of recurrent networks that are run one by one."""
-    return _told(report, _RECURRENT)
+    return _told(report, _RECURRENT, "A recurrent network is run cell by cell")
 
 
 def repeated_work(report: Report) -> list[Finding]:
     """At most one finding per device, on the same operators run slice by slice."""
-    return _told(report, _SLICES)
+    return _told(report, _SLICES, "The same operators run for one part of a tensor after the other")
 
 
-def _told(report: Report, words: Told) -> list[Finding]:
-    loops = _loops(report).filter(pl.col("rule") == words.rule)
+def _told(report: Report, told: Told, what: str) -> list[Finding]:
+    loops = _loops(report).filter(pl.col("rule") == told.rule)
     if loops.is_empty():
         return []
-    inside, per = within(report, loops), per_iteration(report)
-    if inside.host.height < max(fewest_in(report), 1):
-        return []
-    top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
-    found, least = [], least_worth_saying(report)
-    for device, low, high in windows(report).iter_rows():
-        idle = idle_in(report, device, inside)
-        stake, launches = intervals.length(idle), len(inside.work)
-        if stake < max(least[device], 1):
-            continue
-        text = (
-            f"{words.what}, {top['passes']:,} times in a row, in {per.plural(launches, 'launch')} "
-            f"({literal(top['operators'])}): GPU {device} idles in such loops for {per.time(stake)}, "
-            f"{percent(stake / max(high - low, 1))} of the window."
-        )
-        found.append(
-            Finding(
-                words.rule,
-                device,
-                stake,
-                text,
-                words.remedy,
-                "tree",
-                headline=words.headline,
-                action=words.action,
-                mending=partial(_at_once, loops=loops),
-                claims=claimed(report, device, inside),
-            )
-        )
-    return found
+    top, inside = loops.sort("passes", "start", descending=[True, False]).row(0, named=True), within(report, loops)
+    launches = per_iteration(report).plural(len(inside.work), "launch")
+    text = f"{what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
+    found = on_time(report, told, inside, lambda _, taken: f"{text}{taken}.", partial(_at_once, loops=loops))
+    idle = {one.device: intervals.length(idle_in(report, one.device, inside)) for one in found}
+    least = least_worth_saying(report)
+    return [one for one in found if idle[one.device] >= max(least[one.device], 1)]
 
 
 def _at_once(report: Report, loops: pl.DataFrame) -> Mending:

@@ -46,7 +46,7 @@ def test_operators_of_the_cpu_after_a_copy_to_the_host():
     assert one.headline == "The CPU computes in the middle of the GPU's work: aten::softmax"
     assert one.text == (
         "The CPU computes on tensors of the host between launches, most in aten::softmax, 1 time a step, 512 B copied "
-        "to the GPU each time: GPU 0 waits for it, or copies, for 350.0 µs a step."
+        "to the GPU each time: GPU 0 idles, or works for it, for 350.0 µs a step."
     )
     assert one.claims.height == 10
     assert found(cpu_tensors, "aten::softmax") == found(large_upload, "aten::softmax") == []
