@@ -1,0 +1,60 @@
+"""A model that is run for a few samples at a time."""
+
+import pytest
+
+from kanalyze.analyses.findings.rules.small_batches import small_batches
+from kanalyze.window import Window
+from support.build import call, host, kernel, report
+
+LAUNCH = "cudaLaunchKernel_v7000"
+STEP = 1_000_000
+GEMM = "nvjet_sm90_tst_40x64_64x16_4x2_h_bz_TNN"
+NORM = "void at::native::vectorized_layer_norm_kernel<float>()"
+LIMITS = {"sm_count": 100, "max_warps_per_sm": 64, "threads_per_warp": 32}
+
+
+def run(at, *, blocks=20, apart=40_000, took=2000, last=()):
+    """A pass: products of matrices and norms, each of `blocks` blocks, launched `apart` from each other."""
+    events = []
+    for place, name in enumerate((GEMM, NORM, GEMM, NORM, f"{GEMM}_2", *last)):
+        start = at + apart * place
+        events.append(call(LAUNCH, start, start + 5000, correlation=start))
+        shape = {"grid": (blocks, 1, 1), "block": (256, 1, 1)}
+        events.append(kernel(start + 6000, start + 6000 + took, name=name, correlation=start, **shape))
+    return events
+
+
+def found(*, passes=20, each=1, more=(), **keys):
+    events = [event for number in range(passes) for event in run(number * STEP, **keys)]
+    window = Window(0, passes * STEP, count=passes // each, each="step")
+    return small_batches(report([*events, *more], limits=LIMITS).narrow(window=window))
+
+
+def test_passes_that_fill_a_part_of_the_gpu():
+    (one,) = found(apart=190_000)
+    assert one.text.startswith(
+        "The model is run 1 time a step, for few samples each time: its kernels fill 13.1 % of the"
+    )
+    assert one.general
+
+
+def test_several_passes_in_each_iteration_by_their_slices():
+    slices = [host("op", "aten::slice", number * STEP, number * STEP + 10) for number in range(20)]
+    (one,) = found(apart=190_000, each=5, more=slices)
+    assert not one.general
+    assert found(apart=190_000, each=5) == []
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"blocks": 200},  # they fill the GPU
+        {"took": 180_000},  # the GPU is busy
+        {"last": ("void at::native::multi_tensor_apply_kernel<FusedAdam>()",)},  # an optimizer
+        {"last": ("void at::native::reduce_kernel<ArgMaxOps>()",)},  # the next pass needs it
+        {"passes": 6},
+        {"apart": 10_000},  # the host does something else for long
+    ],
+)
+def test_what_a_larger_batch_would_not_mend(keys):
+    assert found(**{"apart": 190_000, **keys}) == []
