@@ -50,11 +50,20 @@ _WEIGHTS: Final = (
     r"|gru)$"
 )
 
-#: So many operators before and after a loop are looked at.
+#: So many operators before a loop are looked at.
 _NEAR: Final = 4
 
-#: Operators of gates, which recurrent networks have: the passes need each other's results.
-_GATES: Final = r"^aten::(?:sigmoid|tanh|sigmoid_|tanh_|\w+_cell)$"
+#: Operators of gates, which recurrent networks have, with products of matrices.
+_GATES: Final = ("sigmoid", "tanh")
+_DENSE: Final = r"^aten::(?:linear|addmm|mm|matmul)$"
+
+#: So many passes that change a tensor each in place are over parameters or the like, but for those that copy or fill.
+_MANY: Final = 16
+_IN_PLACE: Final = r"^aten::(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_$"
+_PLAIN: Final = (
+    r"^aten::(?:to|copy_|fill_|zero_|zeros|zeros_like|empty|empty_like|clone|contiguous|detach|view|reshape|select|slice"
+    r"|item|stack|cat|dropout|t|transpose|unsqueeze|squeeze)$"
+)
 
 
 _RECURRENT: Final = Told(
@@ -124,10 +133,12 @@ def _loops(report: Report) -> pl.DataFrame:
     if line.is_empty():
         return _by_kernels(report)
     line = line.filter(~pl.col("aside")).sort(*THREAD, "start").with_row_index("at")
-    cells = _cell_loops(line)
-    slices = _periods(line).filter(pl.col("rule") == _SLICES.rule)
-    both = pl.concat([cells, slices.select(cells.columns)])
-    return _with_backward(operators(report), both)
+    every = operators(report)
+    nodes = intervals.union(every.filter(pl.col("name").str.starts_with(_NODE)).select("start", "end"))
+    backward = intervals.overlap(line.get_column("start"), line.get_column("end"), nodes) > 0
+    layers = pl.col("name").str.contains(_WEIGHTS).any()
+    cells, stretches = _cell_loops(line), _periods(line.with_columns(backward.alias("backward"), layers=layers))
+    return _with_backward(every, pl.concat([cells, stretches.drop_nulls("rule").select(cells.columns)]))
 
 
 _LOOP: Final = ("rule", "passes", "operators", "row", "stop", *SPAN)
@@ -162,8 +173,9 @@ def _runs(key: tuple[str, ...]) -> pl.Expr:
 def _periods(line: pl.DataFrame) -> pl.DataFrame:
     """Stretches in which operators of the same names follow each other again and again, of the shortest period each.
 
-    Those over parts of a tensor have the rule: parts are taken in each pass or right before the loop, and results are
-    put together right after it, or written into parts, or no operator has weights, as those of a layer have.
+    Those that work on one part after the other have a rule: results are put together right after, or are written into
+    parts; or no operator has weights, as those of a layer have, and parts are taken, or tensors are changed in place.
+    Gates and products of matrices for parts that are taken are a recurrent network.
     """
     words = line.select(*THREAD, word=pl.col("name").hash())
     found: list[dict[str, object]] = []
@@ -184,17 +196,15 @@ def _periods(line: pl.DataFrame) -> pl.DataFrame:
 
 def _stretch(line: pl.DataFrame, begin: int, stop: int, period: int) -> dict[str, object]:
     own, one = line.slice(begin, stop - begin), line.slice(begin, period).get_column("name")
-    before = line.slice(max(begin - _NEAR, 0), min(begin, _NEAR)).get_column("name")
-    after = line.slice(stop, _NEAR).get_column("name")
-    takes, weights = one.str.contains(_TAKES), one.str.contains(_WEIGHTS).any()
-    apart = bool(takes.any() or before.str.contains(_APART).any())
-    written = takes.any() and one.str.contains(_WRITES).any() and not one.str.contains(_BLOCKS).any()
-    together = bool(after.str.contains(_TOGETHER).any() or written or not weights)
-    launching = total(own, "launches") >= (stop - begin) // period
-    is_loop = apart and together and launching and not one.str.contains(_CELLS).any()
+    passes = (stop - begin) // period
+    near = line.slice(max(begin - _NEAR, 0), min(begin, _NEAR))
+    before = near.filter(pl.col("stop") - pl.col("row") > passes).get_column("name")
+    after = line.slice(stop, 1).get_column("name")
+    launching = total(own, "launches") >= passes > total(own, "to_host")
+    told = launching and not own.get_column("backward").any()
     return {
-        "rule": _SLICES.rule if is_loop else None,
-        "passes": (stop - begin) // period,
+        "rule": _kind(one, before, after, passes if line.item(begin, "layers") else 0) if told else None,
+        "passes": passes,
         "operators": " → ".join(one.str.strip_prefix("aten::").head(_NAMED)) + (" → …" if period > _NAMED else ""),
         "row": own.item(0, "row"),
         "stop": own.item(-1, "stop"),
@@ -202,6 +212,28 @@ def _stretch(line: pl.DataFrame, begin: int, stop: int, period: int) -> dict[str
         "start": own.item(0, "start"),
         "end": own.item(-1, "end"),
     }
+
+
+def _kind(one: pl.Series, before: pl.Series, after: pl.Series, passes: int) -> str | None:
+    """The rule on a stretch, by operators: of a pass, those before it that make a part for each, the next one.
+
+    `passes` is 0 in a program without layers, whose parameters no loop is over.
+    """
+    takes, weights = one.str.contains(_TAKES).any(), one.str.contains(_WEIGHTS).any()
+    apart = takes or before.str.contains(_APART).any()
+    if one.str.contains(_CELLS).any():
+        return None  # which the cells tell
+    if (
+        apart
+        and all(one.str.contains(rf"^aten::{gate}_?$").any() for gate in _GATES)
+        and one.str.contains(_DENSE).any()
+    ):
+        return _RECURRENT.rule
+    written = takes and one.str.contains(_WRITES).any() and not one.str.contains(_BLOCKS).any()
+    together = after.str.contains(_TOGETHER).any() or written
+    tensors = passes >= _MANY and one.str.contains(_IN_PLACE).any()
+    own = not weights and (apart or tensors) and not one.str.contains(_PLAIN).all()
+    return _SLICES.rule if together or own else None
 
 
 #: Operators of whole layers, which write into parts of caches; and so many operators of a pass are named.
@@ -219,7 +251,9 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
     with_numbers = loops.hstack(sides).filter(pl.col("last") > pl.col("first"))
     low = number.gather(with_numbers.get_column("first")).alias("low")
     high = number.gather(with_numbers.get_column("last") - 1).alias("high")
-    forward = with_numbers.select("rule", "passes", "operators", "row", "stop").with_columns(low, high).sort("low")
+    forward = with_numbers.select("rule", "passes", "operators", "row", "stop").with_columns(low, high)
+    # operators that record nothing for backward have the number of the next one that does
+    forward = forward.filter(pl.col("high") - pl.col("low") >= pl.col("passes") - 1).sort("low")
     nodes = every.filter(pl.col("name").str.starts_with(_NODE)).drop_nulls("sequence_number").sort("sequence_number")
     inside = nodes.select(*SPAN, "sequence_number").join_asof(
         forward, left_on="sequence_number", right_on="low", check_sortedness=False

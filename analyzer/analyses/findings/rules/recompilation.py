@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules._operators import (
     SPAN,
@@ -18,14 +16,11 @@ from kanalyze.analyses.findings.rules._operators import (
     joined,
     on_time,
     outermost,
-    own_within,
     traced,
     within,
 )
-from kanalyze.analyses.findings.rules._telling import COMPILED, TRITON, in_pytorch, per_iteration, written_with
-from kanalyze.analyses.host._call_kinds import names_that
+from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import nearest
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
@@ -36,9 +31,6 @@ _COMPILES: Final = (
     r"dynamo_timed|^_compile\.|compile_inner|compile_fx|inductor_compile|call_user_compiler|create_aot_dispatcher"
     r"|CachingAutotuner\.precompile|async_compile|triton\S*compile"
 )
-
-#: Calls that load kernels.
-_LOADS: Final = r"^cu(?:Module|Library)Load|^cudaLibraryLoad"
 
 #: It recurs in so many of as many equal parts of the window, and after so much of it.
 _PARTS: Final = 8
@@ -74,7 +66,6 @@ def recompilation(report: Report) -> list[Finding]:
     """At most one finding per device on code that is compiled again, or on cuDNN that tries algorithms again."""
     for told, how, inside in (
         (_AGAIN, "compiles", _compiling(report)),
-        (_AGAIN, "loads kernels that were just compiled", _loading(report)),
         (_TRIED, "runs a convolution with many algorithms", _trying(report)),
     ):
         if _recurs(report, inside.host):
@@ -103,22 +94,6 @@ def _compiling(report: Report) -> Within:
         named = events.filter(pl.col("name").cast(pl.String).str.contains(_COMPILES).fill_null(value=False))
         found.append(named.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")).drop_nulls())
     return within(report, joined(pl.concat(found)))
-
-
-def _loading(report: Report) -> Within:
-    """From the launch before each loading to the next one, if that is of a kernel of torch.compile or Triton."""
-    if not in_pytorch(report):
-        return own_within(report, pl.DataFrame(schema=dict.fromkeys(SPAN, pl.Int64)))
-    calls = report.kind("api").select(*THREAD, "name", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-    loads = calls.filter(pl.col("name").is_in(names_that(report, re.compile(_LOADS).match))).drop("name").drop_nulls()
-    work = operations(report, "call_start", "call_end", "thread_id").drop_nulls("call_start").sort("call_start")
-    names = work.get_column("name").unique().drop_nulls()
-    made = [name for name in names.cast(pl.String) if written_with(report, name) in {COMPILED, TRITON}]
-    compiled = (pl.col("kind") == "kernel") & pl.col("name").cast(pl.String).is_in(made)
-    launches = work.select(*THREAD, compiled.alias("compiled"), until="call_start", since="call_end")
-    line = nearest(loads, launches.select(*THREAD, "since"), ("start", "since"), THREAD)
-    line = nearest(line, launches.drop("since"), ("end", "until"), THREAD, "after").filter("compiled")
-    return own_within(report, joined(line.select(*THREAD, start=pl.coalesce("since", "start"), end="until")))
 
 
 def _trying(report: Report) -> Within:

@@ -39,8 +39,10 @@ _LAYERS: Final = ("gemm", "conv", "attention")
 _CHOOSES: Final = r"(?i)argmax|ArgMax|multinomial|topk|radixSort|gatherTopK|distribution_"
 _UPDATES: Final = r"multi_tensor_apply|[Aa]dam|[Ss]gd|SGD|LAMB"
 
-#: Operators by which samples are taken from a batch.
-_TAKES: Final = r"^aten::(?:slice|narrow|split|chunk|split_with_sizes|tensor_split|index|index_select)$"
+#: Operators by which samples are taken from a batch, and the first layers of models, which they are given to.
+_TAKES: Final = r"^aten::(?:slice|narrow|select|index|index_select)$"
+_FIRST: Final = r"^aten::(?:embedding|linear|conv\w*|_convolution|to)$"
+_MOST: Final = 0.6
 
 
 def small_batches(report: Report) -> list[Finding]:
@@ -58,7 +60,7 @@ def small_batches(report: Report) -> list[Finding]:
         fewest: int = min(layers.get_column("len").to_list())
         each = (2 * fewest + iterations) // (2 * iterations)
         names = counts.get_column("name")
-        several = each >= _PASSES // 2 and _takes_samples(report)
+        several = each >= _PASSES // 2 and _takes_samples(report, fewest / line.height)
         if fewest < _PASSES or names.str.contains(_CHOOSES).any():
             continue
         if not several and (each != 1 or names.str.contains(_UPDATES).any()):
@@ -103,9 +105,15 @@ def _hurries(report: Report, device: int) -> bool:
     return 2 * host_time(report)[device].short[0] >= total(host, "ns")
 
 
-def _takes_samples(report: Report) -> bool:
-    """Whether the program takes samples from a batch, as far as a trace tells."""
-    return bool(outermost(report).get_column("name").str.contains(_TAKES).any())
+def _takes_samples(report: Report, passes: float) -> bool:
+    """Whether the trace takes a part of a tensor right before a layer, as often by launch as there are `passes`."""
+    line = outermost(report)
+    launches, working = (
+        total(line, "launches"),
+        line.filter((pl.col("launches") > 0) | pl.col("name").str.contains(_TAKES)),
+    )
+    taken = working.select((pl.col("name").str.contains(_TAKES) & pl.col("name").shift(-1).str.contains(_FIRST)).sum())
+    return launches > 0 and bool(taken.item() >= _MOST * passes * launches)
 
 
 def _passes(line: pl.DataFrame, anchor: int) -> pl.Expr:

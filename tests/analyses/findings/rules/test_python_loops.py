@@ -18,6 +18,8 @@ def line(names, at):
     for start, name in enumerate(names):
         begin = at + 20_000 * start
         events.append(host("op", f"aten::{name}", begin, begin + 10_000))
+        parts = range(20) if name == "unbind" else ()
+        events += [host("op", "aten::select", begin + 100 * part, begin + 100 * part + 50) for part in parts]
         if name not in VIEWS:
             events.append(call(LAUNCH, begin + 4000, begin + 8000, correlation=begin))
             events.append(kernel(begin + 9000, begin + 10_000, name=f"void at::native::{name}()", correlation=begin))
@@ -50,6 +52,7 @@ def test_few_cells_and_cells_with_attention_are_none(names):
         ["unbind", *["mm", "relu"] * 9, "cat"],  # taken apart before
         ["mul", *["select", "mm", "select", "copy_"] * 9, "sum"],  # written into parts
         ["mul", *["slice", "mul", "add"] * 9, "sum"],  # no weights
+        ["mm", *["linear", "relu", "linear"] * 9, "stack"],  # an ensemble
     ],
 )
 def test_the_same_operators_slice_by_slice(names):
@@ -58,11 +61,23 @@ def test_the_same_operators_slice_by_slice(names):
     assert "9 times in a row" in one.text
 
 
+def test_tensor_by_tensor_without_weights():
+    (one,) = found(repeated_work, ["mm", *["mul", "mul", "add", "copy_"] * 20, "mm"])
+    assert "20 times in a row, in 80 launches a step (mul → mul → add → copy_)" in one.text
+
+
+def test_gates_by_hand_are_a_recurrent_network():
+    (one,) = found(rnn_cells, ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "mm"])
+    assert "12 times in a row" in one.text
+
+
 @pytest.mark.parametrize(
     "names",
     [
         ["embedding", *["layer_norm", "linear", "select", "select", "linear", "add"] * 12, "layer_norm", "linear"],
-        ["mul", *["mm", "relu"] * 9, "stack"],  # nothing is taken
+        ["mul", *["mm", "relu"] * 9, "sum"],  # nothing is taken, nothing put together
+        ["mul", *["to"] * 30, "sum"],  # casts
+        ["mul", *["select", "eq", "nonzero"] * 3, "sum"],
         ["mul", *["select", "mm", "relu"] * 7, "stack"],
         [*["layer_norm", "linear", "slice", "copy_"] * 12, "linear"],  # a cache of keys is written by each layer
     ],

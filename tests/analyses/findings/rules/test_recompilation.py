@@ -26,10 +26,6 @@ def compiles(at):
     return [nvtx("_compile.compile_inner (dynamo_timed)", at, at + 800_000), *launch(at + 850_000)]
 
 
-def loads(at, name="triton_poi_fused_add_0"):
-    return [call("cuModuleLoadData", at + 100_000, at + 300_000), *launch(at + 850_000, name)]
-
-
 def tries(at):
     """A convolution of six kernels, and seven of one."""
     many = [event for place in range(6) for event in launch(at + 20_000 * place, "cudnn_conv")]
@@ -45,7 +41,6 @@ def tries(at):
     ("step", "said"),
     [
         (compiles, "The program compiles 1 time a step, not only at its start: GPU 0 idles"),
-        (loads, "The program loads kernels that were just compiled 1 time a step"),
         (tries, "The program runs a convolution with many algorithms 1 time a step"),
     ],
 )
@@ -54,10 +49,6 @@ def test_compiled_all_along(step, said):
     assert one.text.startswith(said)
 
 
-@pytest.mark.parametrize("step", [compiles, loads, tries])
+@pytest.mark.parametrize("step", [compiles, tries])
 def test_once_is_none(step):
     assert found(step, every=8) == []
-
-
-def test_kernels_of_libraries_that_are_loaded_are_none():
-    assert found(lambda at: loads(at, "void at::native::other()")) == []

@@ -39,7 +39,10 @@ def test_passes_that_fill_a_part_of_the_gpu():
 
 
 def test_several_passes_in_each_iteration_by_their_slices():
-    slices = [host("op", "aten::slice", number * STEP, number * STEP + 10) for number in range(20)]
+    names = (("embedding", 0, 8000), ("linear", 190_000, 8000), ("slice", 960_000, 10))
+    slices = [
+        host("op", f"aten::{name}", n * STEP + at, n * STEP + at + ns) for n in range(20) for name, at, ns in names
+    ]
     (one,) = found(apart=190_000, each=5, more=slices)
     assert not one.general
     assert found(apart=190_000, each=5) == []
