@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import facts_of, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.findings.rules._operators import TO_DEVICE, TO_HOST, Told, on_time, outermost, within
@@ -27,14 +27,16 @@ _NO_WORK: Final = (
     r"|chunk|expand|expand_as|as_strided|detach|detach_|alias|squeeze|unsqueeze|flatten|unflatten|empty|empty_like"
     r"|empty_strided|new_empty|resize_|set_|lift_fresh|result_type|is_same_size|size|stride|numpy_T|T|mT|_reshape_alias"
     r"|diagonal|unfold|swapaxes|real|view_as_real|view_as_complex|requires_grad_|_local_scalar_dense|item|split_with_sizes"
-    r"|_has_compatible_shallow_copy_type|tensor_split|hsplit|vsplit|broadcast_tensors|meshgrid|to|_to_copy|contiguous|clone|linear|matmul|dropout)_?$"
+    r"|_has_compatible_shallow_copy_type|tensor_split|hsplit|vsplit|broadcast_tensors|to|_to_copy|contiguous|clone"
+    r"|dropout)_?$"
 )
 
-#: Operators that make a tensor of nothing.
+#: Operators that make a tensor of nothing, and the one that PyTorch runs on what it made of Python's or NumPy's data.
+_LIFTS: Final = "aten::lift_fresh"
 _CREATES: Final = (
     r"^aten::(?:full|full_like|ones|ones_like|zeros|zeros_like|arange|linspace|logspace|eye|tril_indices|triu_indices|rand"
     r"|randn|randint|randperm|rand_like|randn_like|hann_window|hamming_window|tensor|scalar_tensor|new_full|new_zeros"
-    r"|new_ones|lift_fresh|normal|bernoulli|cartesian_prod)$"
+    r"|new_ones|normal|bernoulli|cartesian_prod)$"
 )
 
 #: Operators that change the type, the range or the layout of data.
@@ -47,6 +49,9 @@ _LAUNCH_NS: Final = 10_000
 
 #: An operator on the CPU that no copy is seen beside takes so long at least (ns); launches that the host is late for.
 _LONG_NS: Final = 100_000
+
+#: What is copied back is up to so many times as large as what came: one-hot vectors of numbers of classes are.
+_LARGER: Final = 32
 
 #: A tensor of so many bytes or more is data.
 _DATA_BYTES: Final = 1 << 20
@@ -66,44 +71,57 @@ def _runs(report: Report) -> pl.DataFrame:
     name), operators (number of those that compute), top (the one that takes most),
     top_ns, bytes (copied to the device).
     """
-    line = outermost(report).filter(~pl.col("aside")).sort(*THREAD, "start")
-    launching = (pl.col("launches") > 0) | pl.col("called")
-    line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), launching=launching)
-    computes = ~pl.col("launching") & ~pl.col("name").str.contains(_NO_WORK)
-    creates, converts = pl.col("name").str.contains(_CREATES), pl.col("name").str.contains(_CONVERTS)
-    took = pl.col("end") - pl.col("start")
-    own = ~pl.col("launching")
-    line = line.with_columns(took=took, computes=computes, creates=creates & own, works=own & (computes | converts))
-    most = pl.when("works").then("took")
+    line = outermost(report).sort(*THREAD, "start")
+    launching = (pl.col("launches") > 0) | pl.col("called") | pl.col("aside")
+    line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching)
+    name, own, launches = pl.col("name"), pl.col("own"), ~pl.col("own")
+    computes = own & ~name.str.contains(_NO_WORK)
+    works = computes | (own & name.str.contains(_CONVERTS))
+    took = pl.when("works").then(pl.col("end") - pl.col("start"))
+    line = line.with_columns(computes=computes, works=works)
     runs = line.group_by(*THREAD, "run", maintain_order=True).agg(
         first=pl.col("start").filter(own).min(),
         last=pl.col("end").filter(own).max(),
-        before_start=pl.col("start").filter("launching").first(),
-        to_host_bytes=pl.col("to_host_bytes").filter("launching").first().fill_null(0),
+        before_start=pl.col("start").filter(launches).first(),
+        before_end=pl.col("end").filter(launches).first(),
+        to_host_bytes=pl.col("to_host_bytes").filter(launches).first().fill_null(0),
         operators=pl.col("computes").sum(),
-        created=pl.col("creates").any(),
-        converts=(pl.col("works") & ~pl.col("creates")).any(),
-        top=pl.col("name").sort_by(most, nulls_last=False).last(),
-        top_ns=most.max(),
+        created=(own & name.str.contains(_CREATES)).any(),
+        lifted=(own & (name == _LIFTS)).any(),
+        lifted_first=(name.filter(own).first() == _LIFTS).fill_null(value=False),
+        converts=(pl.col("works") & ~name.str.contains(_CREATES)).any(),
+        top=name.sort_by(took, nulls_last=False).last(),
+        top_ns=took.max(),
     )
-    following = line.filter("launching").select(*THREAD, "run", "to_device", bytes="to_device_bytes", after_end="end")
+    following = line.filter(launches).select(*THREAD, "run", "to_device", bytes="to_device_bytes", after_end="end")
     runs = runs.join(following.with_columns(run=pl.col("run") - 1), on=[*THREAD, "run"], how="left", nulls_equal=True)
+    # torch.tensor(…, device=…) copies before it lifts
+    lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
+    return _of_kinds(runs.with_columns(lifted=lifted & (pl.col("bytes") < _DATA_BYTES)))
+
+
+def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
+    """The runs of a kind, with what of their time, and of what is around them, is work of the CPU."""
     uploads, downloads = pl.col("to_device").fill_null(0) > 0, pl.col("to_host_bytes") > _SCALAR_BYTES
-    long = pl.col("top_ns") >= _LONG_NS
+    back = uploads & (pl.col("bytes") <= _LARGER * pl.col("to_host_bytes"))
+    computing = downloads & (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * _LAUNCH_NS) | back)
     kind = (
-        pl.when(downloads & (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * _LAUNCH_NS) | uploads))
+        pl.when(computing)
         .then(pl.lit("cpu-operators"))
-        .when(uploads & pl.col("created"))
+        .when(uploads & (pl.col("created") | pl.col("lifted")))
         .then(pl.lit("cpu-tensors"))
         .when(uploads & pl.col("converts") & (pl.col("bytes") >= _DATA_BYTES))
         .then(pl.lit("large-upload"))
-        .when(long & (pl.col("operators") > 0) & ~pl.col("created"))
+        .when((pl.col("top_ns") >= _LONG_NS) & (pl.col("operators") > 0) & ~pl.col("created"))
         .then(pl.lit("cpu-operators"))
     )
-    told = runs.with_columns(kind=kind).drop_nulls(["kind", "first"])
-    start = pl.when(downloads & (pl.col("kind") == "cpu-operators")).then("before_start").otherwise("first")
-    end = pl.when(uploads).then("after_end").otherwise("last")
-    return told.select(*THREAD, "kind", "operators", "top", "top_ns", "bytes", start=start, end=end)
+    told = runs.with_columns(kind=kind).drop_nulls("kind")
+    of_python = (pl.col("kind") == "cpu-tensors") & ~pl.col("created")
+    start = pl.when(computing).then("before_start").when(of_python).then("before_end").otherwise("first")
+    end = pl.when(pl.when(computing).then(back).otherwise(uploads)).then("after_end").otherwise("last")
+    top = pl.when(of_python).then(None).otherwise("top")
+    spans = told.select(*THREAD, "kind", "operators", "top_ns", "bytes", top=top, start=start, end=end)
+    return spans.drop_nulls(["start", "end"]).filter(pl.col("end") > pl.col("start"))
 
 
 @once_per_process
@@ -197,19 +215,42 @@ def _told(report: Report, told: Told, how: str) -> list[Finding]:
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
     told = told._replace(headline=f"{told.headline}: {literal(top)}") if top else told
-    what = how.format(literal(top) if top else "what the host does between a copy to it and one back")
+    what = how.format(literal(top) if top else _UNNAMED[told.rule])
 
     def sentence(number: int, taken: str) -> str:
         return f"{what}, {per_iteration(report).plural(number, 'time')}{copied}: {taken}."
 
-    return on_time(report, told, inside, sentence, partial(_spared, runs=runs, stay=told.rule == _COMPUTED.rule))
+    return on_time(report, told, inside, sentence, partial(_spared, runs=runs, rule=told.rule))
 
 
-def _spared(report: Report, runs: pl.DataFrame, *, stay: bool) -> Mending:
-    """The time of the runs is gone, but for launches of the operators that the device computes then."""
-    kept = pl.col("operators").cast(pl.Int64) * _LAUNCH_NS if stay else pl.lit(0)
-    left = runs.with_columns(start=pl.min_horizontal(pl.col("start") + kept, "end"))
-    return within(report, left).mending._replace(gone=within(report, runs).work)
+#: What takes most time where no operator does.
+_UNNAMED: Final = {
+    _COMPUTED.rule: "what the host does between a copy to it and one back",
+    _MADE.rule: "Python and NumPy",
+    _CONVERTED.rule: "Python and NumPy",
+}
 
+
+def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
+    """The time of the runs is gone, but for launches of the operators that the device computes then.
+
+    Data that were converted before are still copied, by a quarter: they are bytes that became four each.
+    """
+    every = within(report, runs)
+    if rule == _MADE.rule:
+        return every.mending
+    kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * _LAUNCH_NS, "end")
+    left = within(report, runs.with_columns(start=kept)).mending
+    if rule == _COMPUTED.rule:
+        return left._replace(gone=every.work)
+    facts = facts_of(report, every.work, "dur_ns", "detail").with_columns(every.work.alias("row"))
+    copies = facts.filter(pl.col("detail").cast(pl.String) == TO_DEVICE)
+    gone = facts.join(copies, on="row", how="anti").get_column("row")
+    saved = (pl.col("dur_ns") * _SPARED_OF_COPIES).cast(pl.Int64)
+    return left._replace(gone=gone, shorter=copies.select("row", saved_ns=saved))
+
+
+#: Of a copy of float32 in place of bytes so much is spared.
+_SPARED_OF_COPIES: Final = 0.75
 
 RULES: Final = (cpu_operators, cpu_tensors, large_upload)

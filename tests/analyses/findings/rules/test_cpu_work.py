@@ -82,3 +82,20 @@ def test_without_operators_the_time_between_two_copies_tells():
     events = [event for number in range(10) for event in step(number * STEP, ("aten::sort",)) if event.kind != "op"]
     (one,) = cpu_operators(report(events).narrow(window=Window(0, 10 * STEP, count=10, each="step")))
     assert "between a copy to it and one back, 1 time a step" in one.text
+
+
+def test_data_of_python_are_made_on_the_cpu():
+    (one,) = found(cpu_tensors, "aten::lift_fresh", down=0)
+    assert "most time in Python and NumPy" in one.text
+    assert found(cpu_tensors, "aten::lift_fresh", down=0, up=2 << 20) == []  # a batch
+
+
+def test_metrics_on_the_cpu_do_not_end_with_the_next_batch():
+    (one,) = found(cpu_operators, "aten::bincount", down=4096, up=1 << 20)
+    assert one.at_stake_ns < 10 * 190_000
+
+
+def test_a_converted_upload_is_a_quarter_by_replay():
+    (one,) = found(large_upload, "aten::to", "aten::div", down=0, up=1 << 21)
+    change = one.mending(report(list(step(0, ("aten::to", "aten::div"), down=0, up=1 << 21))))
+    assert change.shorter["saved_ns"].to_list() == [750]
