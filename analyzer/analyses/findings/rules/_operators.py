@@ -14,7 +14,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, launch_rows, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._kernels import calls_within
+from kanalyze.analyses.findings.rules._kernels import calls_within, decoded_as
 from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.launches._steady_window import least_worth_saying
@@ -29,6 +29,7 @@ from kanalyze.columns.lookup import nearest, sure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kanalyze.analyses.naming._host_names import ThreadPair
     from kanalyze.report import Report
 
 #: A span of a thread.
@@ -109,9 +110,7 @@ def within(report: Report, spans: pl.DataFrame) -> Within:
     spans = spans.select(SPAN)
     if traced(report) in (report.whole, None):
         return own_within(report, spans)
-    api = report.kind("api").select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-    launches = api.join(_launches(report, spans), on=[*THREAD, "start"], how="semi")
-    return own_within(report, joined(pl.concat([_placed(report, spans), launches.select(SPAN)])))
+    return own_within(report, joined(pl.concat([_placed(report, spans), _launches(report, spans)])))
 
 
 def own_within(report: Report, spans: pl.DataFrame) -> Within:
@@ -169,30 +168,45 @@ def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _launches(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """Launches of the report whose partners in the trace begin in `spans`: process_id, thread_id, start.
+    """Launches of the report whose partners in the trace begin in `spans`, up to the next one in the same span.
 
     Where the trace is of a few of the steps, those that most launches in the same surroundings there are the partners.
+    Columns: :data:`SPAN`.
     """
-    known, found = host_names(report), [spans.select(*THREAD, "start").clear()]
+    known, found = host_names(report), [spans.select(SPAN).clear()]
     threads = parts_by(spans, THREAD)
     for pair in known.threads:
         if (own := threads.get(pair.right)) is None:
             continue
         line = own.sort("start")
         at = pair.others.get_column("start")
-        last = line.get_column("start").search_sorted(at, side="right").cast(pl.Int64) - 1
-        ends = pl.concat([pl.Series([intervals.BEFORE_ALL]), line.get_column("end")]).gather(last + 1)
-        inside = sure(at < ends)
-        calls = pair.calls.get_column("start")
+        place = line.get_column("start").search_sorted(at, side="right").cast(pl.Int64)
+        ends = pl.concat([pl.Series([intervals.BEFORE_ALL]), line.get_column("end")]).gather(place)
+        place = place.set(~sure(at < ends), None)
         if known.recurring:
-            there = pl.DataFrame([surroundings(pair.others), inside.alias("inside")]).drop_nulls("around")
+            there = pl.DataFrame([surroundings(pair.others), place.is_not_null().alias("inside")]).drop_nulls("around")
             most = there.group_by("around").agg(pl.col("inside").mean() > 1 / 2).filter("inside").get_column("around")
-            starts = calls.filter(sure(surroundings(pair.calls).is_in(most.implode())))
+            made = pair.calls.filter(sure(surroundings(pair.calls).is_in(most.implode()))).select("start", "end")
         else:
-            starts = calls.gather(pair.pairs.filter(inside.gather(pair.pairs.get_column("right"))).get_column("left"))
-        keys = (pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, pair.left, strict=True))
-        found.append(pl.DataFrame({"start": starts}).select(*keys, "start"))
+            made = _with_next(pair, place)
+        keys = {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, pair.left, strict=True)}
+        found.append(made.select(**keys, start="start", end="end"))
     return pl.concat(found)
+
+
+def _with_next(pair: ThreadPair, place: pl.Series) -> pl.DataFrame:
+    """Launch calls whose partners have a `place` in a span, each up to the end of the next one in the same span."""
+    rows = pair.pairs.with_columns(place.gather(pair.pairs.get_column("right")).alias("place"))
+    follows = (pl.col("left").shift(-1) == pl.col("left") + 1) & (pl.col("place").shift(-1) == pl.col("place"))
+    ends = pair.calls.get_column("end")
+    rows = rows.with_columns(
+        start=pair.calls.get_column("start").gather(rows.get_column("left")),
+        end=ends.gather(rows.get_column("left")),
+        next=ends.gather((rows.get_column("left") + 1).clip(upper_bound=len(ends) - 1)),
+    )
+    return (
+        rows.drop_nulls("place").with_columns(end=pl.when(follows).then("next").otherwise("end")).select("start", "end")
+    )
 
 
 def idle_in(report: Report, device: int, found: Within) -> pl.DataFrame:
@@ -275,6 +289,10 @@ def _inside(other: Report, rows: pl.DataFrame, pattern: str) -> pl.Series:
     )
 
 
+#: The part of a window that work of the host fills, of which it need not be much in each iteration.
+_FILLS: Final = 0.5
+
+
 def on_time(
     report: Report,
     told: Told,
@@ -284,13 +302,15 @@ def on_time(
 ) -> list[Finding]:
     """At most one finding per device on some time of the host, and what lies in it.
 
-    In a window of iterations there are as many spans of it as half of these at least. At stake is the time in which the
-    device idles in them, or works for them; `sentence` has their number and that time. By default, all of it is gone.
+    In a window of iterations there are as many spans of it as half of these at least, or they fill half of the window.
+    At stake is the time in which the device idles in them, or works for them; `sentence` has their number and that
+    time. By default, all of it is gone.
     """
-    least, found = least_worth_saying(report), list[Finding]()
-    if (number := inside.host.height) < max(fewest_in(report), 1):
-        return []
-    for device, *_ in windows(report).iter_rows():
+    least, found, number = least_worth_saying(report), list[Finding](), inside.host.height
+    for device, low, high in windows(report).iter_rows():
+        held = intervals.length(intervals.clip(inside.host, low, high))
+        if number < max(fewest_in(report), 1) and held < _FILLS * (high - low):
+            continue
         claims = claimed(report, device, inside)
         if (stake := intervals.length(claims)) < max(least[device], 1):
             continue
@@ -299,3 +319,21 @@ def on_time(
         change = mending or (lambda _: inside.mending)
         found.append(one._replace(headline=told.headline, action=told.action, mending=change))
     return found
+
+
+#: Families of kernels of which an SM runs a block or two at a time; others fill it with threads.
+_LARGE_BLOCKS: Final = ("gemm", "conv", "attention")
+
+
+def filling(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Adds to operations (name and :data:`SHAPE`) `layer`, whether a kernel is one of layers with weights, and `part`.
+
+    That is the part of the GPU that its blocks fill, 1 where it is unknown.
+    """
+    known = report.devices.select("sm_count", "max_warps_per_sm", "threads_per_warp").drop_nulls()
+    processors, warps, threads = known.row(0) if known.height else (1, 1, 1)
+    layer = decoded_as(work, lambda said: said.family in _LARGE_BLOCKS).alias("layer")
+    blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") / processors
+    resident = blocks * pl.col("block_x") * pl.col("block_y") * pl.col("block_z") / (warps * threads)
+    part = pl.when(layer).then(blocks).otherwise(resident).clip(upper_bound=1.0).fill_null(1.0)
+    return work.with_columns(layer, part=part)

@@ -207,9 +207,8 @@ def _told(report: Report, told: Told, how: str) -> list[Finding]:
     runs = _runs(report) if outermost(report).height else _between_copies(report)
     runs = runs.filter(pl.col("kind") == told.rule)
     inside = within(report, runs)
-    if runs.is_empty() or not any(
-        inside.host.select(all_along(pl.col("start"), low, high)).item() for _, low, high in windows(report).iter_rows()
-    ):
+    along = [inside.host.select(all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows()]
+    if runs.is_empty() or not (any(along) or per_iteration(report).iterations):
         return []
     top = runs.group_by("top").agg(pl.col("top_ns").sum()).sort("top_ns", "top").item(-1, "top")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import facts_of, operations
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.findings.rules._kernels import merged
-from kanalyze.analyses.findings.rules._operators import SPAN, Told, idle_in, on_time, operators, outermost, within
+from kanalyze.analyses.findings.rules._operators import (
+    SPAN,
+    Told,
+    filling,
+    idle_in,
+    on_time,
+    operators,
+    outermost,
+    within,
+)
 from kanalyze.analyses.findings.rules._telling import per_iteration
-from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -27,6 +35,9 @@ if TYPE_CHECKING:
 #: Fewest passes of a loop, and the most operators of one.
 _PASSES: Final = 8
 _LONGEST: Final = 40
+
+#: For so large a part of a loop the device idles in it, or it is no matter of launching.
+_IDLE: Final = 0.25
 
 #: Two passes are so many times as far apart as usual where one loop ends and another begins.
 _FAR: Final = 2
@@ -57,6 +68,9 @@ _NEAR: Final = 4
 _GATES: Final = ("sigmoid", "tanh")
 _DENSE: Final = r"^aten::(?:linear|addmm|mm|matmul)$"
 
+#: Operators that read a number.
+_READS: Final = r"^aten::(?:item|is_nonzero|_local_scalar_dense|equal|allclose)$"
+
 #: So many passes that change a tensor each in place are over parameters or the like, but for those that copy or fill.
 _MANY: Final = 16
 _IN_PLACE: Final = r"^aten::(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_$"
@@ -85,6 +99,16 @@ _SLICES: Final = Told(
     ),
 )
 
+_READ: Final = Told(
+    "blocking-read",
+    "A value is read by the host in each pass of a Python loop",
+    "stack the values on the GPU, and read them once: torch.stack(v).tolist()",
+    (
+        "Let the loop's values stay on the GPU (a list, then torch.stack; torch._foreach_norm, a comparison with all "
+        "classes at once), and read them together after it, or every so many steps."
+    ),
+)
+
 
 def rnn_cells(report: Report) -> list[Finding]:
     """At most one finding per device, on cells of recurrent networks that are run one by one."""
@@ -96,6 +120,11 @@ def repeated_work(report: Report) -> list[Finding]:
     return _told(report, _SLICES, "The same operators run for one part of a tensor after the other")
 
 
+def reads_in_loops(report: Report) -> list[Finding]:
+    """At most one finding per device, on values that the host reads one by one: of parameters, classes or samples."""
+    return _told(report, _READ, "A value is read by the host in each pass of a loop")
+
+
 def _told(report: Report, told: Told, what: str) -> list[Finding]:
     loops = _loops(report).filter(pl.col("rule") == told.rule)
     if loops.is_empty():
@@ -103,26 +132,28 @@ def _told(report: Report, told: Told, what: str) -> list[Finding]:
     top, inside = loops.sort("passes", "start", descending=[True, False]).row(0, named=True), within(report, loops)
     launches = per_iteration(report).plural(len(inside.work), "launch")
     text = f"{what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
-    found = on_time(report, told, inside, lambda _, taken: f"{text}{taken}.", partial(_at_once, loops=loops))
-    idle = {one.device: intervals.length(idle_in(report, one.device, inside)) for one in found}
-    least = least_worth_saying(report)
-    return [one for one in found if idle[one.device] >= max(least[one.device], 1)]
-
-
-def _at_once(report: Report, loops: pl.DataFrame) -> Mending:
-    """Each loop is launched as one pass, whose kernels take as long as those of all passes."""
-    inside = within(report, loops)
-    work = pl.DataFrame([inside.work.alias("row")])
-    facts = facts_of(report, inside.work, "process_id", "thread_id", "call_start", "dur_ns")
-    begun = inside.host.with_row_index("loop").select(*THREAD, "loop", since="start")
-    line = (
-        nearest(work.hstack(facts), begun, ("call_start", "since"), THREAD)
-        .drop_nulls("loop")
-        .sort("loop", "call_start")
+    found = on_time(
+        report, told, inside, lambda _, taken: f"{text}{taken}.", partial(_at_once, loops=loops, rule=told.rule)
     )
-    passes = float(loops.select(pl.col("passes").median()).item())
+    idle = {one.device: intervals.length(idle_in(report, one.device, inside)) for one in found}
+    return [one for one in found if idle[one.device] >= _IDLE * one.at_stake_ns]
+
+
+def _at_once(report: Report, loops: pl.DataFrame, rule: str) -> Mending:
+    """Each loop is launched as one pass, whose kernels take as long as those of all passes.
+
+    Where passes do not need each other's results, as long as these would if they filled the GPU, and no less than one.
+    """
+    inside = within(report, loops)
+    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id")
+    work = work.filter(pl.col("row").is_in(inside.work.implode())).drop_nulls("call_start")
+    begun = inside.host.with_row_index("loop").select(*THREAD, "loop", since="start")
+    line = nearest(filling(report, work), begun, ("call_start", "since"), THREAD).drop_nulls("loop")
+    passes, took = float(loops.select(pl.col("passes").median()).item()), pl.col("dur_ns")
     kept = pl.max_horizontal((pl.len().over("loop") / passes).cast(pl.Int64), pl.lit(1))
-    groups = line.select("row", "dur_ns", group="loop", kept=kept, merged_ns=pl.col("dur_ns").sum().over("loop"))
+    whole, filled = took.sum().over("loop"), (took * pl.col("part")).sum().over("loop")
+    each = whole if rule == _RECURRENT.rule else pl.max_horizontal(filled, whole / passes).cast(pl.Int64)
+    groups = line.sort("loop", "call_start").select("row", "dur_ns", group="loop", kept=kept, merged_ns=each)
     return inside.mending._replace(**{name: getattr(merged(groups), name) for name in ("shorter", "gone")})
 
 
@@ -200,10 +231,12 @@ def _stretch(line: pl.DataFrame, begin: int, stop: int, period: int) -> dict[str
     near = line.slice(max(begin - _NEAR, 0), min(begin, _NEAR))
     before = near.filter(pl.col("stop") - pl.col("row") > passes).get_column("name")
     after = line.slice(stop, 1).get_column("name")
-    launching = total(own, "launches") >= passes > total(own, "to_host")
-    told = launching and not own.get_column("backward").any()
+    told = total(own, "launches") >= passes and not own.get_column("backward").any()
+    read = total(own, "to_host") >= passes
     return {
-        "rule": _kind(one, before, after, passes if line.item(begin, "layers") else 0) if told else None,
+        "rule": (_read(one) if read else _kind(one, before, after, passes if line.item(begin, "layers") else 0))
+        if told
+        else None,
         "passes": passes,
         "operators": " → ".join(one.str.strip_prefix("aten::").head(_NAMED)) + (" → …" if period > _NAMED else ""),
         "row": own.item(0, "row"),
@@ -212,6 +245,11 @@ def _stretch(line: pl.DataFrame, begin: int, stop: int, period: int) -> dict[str
         "start": own.item(0, "start"),
         "end": own.item(-1, "end"),
     }
+
+
+def _read(one: pl.Series) -> str | None:
+    """The rule on a stretch whose passes copy something to the host: a number."""
+    return _READ.rule if one.str.contains(_READS).any() and not one.str.contains(_WEIGHTS).any() else None
 
 
 def _kind(one: pl.Series, before: pl.Series, after: pl.Series, passes: int) -> str | None:
@@ -294,4 +332,4 @@ def _by_kernels(report: Report) -> pl.DataFrame:
     return told.select(_LOOP)
 
 
-RULES: Final = (rnn_cells, repeated_work)
+RULES: Final = (rnn_cells, repeated_work, reads_in_loops)

@@ -10,8 +10,8 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._kernels import calls_within, decoded_as, merged
-from kanalyze.analyses.findings.rules._operators import idle_in, outermost, own_within
+from kanalyze.analyses.findings.rules._kernels import calls_within, merged
+from kanalyze.analyses.findings.rules._operators import filling, idle_in, outermost, own_within
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -32,12 +32,9 @@ _EMPTY: Final = 0.5
 _PASSES: Final = 8
 _LARGER: Final = 16
 
-#: Families of kernels with weights of layers.
-_LAYERS: Final = ("gemm", "conv", "attention")
-
-#: Kernels of a pass whose result is the next one's input, and those of an optimizer, which a larger batch changes.
+#: Kernels of a pass whose result is the next one's input, and those of a training, which a larger batch changes.
 _CHOOSES: Final = r"(?i)argmax|ArgMax|multinomial|topk|radixSort|gatherTopK|distribution_"
-_UPDATES: Final = r"multi_tensor_apply|[Aa]dam|[Ss]gd|SGD|LAMB"
+_UPDATES: Final = r"multi_tensor_apply|[Aa]dam|[Ss]gd|SGD|LAMB|[Bb]ackward|dgrad|wgrad|bprop|_bwd"
 
 #: Operators by which samples are taken from a batch, and the first layers of models, which they are given to.
 _TAKES: Final = r"^aten::(?:slice|narrow|select|index|index_select)$"
@@ -63,7 +60,7 @@ def small_batches(report: Report) -> list[Finding]:
         several = each >= _PASSES // 2 and _takes_samples(report, fewest / line.height)
         if fewest < _PASSES or names.str.contains(_CHOOSES).any():
             continue
-        if not several and (each != 1 or names.str.contains(_UPDATES).any()):
+        if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or _trains(names)):
             continue
         anchor = layers.sort("len", "token").item(0, "token")
         one = _finding(report, device, line.with_columns(_passes(line, anchor)).drop_nulls("passed"))
@@ -74,24 +71,16 @@ def small_batches(report: Report) -> list[Finding]:
 
 def _launches(report: Report, device: int) -> pl.DataFrame:
     """The kernels in scope by launch: row, name, token, layer, part (of the GPU that it fills)."""
-    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").filter(
-        (pl.col("device") == device) & (pl.col("kind") == "kernel")
-    )
-    layer = decoded_as(work, lambda said: said.family in _LAYERS).alias("layer")
-    processors, threads = _sizes(report, device)
-    blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
-    resident = blocks * pl.col("block_x") * pl.col("block_y") * pl.col("block_z") / threads
-    part = pl.when(layer).then(blocks / processors).otherwise(resident).clip(upper_bound=1.0)
+    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id")
+    work = filling(report, work.filter((pl.col("device") == device) & (pl.col("kind") == "kernel")))
     token = pl.struct("name", *SHAPE).hash()
-    line = work.with_columns(layer, part=part.fill_null(1.0), token=token, name=pl.col("name").cast(pl.String))
+    line = work.with_columns(token=token, name=pl.col("name").cast(pl.String))
     return line.drop_nulls("call_start").sort("call_start")
 
 
-def _sizes(report: Report, device: int) -> tuple[int, int]:
-    """SMs of a device, and threads that they hold."""
-    known = report.devices.filter(pl.col("device") == device).select("sm_count", "max_warps_per_sm", "threads_per_warp")
-    processors, warps, threads = known.row(0) if known.height else (None, None, None)
-    return processors or 1, (processors or 1) * (warps or 1) * (threads or 1)
+def _trains(names: pl.Series) -> bool:
+    """Whether kernels of backward or of an optimizer are among these."""
+    return bool(names.str.contains(_UPDATES).any())
 
 
 def _leave_empty(line: pl.DataFrame) -> bool:

@@ -39,7 +39,7 @@ _COUNT_BYTES: Final = 8
 
 #: Smaller copies are of numbers; of so many bytes in each iteration they are a model, or data.
 _LEAST_BYTES: Final = 1 << 12
-_MANY_BYTES: Final = 8 << 20
+_MANY_BYTES: Final = 1 << 20
 
 _MASKS: Final = Told(
     "boolean-masks",

@@ -27,14 +27,9 @@ def compiles(at):
 
 
 def tries(at):
-    """A convolution of six kernels, and seven of one."""
-    many = [event for place in range(6) for event in launch(at + 20_000 * place, "cudnn_conv")]
-    few = [
-        host("op", "aten::cudnn_convolution", at + 200_000 + 50_000 * one, at + 240_000 + 50_000 * one)
-        for one in range(7)
-    ]
-    alone = [event for one in range(7) for event in launch(at + 210_000 + 50_000 * one, "cudnn_conv")]
-    return [host("op", "aten::cudnn_convolution", at - 50, at + 150_000), *many, *few, *alone]
+    """A convolution of twelve kernels."""
+    many = [event for place in range(12) for event in launch(at + 20_000 * place, "cudnn_conv")]
+    return [host("op", "aten::cudnn_convolution", at - 50, at + 250_000), *many]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,6 @@ def test_a_model_that_is_copied_to_the_host():
 
 
 def test_few_bytes_and_those_that_come_back_are_none():
-    assert found(downloads, *[lambda at: copy(at, 7 * MIB)] * 3) == []
+    assert found(downloads, *[lambda at: copy(at, MIB // 2)] * 3) == []
     back = [lambda at: [*copy(at, 20 * MIB), *copy(at + 300_000, MIB, direction="Host-to-Device")]] * 3
     assert found(downloads, *back) == []
