@@ -68,6 +68,9 @@ _NEAR: Final = 4
 _GATES: Final = ("sigmoid", "tanh")
 _DENSE: Final = r"^aten::(?:linear|addmm|mm|matmul)$"
 
+#: Operators that an update by second moments has.
+_ROOTS: Final = r"^aten::(?:sqrt|sqrt_|rsqrt|rsqrt_)$"
+
 #: Operators that read a number.
 _READS: Final = r"^aten::(?:item|is_nonzero|_local_scalar_dense|equal|allclose)$"
 
@@ -109,6 +112,16 @@ _READ: Final = Told(
     ),
 )
 
+_OPTIMIZER: Final = Told(
+    "unfused-optimizer",
+    "An optimizer is written out and run parameter by parameter",
+    "torch.optim.AdamW(…, fused=True), or torch._foreach_ functions",
+    (
+        "Take PyTorch's optimizer with fused=True, which updates all parameters in a few kernels; what it does not "
+        "have can be written with torch._foreach_ functions on lists of tensors, or compiled."
+    ),
+)
+
 
 def rnn_cells(report: Report) -> list[Finding]:
     """At most one finding per device, on cells of recurrent networks that are run one by one."""
@@ -123,6 +136,11 @@ def repeated_work(report: Report) -> list[Finding]:
 def reads_in_loops(report: Report) -> list[Finding]:
     """At most one finding per device, on values that the host reads one by one: of parameters, classes or samples."""
     return _told(report, _READ, "A value is read by the host in each pass of a loop")
+
+
+def optimizers_by_hand(report: Report) -> list[Finding]:
+    """At most one finding per device, on optimizers with second moments that are none of PyTorch's."""
+    return _told(report, _OPTIMIZER, "An optimizer runs parameter by parameter")
 
 
 def _told(report: Report, told: Told, what: str) -> list[Finding]:
@@ -267,6 +285,8 @@ def _kind(one: pl.Series, before: pl.Series, after: pl.Series, passes: int) -> s
         and one.str.contains(_DENSE).any()
     ):
         return _RECURRENT.rule
+    if not weights and passes >= _PASSES and one.str.contains(_IN_PLACE).any() and one.str.contains(_ROOTS).any():
+        return _OPTIMIZER.rule
     written = takes and one.str.contains(_WRITES).any() and not one.str.contains(_BLOCKS).any()
     together = after.str.contains(_TOGETHER).any() or written
     tensors = passes >= _MANY and one.str.contains(_IN_PLACE).any()
@@ -332,4 +352,4 @@ def _by_kernels(report: Report) -> pl.DataFrame:
     return told.select(_LOOP)
 
 
-RULES: Final = (rnn_cells, repeated_work, reads_in_loops)
+RULES: Final = (rnn_cells, repeated_work, reads_in_loops, optimizers_by_hand)

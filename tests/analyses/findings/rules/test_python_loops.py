@@ -2,7 +2,12 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.python_loops import repeated_work, rnn_cells
+from kanalyze.analyses.findings.rules.python_loops import (
+    optimizers_by_hand,
+    reads_in_loops,
+    repeated_work,
+    rnn_cells,
+)
 from kanalyze.window import Window
 from support.build import call, host, kernel, report
 
@@ -89,3 +94,9 @@ def test_layers_and_short_loops_are_none(names):
 def test_without_operators_kernels_of_cells_tell():
     (one,) = found(rnn_cells, ["zeros", *["mm", "lstm_cell_forward"] * 10, "stack"], kinds=("api", "kernel"))
     assert "(lstm_cell_forward)" in one.text
+
+
+def test_an_optimizer_written_out():
+    update = ["mul_", "add_", "mul_", "addcmul_", "sqrt", "div", "sub_"]
+    (one,) = found(optimizers_by_hand, ["linear", *update * 10, "mm"])
+    assert (one.rule, found(repeated_work, ["linear", *update * 10, "mm"])) == ("unfused-optimizer", [])
