@@ -68,6 +68,9 @@ _NEAR: Final = 4
 _GATES: Final = ("sigmoid", "tanh")
 _DENSE: Final = r"^aten::(?:linear|addmm|mm|matmul)$"
 
+#: Operators that find a mask's true elements.
+_MASKS: Final = r"^aten::(?:index|index_put_|_index_put_impl_|nonzero|masked_select|argwhere)$"
+
 #: Operators that an update by second moments has.
 _ROOTS: Final = r"^aten::(?:sqrt|sqrt_|rsqrt|rsqrt_)$"
 
@@ -122,6 +125,16 @@ _OPTIMIZER: Final = Told(
     ),
 )
 
+_MASKED: Final = Told(
+    "boolean-masks",
+    "A boolean mask is taken in each pass of a Python loop",
+    "membership = (labels == arange(n)[:, None]).float(); membership @ x",
+    (
+        "Work on all masks at once: a comparison with all classes is a matrix, whose product with the data sums each "
+        "class; or sort once, and take slices (torch.segment_reduce, index_add_)."
+    ),
+)
+
 
 def rnn_cells(report: Report) -> list[Finding]:
     """At most one finding per device, on cells of recurrent networks that are run one by one."""
@@ -136,6 +149,11 @@ def repeated_work(report: Report) -> list[Finding]:
 def reads_in_loops(report: Report) -> list[Finding]:
     """At most one finding per device, on values that the host reads one by one: of parameters, classes or samples."""
     return _told(report, _READ, "A value is read by the host in each pass of a loop")
+
+
+def masks_in_loops(report: Report) -> list[Finding]:
+    """At most one finding per device, on boolean masks that are taken one by one, of classes or groups."""
+    return _told(report, _MASKED, "A boolean mask is taken in each pass of a loop")
 
 
 def optimizers_by_hand(report: Report) -> list[Finding]:
@@ -266,8 +284,10 @@ def _stretch(line: pl.DataFrame, begin: int, stop: int, period: int) -> dict[str
 
 
 def _read(one: pl.Series) -> str | None:
-    """The rule on a stretch whose passes copy something to the host: a number."""
-    return _READ.rule if one.str.contains(_READS).any() and not one.str.contains(_WEIGHTS).any() else None
+    """The rule on a stretch without weights whose passes copy something to the host: a number, or that of a mask's."""
+    if one.str.contains(_WEIGHTS).any():
+        return None
+    return _MASKED.rule if one.str.contains(_MASKS).any() else _READ.rule if one.str.contains(_READS).any() else None
 
 
 def _kind(one: pl.Series, before: pl.Series, after: pl.Series, passes: int) -> str | None:
@@ -352,4 +372,4 @@ def _by_kernels(report: Report) -> pl.DataFrame:
     return told.select(_LOOP)
 
 
-RULES: Final = (rnn_cells, repeated_work, reads_in_loops, optimizers_by_hand)
+RULES: Final = (rnn_cells, repeated_work, reads_in_loops, masks_in_loops, optimizers_by_hand)

@@ -37,6 +37,9 @@ _FINDING: Final = r"NonZeroOp|nonzero|DeviceSelectSweep|DeviceCompactInit|write_
 #: The size of a count, which the host reads.
 _COUNT_BYTES: Final = 8
 
+#: What takes the place of a mask takes the host so long to launch, about (ns).
+_LAUNCH_NS: Final = 10_000
+
 #: Smaller copies are of numbers; of so many bytes in each iteration they are a model, or data.
 _LEAST_BYTES: Final = 1 << 12
 _MANY_BYTES: Final = 1 << 20
@@ -77,7 +80,11 @@ def boolean_masks(report: Report) -> list[Finding]:
 
 
 def _unasked(report: Report, spans: pl.DataFrame) -> Mending:
-    return within(report, spans).mending
+    """Nothing is asked for, but what takes its place is launched."""
+    kept = pl.min_horizontal(pl.col("start") + _LAUNCH_NS, "end")
+    left = within(report, spans.with_columns(start=kept)).mending
+    asked = within(report, spans)
+    return left._replace(gone=asked.work, calls=asked.calls)
 
 
 def _until_next(report: Report, spans: pl.DataFrame) -> pl.DataFrame:

@@ -3,13 +3,14 @@
 import pytest
 
 from kanalyze.analyses.findings.rules.python_loops import (
+    masks_in_loops,
     optimizers_by_hand,
     reads_in_loops,
     repeated_work,
     rnn_cells,
 )
 from kanalyze.window import Window
-from support.build import call, host, kernel, report
+from support.build import call, host, kernel, memcpy, report
 
 LAUNCH = "cudaLaunchKernel_v7000"
 VIEWS = ("select", "slice", "unbind", "chunk")
@@ -27,11 +28,15 @@ def line(names, at):
         events += [host("op", "aten::select", begin + 100 * part, begin + 100 * part + 50) for part in parts]
         if name not in VIEWS:
             events.append(call(LAUNCH, begin + 4000, begin + 8000, correlation=begin))
+            if name in {"item", "index"}:
+                sides = {"direction": "Device-to-Host", "size_bytes": 4, "correlation": begin}
+                events.append(memcpy(begin + 6000, begin + 7000, **sides))
+                continue
             events.append(kernel(begin + 9000, begin + 10_000, name=f"void at::native::{name}()", correlation=begin))
     return events
 
 
-def found(rule, names, *, count=2, kinds=("op", "api", "kernel")):
+def found(rule, names, *, count=2, kinds=("op", "api", "kernel", "memcpy")):
     events = [event for number in range(count) for event in line(names, number * STEP) if event.kind in kinds]
     return rule(report(events).narrow(window=Window(0, count * STEP, count=count, each="step")))
 
@@ -94,6 +99,19 @@ def test_layers_and_short_loops_are_none(names):
 def test_without_operators_kernels_of_cells_tell():
     (one,) = found(rnn_cells, ["zeros", *["mm", "lstm_cell_forward"] * 10, "stack"], kinds=("api", "kernel"))
     assert "(lstm_cell_forward)" in one.text
+
+
+def test_a_value_read_in_each_pass():
+    (one,) = found(reads_in_loops, ["linear", *["linalg_vector_norm", "item"] * 20, "mm"])
+    assert "in each pass of a loop, 20 times in a row, in 40 launches a step (linalg_vector_norm → item)" in one.text
+    assert found(repeated_work, ["linear", *["linalg_vector_norm", "item"] * 20, "mm"]) == []
+
+
+def test_a_mask_in_each_pass():
+    (one,) = found(masks_in_loops, ["linear", *["eq", "index", "mean"] * 20, "stack"])
+    assert "(eq → index → mean)" in one.text
+    assert found(repeated_work, ["linear", *["eq", "index", "mean"] * 20, "stack"]) == []
+    assert found(masks_in_loops, ["linear", *["eq", "index", "linear"] * 20, "stack"]) == []  # experts
 
 
 def test_an_optimizer_written_out():
