@@ -161,9 +161,7 @@ def _of_loops(process: object, loops: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     heaviest = work_in(enough, work).select("device_ns").hstack(enough.select("name"))
     main = heaviest.group_by("name").sum().sort("device_ns", "name").get_column("name").last() if enough.height else ""
     each = (
-        pl.when(pl.col("name") == main)
-        .then(pl.lit(OF_LOOP))
-        .otherwise(pl.format("{} of {}", pl.lit(OF_LOOP), "name"))
+        pl.when(pl.col("name") == main).then(pl.lit(OF_LOOP)).otherwise(pl.format("{} of {}", pl.lit(OF_LOOP), "name"))
     )
     return enough.with_columns(name=each, found_by=pl.format("{} {}", pl.lit(BY_LOOPS), "name"))
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: Reports of more operations and calls are not corrected: each of some ten replays takes 3 µs of each.
 _MOST: Final = 1 << 18
 
+#: Where so little may be left of the host's time, or less, nothing is known of it.
+_NOTHING: Final = 0.15
+
 #: Recordings that take longer by less than this part are as the program is.
 SAME: Final = 0.02
 
@@ -62,11 +65,16 @@ def _measured(report: Report) -> Unslowed | None:
 
 def hosts_of(report: Report) -> Unslowed:
     """What is left of the host's time of a report, or a part of one, without its profiler: measured, else estimated."""
-    from kanalyze.analyses.replay._slowing import BY_TOOL, UNCHANGED  # noqa: PLC0415 - as above
+    from kanalyze.analyses.replay._slowing import BY_TOOL, UNCHANGED, Unslowed  # noqa: PLC0415 - as above
 
-    if isinstance(report.source, _Unprofiled):
-        return report.source.host
-    return _measured(report) or BY_TOOL.get(report.meta.tool, UNCHANGED)
+    estimate = BY_TOOL.get(report.meta.tool, UNCHANGED)
+    known = report.source.host if isinstance(report.source, _Unprofiled) else _measured(report)
+    if known is None:
+        return estimate
+    if known.least.kept > _NOTHING:
+        return known
+    # the device limits the program whatever the host takes, which tells nothing of the host but how much it is at most
+    return Unslowed(*(one if one.kept < known.most.kept else known.most for one in estimate))
 
 
 @once_per_process

@@ -122,7 +122,7 @@ def decoded_as(work: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.S
 
 def stream_lines(report: Report, devices: list[int]) -> pl.DataFrame:
     """The operations in scope of some devices, stream by stream, in order of their start."""
-    columns = ("event_id", "row", "kind", "name", "start", "exclusive_ns", "device", "process_id", "stream")
+    columns = ("event_id", "row", "kind", "name", "start", "end", "exclusive_ns", "device", "process_id", "stream")
     placed = exclusive_operations(report, "stream").select(columns).filter(pl.col("device").is_in(devices))
     for key in ("start", "stream", "process_id", "device"):  # most are in order, and all at once takes longer
         placed = in_order(placed, key)

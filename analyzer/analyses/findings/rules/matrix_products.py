@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, literal
 from kanalyze.analyses.findings.rules._kernels import Told, fills, is_layout, kernels_that, on_kernels
+from kanalyze.analyses.findings.rules._launched_by import launching_operators
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.lookup import beside, gathered
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.spelling import TENSOR_TYPES
@@ -31,6 +34,13 @@ _BYTES: Final = {"f64": 8, "f32": 4, "tf32": 4, "bf16": 2, "f16": 2, "e4m3": 1, 
 #: What a thread loads at once of aligned data, in bytes.
 _VECTOR_BYTES: Final = 16
 
+#: What is left of products for unaligned data by kernels for aligned data, where their shapes are not known, by compute
+#: capability: on Hopper they run Ampere's kernels at a fifth of the rate (GPT-2's odd vocabulary in bfloat16: 94 to 145
+#: TFLOP/s in place of some 600); of many small matrices (bmm) the bytes of the result are most.
+_ALIGNED_LEFT: Final = {(9, 0): 0.25}
+_ALIGNED_LEFT_ELSEWHERE: Final = 0.6
+_BATCHED: Final = ("aten::bmm", "aten::baddbmm")
+
 #: Dimensions are best padded to a multiple of this, whatever the type.
 _PAD: Final = 64
 
@@ -42,6 +52,7 @@ _PRODUCTS: Final = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "at
 
 #: The largest dimension that is believed, so that products of three stay exact in a float's exponent.
 _LARGEST: Final = 1 << 40
+_S: Final = 1_000_000_000
 _SCHEMA: Final = {"device": pl.Int64, "kernel": pl.String, "shapes": pl.String, "count": pl.Int64, "ns": pl.Int64}
 
 
@@ -62,6 +73,7 @@ def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding
     least = min(alignment for name in chosen.rows.get_column("name") if (alignment := decode(name).alignment))
     sides = " and ".join(map(str, odd))
     pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
+    left = min(aligned_ns / chosen.ns, 1.0) if aligned_ns else _left(report, device, chosen)
     images = not odd and device.chosen(is_layout).launches > 0
     remedy = f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes."
     told = Told(
@@ -74,9 +86,18 @@ def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding
         f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
         CHANNELS_LAST if images else pad,
         max(chosen.ns - aligned_ns, 0),
-        left=min(aligned_ns / chosen.ns, 1.0) if aligned_ns else None,
+        left=left,
     )
     return on_kernels(report, device, chosen, told)
+
+
+def _left(report: Report, device: DeviceKernels, chosen: Chosen) -> float:
+    """What is left of the chosen products, where their shapes are not known."""
+    work = exclusive_operations(report).filter(chosen.operations(device.device)).select("row", "exclusive_ns")
+    work = work.join(launching_operators(report), on="row", how="left")
+    single = total(work.filter(~pl.col("inner").is_in(_BATCHED)), "exclusive_ns") / max(chosen.ns, 1)
+    left = _ALIGNED_LEFT.get(device.capability, _ALIGNED_LEFT_ELSEWHERE)
+    return single * left + (1 - single) * _ALIGNED_LEFT_ELSEWHERE
 
 
 #: What to do where convolutions run as products, which they do on images in NCHW, whose rows are their pixels.
@@ -104,7 +125,10 @@ def _shapes(report: Report, device: DeviceKernels, chosen: Chosen) -> tuple[list
     rate = max((product.flop / product.ns for product in every if _is_aligned(product) and product.ns), default=0.0)
     if not rate or sum(product.ns for product in own) < chosen.ns // 2:
         return odd, 0, text
-    aligned = sum(min(product.ns, int(product.flop / rate)) for product in own)
+    known = report.devices.filter(pl.col("device") == device.device).get_column("memory_bandwidth_bytes_per_s")
+    bandwidth = known.drop_nulls().to_list()  # a product takes no less than its bytes do
+    moves = [product.moved_bytes * _S // bandwidth[0] if bandwidth else 0 for product in own]
+    aligned = sum(min(one.ns, max(int(one.flop / rate), moved)) for one, moved in zip(own, moves, strict=True))
     text += f" At the best rate of the aligned products here they would take {per_iteration(report).time(aligned)}."
     return odd, aligned, text
 
@@ -303,6 +327,12 @@ class Product(NamedTuple):
     def flop(self) -> float:
         """Floating-point operations of all occurrences."""
         return 2.0 * self.occurrences * self.batch * self.m * self.k * self.n
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of the three matrices of all occurrences."""
+        elements = self.m * self.k + self.k * self.n + self.m * self.n
+        return self.occurrences * self.batch * elements * _BYTES.get(decode(self.kernel).input_types[0], 1)
 
     def odd(self, multiple: int) -> int | None:
         """The dimension by which it is unaligned: one that is no multiple of `multiple`; None if all are.

@@ -31,8 +31,8 @@ _RANGE: Final = r"^Optimizer\.(step|zero_grad)#(\w+)\."
 #: Classes of torch.optim that take fused=True.
 _FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
 
-#: Operations of single tensors that optimizers of Adam's kind end with, and that little else uses.
-_UPDATES: Final = ("addcmul", "addcdiv", "lerp")
+#: Operations of single tensors that optimizers of Adam's kind use for each tensor, also when written by hand.
+_UPDATES: Final = ("addcmul", "addcdiv", "lerp", "sqrt")
 
 #: So many updates of weights in a row are an optimizer's: one for each tensor.
 _FEWEST_UPDATES: Final = 4
@@ -124,17 +124,23 @@ def _unfused(report: Report, steps: _Steps) -> list[Finding]:
 _PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "Adagrad": 5, "SGD": 5}
 
 
-def _fused(steps: _Steps) -> Mending | None:
-    """Each step in one pass, in as many launches as one operator of it, at the rate of its shortest operator.
+#: How many tensors one launch of a fused optimizer updates, about.
+_AT_ONCE: Final = 24
 
-    That reads and writes a list. None for classes that cannot be fused.
+
+def _fused(steps: _Steps) -> Mending | None:
+    """Each step in one pass, in as many launches as one operator of it on lists, at the rate of its shortest operator.
+
+    That reads and writes a list, or all tensors one by one. None for classes that cannot be fused.
     """
     if steps.optimizer not in _PASSES:
         return None
     sums = steps.kernels.group_by("step", "name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
     shortest = pl.col("exclusive_ns").min() * _PASSES[steps.optimizer] // _BOTH
+    lists = decoded_as(steps.kernels, lambda said: said.family == "optimizer").any()
+    together = 1 if lists else _AT_ONCE
     each = sums.group_by("step").agg(
-        kept=pl.col("launches").min(), pass_ns=shortest, ran_ns=pl.col("exclusive_ns").sum()
+        kept=(pl.col("launches").min() - 1) // together + 1, pass_ns=shortest, ran_ns=pl.col("exclusive_ns").sum()
     )
     groups = each.select("step", "kept", merged_ns=pl.min_horizontal("pass_ns", "ran_ns"))
     work = steps.kernels.select("row", "step", dur_ns="exclusive_ns")
@@ -232,9 +238,10 @@ def _may_be_unfused(rows: pl.DataFrame) -> bool:
 
 
 def _marks(said: KernelName) -> bool:
-    """True for the update that ends a step of Adam's kind: w += a · m / v, of lists or of one tensor."""
+    """True for the update that ends a step of Adam's kind: w += a · m / √v of lists or of one tensor, or its root."""
     pointwise = said.family == "optimizer" and (said.functor or "").startswith("PointwiseOp")
-    return said.library == "aten" and (pointwise or (said.family == "elementwise" and said.operation == "addcdiv"))
+    single = said.family == "elementwise" and said.operation in {"addcdiv", "sqrt"}
+    return said.library == "aten" and (pointwise or single)
 
 
 def _belongs(said: KernelName) -> bool:
