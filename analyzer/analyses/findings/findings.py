@@ -15,6 +15,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
 from kanalyze.analyses.findings._claims import shared_out
 from kanalyze.analyses.findings._gains import with_replays
+from kanalyze.analyses.findings.rules._words import in_words_of
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
 from kanalyze.analyses.host._call_kinds import interface
@@ -118,7 +119,7 @@ def _worth_saying(report: Report, every: Sequence[Callable[[Report], list[rules.
     enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
     worth = [one for one in found if one.at_stake_ns >= enough[one.rule, one.device]]
     words = interface(report)
-    told = [_worded(one.brief, words) for one in shared_out(_joined(worth), enough)]
+    told = [_worded(in_words_of(report, one).brief, words) for one in shared_out(_joined(worth), enough)]
     return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
 
 

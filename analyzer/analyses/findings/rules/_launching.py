@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.findings.rules._telling import in_pytorch
+from kanalyze.analyses.host._worlds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
 from kanalyze.analyses.launches._graph_launches import graph_operations, has_graphs
 from kanalyze.analyses.shared.cached import once_per_report
 
@@ -54,6 +54,38 @@ _OF_CUDA: Final = LaunchLess(
     capture=None,
     ahead="Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.",
 )
+_OF_JAX: Final = LaunchLess(
+    action="jax.jit around the whole step, jax.lax.scan over several",
+    remedy="Launch less often: one function under jax.jit for the whole step; XLA fuses what is in it.",
+    capture="Put the sequence under one jax.jit: XLA fuses it, and replays what is left as a CUDA graph.",
+    ahead="Dispatch less often: one function under jax.jit for the whole step, and jax.lax.scan over several steps.",
+)
+_OF_DIRECTIVES: Final = LaunchLess(
+    action="one region for several loops: fuse them, collapse(2), nowait or async",
+    remedy="Launch less often: fuse loops, collapse nested ones, and put what stays into one region.",
+    capture="Put the loop over these kernels into one: fuse loops, or collapse the outer one into them.",
+    ahead="Launch less often: fuse loops, collapse nested ones, and let kernels follow each other by nowait or async.",
+)
+
+
+def _of_arrays(action: str) -> LaunchLess:
+    """The remedy where operations on arrays are kernels."""
+    remedy = (
+        "Launch less often: fuse operations on one array into a kernel, and loops over parts into operations on all."
+    )
+    return LaunchLess(action=action, remedy=remedy, capture=remedy, ahead=remedy)
+
+
+#: The remedy by world; elsewhere that of CUDA.
+_BY_WORLD: Final = {
+    PYTORCH: _OF_TORCH,
+    JAX: _OF_JAX,
+    CUPY: _of_arrays("@cupy.fuse or one ElementwiseKernel; whole arrays, not rows in a loop"),
+    NUMBA: _of_arrays("one kernel that loops inside, in place of a loop around kernels"),
+    PYTHON: _of_arrays("one kernel for several operations; whole arrays, not parts in a loop"),
+    OPENMP: _OF_DIRECTIVES,
+    OPENACC: _OF_DIRECTIVES,
+}
 _BESIDE_GRAPHS_IN_TORCH: Final = _OF_TORCH._replace(
     action="torch.compile what is in no CUDA graph yet",
     remedy=(
@@ -90,8 +122,8 @@ def launch_less(report: Report, device: int) -> LaunchLess:
     """The remedy for many short launches on a device in a report's window."""
     share = share_of_graphs(report).get(device, 0.0)
     if share < _SOME:
-        return _OF_TORCH if in_pytorch(report) else _OF_CUDA
-    beside = _BESIDE_GRAPHS_IN_TORCH if in_pytorch(report) else _BESIDE_GRAPHS
+        return spoken(report, _BY_WORLD, _OF_CUDA)
+    beside = spoken(report, _BY_WORLD | {PYTORCH: _BESIDE_GRAPHS_IN_TORCH}, _BESIDE_GRAPHS)
     return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
 
 

@@ -18,13 +18,13 @@ from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
 from kanalyze.analyses.host._python_frames import roles
 from kanalyze.analyses.host._range_lines import ranges_at
+from kanalyze.analyses.host._worlds import JAX, PYTORCH, world
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.naming._host_names import launches_beside
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
@@ -39,11 +39,6 @@ if TYPE_CHECKING:
 
 #: Maximum length of the name of an iteration in a sentence.
 _LONGEST: Final = 40
-
-#: How names of PyTorch's own kernels and operators are recognised.
-_KERNELS_OF_TORCH: Final = "at::native::"
-_OPERATORS_OF_TORCH: Final = "aten::"
-
 
 #: Names of calls of CUDA and HIP.
 _CALL: Final = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")
@@ -117,14 +112,9 @@ def idle_in(report: Report, device: int, *spans: pl.DataFrame) -> pl.DataFrame:
     return intervals.intersect(intervals.union(every), idle_spans(report)[device])
 
 
-@once_per_process
 def in_pytorch(report: Report) -> bool:
-    """Whether the program used PyTorch, by the names of its kernels and operators: its user writes Python, not CUDA."""
-    return any(
-        report.kind(kind).get_column("name").unique().cast(pl.String).str.contains(part, literal=True).any()
-        for kind, part in (("op", _OPERATORS_OF_TORCH), ("kernel", _KERNELS_OF_TORCH))
-        if kind in report.kinds
-    )
+    """Whether the program used PyTorch: its user writes Python, not CUDA."""
+    return world(report) == PYTORCH
 
 
 #: What a kernel is written with, as far as its name tells: whose user can change what of it.
@@ -132,17 +122,19 @@ LIBRARY: Final = "library"
 COMPILED: Final = "torch.compile"
 TRITON: Final = "Triton"
 CUDA: Final = "CUDA"
+_BY_WORLD: Final = {PYTORCH: TRITON, JAX: LIBRARY}
 
 
 def written_with(report: Report, name: str) -> str:
     """Origin of a kernel: a library, torch.compile, CUDA, or most likely Triton.
 
-    In a program of PyTorch most names without a signature are those of Triton: CUDA C++ has them for ``extern "C"``.
+    In a program of PyTorch most names without a signature are those of Triton, and in one of JAX of XLA: CUDA C++ has
+    them for ``extern "C"``.
     """
     said = decode(name)
     if said.library is not None:
         return COMPILED if said.library == "inductor" else LIBRARY
-    return TRITON if in_pytorch(report) and re.fullmatch(r"\w+", name) else CUDA
+    return _BY_WORLD.get(world(report), CUDA) if re.fullmatch(r"\w+", name) else CUDA
 
 
 def phase(culprit: str) -> str:

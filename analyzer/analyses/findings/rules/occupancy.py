@@ -27,6 +27,7 @@ from kanalyze.analyses.findings.rules._telling import (
     place_of_kernel,
     written_with,
 )
+from kanalyze.analyses.host._worlds import NUMBA, OPENACC, OPENMP, spoken
 from kanalyze.analyses.occupancy.occupancy import (
     SHARED_SETTING,
     launch_occupancy,
@@ -193,7 +194,7 @@ def dram_bound(report: Report) -> list[Finding]:
         one = Finding("dram-bound", int(device), ns, text, remedy, _TABLE, (top["name"],), at_most=True)
         one = one._replace(claims=_named(report, int(device), own))
         headline = f"Kernels at DRAM's limit are {percent(share)} of kernel time"
-        action = "torch.compile or fused kernels, smaller types: fewer bytes to move"
+        action = f"{'torch.compile or ' * in_pytorch(report)}fused kernels, smaller types: fewer bytes to move"
         found.append(one._replace(headline=headline, action=action, where=_place(report, one), vague=True))
     return found
 
@@ -295,6 +296,21 @@ _IN_TRITON: Final = _REMEDIES | {
     "blocks": "Use larger blocks (in Triton num_warps): an SM holds only so many",
 }
 
+#: The same in worlds with words of their own.
+_BY_WORLD: Final = {
+    NUMBA: _REMEDIES | {"registers": "Use fewer registers: @cuda.jit(max_registers=…), as long as that spills none"},
+    OPENMP: _REMEDIES
+    | {
+        "registers": "Use fewer registers: shorter loop bodies, or the compiler's limit (-gpu=maxregcount:64)",
+        **dict.fromkeys(("warps", "blocks"), "thread_limit(256), of which a multiple fills the SM"),
+    },
+    OPENACC: _REMEDIES
+    | {
+        "registers": "Use fewer registers: shorter loop bodies, or -gpu=maxregcount:64",
+        **dict.fromkeys(("warps", "blocks"), "vector_length(256), of which a multiple fills the SM"),
+    },
+}
+
 
 def low_occupancy(report: Report) -> list[Finding]:
     """One finding per device: the launch shape with most at stake, and the sum over all.
@@ -336,7 +352,7 @@ def _times(report: Report, device: int, shapes: pl.DataFrame) -> pl.DataFrame:
 
 def _more_warps(report: Report, name: str, limiter: str) -> str:
     """Remedy for low occupancy of the kernel `name`, by what it is written with."""
-    return (_IN_TRITON if written_with(report, name) == TRITON else _REMEDIES)[limiter]
+    return (_IN_TRITON if written_with(report, name) == TRITON else spoken(report, _BY_WORLD, _REMEDIES))[limiter]
 
 
 def _low(report: Report) -> pl.DataFrame:
@@ -409,7 +425,7 @@ def small_grid(report: Report) -> list[Finding]:
             f"block for every SM gains at most the time at stake; more may follow with several."
         )
         stake, names = total(shapes, "idle_sm_ns"), (str(top["name"]),)
-        action, remedy = _more_blocks(report, names[0])
+        action, remedy = _more_blocks(report, names[0], alone=top["blocks"] == 1)
         one = Finding("small-grid", device, stake, text, remedy, "occupancy", names, shortens=True)
         headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
         mending = partial(by_shape, device=int(device), shapes=shapes, stake="idle_sm_ns")
@@ -428,6 +444,29 @@ def _measured(report: Report) -> pl.DataFrame:
 _BLOCKS: Final = "Give it at least one block per SM, better several: more parallelism, or kernels side by side."
 _LARGER: Final = "more blocks: smaller tiles, a larger batch, or kernels side by side"
 
+#: The same for the program's own kernels, by world; and where one block does all the work.
+_OWN_BLOCKS: Final = {
+    NUMBA: ("kernel[blocks, threads] with a block for each SM at least", _BLOCKS),
+    OPENMP: (
+        "teams distribute parallel for, collapse(2) where the loop is short",
+        "Distribute the loop over teams, one for each SM at least: without teams distribute, one team runs it all.",
+    ),
+    OPENACC: (
+        "parallel loop gang vector, collapse(2) where the loop is short",
+        "Divide the loop among gangs, one for each SM at least: seq, or kernels without independent, leaves one.",
+    ),
+}
+_ALONE: Final = {
+    CUDA: (
+        "<<<(n + 255) / 256, 256>>>: a thread for each element",
+        "One block runs on one SM: launch as many as the data need, with a loop over the grid in each thread.",
+    ),
+    NUMBA: (
+        "kernel[(n + 255) // 256, 256]: a thread for each element",
+        "One block runs on one SM: launch as many as the data need; cuda.grid(1) says which element is whose.",
+    ),
+}
+
 #: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.
 _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")
 
@@ -437,15 +476,16 @@ def _runs_per_channel(report: Report, name: str) -> bool:
     return bool(_PER_CHANNEL.search(name)) and in_pytorch(report) and written_with(report, name) == LIBRARY
 
 
-def _more_blocks(report: Report, name: str) -> tuple[str, str]:
-    """Remedy for a small grid of the kernel `name`: in a line, and as a sentence."""
+def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, str]:
+    """Remedy for a small grid of the kernel `name`: in a line, and as a sentence; `alone` for one block."""
     if _runs_per_channel(report, name):
         remedy = (
             "It runs a block for each channel. Of images in channels_last other kernels normalize, with more blocks: "
             "model.to(memory_format=torch.channels_last), and the same for images."
         )
         return CHANNELS_LAST, remedy
-    return _LARGER, _BLOCKS
+    words = {} if written_with(report, name) != CUDA else _OWN_BLOCKS | _ALONE if alone else _OWN_BLOCKS
+    return spoken(report, words, (_LARGER, _BLOCKS))
 
 
 def small_grids(report: Report) -> pl.DataFrame:

@@ -311,7 +311,7 @@ def test_each_device_has_its_own():
     ("name", "action"),
     [
         ("void at::native::batch_norm_backward_kernel<float>(int)", CHANNELS_LAST),
-        ("void batch_norm_of_my_own(int)", "more blocks"),
+        ("void batch_norm_of_my_own(int)", "<<<(n + 255) / 256"),
     ],
 )
 def test_more_blocks_are_had_in_another_way_where_each_channel_has_one(name, action):

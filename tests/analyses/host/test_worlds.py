@@ -1,0 +1,92 @@
+"""What a program is written with, and remedies in its language."""
+
+import pytest
+
+from kanalyze.analyses.findings.rules import ACTION_LONGEST, Finding
+from kanalyze.analyses.findings.rules._words import _WORDS, in_words_of
+from kanalyze.analyses.findings.rules.occupancy import small_grid
+from kanalyze.analyses.findings.rules.small_kernels import launch_less
+from kanalyze.analyses.host._worlds import CUDA, CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, world
+from support.build import host, kernel, nvtx, report
+
+KERNELS = {
+    "void at::native::vectorized_elementwise_kernel<4>(int)": PYTORCH,
+    "triton_poi_fused_add_0": PYTORCH,
+    "loop_multiply_fusion": JAX,
+    "input_reduce_fusion_1": JAX,
+    "wrapped_tanh": JAX,
+    "cupy_multiply__float32_float32_float32": CUPY,
+    "_ZN6cudapy8__main__3addB2v1B92cw51cXTLSUwv1sCUt9Uw11Ew0NRRQPKzLTg9gaTkAdUEii": NUMBA,
+    "__omp_offloading_10302_3c0aa4_main_l21": OPENMP,
+    "nvkernel_main_F1L21_2": OPENMP,
+    "main_21_gpu": OPENACC,
+    "main_21_gpu__red": OPENACC,
+    "add(int, float *, float *)": CUDA,
+    "wrap(float *)": CUDA,
+    "sum_on_gpu": CUDA,
+    "void cub::DeviceReduceKernel<float>(float *)": CUDA,
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), KERNELS.items())
+def test_kernels_tell(name, expected):
+    assert world(report([kernel(0, 5, name=name), kernel(5, 9, name="gemm")])) == expected
+
+
+def test_operators_tell_first():
+    assert world(report([kernel(0, 5, name="cupy_add"), host("op", "aten::mm", 0, 1)])) == PYTORCH
+
+
+def test_domains_of_ranges_tell():
+    assert world(report([kernel(0, 5), nvtx("XlaModule:#hlo_module=jit_f#", 0, 9, domain="TSL")])) == JAX
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("/opt/venv/bin/python3.12", PYTHON), ("python", PYTHON), ("./python_like", CUDA), ("/usr/bin/solver", CUDA)],
+)
+def test_an_interpreter_tells(path, expected):
+    of = report([kernel(0, 5)], processes=[{"process_id": 1, "name": path, "cuda_ordinal": 0, "device": 0}])
+    assert world(of) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "other"),
+    [
+        ("wrapped_tanh", "jax.jit", "cuda"),
+        ("cupy_add__float32_float32", "cupy", "cuda"),
+        ("main_21_gpu", "collapse", "cuda"),
+    ],
+)
+def test_launching_less_is_told_in_its_language(name, own, other):
+    less = launch_less(report([kernel(0, 5, name=name)]), 0)
+    texts = (less.action, less.remedy, less.capture, less.ahead)
+    assert own in less.action
+    assert not any(other in text or "torch" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "action"),
+    [
+        ("add(int)", 1, "<<<(n + 255) / 256, 256>>>: a thread for each element"),
+        ("add(int)", 2, "more blocks: smaller tiles, a larger batch, or kernels side by side"),
+        ("nvkernel_main_F1L21_2", 1, "teams distribute parallel for, collapse(2) where the loop is short"),
+    ],
+)
+def test_a_small_grid_is_told_in_its_language(name, blocks, action):
+    limits = {"compute_capability": "9.0", "sm_count": 4}
+    side = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
+    of = report([kernel(0, 1000, name=name, grid=(blocks, 1, 1), side=side)], limits=limits)
+    assert [one.action for one in small_grid(of)] == [action]
+
+
+def test_a_rule_without_words_of_a_world_keeps_its_own():
+    own = Finding("allocation-in-loop", 0, 5, "…", "remedy", "memory", action="action")
+    assert in_words_of(report([kernel(0, 5, name="add(int)")]), own) == own
+    assert in_words_of(report([kernel(0, 5, name="cupy_add")]), own).action.startswith("no free_all_blocks()")
+    other = own._replace(rule="tail")
+    assert in_words_of(report([kernel(0, 5, name="cupy_add")]), other) == other
+
+
+def test_actions_fit_their_line():
+    assert [action for worlds in _WORDS.values() for action, _ in worlds.values() if len(action) > ACTION_LONGEST] == []
