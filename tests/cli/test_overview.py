@@ -176,3 +176,16 @@ def test_ranges_in_which_the_host_hardly_was_are_no_section():
     page = run("summarize", SAMPLES / "ddp_four" / "rank0.json.gz").text
     assert "\nRANGES" not in page
     assert "\nOPERATORS" in page
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        (REPORTS / "add.sqlite", "Of one kernel there is nothing to tune here; `kanalyze collect --with nsys,ncu`"),
+        (SAMPLES / "add_parallel_explicit", "Of one kernel there is nothing to tune here but what its counters say."),
+    ],
+)
+def test_a_program_of_one_kernel_is_sent_to_its_counters(path, sentence):
+    text = " ".join(page(path).split())
+    assert sentence in text
+    assert "explain host-computes" not in text

@@ -68,6 +68,15 @@ _TOLD: Final = 2
 _WORTH_DOING: Final = 0.01
 _APART: Final = "loading"
 
+#: So many launches are a program of one kernel: what is told of the time around it is no thing to do, and what is, by
+#: whether counters were recorded.
+_ONE: Final = 2
+_AROUND: Final = ("host-computes", "host-blocks", "launch-bound", "pageable-copy-once")
+_ALONE: Final = {
+    False: "Of one kernel there is nothing to tune here; `kanalyze collect --with nsys,ncu` records its counters.",
+    True: "Of one kernel there is nothing to tune here but what its counters say.",
+}
+
 #: From so many devices on the page is of one of them.
 _SEVERAL: Final = 2
 
@@ -220,12 +229,15 @@ def overview(
         told = {name for one in usual for name in one.names}
         usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
     findings = _worth_doing(view, usual, times)
+    alone = steady is None and _few_kernels(of_device)
+    findings = [one for one in findings if not (alone and one.rule in _AROUND)]
     bare = bare_of(recorded)
     if bare is not None and steady is None:
         bare = bare._replace(iteration=None)
     unprofiled = _unprofiled(report, shown, steady, bare)
     if steady is None:
-        answer = " ".join(filter(None, (page_answer(view, spans, tables), unprofiled)))
+        only = _ALONE[beside is not None] if alone and all(one.vague for one in findings) else ""
+        answer = " ".join(filter(None, (page_answer(view, spans, tables), unprofiled, only)))
     else:
         answer = _answer(recorded, steady, tables, findings, unprofiled)
     sampled = sampled_beside(report, view) if "ledger" in tables else ""
@@ -246,6 +258,12 @@ def overview(
         named=told_briefly(view, tables["culprits"]) if "culprits" in tables else "",
         bare=bare,
     )
+
+
+def _few_kernels(report: Report) -> bool:
+    """Whether one kernel ran, or it and another: the host's time around it is that of starting up and checking."""
+    kernels = device_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"])).height
+    return 0 < kernels <= _ONE
 
 
 def unprofiled_page(report: Report) -> Report:
