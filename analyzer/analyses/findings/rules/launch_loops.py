@@ -1,4 +1,4 @@
-"""Loops of the host around one small kernel, or a few: a launch for each row, where one could have a grid over all."""
+"""Loops of the host around small kernels: a launch for each row where one could have a grid over all, or one array."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from kanalyze.analyses.replay._mending import Mending
     from kanalyze.report import Report
 
-#: The most kernels of a turn, and the fewest turns in a row.
-_LONGEST: Final = 4
+#: The fewest turns in a row; the most kernels of a turn, and the most blocks of each, of the program's own kernels and
+#: of array libraries, whose operations are kernels. A time step of a simulation has more of both, and cannot be one.
 _TURNS: Final = 32
+_OWN: Final = (2, 4)
+_OF_ARRAYS: Final = 16
 
 #: What waits or allocates in so many of the turns is told by other findings: of directives each region waits.
 _OFTEN: Final = 0.5
@@ -40,7 +42,6 @@ _REMEDY: Final = (
 _ACTIONS: Final = {
     CUDA: "one launch over all turns: dim3 grid(blocks, turns), blockIdx.y for i",
     PYTORCH: "one launch with a grid over the loop: kernel[(turns, blocks)](…)",
-    CUPY: "whole arrays, as cp.sum(x, axis=1), in place of a loop over rows",
     NUMBA: "one launch over all turns: kernel[(blocks, turns), threads](…)",
     PYTHON: "one launch, or one operation on the whole array, in place of the loop",
     OPENMP: "the loop inside the region: target teams distribute over it, collapse(2)",
@@ -48,9 +49,15 @@ _ACTIONS: Final = {
 }
 _OF_LIBRARY: Final = "one batched call, such as cublasSgemmStridedBatched, in place of the loop"
 
+#: The same of loops over parts of an array.
+_WHOLE: Final = "whole arrays in place of slices in a loop: x.sum(axis=1, keepdims=True)"
+_WHOLE_REMEDY: Final = (
+    "Let the loop's index be a dimension of the arrays: axis= and keepdims=True of reductions, broadcasting, einsum."
+)
+
 
 def host_grid_loop(report: Report) -> list[Finding]:
-    """At most one finding per device, on all such loops together."""
+    """At most one finding per device, on all loops together: of array libraries ``repeated-work``."""
     found = []
     for (device,), own in _loops(report).partition_by("device", as_dict=True, maintain_order=True).items():
         groups = _joined(own)
@@ -74,17 +81,22 @@ def _finding(report: Report, device: int, own: pl.DataFrame, groups: pl.DataFram
         f"with {plural(blocks, 'block')}. GPU {device} works in them for {time(took)} and idles between for the rest; "
         f"in one launch each they would take about {time(total(groups.unique('group'), 'merged_ns'))}."
     )
-    library = written_with(report, name) in (LIBRARY, COMPILED) and world(report) == CUDA
+    library = written_with(report, name) in (LIBRARY, COMPILED)
+    arrays = library and world(report) in _ARRAYS
+    action = _OF_LIBRARY if library and world(report) == CUDA else spoken(report, _ACTIONS, _ACTIONS[PYTHON])
+    headline = f"A loop launches {plural(blocks, 'block')} at a time, {count(own.height)} times"
+    if arrays:
+        headline = f"The same {plural(usual, 'kernel')} run for one slice after the other"
     return Finding(
-        "host-grid-loop",
+        "repeated-work" if arrays else "host-grid-loop",
         device,
         stake,
         text,
-        _REMEDY,
+        _WHOLE_REMEDY if arrays else _REMEDY,
         "kernels",
         (name,),
-        headline=f"A loop launches {plural(blocks, 'block')} at a time, {count(own.height)} times",
-        action=_OF_LIBRARY if library else spoken(report, _ACTIONS, _ACTIONS[PYTHON]),
+        headline=headline,
+        action=_WHOLE if arrays else action,
         where=place_of(report, pl.col("row").is_in(own.get_column("row").implode())),
         mending=partial(_in_one, groups=groups),
         claims=own.group_by("run").agg(pl.col("start").min(), pl.col("end").max()).select("start", "end"),
@@ -119,7 +131,7 @@ def _loops(report: Report) -> pl.DataFrame:
     )
     line = line.join(devices, on="device").sort(*_STREAM, "start")
     found = [line.clear().with_columns(run=pl.lit(0, pl.UInt32), place=pl.lit(0, pl.Int64), period=pl.lit(0))]
-    for period in range(1, _LONGEST + 1):
+    for period in range(1, (_OF_ARRAYS if world(report) in _ARRAYS else _OWN[0]) + 1):
         known = _of_period(line, period).select(found[0].columns)
         line = line.join(known.select("row"), on="row", how="anti", maintain_order="left")
         loops = [own for _, own in known.group_by("run", maintain_order=True) if _is_loop(report, own)]
@@ -127,6 +139,9 @@ def _loops(report: Report) -> pl.DataFrame:
         found += [own.with_columns(run=pl.lit(last + place, pl.UInt32)) for place, own in enumerate(loops, 1)]
     return pl.concat(found)
 
+
+#: Worlds in which operations on arrays are kernels.
+_ARRAYS: Final = (CUPY, PYTHON)
 
 _STREAM: Final = ("device", "process_id", "stream")
 
@@ -144,11 +159,13 @@ def _of_period(line: pl.DataFrame, period: int) -> pl.DataFrame:
 
 def _is_loop(report: Report, own: pl.DataFrame) -> bool:
     """Whether launches in a row are small kernels that could be one, and nothing else takes part in the turns."""
-    small = own.select((pl.col("blocks") < pl.col("sms")).all()).item()
-    if not small or world(report) == JAX:
-        return False
     names = own.get_column("name").unique().cast(pl.String)
-    if in_pytorch(report) and all(written_with(report, name) in (LIBRARY, COMPILED) for name in names):
+    others = [written_with(report, name) in (LIBRARY, COMPILED) for name in names]
+    arrays = all(others) and world(report) in _ARRAYS
+    most = pl.col("sms") - 1 if arrays else pl.min_horizontal(_OWN[1], pl.col("sms") - 1)
+    small = own.select((pl.col("blocks") <= most).all()).item()
+    long = int(own.item(0, "period")) > _OWN[0] and not arrays
+    if not small or long or world(report) == JAX or (in_pytorch(report) and all(others)):
         return False
     first, last = own.get_column("call_start").min(), own.get_column("call_start").max()
     turns = own.height / int(own.item(0, "period"))

@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.findings.rules.launch_loops import host_grid_loop
 from support.build import call, kernel, memcpy, report
 
-LIMITS = {"sm_count": 4}
+LIMITS = {"sm_count": 8}
 OF_TORCH = "void at::native::reduce_kernel<512>(int)"
 
 
@@ -27,7 +27,7 @@ def test_one_launch_over_all_rows_is_told_with_what_it_would_take():
     (finding,) = host_grid_loop(of)
     assert finding.headline == "A loop launches 1 block at a time, 39 times"
     assert finding.action.startswith("one launch over all turns")
-    assert finding.at_stake_ns == 39 * 10_000 - 8_000 - 10 * 2_000  # four rows at a time
+    assert finding.at_stake_ns == 39 * 10_000 - 8_000 - 5 * 2_000  # eight rows at a time
     change = finding.mending(of)
     assert (change.shorter.height, len(change.gone)) == (1, 38)
 
@@ -41,15 +41,15 @@ def test_two_kernels_by_turns_are_a_loop_too():
     "other",
     [
         loop("row(float *)", turns=20),
-        loop("row(float *)", blocks=4),
+        loop("row(float *)", blocks=5),
         loop("row(float *)", between=["cudaDeviceSynchronize"]),
         loop("row(float *)", between=["cudaMalloc", "cudaFree"]),
         loop(OF_TORCH),
         loop("wrapped_tanh"),
-        loop("a", "b", "c", "d", "e"),
+        loop("pull", "accelerate", "move"),
         loop("row(float *)", sm_count=None),
     ],
-    ids=["few", "a full grid", "waits", "allocations", "PyTorch", "JAX", "five kernels", "no limits"],
+    ids=["few", "many blocks", "waits", "allocations", "PyTorch", "JAX", "three kernels", "no limits"],
 )
 def test_other_loops_are_none(other):
     assert host_grid_loop(other) == []
@@ -72,7 +72,6 @@ def test_copies_between_are_another_trouble():
 @pytest.mark.parametrize(
     ("name", "action"),
     [
-        ("cupy_sum", "whole arrays"),
         ("nvkernel_main_F1L21_2", "the loop inside the region: target"),
         ("ampere_sgemm_32x32_sliced1x4_nn", "one batched call"),
     ],
@@ -80,3 +79,13 @@ def test_copies_between_are_another_trouble():
 def test_the_remedy_is_in_the_language_of_the_program(name, action):
     (finding,) = host_grid_loop(loop(name))
     assert finding.action.startswith(action)
+
+
+def test_operations_on_slices_of_arrays_are_work_that_is_repeated():
+    (finding,) = host_grid_loop(loop("cupy_min", "cupy_subtract", "cupy_true_divide", "cupy_copy", blocks=7))
+    assert (finding.rule, finding.headline) == ("repeated-work", "The same 4 kernels run for one slice after the other")
+    assert finding.action.startswith("whole arrays in place of slices")
+
+
+def test_operations_on_large_arrays_are_none():
+    assert host_grid_loop(loop("cupy_min", "cupy_subtract", blocks=8)) == []
