@@ -101,6 +101,30 @@ _WORDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
             "Keep arrays on the GPU, and update the host's copy only where the host reads it.",
         ),
     },
+    "cpu-operators": {
+        JAX: (
+            "in the jitted step: jax.random.categorical, jax.lax.top_k, jnp.sort",
+            "jax.numpy, jax.lax and jax.random have what NumPy has: keep the arrays on the GPU, and read what is left.",
+        ),
+        PYTHON: (
+            "the same function of CuPy on the array that is there, in place of NumPy's",
+            "CuPy has what NumPy has: keep the arrays on the GPU, and read what is left.",
+        ),
+        OPENMP: (_DATA[OPENMP], _REGION),
+        OPENACC: (_DATA[OPENACC], _REGION),
+    },
+    "downloads": {
+        JAX: (
+            "reduce on the GPU in the jitted step; np.asarray(x) every N steps",
+            "Compute on the GPU what is looked at (sums, norms, histograms) and read that, or all of it every N steps.",
+        ),
+        PYTHON: (
+            "reduce on the GPU (x.max(axis=1)); x.get() every N steps",
+            "Compute on the GPU what is looked at (sums, norms, histograms) and read that, or all of it every N steps.",
+        ),
+        OPENMP: (_DATA[OPENMP], _REGION),
+        OPENACC: (_DATA[OPENACC], _REGION),
+    },
     "small-copies": {
         JAX: (
             "jax.device_put of one array; jnp.split on the GPU",
