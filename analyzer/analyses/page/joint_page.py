@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
@@ -28,11 +28,12 @@ from kanalyze.analyses.joining.joined import joined_of
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
 from kanalyze.analyses.page.overview_page import Overview, overview
 from kanalyze.analyses.page.time_page import Summary, summarize
+from kanalyze.decoder.decode import decode
 from kanalyze.units import percent, time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, Unpack
+    from typing import Unpack
 
     from kanalyze.analyses.page.overview_page import PageKernels
     from kanalyze.report import Meta, Report, Where
@@ -150,17 +151,29 @@ def _outside(base: Report, other: Report) -> int:
 
 
 def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
-    """Findings on kernels that take a tenth of the page's time or more, at less than 60 % of their roof.
+    """Findings on kernels that take a tenth of the page's time or more, at less than 60 % of their roof, or in double.
 
     `joined` is the table of that name; of it counts what `ncu` measured of the same launches, or of others of the same
     shape that took about as long.
     """
     took = pl.col("exclusive_ns").alias("took_ns")
     much = page.hot.filter(pl.col("exclusive_ns") >= max(_MUCH * page.whole_ns, 1)).select("name", took)
-    slow = much.join(_roofs(joined), on="name", maintain_order="left").filter(pl.col("roof_share") < LOW)
-    rows = [row for row in slow.iter_rows() if page.whole_ns and row[0] not in page.told]
+    known = much.join(_roofs(joined), on="name", maintain_order="left").drop_nulls("roof_share")
+    rows = [row for row in known.iter_rows() if page.whole_ns and row[0] not in page.told]
     facts = {row["event_id"]: row for row in kernel_facts(ncu).to_dicts()} if rows else {}
-    return [_finding(page, str(name), ns, roof, facts[event_id]) for name, ns, event_id, roof in rows]
+    causes = [_cause(str(name), facts[event_id]) for name, _, event_id, _ in rows]
+    return [
+        _finding(page, str(name), ns, roof, facts[event_id], cause)
+        for (name, ns, event_id, roof), cause in zip(rows, causes, strict=True)
+        if roof < LOW or (cause is not None and cause.whatever_roof)
+    ]
+
+
+def _cause(name: str, facts: Mapping[str, Any]) -> _Cause | None:
+    """What the counters of a program's own kernel prove; None of libraries' kernels, and of others."""
+    if decode(name).library is not None:
+        return None
+    return next((cause for cause in _CAUSES if cause.share(facts) >= cause.least), None)
 
 
 def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
@@ -186,12 +199,14 @@ def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
     return sums.filter(pl.col("part") >= _MEASURED).select("name", "event_id", "roof_share")
 
 
-def _finding(page: PageKernels, name: str, took_ns: int, roof_share: float, facts: dict[str, Any]) -> Finding:
+def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
+    page: PageKernels, name: str, took_ns: int, roof_share: float, facts: dict[str, Any], cause: _Cause | None
+) -> Finding:
     action, roof = _ACTIONS[bound(facts)], percent(roof_share)
     told = (
         f"{{0}} takes {time(took_ns)}, {percent(took_ns / page.whole_ns)} of the time, and runs at {roof} of its roof."
     )
-    return Finding(
+    one = Finding(
         "far-from-roof",
         page.device,
         int(took_ns * (1 - roof_share)),
@@ -203,3 +218,64 @@ def _finding(page: PageKernels, name: str, took_ns: int, roof_share: float, fact
         action=action,
         shortens=True,
     )
+    if cause is None:
+        return one
+    share = cause.share(facts)
+    spared = min(share, _HALF) if cause.whatever_roof else min(share, 1 - roof_share)
+    return one._replace(
+        rule=cause.rule,
+        at_stake_ns=int(took_ns * spared),
+        text=f"{one.text} {cause.text.format(percent(share))}",
+        remedy=cause.remedy,
+        headline=cause.headline.format(percent(share)),
+        action=cause.action,
+    )
+
+
+class _Cause(NamedTuple):
+    """A cause that counters prove of a program's own kernel, before those that only say what holds it back.
+
+    Attributes:
+        rule: Its name.
+        share: The part of the kernel's accesses, or of its arithmetic, that it is.
+        least: From which share on it is one.
+        text: A sentence, with ``{}`` for the share.
+        headline: The same in a line, with ``{{0}}`` for the kernel.
+        action: What to do, in a line.
+        remedy: The same in a sentence.
+        whatever_roof: Whether it is one also near the roof, which is that of the arithmetic it does; a half is spared.
+    """
+
+    rule: str
+    share: Callable[[Mapping[str, Any]], float]
+    least: float
+    text: str
+    headline: str
+    action: str
+    remedy: str
+    whatever_roof: bool = False
+
+
+_HALF: Final = 0.5
+_CAUSES: Final = (
+    _Cause(
+        "uncoalesced",
+        lambda facts: facts["uncoalesced_share"] or 0.0,
+        0.3,
+        "Threads side by side access bytes far apart: {} of the sectors that they touch would not be needed otherwise.",
+        "{} of a kernel's accesses are uncoalesced: {{0}}",
+        "threads side by side on elements side by side: x[row * n + lane]",
+        "Let neighbouring threads access neighbouring elements: a warp for each row, another order of indices, or a "
+        "detour through shared memory. `kanalyze source REPORT KERNEL` shows the lines.",
+    ),
+    _Cause(
+        "float64",
+        lambda facts: (facts["fp64_flop"] or 0.0) / max(facts["flop"] or 0.0, 1.0),
+        0.1,
+        "{} of its arithmetic is in double precision.",
+        "{} of a kernel's arithmetic is in double precision: {{0}}",
+        "float literals and functions: 0.5f, expf(x), powf(x, y)",
+        "Where float was meant: a literal without f, or exp, pow and sqrt of math.h, compute in double.",
+        whatever_roof=True,
+    ),
+)

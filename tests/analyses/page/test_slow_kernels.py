@@ -95,3 +95,23 @@ def test_other_launches_of_the_same_shape_count_where_they_took_about_as_long(co
     slow = joined([("k", measured, "shape", 400, 0.1)], longer)
     assert len(slow_kernels(slow, counters, page(("k", 400)))) == told
     assert len(slow_kernels(joined([("k", measured, "exact", 400, 0.1)], longer), counters, page(("k", 400)))) == 1
+
+
+def test_counters_prove_causes_of_a_programs_own_kernels(counters, measured):
+    """61 % of what this launch touches is uncoalesced."""
+    rows = joined([("own", measured, "exact", 400, 0.1)])
+    (one,) = slow_kernels(rows, counters, page(("own", 400)))
+    assert (one.rule, one.headline) == ("uncoalesced", "61.4 % of a kernel's accesses are uncoalesced: {0}")
+    assert one.at_stake_ns == int(400 * 0.6142433234421365)
+    name = "void at::native::cat(int)"
+    (other,) = slow_kernels(joined([(name, measured, "exact", 400, 0.1)]), counters, page((name, 400)))
+    assert other.rule == "far-from-roof"
+
+
+def test_double_precision_is_told_near_its_roof_too(counters, measured, monkeypatch):
+    facts = pl.DataFrame([{"event_id": measured, "uncoalesced_share": None, "fp64_flop": 8.0, "flop": 10.0}])
+    monkeypatch.setattr("kanalyze.analyses.page.joint_page.kernel_facts", lambda _: facts)
+    monkeypatch.setattr("kanalyze.analyses.page.joint_page.bound", lambda _: "unknown")
+    monkeypatch.setattr("kanalyze.analyses.page.joint_page.paragraph", lambda _: "")
+    (one,) = slow_kernels(joined([("own", measured, "exact", 400, 0.9)]), counters, page(("own", 400)))
+    assert (one.rule, one.at_stake_ns) == ("float64", 200)
