@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, of_used_processes, with_facts
+from kanalyze.analyses.device._operations import exclusive_operations, of_used_processes, used_devices, with_facts
+from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.columns.exact import LARGEST, rate
-from kanalyze.columns.lookup import beside
+from kanalyze.columns.lookup import beside, nearest
 
 if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
@@ -121,6 +122,22 @@ def faults_seen(report: Report) -> pl.DataFrame:
     known = beside(events, report.table("fault_detail"), *told)
     known = known.with_columns(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in texts)
     return known.select("event_id", "side", "process_id", "device", *told[1:], **intervals.OF_EVENTS)
+
+
+@once_per_report
+def faulting_host(report: Report) -> dict[int, pl.DataFrame]:
+    """Page faults of the CPU while each device waits for the program's own code, by device.
+
+    Columns: function, faults, at, and start and end of the piece of such time that they are in.
+    """
+    found = {}
+    faults = faults_seen(report).filter(pl.col("side") == "CPU") if "fault" in report.kinds else pl.DataFrame()
+    for device, pieces in host_pieces(report).items() if faults.height else ():
+        users = used_devices(report).filter(pl.col("device") == device)
+        own = faults.join(users, on="process_id", how="semi").select("faults", "function", at="start")
+        inside = nearest(own, pieces.select("start", "end"), ("at", "start"))
+        found[device] = inside.filter(pl.col("at") < pl.col("end"))
+    return found
 
 
 def moved_bytes(of: pl.Expr, name: str) -> pl.Expr:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import operations, used_devices
+from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.host._worlds import OPENACC, OPENMP, world
-from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.analyses.launches._steady_window import least_worth_saying
-from kanalyze.analyses.memory._unified_moves import faults_seen
+from kanalyze.analyses.memory._unified_moves import faulting_host
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.columns.lookup import nearest
 from kanalyze.units import plural, time
 
 if TYPE_CHECKING:
@@ -33,15 +31,8 @@ _COPY: Final = "map(to: …) and map(from: …) in place of managed memory, or d
 
 def cpu_page_faults(report: Report) -> list[Finding]:
     """At most one finding per device, on all of the CPU's work in which it faults on managed memory."""
-    if "fault" not in report.kinds:
-        return []
     found = []
-    for device, pieces in host_pieces(report).items():
-        used = used_devices(report).filter(pl.col("device") == device)
-        faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
-        spans = pieces.select("start", "end")
-        inside = nearest(faults.select("faults", "function", at="start"), spans, ("at", "start"))
-        inside = inside.filter(pl.col("at") < pl.col("end")).with_columns(ns=pl.col("end") - pl.col("start"))
+    for device, inside in faulting_host(report).items():
         claims = inside.select("start", "end").unique().sort("start")
         stake = intervals.length(claims)
         if total(inside, "faults") >= _FEWEST and stake >= max(least_worth_saying(report)[device], 1):
@@ -51,7 +42,8 @@ def cpu_page_faults(report: Report) -> list[Finding]:
 
 def _finding(report: Report, device: int, inside: pl.DataFrame, claims: pl.DataFrame) -> Finding:
     per, stake = per_iteration(report), intervals.length(claims)
-    each = inside.unique("start", keep="first").group_by("function").agg(pl.col("ns").sum()).drop_nulls()
+    ns = (pl.col("end") - pl.col("start")).sum()
+    each = inside.unique("start", keep="first").group_by("function").agg(ns=ns).drop_nulls()
     functions = each.sort("ns", "function", descending=[True, False]).with_columns(pl.col("function").cast(pl.String))
     named = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in functions.head(3).iter_rows())
     kernels = operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))

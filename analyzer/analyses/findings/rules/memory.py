@@ -17,7 +17,7 @@ from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.memory._allocations import allocating_calls
-from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faults_seen, moves, pages
+from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faulting_host, faults_seen, moves, pages
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -196,11 +196,20 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
         "Keep data on the side that uses it: cudaMemAdvise, a buffer of its own for each side, or one "
         "cudaMemPrefetchAsync per phase."
     )
-    stake = int(unasked.select(part.sum()).item()) + stalled
+    host = (
+        faulting_host(report)
+        .get(device, pl.DataFrame(schema=intervals.SPANS))
+        .select("start", "end")
+        .unique()
+        .sort("start")
+    )
+    if waits := intervals.length(host):
+        text += f" For {per_iteration(report).time(waits)} the device waits while the CPU faults them back, and works."
+    stake = int(unasked.select(part.sum()).item()) + stalled + waits
     one = Finding("unified-memory-thrash", device, stake, text, remedy, "migrations")
     headline = f"{size(again)} of managed memory moved back and forth"
     action = "cudaMemAdvise, or a buffer of its own for each side"
-    return one._replace(headline=headline, action=action, claims=_times(unasked))
+    return one._replace(headline=headline, action=action, claims=pl.concat([_times(unasked), host]))
 
 
 def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
