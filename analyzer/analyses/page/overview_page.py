@@ -71,6 +71,7 @@ _APART: Final = "loading"
 #: So many launches are a program of one kernel: what is told of the time around it is no thing to do, and what is, by
 #: whether counters were recorded.
 _ONE: Final = 2
+_NEARLY_ALL: Final = 0.9
 _AROUND: Final = ("host-computes", "host-blocks", "launch-bound", "pageable-copy-once")
 _ALONE: Final = {
     False: "Of one kernel there is nothing to tune here; `kanalyze collect --with nsys,ncu` records its counters.",
@@ -236,10 +237,11 @@ def overview(
         bare = bare._replace(iteration=None)
     unprofiled = _unprofiled(report, shown, steady, bare)
     if steady is None:
-        only = _ALONE[beside is not None] if alone and all(one.vague for one in findings) else ""
-        answer = " ".join(filter(None, (page_answer(view, spans, tables), unprofiled, only)))
+        answer = " ".join(filter(None, (page_answer(view, spans, tables), unprofiled)))
     else:
         answer = _answer(recorded, steady, tables, findings, unprofiled)
+    if all(one.vague for one in findings) and (alone or _is_one_kernel(tables.get("hot_kernels"))):
+        answer = f"{answer} {_ALONE[beside is not None]}"
     sampled = sampled_beside(report, view) if "ledger" in tables else ""
     return Overview(
         meta=report.meta,
@@ -264,6 +266,11 @@ def _few_kernels(report: Report) -> bool:
     """Whether one kernel ran, or it and another: the host's time around it is that of starting up and checking."""
     kernels = device_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"])).height
     return 0 < kernels <= _ONE
+
+
+def _is_one_kernel(hot: pl.DataFrame | None) -> bool:
+    """Whether one kernel takes nearly all of the time."""
+    return hot is not None and bool((hot.get_column("window_share") >= _NEARLY_ALL).any())
 
 
 def unprofiled_page(report: Report) -> Report:
