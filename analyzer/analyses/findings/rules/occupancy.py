@@ -38,7 +38,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.spelling import TENSOR_TYPES
-from kanalyze.units import count, frequency, percent, plural, size
+from kanalyze.units import count, frequency, percent, plural, size, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -423,6 +423,7 @@ def small_grid(report: Report) -> list[Finding]:
         text = (
             f"{{0}} uses {shape} on {count(top['sm_count'])} SMs{of_fit}, for {per.time(top['alone_ns'])}.{others} A "
             f"block for every SM gains at most the time at stake; more may follow with several."
+            f"{_with_more_blocks(report, top)}"
         )
         stake, names = total(shapes, "idle_sm_ns"), (str(top["name"]),)
         action, remedy = _more_blocks(report, names[0], alone=top["blocks"] == 1)
@@ -432,6 +433,20 @@ def small_grid(report: Report) -> list[Finding]:
         one = one._replace(claims=_times(report, int(device), shapes))
         found.append(one._replace(headline=headline, action=action, where=_place(report, one), mending=mending))
     return found
+
+
+def _with_more_blocks(report: Report, top: dict[str, Any]) -> str:
+    """The sentence on launches of the same kernel with a block for each SM that took less, anywhere in the report."""
+    blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
+    own = (pl.col("device") == top["device"]) & (pl.col("kind") == "kernel") & (pl.col("name") == top["name"])
+    every = exclusive_operations(report.whole, *SHAPE).filter(own)
+    sums = every.group_by(blocks=blocks).agg(pl.col("dur_ns").mean()).sort("dur_ns", "blocks")
+    here = sums.filter(blocks=top["blocks"])
+    quicker = sums.filter((pl.col("blocks") >= top["sm_count"]) & (pl.col("dur_ns") < here.get_column("dur_ns").min()))
+    if quicker.is_empty():
+        return ""
+    many, ns = quicker.row(0)
+    return f" With {count(many)} blocks it took {time(ns)} in this report, with these {time(here.item(0, 'dur_ns'))}."
 
 
 def _measured(report: Report) -> pl.DataFrame:

@@ -318,3 +318,12 @@ def test_more_blocks_are_had_in_another_way_where_each_channel_has_one(name, act
     (finding,) = small_grid(report([launch(0, 100, 1, name=name)], limits=SMALL))
     assert finding.action.startswith(action)
     assert finding.headline == "1 block for 4 SMs: {0}"
+
+
+def test_the_same_kernel_with_more_blocks_is_told_beside_a_small_grid():
+    (finding,) = small_grid(
+        report([launch(0, 44_130, 1, name="solve"), launch(50_000, 50_067, 32, name="solve")], limits=SMALL)
+    )
+    assert finding.text.endswith(" With 32 blocks it took 67 ns in this report, with these 44.13 µs.")
+    (other,) = small_grid(report([launch(0, 100, 1, name="solve"), launch(200, 900, 32, name="solve")], limits=SMALL))
+    assert "in this report" not in other.text
