@@ -198,6 +198,20 @@ _WORDS: Final[dict[str, dict[str, tuple[str, str]]]] = {
             "They gain by moving fewer bytes only: fuse them with their neighbours, or use smaller types.",
         ),
     },
+    "uncoalesced": {
+        NUMBA: (
+            "neighbouring threads on neighbouring elements: x[i, cuda.grid(1)]",
+            "Let the thread's index be the last one of the array, x[i, cuda.grid(1)], or transpose the array.",
+        ),
+        OPENMP: (
+            "threads over the contiguous index: swap the loops, or collapse(2)",
+            "Give threads the loop whose index is contiguous in memory: of C the inner one, of Fortran the outer one.",
+        ),
+        OPENACC: (
+            "vector over the contiguous index: swap the loops, loop gang outside",
+            "Give the loop whose index is contiguous in memory to vector, and the other one to gang.",
+        ),
+    },
     "unfused-attention": {
         JAX: (
             'jax.nn.dot_product_attention(q, k, v, implementation="cudnn")',
