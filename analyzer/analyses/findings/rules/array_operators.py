@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: What one kernel takes for each operation of a chain after the first, as a part of the longest one: other arrays that
 #: it reads or writes.
-_EACH_MORE: Final = 0.15
+_EACH_MORE: Final = 0.25
 
 #: A smaller part of the kernel time is left out.
 _WORTH: Final = 0.03

@@ -11,7 +11,14 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernels import merged
-from kanalyze.analyses.findings.rules._telling import COMPILED, LIBRARY, in_pytorch, place_of, written_with
+from kanalyze.analyses.findings.rules._telling import (
+    COMPILED,
+    LIBRARY,
+    in_pytorch,
+    per_iteration,
+    place_of,
+    written_with,
+)
 from kanalyze.analyses.host._worlds import CUDA, CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken, world
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.memory._allocations import allocating_calls
@@ -28,6 +35,9 @@ if TYPE_CHECKING:
 _TURNS: Final = 32
 _OWN: Final = (2, 4)
 _OF_ARRAYS: Final = 16
+
+#: An SM has room for so many threads of such kernels at least.
+_THREADS: Final = 1024
 
 #: What waits or allocates in so many of the turns is told by other findings: of directives each region waits.
 _OFTEN: Final = 0.5
@@ -74,9 +84,9 @@ def _finding(report: Report, device: int, own: pl.DataFrame, groups: pl.DataFram
     name, blocks = str(most[0]), int(most[2])
     usual = int(own.group_by("period").len().sort("len", "period").item(-1, "period"))
     what = "One kernel is" if usual == 1 else f"{count(usual)} kernels are"
-    took = intervals.length(intervals.union(own))
+    took, launches = intervals.length(intervals.union(own)), per_iteration(report).plural(own.height, "launch")
     text = (
-        f"{what} launched over and over with nothing else between: {plural(own.height, 'launch')} in "
+        f"{what} launched over and over with nothing else between: {launches} in "
         f"{plural(runs.height, 'loop')} of up to {count(int(str(runs.get_column('turns').max())))} turns, most {{0}} "
         f"with {plural(blocks, 'block')}. GPU {device} works in them for {time(took)} and idles between for the rest; "
         f"in one launch each they would take about {time(total(groups.unique('group'), 'merged_ns'))}."
@@ -84,7 +94,7 @@ def _finding(report: Report, device: int, own: pl.DataFrame, groups: pl.DataFram
     library = written_with(report, name) in (LIBRARY, COMPILED)
     arrays = library and world(report) in _ARRAYS
     action = _OF_LIBRARY if library and world(report) == CUDA else spoken(report, _ACTIONS, _ACTIONS[PYTHON])
-    headline = f"A loop launches {plural(blocks, 'block')} at a time, {count(own.height)} times"
+    headline = f"{launches} of {plural(blocks, 'block')} each, in a loop"
     if arrays:
         headline = f"The same {plural(usual, 'kernel')} run for one slice after the other"
     return Finding(
@@ -98,19 +108,22 @@ def _finding(report: Report, device: int, own: pl.DataFrame, groups: pl.DataFram
         headline=headline,
         action=_WHOLE if arrays else action,
         where=place_of(report, pl.col("row").is_in(own.get_column("row").implode())),
-        mending=partial(_in_one, groups=groups),
+        mending=partial(_in_one, own=own),
         claims=own.group_by("run").agg(pl.col("start").min(), pl.col("end").max()).select("start", "end"),
     )
 
 
-def _in_one(report: Report, groups: pl.DataFrame) -> Mending:
+def _in_one(report: Report, own: pl.DataFrame) -> Mending:
+    """Each kernel of a loop is launched once, and the host does nothing else in it."""
     del report
-    return merged(groups)
+    sides = {"start": pl.col("call_start").min(), "end": pl.col("call_start").max()}
+    return merged(_joined(own))._replace(host=own.group_by("process_id", "run").agg(**sides))
 
 
 def _joined(own: pl.DataFrame) -> pl.DataFrame:
-    """Rows for :func:`merged`: of each loop the launches of one kernel, as many side by side as SMs have a block."""
-    beside = (pl.col("sms") // pl.col("blocks")).clip(lower_bound=1)
+    """Rows for :func:`merged`: of each loop the launches of one kernel, as many side by side as SMs have room for."""
+    on_each = (_THREADS // pl.col("threads")).clip(lower_bound=1)
+    beside = (pl.col("sms") * on_each // pl.col("blocks")).clip(lower_bound=1)
     waves = (pl.len() / beside.first()).ceil()
     merged_ns = (pl.col("dur_ns").median() * waves).cast(pl.Int64)
     keys = ["run", "place"]
@@ -120,14 +133,32 @@ def _joined(own: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_report
 def _loops(report: Report) -> pl.DataFrame:
-    """Kernels in such loops: device, run, place (in the turn), period, row, name, start, end, dur_ns, blocks, sms."""
-    blocks = (pl.col("grid_x") * pl.col("grid_y") * pl.col("grid_z")).cast(pl.Int64)
+    """Kernels in such loops, with the copies between arrays in them, and device, run, place (in the turn) and period.
+
+    Columns besides: row, kind, name, start, end, dur_ns, blocks, threads (of a block), sms (of the device).
+    """
+    blocks, threads = (
+        (pl.col(f"{of}_x") * pl.col(f"{of}_y") * pl.col(f"{of}_z")).cast(pl.Int64).fill_null(1)
+        for of in ("grid", "block")
+    )
     work = exclusive_operations(report, "stream", "call_row", "call_start", "shape", *SHAPE)
     alone = pl.col("call_row").is_not_null() & (pl.len().over("call_row") == 1)  # not those of a graph
-    kernels = (pl.col("kind") == "kernel") & alone
+    within = (pl.col("detail").cast(pl.String) == "Device-to-Device").fill_null(value=False)  # x[i] = y, of arrays
+    kernels = ((pl.col("kind") == "kernel") & alone) | (within & (world(report) in _ARRAYS))
     devices = report.devices.select("device", sms="sm_count").drop_nulls()
     line = work.select(
-        *_STREAM, "row", "name", "start", "end", "dur_ns", "call_start", "shape", blocks=blocks, kernel=kernels
+        *_STREAM,
+        "row",
+        "name",
+        "start",
+        "end",
+        "dur_ns",
+        "call_start",
+        "shape",
+        "kind",
+        blocks=blocks,
+        threads=threads,
+        kernel=kernels,
     )
     line = line.join(devices, on="device").sort(*_STREAM, "start")
     found = [line.clear().with_columns(run=pl.lit(0, pl.UInt32), place=pl.lit(0, pl.Int64), period=pl.lit(0))]
@@ -159,11 +190,11 @@ def _of_period(line: pl.DataFrame, period: int) -> pl.DataFrame:
 
 def _is_loop(report: Report, own: pl.DataFrame) -> bool:
     """Whether launches in a row are small kernels that could be one, and nothing else takes part in the turns."""
-    names = own.get_column("name").unique().cast(pl.String)
+    names = own.filter(pl.col("kind") == "kernel").get_column("name").unique().cast(pl.String)
     others = [written_with(report, name) in (LIBRARY, COMPILED) for name in names]
     arrays = all(others) and world(report) in _ARRAYS
     most = pl.col("sms") - 1 if arrays else pl.min_horizontal(_OWN[1], pl.col("sms") - 1)
-    small = own.select((pl.col("blocks") <= most).all()).item()
+    small = own.select((pl.col("blocks") <= most).all()).item() and others
     long = int(own.item(0, "period")) > _OWN[0] and not arrays
     if not small or long or world(report) == JAX or (in_pytorch(report) and all(others)):
         return False

@@ -25,9 +25,9 @@ def loop(*names, turns=40, blocks=1, between=(), **limits):
 def test_one_launch_over_all_rows_is_told_with_what_it_would_take():
     of = loop("row(float *)")
     (finding,) = host_grid_loop(of)
-    assert finding.headline == "A loop launches 1 block at a time, 39 times"
+    assert finding.headline == "39 launches of 1 block each, in a loop"
     assert finding.action.startswith("one launch over all turns")
-    assert finding.at_stake_ns == 39 * 10_000 - 8_000 - 5 * 2_000  # eight rows at a time
+    assert finding.at_stake_ns == 39 * 10_000 - 8_000 - 2_000  # 256 rows at a time
     change = finding.mending(of)
     assert (change.shorter.height, len(change.gone)) == (1, 38)
 
