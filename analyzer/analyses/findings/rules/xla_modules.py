@@ -262,4 +262,49 @@ def _in_place(report: Report, copies: pl.DataFrame) -> Mending:
     return Mending(gone=copies.get_column("row"))
 
 
-RULES: Final = (not_jitted, recompilation, no_donation)
+#: Larger copies to the host are of more than numbers.
+_NUMBERS_BYTES: Final = 1 << 12
+
+
+def numbers_read(report: Report) -> list[Finding]:
+    """At most one finding per device on numbers of JAX that the host reads: it waits for each in no call of CUDA."""
+    if world(report) != JAX:
+        return []
+    work = operations(report, "call_start", "call_row", "size_bytes").drop_nulls("call_start").sort("call_start")
+    work = work.with_columns(until=pl.col("call_start").shift(-1).over("process_id"))
+    to_host = (pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == "Device-to-Host")
+    copies = work.filter(to_host & (pl.col("size_bytes") <= _NUMBERS_BYTES)).drop_nulls("until")
+    own = intervals.overlapping(copies.with_columns(start="call_start", end="until"), report.scope.sides)
+    if own.height < fewest_in(report):
+        return []
+    found, per = [], per_iteration(report)
+    for device, idle in _idle_in(report, own).items():
+        stake = intervals.length(idle)
+        text = (
+            f"{per.plural(own.height, 'number')} or short arrays of JAX are read by the host, one by one: GPU {device} "
+            f"idles for {per.time(stake)} from the copy of each until the next launch. What reads (float(x), x.item(), "
+            "np.asarray(x), print, if) waits for all that was dispatched before."
+        )
+        found.append(
+            Finding(
+                "blocking-read",
+                device,
+                stake,
+                text,
+                "Keep them on the GPU, and read them together every N steps.",
+                "copies",
+                headline=f"{per.plural(own.height, 'value')} read by the host (float(x), .item())",
+                action="keep arrays; jax.device_get(list) every N steps",
+                mending=partial(_unread, own=own),
+                claims=idle,
+            )
+        )
+    return found
+
+
+def _unread(report: Report, own: pl.DataFrame) -> Mending:
+    del report
+    return Mending(gone=own.get_column("row").cast(pl.UInt32), host=own.select("process_id", "start", "end"))
+
+
+RULES: Final = (not_jitted, recompilation, no_donation, numbers_read)
