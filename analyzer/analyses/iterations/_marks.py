@@ -155,11 +155,12 @@ def _of_loops(process: object, loops: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     rare = pl.len().over(*THREAD, "name") < _OFTEN
     ranges = loops.with_columns(open=pl.lit(value=False), rare=rare, zeros="name").filter(~rare)
     found = _of_ranges(process, ranges, work)
-    since = work.filter(pl.col("at") >= found.get_column("start").min())
-    covered = int(work_in(found, work).get_column("device_ns").sum())
+    heaviest = work_in(found, work).select("device_ns").hstack(found.select("name", "start"))
+    sums = heaviest.group_by("name").agg(pl.col("device_ns").sum(), pl.col("start").min()).sort("device_ns", "name")
+    main, begun = sums.select("name", "start").row(-1) if sums.height else ("", 0)
+    since = work.filter(pl.col("at") >= begun)
+    covered = int(heaviest.filter(pl.col("start") >= begun).get_column("device_ns").sum())
     enough = found if covered >= HALF * int(since.get_column("ns").sum()) else found.clear()
-    heaviest = work_in(enough, work).select("device_ns").hstack(enough.select("name"))
-    main = heaviest.group_by("name").sum().sort("device_ns", "name").get_column("name").last() if enough.height else ""
     each = (
         pl.when(pl.col("name") == main).then(pl.lit(OF_LOOP)).otherwise(pl.format("{} of {}", pl.lit(OF_LOOP), "name"))
     )
