@@ -1,0 +1,243 @@
+"""Scores what tools say of programs with a known fault: the cause, its place, and what mending it gains.
+
+CAPTURES has a folder for each program of `programs/`, which `collect.sh` makes. kanalyze is scored by the findings of
+its page, in their order, and any tool, kanalyze too, by its text: which cause it names first, by words of causes.toml.
+
+Run: python benchmarks/diagnosis/score.py CAPTURES [--tool kanalyze|text|nsys|hta|tracelens|nsys-ai]… [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from truth import HERE, PLACE_NEAR, Program, causes, programs_in, sentences
+
+import tools
+
+GAIN_NEAR: Final = 0.15
+FEW: Final = 3
+
+#: What is counted, and which share of the programs is aimed at; of healthy ones the largest claim as a share of a step.
+BARS: Final[dict[str, tuple[str, float | None]]] = {
+    "read": ("captures that it reads", None),
+    "first": ("cause named first", 0.90),
+    "among_three": (f"cause among the first {FEW}", 0.98),
+    "second": (f"second cause among the first {FEW + 1}", None),
+    "place": ("place: line or function", 0.80),
+    "line": (f"place: line within {PLACE_NEAR}", None),
+    "gain": (f"gain told within {GAIN_NEAR:.0%} of the measured", 0.80),
+    "interval": ("measured gain in the interval told", None),
+    "silent": ("healthy programs of which no cause is named", None),
+    "healthy": ("largest claim on a healthy program", 0.02),
+}
+
+_SAVED: Final = re.compile(
+    r"(?:→ ?|\b(?:save[sd]?|savings?|gains?|recover\w*)\b\D{0,24}?)(\d[\d,.]*) ?(ns|us|µs|ms|s)\b", re.IGNORECASE
+)
+_MS: Final = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+class Claim(NamedTuple):
+    """A cause that a tool names, the texts that say where, and what mending it gains in ms of a step."""
+
+    cause: str
+    where: str = ""
+    gain: tuple[float, float, float] | None = None
+
+
+@dataclass
+class Score:
+    """What a tool said of one program, held against what is true."""
+
+    name: str
+    cause: str
+    also: tuple[str, ...] = ()
+    first: str = ""
+    rank: int | None = None
+    also_rank: int | None = None
+    place: str = ""
+    told_ms: tuple[float, float, float] | None = None
+    measured_ms: float | None = None
+    ratio: float | None = None
+    largest_claim: float | None = None
+    read: bool = True
+    named: list[str] = field(default_factory=list)
+
+
+def text_claims(text: str, words: dict[str, tuple[str, re.Pattern[str]]]) -> list[Claim]:
+    """The causes that a text names, in its order, each with the paragraph or lines that follow it up to the next."""
+    shown = sentences(text)
+    at = {cause: match.start() for cause, (_, pattern) in words.items() if (match := pattern.search(shown))}
+    order = sorted(at, key=lambda cause: at[cause])
+    ends = [*(at[cause] for cause in order[1:]), len(shown)][: len(order)]
+    claims = []
+    for cause, end in zip(order, ends, strict=True):
+        before = shown.rfind("\n", 0, at[cause]) + 1
+        passage = shown[before : max(end, shown.find("\n", at[cause]))]
+        saved = _SAVED.search(passage)
+        ms = float(saved[1].rstrip(".,").replace(",", "")) * _MS[saved[2].lower()] if saved else None
+        claims.append(Claim(cause, passage, None if ms is None else (ms, ms, ms)))
+    return claims
+
+
+def page_claims(page: dict[str, Any]) -> list[Claim]:
+    """The findings of kanalyze's page in its order, each rule once; gains are of an iteration."""
+    iterations = page.get("iterations") or {}
+    count = iterations.get("steady_count") or 1
+    claims: dict[str, Claim] = {}
+    for one in page.get("findings", []):
+        told = [one["replayed_ns"], one["replayed_low_ns"], one["replayed_high_ns"]]
+        usual = one["at_stake_ns"] if told[0] is None else told[0]
+        low, high = (usual if bound is None else bound for bound in told[1:])
+        gain = (usual / count / 1e6, low / count / 1e6, high / count / 1e6)
+        where = " ".join(str(one.get(key) or "") for key in ("where", "line", "headline", "action"))
+        claims.setdefault(one["rule"], Claim(one["rule"], where, gain))
+    return [*claims.values()]
+
+
+def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -> list[Claim]:
+    """The claims with gains of a step of the program, of which an iteration may be a part, or several."""
+    iterations = page.get("iterations") or {}
+    bare = ((page.get("without_profiler") or {}).get("iteration") or {}).get("ns")
+    windows = page.get("windows") or [{}]
+    ns = bare or iterations.get("mean_ns") or windows[0].get("window_ns")
+    if not step_ms or not ns:
+        return claims
+    parts = step_ms * 1e6 / ns
+    whole = parts if not iterations else max(round(parts), 1) if parts >= 1 else 1 / max(round(1 / parts), 1)
+    return [one._replace(gain=one.gain and tuple(ms * whole for ms in one.gain)) for one in claims]
+
+
+def scored(one: Program, claims: list[Claim], times: dict[str, list[float]] | None) -> Score:
+    """Holds a tool's claims on a program against its cause, its place and its measured gain."""
+    named = [claim.cause for claim in claims]
+    score = Score(one.name, one.cause, one.also, first=named[0] if named else "", named=named[:5])
+    step_ms = times["fault"][0] if times else None
+    if not one.cause:
+        gains = [claim.gain[0] for claim in claims if claim.gain]
+        score.largest_claim = max(gains, default=0.0) / step_ms if step_ms else None
+        return score
+    if times:
+        score.measured_ms = times["fault"][0] - times.get("main", times["fixed"])[0]
+    score.also_rank = min((named.index(cause) + 1 for cause in one.also if cause in named), default=None)
+    if one.cause in named:
+        score.rank = named.index(one.cause) + 1
+        score.told_ms = claims[score.rank - 1].gain
+    if score.told_ms and score.measured_ms:
+        score.ratio = score.told_ms[0] / score.measured_ms
+    if claims:  # the place of the cause, or of what is told in its stead
+        score.place = one.place_right(claims[(score.rank or 1) - 1].where)
+    return score
+
+
+def totals(scores: list[Score]) -> dict[str, tuple[int, int] | float | None]:
+    """Of how many programs a tool is right, and of how many it could be; the largest claim on a healthy one."""
+    faulty, healthy = [one for one in scores if one.cause], [one for one in scores if not one.cause]
+    ratios = [one.ratio for one in faulty if one.ratio is not None]
+    gains = [(one.told_ms, one.measured_ms) for one in faulty if one.told_ms and one.measured_ms is not None]
+    right = {
+        "read": [one.read for one in scores],
+        "first": [one.rank == 1 for one in faulty],
+        "among_three": [0 < (one.rank or 0) <= FEW for one in faulty],
+        "second": [0 < (one.also_rank or 0) <= FEW + 1 for one in faulty if one.also],
+        "place": [bool(one.place) for one in faulty],
+        "line": [one.place == "line" for one in faulty],
+        "gain": [abs(ratio - 1) <= GAIN_NEAR for ratio in ratios],
+        "interval": [told[1] <= measured <= told[2] for told, measured in gains],
+        "silent": [not one.named for one in healthy],
+    }
+    largest = max((one.largest_claim for one in healthy if one.largest_claim is not None), default=None)
+    return {key: (sum(each), len(each)) for key, each in right.items()} | {"healthy": largest}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def table(scores: list[Score]) -> str:
+    """One row for each program, as Markdown; what a healthy one is told to gain stands below `ratio`."""
+    rows = ["| program | cause | named first | rank | place | told, ms | measured, ms | ratio |"]
+    rows.append("| --- | --- | --- | --: | --- | --: | --: | --: |")
+    for one in sorted(scores, key=lambda one: (not one.cause, one.name)):
+        told = one.told_ms and f"{one.told_ms[0]:.4g} ({one.told_ms[1]:.4g} to {one.told_ms[2]:.4g})"
+        measured = "" if one.measured_ms is None else f"{one.measured_ms:.4g}"
+        last = "" if one.ratio is None else f"{one.ratio:.2f}"
+        last = last if one.largest_claim is None else _percent(one.largest_claim)
+        cells = (one.name, one.cause or "(healthy)", one.first, one.rank or "", one.place, told or "", measured, last)
+        rows.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(rows)
+
+
+def summary(sums: dict[str, dict[str, tuple[int, int] | float | None]]) -> str:
+    """The totals of tools side by side, as Markdown."""
+
+    def cell(total: tuple[int, int] | float | None) -> str:
+        if isinstance(total, tuple):
+            return f"{_percent(total[0] / total[1])} of {total[1]}" if total[1] else ""
+        return "" if total is None else _percent(total)
+
+    rows = [f"| | bar | {' | '.join(sums)} |", "| --- | --: |" + " --: |" * len(sums)]
+    for key, (title, bar) in BARS.items():
+        aim = "" if bar is None else f"{'<' if key == 'healthy' else '≥'} {100 * bar:.0f} %"
+        rows.append(f"| {title} | {aim} | " + " | ".join(cell(one[key]) for one in sums.values()) + " |")
+    return "\n".join(rows)
+
+
+def scores_of(
+    tool: str, programs: list[Program], captures: Path, measured: dict[str, Any], texts: Path | None = None
+) -> list[Score]:
+    """Scores one tool on all programs that have a capture."""
+    words = causes()
+
+    def of_one(one: Program) -> Score:
+        times = measured.get(one.name)
+        try:
+            said = tools.answer(tool, one, captures, texts)
+        except tools.UnreadableError:
+            return replace(scored(one, [], times), read=False)
+        if tool != "kanalyze":
+            return scored(one, text_claims(said, words), times)
+        page = json.loads(said) if said.startswith("{") else {}
+        if not page:  # an error's text
+            print(f"{tool}, {one.name}: {said.strip()}", file=sys.stderr)
+        return scored(one, in_steps(page, page_claims(page), times["fault"][0] if times else None), times)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [*pool.map(of_one, programs)]
+
+
+def main() -> None:
+    """Prints the tables, or all of it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("captures", type=Path)
+    parser.add_argument("--tool", action="append", choices=[*tools.TEXTS], help="kanalyze unless told; may be repeated")
+    parser.add_argument("--programs", type=Path, default=HERE / "programs")
+    parser.add_argument("--measured", type=Path, default=HERE / "measured.json")
+    parser.add_argument("--texts", type=Path, help="keeps answers of tools here, and takes those that are here already")
+    parser.add_argument("--only", default="", help="programs whose names this regular expression matches")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    programs = programs_in(options.programs, options.captures, options.only)
+    measured = json.loads(options.measured.read_text(encoding="utf-8"))
+    chosen = options.tool or ["kanalyze"]
+    scores = {tool: scores_of(tool, programs, options.captures, measured, options.texts) for tool in chosen}
+    sums = {tool: totals(found) for tool, found in scores.items()}
+    if options.json:
+        told = {tool: {"totals": sums[tool], "programs": [asdict(one) for one in scores[tool]]} for tool in chosen}
+        print(json.dumps(told, ensure_ascii=False, indent=1))
+        return
+    for tool, found in scores.items():
+        print(f"### {tool}\n\n{table(found)}\n")
+    print(f"### {len(programs)} programs\n\n{summary(sums)}")
+
+
+if __name__ == "__main__":
+    main()
