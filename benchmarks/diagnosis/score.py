@@ -31,7 +31,7 @@ BARS: Final[dict[str, tuple[str, float | None]]] = {
     "first": ("cause named first", 0.90),
     "among_three": (f"cause among the first {FEW}", 0.98),
     "second": (f"second cause among the first {FEW + 1}", None),
-    "place": ("place: line or function", 0.80),
+    "place": ("place where lines are recorded: line or function", 0.80),
     "line": (f"place: line within {PLACE_NEAR}", None),
     "gain": (f"gain told within {GAIN_NEAR:.0%} of the measured", 0.80),
     "interval": ("measured gain in the interval told", None),
@@ -63,6 +63,7 @@ class Score:
     first: str = ""
     rank: int | None = None
     also_rank: int | None = None
+    lines: bool = False
     place: str = ""
     told_ms: tuple[float, float, float] | None = None
     measured_ms: float | None = None
@@ -119,7 +120,7 @@ def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -
 def scored(one: Program, claims: list[Claim], times: dict[str, list[float]] | None) -> Score:
     """Holds a tool's claims on a program against its cause, its place and its measured gain."""
     named = [claim.cause for claim in claims]
-    score = Score(one.name, one.cause, one.also, first=named[0] if named else "", named=named[:5])
+    score = Score(one.name, one.cause, one.also, named[0] if named else "", lines=one.recorded, named=named[:5])
     step_ms = times["fault"][0] if times else None
     if not one.cause:
         gains = [claim.gain[0] for claim in claims if claim.gain]
@@ -148,8 +149,8 @@ def totals(scores: list[Score]) -> dict[str, tuple[int, int] | float | None]:
         "first": [one.rank == 1 for one in faulty],
         "among_three": [0 < (one.rank or 0) <= FEW for one in faulty],
         "second": [0 < (one.also_rank or 0) <= FEW + 1 for one in faulty if one.also],
-        "place": [bool(one.place) for one in faulty],
-        "line": [one.place == "line" for one in faulty],
+        "place": [bool(one.place) for one in faulty if one.lines],
+        "line": [one.place == "line" for one in faulty if one.lines],
         "gain": [abs(ratio - 1) <= GAIN_NEAR for ratio in ratios],
         "interval": [told[1] <= measured <= told[2] for told, measured in gains],
         "silent": [not one.named for one in healthy],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +26,16 @@ _DENIED: Final = re.compile(
 _CELLS: Final = re.compile(r"\S(?: {2,}|\t|,(?! )| ?\| ?)(?=\S)")
 _MOST_CELLS: Final = 3
 
+#: Functions that every program has, and which are therefore no place.
+_ANY: Final = {"main", "step", "build", "forward", "__init__"}
+
 
 @dataclass(frozen=True)
 class Program:
-    """A program of the benchmark: what is wrong with it, and where; functions with their first and last lines."""
+    """A program of the benchmark: what is wrong with it, and where; functions with their first and last lines.
+
+    `recorded` says whether its capture has the lines that it ran.
+    """
 
     name: str
     path: Path
@@ -37,6 +43,7 @@ class Program:
     also: tuple[str, ...] = ()
     lines: tuple[int, ...] = ()
     functions: tuple[tuple[str, int, int], ...] = ()
+    recorded: bool = False
 
     def blind(self, text: str) -> str:
         """A text without the program's name and its path."""
@@ -75,13 +82,15 @@ def program(path: Path) -> Program:
     spans = _functions(text, path.suffix)
     around = [[span for span in spans if span[1] <= at <= span[2]] for at in lines]
     inner = {min(those, key=lambda span: span[2] - span[1]) for those in around if those}
+    inner = {span for span in inner if span[0] not in _ANY}
     return Program(path.stem, path, cause[0] if cause else "", tuple(also), tuple(lines), tuple(sorted(inner)))
 
 
 def programs_in(folder: Path, captures: Path, only: str = "") -> list[Program]:
     """The programs of a folder that have a capture, by name."""
     files = sorted(file for file in folder.iterdir() if file.suffix in {".py", ".cu"} and file.name[0] != "_")
-    return [program(file) for file in files if (captures / file.stem).is_dir() and re.search(only, file.stem)]
+    chosen = [file for file in files if (captures / file.stem).is_dir() and re.search(only, file.stem)]
+    return [replace(program(file), recorded=any((captures / file.stem).glob("lines-*"))) for file in chosen]
 
 
 def _functions(text: str, suffix: str) -> list[tuple[str, int, int]]:
