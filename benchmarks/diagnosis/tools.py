@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -142,7 +143,12 @@ def answer(tool: str, one: Program, captures: Path, texts: Path | None) -> str:
         return kept.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         capture = Path(folder) / BLIND
-        capture.symlink_to((captures / one.name).resolve(), target_is_directory=True)
+        if (captures / one.name).is_dir():
+            capture.symlink_to((captures / one.name).resolve(), target_is_directory=True)
+        else:
+            with tarfile.open(captures / f"{one.name}.tar.xz") as archive:
+                archive.extractall(folder, filter="data")
+            (Path(folder) / one.name).rename(capture)
         said = TEXTS[tool](capture)
     said = one.blind(said)
     if kept:

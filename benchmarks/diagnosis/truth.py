@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tarfile
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,8 +90,20 @@ def program(path: Path) -> Program:
 def programs_in(folder: Path, captures: Path, only: str = "") -> list[Program]:
     """The programs of a folder that have a capture, by name."""
     files = sorted(file for file in folder.iterdir() if file.suffix in {".py", ".cu"} and file.name[0] != "_")
-    chosen = [file for file in files if (captures / file.stem).is_dir() and re.search(only, file.stem)]
-    return [replace(program(file), recorded=any((captures / file.stem).glob("lines-*"))) for file in chosen]
+    chosen = [
+        file
+        for file in files
+        if any((captures / (file.stem + end)).exists() for end in ("", ".tar.xz")) and re.search(only, file.stem)
+    ]
+    return [replace(program(file), recorded=_has_lines(captures, file.stem)) for file in chosen]
+
+
+def _has_lines(captures: Path, name: str) -> bool:
+    """Whether a capture, a folder or packed, has the lines that its program ran."""
+    if (captures / name).is_dir():
+        return any((captures / name).glob("lines-*"))
+    with tarfile.open(captures / f"{name}.tar.xz") as archive:
+        return any(Path(file).name.startswith("lines-") for file in archive.getnames())
 
 
 def _functions(text: str, suffix: str) -> list[tuple[str, int, int]]:

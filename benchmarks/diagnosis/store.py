@@ -1,0 +1,167 @@
+"""Makes captures small enough to be kept: the first iterations of each, redacted, as OUT/NAME.tar.xz.
+
+What begins after those iterations goes from the export of nsys, from the trace of torch.profiler and from the marks of
+the run without a profiler, as if the program had run fewer steps; logs and tables of averages go whole.
+
+Run: python benchmarks/diagnosis/store.py CAPTURES OUT [NAME…] [--keep 0.5] [--largest 0.5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import shutil
+import sqlite3
+import sys
+import tarfile
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from score import FEW, page_claims
+
+import kanalyze
+import tools
+from kanalyze.errors import KanalyzeError
+from kanalyze.redact import redact
+
+#: A steady part needs some iterations, and the first ones warm up.
+FEWEST: Final = 9
+
+_LEFT_OUT: Final = shutil.ignore_patterns("logs", "*.key_averages.txt", "*.nsys-rep", "*.qdstrm")
+_DEVICE: Final = {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"}
+
+
+def cut_time(path: Path, keep: float) -> tuple[int, float] | None:
+    """When the iterations that are kept end (ns, of the file's clock), and which part of all they are."""
+    try:
+        found = kanalyze.iterations(kanalyze.read(path)).sort("start_ns")
+    except KanalyzeError:
+        return None
+    count = max(math.ceil(found.height * keep), FEWEST)
+    if found.height <= count:
+        return None
+    last = found.row(count - 1, named=True)
+    return last["start_ns"] + last["dur_ns"], count / found.height
+
+
+def cut_export(path: Path, end_ns: int) -> None:
+    """Deletes what began later from an export of nsys, operations with the calls that launched them."""
+    with closing(sqlite3.connect(path)) as database, database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {name: {row[1] for row in database.execute(f'PRAGMA table_info("{name}")')} for name in tables}
+        calls = "CUPTI_ACTIVITY_KIND_RUNTIME"
+        later = f"SELECT correlationId FROM {calls} WHERE start >= {end_ns}"
+        timed = [name for name in tables if "start" in columns[name] and name != calls]
+        for name in timed:
+            launched = calls in tables and {"correlationId", "deviceId"} <= columns[name]
+            condition = f"correlationId IN ({later})" if launched else f"start >= {end_ns}"
+            database.execute(f'DELETE FROM "{name}" WHERE {condition}')
+        if calls in tables:
+            database.execute(f"DELETE FROM {calls} WHERE start >= {end_ns}")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("VACUUM")
+
+
+def cut_trace(path: Path, end_ns: int) -> None:
+    """Drops what began later from a trace of torch.profiler, operations with the calls that launched them."""
+    with gzip.open(path) as file:
+        trace = json.load(file)
+    events: list[dict[str, Any]] = trace["traceEvents"]
+    end = end_ns / 1000
+    calls = [event for event in events if str(event.get("cat", "")).startswith("cuda_") and event["ts"] >= end]
+    later = {event["args"].get("correlation") for event in calls}
+
+    def stays(event: dict[str, Any]) -> bool:
+        launched = event["args"].get("correlation") if event.get("cat") in _DEVICE else None
+        launched = event.get("id") if event.get("cat") == "ac2g" else launched
+        return event["ph"] == "M" or (event.get("ts", 0) < end if launched is None else launched not in later)
+
+    trace["traceEvents"] = [event for event in events if stays(event)]
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        json.dump(trace, file, separators=(",", ":"))
+
+
+def cut_marks(path: Path, part: float) -> None:
+    """Drops the marks of later iterations from a run without a profiler."""
+    run = json.loads(path.read_text(encoding="utf-8"))
+    run["starts_ns"] = {mark: starts[: round(len(starts) * part)] for mark, starts in run.get("starts_ns", {}).items()}
+    path.write_text(json.dumps(run), encoding="utf-8")
+
+
+def cut(capture: Path, keep: float) -> None:
+    """Cuts all files of a capture after the same iteration."""
+    part = 1.0
+    for export in sorted(capture.glob("nsys*.sqlite")):
+        if found := cut_time(export, keep):
+            part = found[1]
+            cut_export(export, found[0])
+    for trace in sorted(capture.glob("torch*.json.gz")):
+        if found := cut_time(trace, part if part < 1 else keep):
+            cut_trace(trace, found[0])
+    for run in sorted(capture.glob("bare*.json")):
+        cut_marks(run, part)
+
+
+def loosen(path: Path) -> None:
+    """Writes a gzipped file anew without compressing it, which xz does better."""
+    content = gzip.decompress(path.read_bytes())
+    path.write_bytes(gzip.compress(content, compresslevel=0, mtime=0))
+
+
+def first_rules(capture: Path) -> list[str]:
+    """What the page of a capture says first."""
+    page = json.loads(tools.kanalyze(capture))
+    return [claim.cause for claim in page_claims(page)][:FEW]
+
+
+def store(capture: Path, out: Path, keep: float, largest_mb: float) -> str:
+    """Writes one capture unless it is too large, whole if its page says something else when cut."""
+    packed, whole, said = out / f"{capture.name}.tar.xz", "", first_rules(capture)
+    for part in (keep, 1.0):
+        with tempfile.TemporaryDirectory() as folder:
+            copy, redacted = Path(folder) / "copy", Path(folder) / capture.name
+            shutil.copytree(capture, copy, ignore=_LEFT_OUT)
+            cut(copy, part)
+            redact(copy, redacted)
+            for file in redacted.rglob("*.gz"):
+                loosen(file)
+            if part < 1 and first_rules(redacted) != said:
+                whole = ", whole: cut it says something else"
+                continue
+            with tarfile.open(packed, "w:xz", preset=9) as archive:
+                archive.add(redacted, capture.name)
+            break
+    before, after = sum(file.stat().st_size for file in capture.rglob("*") if file.is_file()), packed.stat().st_size
+    if after > largest_mb * 1e6:
+        packed.unlink()
+        whole += f", left out: above {largest_mb} MB"
+    return f"{capture.name}: {before / 1e6:.2f} MB, {after / 1e6:.2f} MB stored{whole}"
+
+
+def main() -> None:
+    """Stores the captures of a folder, or those named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("captures", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--keep", type=float, default=0.5, help="this part of the iterations; at least 9 are kept")
+    parser.add_argument("--largest", type=float, default=0.5, help="leave out what is larger than this, in MB")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    names = options.names or sorted(folder.name for folder in options.captures.iterdir() if folder.is_dir())
+    with ThreadPoolExecutor(2) as pool:
+        chosen = [options.captures / name for name in names]
+        for line in pool.map(partial(store, out=options.out, keep=options.keep, largest_mb=options.largest), chosen):
+            print(line, flush=True)
+    total = sum(file.stat().st_size for file in options.out.glob("*.tar.xz"))
+    print(f"{total / 1e6:.1f} MB in all", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
