@@ -13,8 +13,9 @@ export DIAGNOSIS_LOCK="$out/lock"
 collected() {  # collected PROGRAM: makes its capture, under another name until it is whole
   name=$(basename "${1%.*}")
   passes=nsys,torch
-  case $name in jax_* | cupy_* | triton_* | cuda_*) passes=nsys ;; esac
+  case $name in jax_* | cupy_* | cuda_*) passes=nsys ;; esac
   [ -d "$out/captures/$name" ] && return
+  rm -rf "$out/captures/.$name"
   if python -m kanalyze collect -o "$out/captures/.$name" --with $passes "$1" > "$out/logs/$name" 2>&1 &&
     mv "$out/captures/.$name" "$out/captures/$name"; then
     rm -f "$out/captures/$name"/*.nsys-rep

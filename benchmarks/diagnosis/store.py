@@ -83,8 +83,7 @@ def cut_trace(path: Path, end_ns: int) -> None:
         return event["ph"] == "M" or (event.get("ts", 0) < end if launched is None else launched not in later)
 
     trace["traceEvents"] = [event for event in events if stays(event)]
-    with gzip.open(path, "wt", encoding="utf-8") as file:
-        json.dump(trace, file, separators=(",", ":"))
+    path.write_bytes(gzip.compress(json.dumps(trace, separators=(",", ":")).encode()))
 
 
 def cut_marks(path: Path, part: float) -> None:

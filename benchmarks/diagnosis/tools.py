@@ -6,12 +6,15 @@ A tool's program is looked for on the PATH, or named by an environment variable:
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tarfile
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -136,6 +139,36 @@ TEXTS: Final[dict[str, Callable[[Path], str]]] = {
 }
 
 
+def unpacked(captures: Path, one: Program, capture: Path) -> None:
+    """Puts the capture of a program at another place, whose name does not give the fault away."""
+    if (captures / one.name).is_dir():
+        capture.symlink_to((captures / one.name).resolve(), target_is_directory=True)
+        return
+    with tarfile.open(captures / f"{one.name}.tar.xz") as archive:
+        archive.extractall(capture.parent, filter="data")
+    (capture.parent / one.name).rename(capture)
+
+
+def blind_copy(captures: Path, one: Program, capture: Path) -> None:
+    """Copies the capture of a program, without its name in the files."""
+    with tempfile.TemporaryDirectory() as folder:
+        unpacked(captures, one, Path(folder) / BLIND)
+        shutil.copytree(Path(folder) / BLIND, capture)
+    for file in capture.rglob("*.json*"):
+        packed = file.suffix == ".gz"
+        content = gzip.decompress(file.read_bytes()) if packed else file.read_bytes()
+        blind = one.blind(content.decode()).encode()
+        file.write_bytes(gzip.compress(blind) if packed else blind)
+    for file in capture.rglob("*.sqlite"):
+        with closing(sqlite3.connect(file)) as database, database:
+            database.create_function("blind", 1, one.blind)
+            for table, column in (("StringIds", "value"), ("META_DATA_CAPTURE", "value"), ("PROCESSES", "name")):
+                if database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [table]).fetchone():
+                    database.execute(
+                        f"UPDATE {table} SET {column} = blind({column}) WHERE {column} LIKE ?", [f"%{one.name}%"]
+                    )
+
+
 def answer(tool: str, one: Program, captures: Path, texts: Path | None) -> str:
     """What a tool says of a program: the page as JSON of kanalyze, a text of any other; kept in `texts` if given."""
     kept = texts / tool / f"{one.name}.txt" if texts else None
@@ -143,12 +176,7 @@ def answer(tool: str, one: Program, captures: Path, texts: Path | None) -> str:
         return kept.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         capture = Path(folder) / BLIND
-        if (captures / one.name).is_dir():
-            capture.symlink_to((captures / one.name).resolve(), target_is_directory=True)
-        else:
-            with tarfile.open(captures / f"{one.name}.tar.xz") as archive:
-                archive.extractall(folder, filter="data")
-            (Path(folder) / one.name).rename(capture)
+        unpacked(captures, one, capture)
         said = TEXTS[tool](capture)
     said = one.blind(said)
     if kept:
