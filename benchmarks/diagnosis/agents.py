@@ -98,9 +98,8 @@ def claims(answer: str) -> list[score.Claim] | None:
         except ValueError:
             found = None
         if isinstance(found, dict) and isinstance(cause := found.get("cause"), str):
-            ms = found.get("gain_ms")
-            number = isinstance(ms, int | float) and not isinstance(ms, bool) and math.isfinite(ms)
-            gain = (float(ms),) * 3 if number else None
+            ms: Any = found.get("gain_ms")
+            gain = (float(ms),) * 3 if type(ms) in {int, float} and math.isfinite(ms) else None
             return [] if cause == HEALTHY else [score.Claim(cause, str(found.get("place") or ""), gain)]
         at = answer.find("{", at + 1)
     return None
