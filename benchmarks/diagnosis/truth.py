@@ -47,8 +47,10 @@ class Program:
     recorded: bool = False
 
     def blind(self, text: str) -> str:
-        """A text without the program's name and its path."""
-        return re.sub(rf"(?:[\w./~-]*/)?(?<![\w-]){re.escape(self.name)}(?![\w-])", BLIND, text)
+        """A text without the program's name and its path; a name that is a plain word may mean something else."""
+        name = re.escape(self.name)
+        bare = rf"|(?<![\w-]){name}(?![\w-])" if "_" in self.name else ""
+        return re.sub(rf"[\w./~-]*/{name}(?![\w-])|(?<![\w-]){name}(?=\.(?:py|cu)\b){bare}", BLIND, text)
 
     def place_right(self, text: str) -> str:
         """How well a blind text says where the fault is: `line`, `function`, or nothing."""

@@ -80,12 +80,17 @@ def test_a_place_is_right_within_two_lines_or_in_the_same_function(tmp_path, tex
     assert program(tmp_path).place_right(text) == right
 
 
-def test_names_that_give_the_fault_away_are_hidden(tmp_path):
-    one = program(tmp_path)
-    assert (
-        one.blind("masks 3 steps, /tmp/x/masks.py:7, bitmasks, masks_2")
-        == "program 3 steps, program.py:7, bitmasks, masks_2"
-    )
+@pytest.mark.parametrize(
+    ("name", "text", "blind"),
+    [
+        ("masks", "/a/x/masks.py:7, masks.py, masks", "program.py:7, program.py, masks"),
+        ("cpu_masks", "cpu_masks runs /a/cpu_masks", "program runs program"),
+        ("recompilation", '"rule": "recompilation"', '"rule": "recompilation"'),
+        ("masks", "bitmasks.py, masks-2.py, masks_of", "bitmasks.py, masks-2.py, masks_of"),
+    ],
+)
+def test_names_that_give_the_fault_away_are_hidden(tmp_path, name, text, blind):
+    assert program(tmp_path, f"{name}.py").blind(text) == blind
 
 
 def test_the_causes_of_a_text_come_in_its_order_with_their_gains():
