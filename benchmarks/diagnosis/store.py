@@ -20,8 +20,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from score import FEW, page_claims
 
@@ -37,17 +38,27 @@ _LEFT_OUT: Final = shutil.ignore_patterns("logs", "*.key_averages.txt", "*.nsys-
 _DEVICE: Final = {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation"}
 
 
-def cut_time(path: Path, keep: float) -> tuple[int, float] | None:
-    """When the iterations that are kept end (ns, of the file's clock), and which part of all they are."""
+class Cut(NamedTuple):
+    """Where a recording is cut: the time on its own clock and since 1970, and which part of its iterations stays."""
+
+    end_ns: int
+    unix_ns: int
+    part: float
+
+
+def cut_of(path: Path, keep: float) -> Cut | None:
+    """Where the first iterations of a recording end; None where it has no more than are kept."""
+    report = kanalyze.read(path)
     try:
-        found = kanalyze.iterations(kanalyze.read(path)).sort("start_ns")
+        found = kanalyze.iterations(report).sort("start_ns")
     except KanalyzeError:
         return None
     count = max(math.ceil(found.height * keep), FEWEST)
     if found.height <= count:
         return None
     last = found.row(count - 1, named=True)
-    return last["start_ns"] + last["dur_ns"], count / found.height
+    end_ns = last["start_ns"] + last["dur_ns"]
+    return Cut(end_ns, (report.meta.origin_unix_ns or 0) + end_ns, count / found.height)
 
 
 def cut_export(path: Path, end_ns: int) -> None:
@@ -93,16 +104,29 @@ def cut_marks(path: Path, part: float) -> None:
     path.write_text(json.dumps(run), encoding="utf-8")
 
 
+def cut_lines(path: Path, unix_ns: int) -> None:
+    """Drops later lines and passes of loops from those that the program ran."""
+    noted = json.loads(gzip.decompress(path.read_bytes()))
+    (began_unix_ns, began_ns), _ = noted["clocks"]
+    end_ns = unix_ns - began_unix_ns + began_ns
+    noted["clocks"][1] = [unix_ns, end_ns]
+    for told in (thread[part] for thread in noted["threads"] for part in ("lines", "loops")):
+        count = sum(time_ns < end_ns for time_ns in accumulate(told["times"]))
+        told.update(times=told["times"][:count], places=told["places"][:count])
+    path.write_bytes(gzip.compress(json.dumps(noted).encode()))
+
+
 def cut(capture: Path, keep: float) -> None:
     """Cuts all files of a capture after the same iteration."""
     part = 1.0
-    for export in sorted(capture.glob("nsys*.sqlite")):
-        if found := cut_time(export, keep):
-            part = found[1]
-            cut_export(export, found[0])
-    for trace in sorted(capture.glob("torch*.json.gz")):
-        if found := cut_time(trace, part if part < 1 else keep):
-            cut_trace(trace, found[0])
+    for pattern, cut_one in (("nsys*.sqlite", cut_export), ("torch*.json.gz", cut_trace)):
+        for recording in sorted(capture.glob(pattern)):
+            if found := cut_of(recording, part if part < 1 else keep):
+                part = found.part
+                cut_one(recording, found.end_ns)
+                lines = recording.with_name(f"lines-{recording.name.split('.')[0]}.json.gz")
+                if lines.exists():
+                    cut_lines(lines, found.unix_ns)
     for run in sorted(capture.glob("bare*.json")):
         cut_marks(run, part)
 
