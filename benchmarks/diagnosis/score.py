@@ -15,12 +15,16 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from truth import HERE, PLACE_NEAR, Program, causes, programs_in, sentences
 
 import tools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GAIN_NEAR: Final = 0.15
 FEW: Final = 3
@@ -193,15 +197,15 @@ def summary(sums: dict[str, dict[str, tuple[int, int] | float | None]]) -> str:
 
 
 def scores_of(
-    tool: str, programs: list[Program], captures: Path, measured: dict[str, Any], texts: Path | None = None
+    tool: str, programs: list[Program], measured: dict[str, Any], said_of: Callable[[str, Program], str], jobs: int
 ) -> list[Score]:
-    """Scores one tool on all programs that have a capture."""
+    """Scores one tool on programs, by what it says of each."""
     words = causes()
 
     def of_one(one: Program) -> Score:
         times = measured.get(one.name)
         try:
-            said = tools.answer(tool, one, captures, texts)
+            said = said_of(tool, one)
         except tools.UnreadableError:
             return replace(scored(one, [], times), read=False)
         if tool != "kanalyze":
@@ -211,7 +215,7 @@ def scores_of(
             print(f"{tool}, {one.name}: {said.strip()}", file=sys.stderr)
         return scored(one, in_steps(page, page_claims(page), times["fault"][0] if times else None), times)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(jobs) as pool:
         return [*pool.map(of_one, programs)]
 
 
@@ -224,12 +228,14 @@ def main() -> None:
     parser.add_argument("--measured", type=Path, default=HERE / "measured.json")
     parser.add_argument("--texts", type=Path, help="keeps answers of tools here, and takes those that are here already")
     parser.add_argument("--only", default="", help="programs whose names this regular expression matches")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="so many captures at once")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     programs = programs_in(options.programs, options.captures, options.only)
     measured = json.loads(options.measured.read_text(encoding="utf-8"))
     chosen = options.tool or ["kanalyze"]
-    scores = {tool: scores_of(tool, programs, options.captures, measured, options.texts) for tool in chosen}
+    said_of = partial(tools.answer, captures=options.captures, texts=options.texts)
+    scores = {tool: scores_of(tool, programs, measured, said_of, options.jobs) for tool in chosen}
     sums = {tool: totals(found) for tool, found in scores.items()}
     if options.json:
         told = {tool: {"totals": sums[tool], "programs": [asdict(one) for one in scores[tool]]} for tool in chosen}
