@@ -128,7 +128,8 @@ def scored(one: Program, claims: list[Claim], times: dict[str, list[float]] | No
     step_ms = times["fault"][0] if times else None
     if not one.cause:
         gains = [claim.gain[0] for claim in claims if claim.gain]
-        score.largest_claim = max(gains, default=0.0) / step_ms if step_ms else None
+        if step_ms and (gains or not claims):  # a text may name causes and tell no gains
+            score.largest_claim = max(gains, default=0.0) / step_ms
         return score
     if times:
         score.measured_ms = times["fault"][0] - times.get("main", times["fixed"])[0]

@@ -1,6 +1,6 @@
-"""Makes captures small enough to be kept: the first iterations of each, redacted, as OUT/NAME.tar.xz.
+"""Makes captures small enough to be kept, redacted, as OUT/NAME.tar.xz; of larger ones the first iterations alone.
 
-What begins after those iterations goes from the export of nsys, from the trace of torch.profiler and from the marks of
+What begins after those goes from the export of nsys, from the trace of torch.profiler and from the marks of
 the run without a profiler, as if the program had run fewer steps; logs and tables of averages go whole.
 
 Run: python benchmarks/diagnosis/store.py CAPTURES OUT [NAME…] [--keep 0.5] [--largest 0.5]
@@ -17,7 +17,7 @@ import sqlite3
 import sys
 import tarfile
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
 from itertools import accumulate
@@ -143,28 +143,37 @@ def first_rules(capture: Path) -> list[str]:
     return [claim.cause for claim in page_claims(page)][:FEW]
 
 
-def store(capture: Path, out: Path, keep: float, largest_mb: float) -> str:
-    """Writes one capture unless it is too large, whole if its page says something else when cut."""
-    packed, whole, said = out / f"{capture.name}.tar.xz", "", first_rules(capture)
-    for part in (keep, 1.0):
-        with tempfile.TemporaryDirectory() as folder:
-            copy, redacted = Path(folder) / "copy", Path(folder) / capture.name
-            shutil.copytree(capture, copy, ignore=_LEFT_OUT)
-            cut(copy, part)
-            redact(copy, redacted)
-            for file in redacted.rglob("*.gz"):
-                loosen(file)
-            if part < 1 and first_rules(redacted) != said:
-                whole = ", whole: cut it says something else"
-                continue
-            with tarfile.open(packed, "w:xz", preset=9) as archive:
-                archive.add(redacted, capture.name)
-            break
-    before, after = sum(file.stat().st_size for file in capture.rglob("*") if file.is_file()), packed.stat().st_size
-    if after > largest_mb * 1e6:
+def pack(capture: Path, packed: Path, keep: float) -> bool:
+    """Writes a capture with a part of its iterations; says whether its page begins as that of the whole."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy, redacted = Path(folder) / "copy", Path(folder) / capture.name
+        shutil.copytree(capture, copy, ignore=_LEFT_OUT)
+        if keep < 1:
+            cut(copy, keep)
+        lines = [Path(shutil.move(file, folder)) for file in copy.glob("lines-*")]  # of the benchmark's own programs
+        redact(copy, redacted)
+        for file in lines:
+            shutil.move(file, redacted)
+        for file in redacted.rglob("*.gz"):
+            loosen(file)
+        with tarfile.open(packed, "w:xz", preset=9) as archive:
+            archive.add(redacted, capture.name)
+        return keep == 1 or first_rules(redacted) == first_rules(capture)
+
+
+def store(capture: Path, out: Path, keep: float, small_mb: float, largest_mb: float) -> str:
+    """Writes one capture, cut if it is not small and says the same then, unless it is too large; says what was done."""
+    packed, said = out / f"{capture.name}.tar.xz", "whole"
+    before_mb = sum(file.stat().st_size for file in capture.rglob("*") if file.is_file()) / 1e6
+    if before_mb > small_mb:
+        said = "cut" if pack(capture, packed, keep) else "whole: cut it says something else"
+    if said != "cut":
+        pack(capture, packed, 1)
+    size_mb = packed.stat().st_size / 1e6
+    if size_mb > largest_mb:
         packed.unlink()
-        whole += f", left out: above {largest_mb} MB"
-    return f"{capture.name}: {before / 1e6:.2f} MB, {after / 1e6:.2f} MB stored{whole}"
+        said += f", left out: above {largest_mb} MB"
+    return f"{capture.name}: {before_mb:.2f} MB, stored {size_mb:.2f} MB, {said}"
 
 
 def main() -> None:
@@ -174,13 +183,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--keep", type=float, default=0.5, help="this part of the iterations; at least 9 are kept")
+    parser.add_argument("--small", type=float, default=2.5, help="what is smaller than this, in MB, is not cut")
     parser.add_argument("--largest", type=float, default=0.5, help="leave out what is larger than this, in MB")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     names = options.names or sorted(folder.name for folder in options.captures.iterdir() if folder.is_dir())
-    with ThreadPoolExecutor(2) as pool:
-        chosen = [options.captures / name for name in names]
-        for line in pool.map(partial(store, out=options.out, keep=options.keep, largest_mb=options.largest), chosen):
+    sizes = {"small_mb": options.small, "largest_mb": options.largest}
+    one = partial(store, out=options.out, keep=options.keep, **sizes)
+    with ProcessPoolExecutor(2) as pool:
+        for line in pool.map(one, [options.captures / name for name in names]):
             print(line, flush=True)
     total = sum(file.stat().st_size for file in options.out.glob("*.tar.xz"))
     print(f"{total / 1e6:.1f} MB in all", file=sys.stderr)
