@@ -21,10 +21,13 @@ from __future__ import annotations
 
 import json as encoder
 import re
+from pathlib import PurePath
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
 #: Longest text on a page, in characters.
@@ -195,3 +198,14 @@ def spreadsheet(frame: pl.DataFrame) -> pl.DataFrame:
         pl.when(text.str.contains(_FORMULA)).then(pl.concat_str(pl.lit("'"), text)).otherwise(text).alias(name)
         for text, name in zip(texts, names, strict=True)
     )
+
+
+def short_paths(paths: Sequence[str]) -> list[str]:
+    """The ends of paths that tell them apart, of as many parts as that takes; equal paths stay equal."""
+    parts = {path: PurePath(path).parts for path in paths}
+    found: dict[str, str] = {}
+    for path, own in parts.items():
+        others = [other for other in parts.values() if other != own]
+        length = next((n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)), len(own))
+        found[path] = str(PurePath(*own[-length:])) if own else path
+    return [found[path] for path in paths]

@@ -78,6 +78,21 @@ def time(ns: float) -> str:
     return f"{ns:.0f} ns" if ns == int(ns) else f"{ns:.1f} ns"
 
 
+def instead(after_ns: float, before_ns: float) -> str:
+    """Formats what a duration would become: ``1.6 ms instead of 5.9``, with as few digits as tell them apart."""
+    step, unit = next(((step, unit) for step, unit in _TIME_STEPS if before_ns >= step), (1, "ns"))
+    pairs = ([_rounded(ns / step, digits) for ns in (after_ns, before_ns)] for digits in (2, 3, 4))
+    after, before = next((pair for pair in pairs if pair[0] != pair[1]), [""] * 2)
+    return f"{after} {unit} instead of {before}" if after else f"{time(after_ns)} instead of {time(before_ns)}"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """A number with so many significant digits: ``0.16``, ``1.6``, ``160``."""
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    places = digits - 1 - exponent if value else 0
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
 def size(count_bytes: float) -> str:
     """Formats a size in decimal units: ``8.389 MB``, ``512 B``."""
     for step, unit in _SIZE_STEPS:

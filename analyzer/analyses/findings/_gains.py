@@ -47,7 +47,7 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     for device in {found[at].device for at in changes}:
         own = {at: change for at, change in changes.items() if found[at].device == device}
         gains |= _of_device(report, device, found, own)
-    told = [_with(one, gains.get(at)) for at, one in enumerate(found)]
+    told = [_with(report, one, gains.get(at)) for at, one in enumerate(found)]
     common = [one.general or one.rule in _COMMON for one in told]
     return [
         one
@@ -89,11 +89,20 @@ def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     return gains
 
 
-def _with(one: Finding, gains: _Gains | None) -> Finding:
+def _with(report: Report, one: Finding, gains: _Gains | None) -> Finding:
     """The finding with its gain, and between which bounds: those of nothing are nothing."""
     if gains is None:
         return one._replace(mending=None)
+    from kanalyze.analyses.unprofiled._sides import sides  # noqa: PLC0415 - as above
+
     low = max(min(ns - (apart if ns else 0) for ns, apart in gains), 0)
     high = max(ns + (apart if ns else 0) for ns, apart in gains)
     usual, low, high = (min(ns, one.at_stake_ns) if one.at_most else ns for ns in (gains[0][0], low, high))
-    return one._replace(mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high)
+    known = sides(report)[one.device][0]
+    return one._replace(
+        mending=None,
+        replayed_ns=usual,
+        replayed_low_ns=low,
+        replayed_high_ns=high,
+        unmended_ns=known.end - known.network.start,
+    )

@@ -15,6 +15,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
 from kanalyze.analyses.findings._claims import shared_out
 from kanalyze.analyses.findings._gains import with_replays
+from kanalyze.analyses.findings._places import with_lines
 from kanalyze.analyses.findings.rules._words import in_words_of
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
@@ -119,7 +120,8 @@ def _worth_saying(report: Report, every: Sequence[Callable[[Report], list[rules.
     enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
     worth = [one for one in found if one.at_stake_ns >= enough[one.rule, one.device]]
     words = interface(report)
-    told = [_worded(in_words_of(report, one).brief, words) for one in shared_out(_joined(worth), enough)]
+    told = with_lines(report, shared_out(_joined(worth), enough))
+    told = [_worded(in_words_of(report, one).brief, words) for one in told]
     return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
 
 
@@ -263,7 +265,7 @@ def findings(report: Report) -> pl.DataFrame:
             found.at_stake_ns / max(lengths[found.device], 1),
             found.headline.format(*found.names),
             found.action,
-            found.where.format() or None,
+            found.place.format() or None,
             found.text.format(*found.names),
             found.remedy,
             found.table,

@@ -20,6 +20,7 @@ from kanalyze.analyses.shared.thread_nesting import innermost_lines
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import gathered
 from kanalyze.model import DEVICE_KINDS, SOURCE_LINES
+from kanalyze.outlets import short_paths
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ TABLE: Final = Table(
         ),
         Column("line", pl.Int64, "The line; that of the function where only functions were recorded.", nullable=True),
         Column("function", pl.Categorical, "The function that it lies in.", nullable=True),
+        Column("place", pl.String, "The file by as much of its path as tells it apart, and the line.", nullable=True),
         Column(
             "host_ns", pl.Int64, "Idle time in which its thread ran the program's own code, and calls but the next."
         ),
@@ -57,7 +59,7 @@ TABLE: Final = Table(
         Column("text", pl.Categorical, "What stands in that line.", nullable=True),
     ),
     purpose="the time of each line of the program's code",
-    telling=("file", "line", "host_ns", "launch_ns", "wait_ns", "work_ns", "text"),
+    telling=("place", "host_ns", "launch_ns", "wait_ns", "work_ns", "text"),
 )
 
 _STRETCH: Final = {**dict.fromkeys(THREAD, pl.Int64), "start": pl.Int64, "end": pl.Int64, "place": pl.UInt32}
@@ -78,15 +80,16 @@ def code(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations, or neither lines nor Python functions.
 
     Columns:
-        device, file, line, function, host_ns, launch_ns, wait_ns, work_ns, share, text.
+        device, file, line, function, place, host_ns, launch_ns, wait_ns, work_ns, share, text.
     """
     require(report, TABLE, *DEVICE_KINDS)
     lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
     sums = [pl.col("ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns") for part in PARTS]
     by_place = placed_pieces(report).group_by("device", "place").agg(*sums, ns=pl.col("ns").sum())
-    known = by_place.join(_places(report), on="place", how="left", nulls_equal=True).join(lengths, on="device")
+    named = by_place.with_columns(gathered(place_texts(report), by_place.get_column("place")).alias("told"))
+    known = named.join(_places(report), on="place", how="left").join(lengths, on="device")
     order = known.sort("device", "ns", "place", descending=[False, True, False])
-    return TABLE.select(order.with_columns(share=pl.col("ns") / pl.col("window")))
+    return TABLE.select(order.with_columns(place="told", share=pl.col("ns") / pl.col("window")))
 
 
 def has_lines(report: Report) -> bool:
@@ -140,9 +143,12 @@ def place_at(report: Report, points: pl.DataFrame) -> pl.Series:
     return numbered.join(pl.concat(found), on="point", how="left", maintain_order="left").get_column("place")
 
 
+@once_per_process
 def place_texts(report: Report) -> pl.Series:
-    """The text of each place, as ``model.py:41``, or ``model.py:12 forward`` of a whole function."""
-    return _places(report).select(pl.format("{}:{}", "file", "line")).to_series()
+    """The text of each place: ``model.py:41``, the file by as much of its path as tells it apart."""
+    places = _places(report)
+    files = places.get_column("file").cast(pl.String).to_list()
+    return places.select(pl.format("{}:{}", pl.Series(short_paths(files), dtype=pl.String), "line")).to_series()
 
 
 def _line_of(report: Report, key: ThreadKey) -> pl.DataFrame:
@@ -168,8 +174,8 @@ def _places(report: Report) -> pl.DataFrame:
     rows = report.table(SOURCE_LINES.name)
     if rows.is_empty():
         names = program_functions(report).get_column("name").unique().drop_nulls().cast(pl.String)
-        parts = names.str.extract_groups(r"^(?<file>.*)\((?<line>\d+)\): (?<function>.*)$").struct.unnest()
-        rows = parts.with_columns(pl.col("line").cast(pl.Int64), text=pl.lit(None, dtype=pl.String))
+        parts = names.str.extract_groups(r"^(?<file>.*)\((?<line>\d{1,9})\): (?<function>.*)$").struct.unnest()
+        rows = parts.drop_nulls("file").with_columns(pl.col("line").cast(pl.Int64), text=pl.lit(None, dtype=pl.String))
     known = rows.group_by(_PLACE, maintain_order=True).agg(pl.col("text").first())
     return known.with_columns(pl.col("file", "function", "text").cast(pl.Categorical)).with_row_index("place")
 

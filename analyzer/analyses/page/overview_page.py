@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.communication._partners import WAITING, has_partners
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
+from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings._gains import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
+from kanalyze.analyses.idle.code import code, has_lines
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._parts_of_step import inner_parts, parts_of_step
@@ -24,6 +25,7 @@ from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
+from kanalyze.analyses.page._first_sentence import first_sentence
 from kanalyze.analyses.page._headline import made, page_answer, process_count, sampled_beside, windows_of
 from kanalyze.analyses.unprofiled._bare import Bare, bare_sentence, corrected_sentence
 from kanalyze.analyses.unprofiled._correction import bare_of, corrected
@@ -39,30 +41,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.report import Meta, Report
     from kanalyze.window import Scope, Window
-
-#: What the GPU does in an iteration, or waits for, by bucket.
-_DOES: Final = {
-    "kernel": "computes for",
-    "communication": "only communicates for",
-    "memcpy": "only copies for",
-    "memset": "only sets memory for",
-}
-_WAITS: Final = {
-    "profiler": "for the profiler",
-    "loading": "for modules being loaded",
-    "allocation": "for memory being allocated or freed",
-    "launch": "for launches",
-    "queued": "with work submitted",
-    "sync": "for the host in blocking calls",
-    "api": "for other CUDA calls",
-    "host": "for the program's own code",
-    "unknown": "for what the report does not show",
-}
-
-#: A bucket, or cause on the path, is told from this share of an iteration on; at most so many of each kind. The path is
-#: not told where its busy part and that of the ledger differ by less.
-_NOTABLE: Final = 0.1
-_TOLD: Final = 2
 
 #: What gains less than this part of the time that the page is of is no thing to do first; the bucket that is apart.
 _WORTH_DOING: Final = 0.01
@@ -84,33 +62,8 @@ _SEVERAL: Final = 2
 #: The critical path of a step is told in reports of so many operations and calls; others would take much longer.
 _MOST_ON_PATH: Final = 1 << 17
 
-#: One-time costs are told in the answer from this share of the recording on.
-_START_UP: Final = 0.1
-
 #: What came before the steady part is start-up if at most this part of it is steady iterations of another loop.
 _OF_START: Final = 0.05
-
-#: Causes of time on the path in words.
-_CAUSES: Final = {
-    "kernel": "kernels",
-    "communication": "communication",
-    "transfer": "communication",
-    "memcpy": "copies",
-    "memset": "memsets",
-    "stream order": "the order of work on the GPU",
-    "graph order": "the order of work on the GPU",
-    "event wait": "the order of work on the GPU",
-    "launch latency": "launches",
-    "launch": "launches",
-    "return of a wait": "the return of blocking calls",
-    "call": "other CUDA calls",
-    "host": "the program's own code",
-    "unknown": "what the report does not show",
-}
-_PATH_WORK: Final = (*BUSY_BUCKETS, "transfer")
-
-#: Longer names of what has most of the host's time on the path are left out.
-_LONGEST_NAME: Final = 24
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,8 +81,8 @@ class Overview:
         windows: The devices and their windows.
         device: The GPU that ledger, findings and kernels are of; None without one.
         process_count: Processes with device operations.
-        tables: ledger, spread, culprits, hot_kernels, parts (of an iteration), inner (of these), critical_path, ops,
-            phases and health, where known.
+        tables: ledger, spread, culprits, code, hot_kernels, parts (of an iteration), inner (of these), critical_path,
+            ops, phases and health, where known.
         findings: The findings on that part without one-time costs, those with a cause first, what gains most first.
         cannot_tell: Reason by table, for missing tables.
         interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
@@ -237,16 +190,17 @@ def overview(
         bare = bare._replace(iteration=None)
     unprofiled = _unprofiled(report, shown, steady, bare)
     if steady is None:
-        answer = " ".join(filter(None, (page_answer(view, spans, tables), unprofiled)))
+        sentences = [page_answer(view, spans, tables), unprofiled]
     else:
-        answer = _answer(recorded, steady, tables, findings, unprofiled)
+        first = first_sentence(view, steady, tables, findings)
+        sentences = [first, _length(steady), unprofiled, _slice(recorded, steady)]
     if all(one.vague for one in findings) and (alone or _is_one_kernel(tables.get("hot_kernels"))):
-        answer = f"{answer} {_ALONE[beside is not None]}"
-    sampled = sampled_beside(report, view) if "ledger" in tables else ""
+        sentences.append(_ALONE[beside is not None])
+    sentences.append(sampled_beside(report, view) if "ledger" in tables else "")
     return Overview(
         meta=report.meta,
         scope=report.scope,
-        answer=worded(f"{answer} {sampled}" if sampled else answer, interface(report)),
+        answer=worded(" ".join(filter(None, sentences)), interface(report)),
         window=view.scope.window,
         steady=steady,
         windows=spans,
@@ -338,17 +292,9 @@ def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> d
         from kanalyze.analyses.operators.ops import ops  # noqa: PLC0415 - reports of nsys have none
 
         makers["ops"] = lambda _: ops(of_device)
+    if has_lines(of_device):
+        makers["code"] = lambda _: code(of_device)
     return makers
-
-
-def _answer(
-    report: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding], unprofiled: str
-) -> str:
-    """The answer in sentences: how long, what the GPU does in it, what is worth most, and what start-up took."""
-    path = path_answer(steady.each, tables)
-    sentences = [_length(steady), _shares(steady, tables), path, unprofiled, _first(steady, findings)]
-    sentences += [_start_up(tables), _slice(report, steady)]
-    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def called(each: str) -> str:
@@ -371,40 +317,6 @@ def _length(steady: SteadyPart) -> str:
     return f"{text} (mean of {steady.number:,}{some}; median {middle}, {time(lengths[0])} to {time(lengths[-1])})."
 
 
-def _shares(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> str:
-    rows = tables.get("ledger")
-    if rows is None or rows.is_empty():
-        return ""
-    own = rows.filter(pl.col("device") == steady.device) if steady.device is not None else rows
-    sums = own.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", descending=True)
-    whole = max(int(sums.get_column("ns").sum()), 1)
-    shares = {str(bucket): ns / whole for bucket, ns in sums.iter_rows()}
-    does = [(bucket, share) for bucket, share in shares.items() if bucket in BUSY_BUCKETS]
-    waits = [(bucket, share) for bucket, share in shares.items() if bucket not in BUSY_BUCKETS]
-    busy = [(bucket, share) for bucket, share in does if share >= _NOTABLE] or does[:1]
-    told = ", ".join(f"{_DOES[bucket]} {percent(share)}" for bucket, share in busy[:_TOLD])
-    idle = [f"{_WAITS[bucket]} in {percent(share)}" for bucket, share in waits if share >= _NOTABLE][:_TOLD]
-    text = f"The GPU {told} of it" if told else "The GPU does nothing in it"
-    return f"{text} and waits {', '.join(idle)}." if idle else f"{text}."
-
-
-def _first(steady: SteadyPart, findings: list[Finding]) -> str:
-    if not findings:
-        return ""
-    best = findings[0].brief
-    names = best.headline.format(*("…" for _ in best.names)).removesuffix(": …")
-    if best.replayed_ns is not None:
-        return f"First: {names} (saves {_saved(best, steady.number)} by replay)."
-    costliest = best.at_stake_ns == max(one.at_stake_ns for one in findings)
-    return f"{'Costliest' if costliest else 'First'}: {names} ({time(best.at_stake_ns / steady.number)})."
-
-
-def _saved(finding: Finding, iterations: int) -> str:
-    """What a remedy saves of an iteration, with the bounds of that where these are apart."""
-    usual, low, high = (time((ns or 0) / iterations) for ns in finding.replayed)
-    return usual if low == high else f"{usual}, {low} to {high},"
-
-
 def _slice(report: Report, steady: SteadyPart) -> str:
     """How much the report shows of a session that is far longer."""
     first, last = report.whole.recorded
@@ -414,50 +326,10 @@ def _slice(report: Report, steady: SteadyPart) -> str:
     return f"The report shows {time(end - start)} of the {time(last - first)} of the session."
 
 
-def _start_up(tables: dict[str, pl.DataFrame]) -> str:
-    rows = tables.get("phases")
-    if rows is None or rows.is_empty():
-        return ""
-    before, whole = rows.select(pl.col("ns").filter(pl.col("phase") == BEFORE).sum(), whole=pl.col("ns").sum()).row(0)
-    if before < _START_UP * whole:
-        return ""
-    if not _is_start(rows):
-        return f"What came before took {time(before)} of the {time(whole)} recorded."
-    return f"Start-up took {time(before)} of the {time(whole)} recorded."
-
-
 def _is_start(phases: pl.DataFrame) -> bool:
     before = phases.filter(pl.col("phase") == BEFORE)
     others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{OTHERS} ")).sum()
     return bool(before.select(others <= _OF_START * pl.col("ns").sum()).item())
-
-
-def path_answer(each: str, tables: dict[str, pl.DataFrame]) -> str:
-    """Sentence on what the end of an iteration waited for, where the ledger answers otherwise; else empty."""
-    path, ledger = tables.get("critical_path"), tables.get("ledger")
-    if path is None or ledger is None or path.is_empty() or ledger.is_empty():
-        return ""
-    work = pl.col("cause").is_in(_PATH_WORK)
-    on_path = float(path.select(pl.col("share").filter(work).sum()).item())
-    busy = ledger.select(pl.col("ns").filter(pl.col("bucket").is_in(BUSY_BUCKETS)).sum() / pl.col("ns").sum()).item()
-    if abs(on_path - float(busy)) < _NOTABLE:
-        return ""
-    words = pl.col("cause").cast(pl.String).replace_strict(_CAUSES, return_dtype=pl.String).alias("words")
-    sums = path.group_by(words).agg(pl.col("share").sum()).sort("share", "words", descending=[True, False])
-    told = [
-        f"{what} ({percent(share)}{_mostly(path) if what == _CAUSES['host'] else ''})"
-        for what, share in sums.head(_TOLD).iter_rows()
-        if share >= _NOTABLE
-    ]
-    what = with_article(each) if each in WORDS else f"each {each!r}"
-    return f"The end of {what} waited for {' and '.join(told)}." if told else ""
-
-
-def _mostly(path: pl.DataFrame) -> str:
-    """Name of most of the host's time on the path, if that is most of it and has a short name."""
-    name, ns, most = path.filter(pl.col("cause") == "host").select("mostly", "ns", "mostly_ns").row(0)
-    short = name is not None and len(name) <= _LONGEST_NAME and not name.startswith(("between ", "after ", "before "))
-    return f", most in {name}" if short and 2 * most >= ns else ""
 
 
 def repeated(runs: Sequence[Summary | Overview]) -> Summary | Overview:

@@ -178,12 +178,8 @@ def _points(page: Page, look: Look, names: dict[str, str]) -> list[str]:
     """Findings: the time, what is wrong, what to do, and where to read on."""
     if not page.ledgers:
         return []
-    title, nothing, laid_out = (
-        ("WHAT TO DO FIRST", "Nothing that gains a hundredth of it.", _to_do)
-        if page.overview
-        else ("FINDINGS", "Nothing worth a sentence.", _findings)
-    )
-    body = laid_out(page.points, look, names) if page.points else [f"{_INDENT}{nothing}"]
+    title, laid_out = ("WHAT TO DO FIRST", _to_do) if page.overview else ("FINDINGS", _findings)
+    body = laid_out(page.points, look, names) if page.points else wrapped(page.nothing, look.width, _INDENT)
     return ["", _title(title, page.points_remark, look), *body]
 
 

@@ -46,6 +46,9 @@ _DETAILS: Final = 3
 #: Room for the remark on the times of findings, beside the title at 80 columns.
 _REMARK: Final = 62
 
+#: A program that launches its only kernel at most so many times has no loop to tune.
+_FEW_LAUNCHES: Final = 3
+
 #: What is left of a ledger beside its largest buckets.
 _REST: Final = "rest"
 
@@ -70,6 +73,16 @@ _LONGEST_NAME: Final = 24
 #: The longest name of a range in the detail of a bucket.
 _LONGEST_IN: Final = 28
 
+#: Rows with less than this share of the whole are folded.
+_LEAST_SHARE: Final = 0.005
+
+_NO_TEXT: Final = pl.lit(None, dtype=pl.String)
+
+#: The parts of a line's time by their headings; all that lies in no line that is shown; the longest name of a line.
+_OF_LINE: Final = {"host": "host_ns", "launch": "launch_ns", "wait": "wait_ns", "GPU work": "work_ns"}
+_ELSEWHERE: Final = "elsewhere"
+_LONGEST_PLACE: Final = 24
+
 #: Buckets without a detail of their own are told by the ranges that they lie in.
 _KERNEL: Final = "kernel"
 _HOST: Final = "host"
@@ -82,7 +95,8 @@ def overview_page(found: Overview, top: int) -> Page:
     per, rows = _per(found.window), top or _FEW_ROWS
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     shown, others = found.windows.filter(main), found.windows.filter(~main)
-    tables = [_kernels(found, per, rows), _ranges(found, per, rows + 1) or _operators(found, per, rows)]
+    tables = [_code(found, per, rows + 1), _kernels(found, per, rows)]
+    tables.append(_ranges(found, per, rows + 1) or _operators(found, per, rows))
     to_do = _to_do(found.findings)[: _FINDINGS if top > 0 else _FEWEST]
     findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
     points = [_point(one, per, beside) for one, beside in findings]
@@ -97,7 +111,17 @@ def overview_page(found: Overview, top: int) -> Page:
         points_remark=_points_remark(per, points),
         blocks=[*_other_devices(others), *_blocks(found)],
         overview=True,
+        nothing=_nothing(found),
     )
+
+
+def _nothing(found: Overview) -> str:
+    """What is told where there is no finding: of a program of one kernel, what would tell more."""
+    kernels = found.tables.get("hot_kernels")
+    if kernels is None or kernels.height != 1 or kernels.item(0, "count") > _FEW_LAUNCHES or found.joined is not None:
+        return "Nothing that gains a hundredth of it."
+    times = "once" if kernels.item(0, "count") == 1 else f"{kernels.item(0, 'count')} times"
+    return f"Nothing to tune here: one kernel ran, {times}. Its counters tell more: kanalyze collect --passes ncu -- …"
 
 
 def _per(window: Window | None) -> PerIteration:
@@ -172,9 +196,11 @@ def _spread(found: Overview, shown_ns: int) -> dict[str, str]:
 
 def _with_rest(shares: list[Share], length: int, most: int) -> list[Share]:
     """The largest buckets, and the others as one, which is told by their names."""
-    if len(shares) <= most:
+    large = [one for one in shares if one.ns >= _LEAST_SHARE * length]
+    if len(shares) <= min(most, len(large) + 1):
         return shares
-    kept, rest = shares[: most - 1], shares[most - 1 :]
+    number = min(most - 1, len(large))
+    kept, rest = shares[:number], shares[number:]
     ns, each_ns = (sum(getattr(one, name) for one in rest) for name in ("ns", "each_ns"))
     times_ns = [*(one.each_ns for one in kept), each_ns]
     *texts, last = units.adding_up(times_ns, sum(times_ns))
@@ -261,6 +287,44 @@ def _by_culprit(
     return [(sections.UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
 
 
+def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
+    """The lines of the program with most of the time, and all else as one row, so that they sum to it."""
+    table = found.tables.get("code")
+    if table is None or found.device is None:
+        return None
+    own = table.filter(pl.col("device") == found.device).with_columns(ns=pl.sum_horizontal(*_OF_LINE.values()))
+    lines = own.drop_nulls("place").with_columns(pl.col("text").fill_null(pl.col("function")).cast(pl.String))
+    shown = lines.head(min(_worth_a_row(lines, "share"), top, ROWS - 1))
+    if shown.is_empty():
+        return None
+    parts = ("ns", *_OF_LINE.values())
+    left = [pl.col(part).sum() - shown.get_column(part).sum() for part in parts]
+    rows = pl.concat(
+        [shown.select(*parts, "place", "text"), own.select(*left, place=pl.lit(_ELSEWHERE), text=_NO_TEXT)]
+    )
+    least = _LEAST_SHARE * int(own.get_column("ns").sum())
+    kept = {title: part for title, part in _OF_LINE.items() if own.get_column(part).sum() >= least}
+    columns = (
+        Column("time", "ns", per.mean_time),
+        *(Column(title, part, per.mean_time, spare=True) for title, part in kept.items()),
+        Column("line", "place", _fitted_place, left=True),
+        words("source" if own.get_column("text").count() else "function", "text", missing=""),
+    )
+    some = "" if shown.height == lines.height else f"{shown.height} of {units.plural(lines.height, 'line')}"
+    remark = "; ".join(part for part in (some, per.each and f"per {per.each}") if part)
+    return section("WHERE IN YOUR CODE", rows, columns, remark=remark, cut=True)
+
+
+def _worth_a_row(rows: pl.DataFrame, share: str) -> int:
+    """How many of rows, the largest first, have a share that is worth a row; one at least, where there are some."""
+    return max(rows.filter(pl.col(share) >= _LEAST_SHARE).height, min(rows.height, 1))
+
+
+def _fitted_place(place: str) -> str:
+    """A line of the program, a long path without its beginning."""
+    return place if len(place) <= _LONGEST_PLACE else f"…{place[1 - _LONGEST_PLACE :]}"
+
+
 def _kernels(found: Overview, per: PerIteration, top: int) -> Section | None:
     table = found.tables.get("hot_kernels")
     if table is None or table.is_empty() or not top:
@@ -277,7 +341,7 @@ def _kernels(found: Overview, per: PerIteration, top: int) -> Section | None:
         words("kernel", "name"),
     )
     remark = f"per {per.each}; share of the GPU's busy time" if per.each else "share of the GPU's busy time"
-    return section("KERNELS", table, columns, top, remark, named=True)
+    return section("KERNELS", table, columns, min(top, _worth_a_row(table, "busy_share")), remark, named=True)
 
 
 def _ranges(found: Overview, per: PerIteration, top: int) -> Section | None:
@@ -298,6 +362,7 @@ def _ranges(found: Overview, per: PerIteration, top: int) -> Section | None:
         Column("sync", "sync_ns", per.mean_time, spare=True),
         Column("range", "range", left=True),
     )
+    top = min(top, _worth_a_row(parts.select(share=pl.col("ns") / whole), "share"))
     return section("RANGES", parts, columns, top, f"per {per.each}; what the host was in", cut=True)
 
 
@@ -313,7 +378,7 @@ def _operators(found: Overview, per: PerIteration, top: int) -> Section | None:
         words("operator", "name", missing="(no operator)"),
     )
     remark = f"per {per.each}" if per.each else "share of busy time"
-    return section("OPERATORS", table, columns, top, remark, cut=True)
+    return section("OPERATORS", table, columns, min(top, _worth_a_row(table, "exclusive_share")), remark, cut=True)
 
 
 #: The finding on host time, which is none of the time that another one is about.
@@ -333,8 +398,9 @@ def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
 
 
 def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -> Point:
-    brief, where = finding.brief, f" in {finding.brief.where}"
-    there = "" if not brief.where or brief.headline.endswith(where) else f",{where}"
+    brief = finding.brief
+    where = brief.line if brief.headline.endswith(f" in {brief.where}") else brief.place
+    there = f", in {where}" if where else ""
     replayed_ns = beside.replayed_ns if beside is not None and finding.replayed_ns is None else finding.replayed_ns
     return Point(
         f"{'≤ ' if finding.at_most else ''}{per.mean_time(finding.at_stake_ns)}",
@@ -378,17 +444,18 @@ def _blocks(found: Overview) -> list[Block]:
         return [Block("PAID ONCE", once)]
     if table is None or table.is_empty() or found.steady is None:
         return []
-    least = _WORTH_NAMING * int(table.get_column("ns").sum())
+    whole_ns = int(table.get_column("ns").sum())
+    least = _WORTH_NAMING * whole_ns
     of = {phase: table.filter(pl.col("phase") == phase) for phase in ("before", "between", "after")}
     of = {phase: rows for phase, rows in of.items() if rows.get_column("ns").sum() >= least}
     own = found.steady.each
-    before = _phase(of.pop("before", table.clear()), _PARTS, own)
+    before = _phase(of.pop("before", table.clear()), _PARTS, own, f" of {units.time(whole_ns)} recorded")
     rest = [f"{phase} {text}" for phase, rows in of.items() if (text := _phase(rows, _PARTS_BESIDE, own))]
     blocks = [Block("START-UP" if found.starts else "BEFORE", before)] if before else []
     return [*blocks, Block("BESIDE", "; ".join(rest))] if rest else blocks
 
 
-def _phase(rows: pl.DataFrame, most: int, own: str) -> str:
+def _phase(rows: pl.DataFrame, most: int, own: str, of_all: str = "") -> str:
     """A phase with its largest parts; empty if it took no time. `own` is what the page's iterations are called."""
     ns = int(rows.get_column("ns").sum())
     if not ns:
@@ -397,7 +464,7 @@ def _phase(rows: pl.DataFrame, most: int, own: str) -> str:
     parts = [
         (_part(part, count, own), part_ns) for part, part_ns, count in named.select("part", "ns", "count").iter_rows()
     ]
-    return f"{units.time(ns)}: {', '.join(f'{part} {units.time(part_ns)}' for part, part_ns in parts)}"
+    return f"{units.time(ns)}{of_all}: {', '.join(f'{part} {units.time(part_ns)}' for part, part_ns in parts)}"
 
 
 def _part(name: str, count: int, own: str) -> str:

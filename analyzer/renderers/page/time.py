@@ -145,7 +145,7 @@ class Block(NamedTuple):
 class Page(NamedTuple):
     """A page: heading, answer, ledgers, tables, findings, closing line, chapters per kernel.
 
-    An overview has its findings before the tables, others behind them.
+    An overview has its findings before the tables, others behind them. `nothing` is told where there is no finding.
     """
 
     heading: list[str]
@@ -160,6 +160,7 @@ class Page(NamedTuple):
     chapters: Sequence[Chapter] = ()
     blocks: Sequence[Block] = ()
     overview: bool = False
+    nothing: str = "Nothing worth a sentence."
 
     @property
     def beside(self) -> str:

@@ -53,6 +53,7 @@ _NAME: Final = 90
 
 #: Tables of the page by name, in its order, with titles that say what they answer.
 _TITLES: Final = {
+    "code": "Where in your code",
     "culprits": "Why the GPU waited",
     "hot_kernels": "Kernels",
     "ops": "Operators",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze import outlets, units
 from kanalyze.renderers.tables.frame import KERNELS, PHRASES, is_text, last_of, on_phrases
-from kanalyze.renderers.text.grid import LEAST_NAME, Column, Grid, distinct, short_paths, text_of, wrapped
+from kanalyze.renderers.text.grid import LEAST_NAME, Column, Grid, distinct, text_of, wrapped
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class _Fitting:
         """A column, its texts in at most `room` characters unless they are stretched later."""
         if name not in self._texts:
             texts = [text_of(name, value) for value in self._frame.get_column(name)]
-            self._texts[name] = [*map(outlets.short, short_paths(texts) if name == _REPORT else texts)]
+            self._texts[name] = [*map(outlets.short, outlets.short_paths(texts) if name == _REPORT else texts)]
         left = is_text(self._frame.schema[name])
         elastic = name == self._last and name in KERNELS
         texts = self._texts[name]

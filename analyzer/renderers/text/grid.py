@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from itertools import count
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
@@ -288,17 +287,6 @@ def _forms(text: str, width: int) -> Iterator[str]:
     for number in count(2):
         mark = f"{_CUT}#{number}"
         yield text[: max(width - len(mark), 0)] + mark
-
-
-def short_paths(paths: Sequence[str]) -> list[str]:
-    """The ends of paths that tell them apart, of as many parts as that takes; equal paths stay equal."""
-    parts = {path: PurePath(path).parts for path in paths}
-    found: dict[str, str] = {}
-    for path, own in parts.items():
-        others = [other for other in parts.values() if other != own]
-        length = next((n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)), len(own))
-        found[path] = str(PurePath(*own[-length:])) if own else path
-    return [found[path] for path in paths]
 
 
 # Chapters of a page: one kernel each, as texts without layout.

@@ -9,6 +9,8 @@ from kanalyze.analyses.host._context_creation import context_calls
 from kanalyze.analyses.iterations._marks import marked_iterations
 from kanalyze.analyses.iterations.phases import phases
 from kanalyze.analyses.page.overview_page import overview
+from kanalyze.renderers.formats import terminal
+from kanalyze.renderers.text.grid import Look
 from kanalyze.report import Meta, Report
 from support.build import CUDA_KINDS, Listed, call, kernel, nvtx, report
 
@@ -80,13 +82,15 @@ def looped(end, *before):
 def test_a_slice_of_a_session_has_no_start_up():
     of = looped(33_090 * MS)
     assert 0 < phases(of).get_column("ns").sum() < 100 * MS
-    assert "Start-up" not in overview(of).answer
+    assert "START-UP" not in terminal.render([overview(of)], Look(), None)
     assert overview(of).answer.endswith("The report shows 39.00 ms of the 33.09 s of the session.")
 
 
 def test_a_program_that_begins_in_the_recording_has_a_start_up():
     of = looped(16_000 * MS, call("cuInit", 15_000 * MS, 15_001 * MS))
-    assert "Start-up took" in overview(of).answer
+    assert "START-UP  15.54 s of 16.00 s recorded: before the first CUDA call 15.00 s" in terminal.render(
+        [overview(of)], Look(), None
+    )
     assert "of the session" not in overview(of).answer
 
 

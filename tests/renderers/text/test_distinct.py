@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.renderers.text.grid import distinct, short_paths
+from kanalyze.outlets import short_paths
+from kanalyze.renderers.text.grid import distinct
 
 TEXTS = st.lists(st.text("ab/", max_size=40), max_size=12)
 

@@ -85,6 +85,9 @@ class Finding(NamedTuple):
         curtailed: Whether others claim more than a hundredth of its time: its gain is told on top of theirs.
         retold: The finding on a part of its claims (start, end, a span set), or None; where there is no such function,
             the same part of `at_stake_ns` is at stake.
+        unmended_ns: What that window takes without the profiler and without the remedy, by the same replay.
+        line: The line of the program that most of what it claims comes from, escaped as `text`; empty if unknown. No
+            rule gives it.
     """
 
     rule: str
@@ -108,6 +111,13 @@ class Finding(NamedTuple):
     general: bool = False
     curtailed: bool = False
     retold: Callable[[pl.DataFrame], Finding | None] | None = None
+    unmended_ns: int | None = None
+    line: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it lies, with the line of the program: ``aten::item in train.py:88``; escaped as `text`."""
+        return " in ".join(part for part in (self.where, self.line) if part)
 
     @property
     def definition(self) -> str:

@@ -1,0 +1,54 @@
+"""Names the line of the program that the time of each finding comes from."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.idle.code import has_lines, place_texts, placed_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.report import Report
+
+#: The part of its time that a finding has in a line, at the least, to be said to lie there.
+_MOST: Final = 0.5
+
+#: What a rule says where a call stack or a trace told it the line: ``train.py:31``, ``train.py(31): step``.
+_HAS_LINE: Final = re.compile(r":\d+$|\(\d+\)")
+
+
+def with_lines(report: Report, found: Sequence[Finding]) -> list[Finding]:
+    """The findings, those that claim time with the line of the program that most of it comes from."""
+    if not any(_asked(one) for one in found) or not has_lines(report):
+        return [*found]
+    return [one._replace(line=literal(line_of(report, one))) if _asked(one) else one for one in found]
+
+
+def _asked(finding: Finding) -> bool:
+    return finding.claims is not None and not finding.claims.is_empty() and not _HAS_LINE.search(finding.where)
+
+
+def line_of(report: Report, finding: Finding) -> str:
+    """The line with at least half of the time that a finding claims, as ``model.py:41``; empty where none has."""
+    sums = claimed(report, finding).group_by("place").agg(pl.col("ns").sum()).sort("ns", descending=True)
+    most = sums.filter(pl.col("ns") >= _MOST * pl.col("ns").sum()).drop_nulls("place")
+    return "" if most.is_empty() else str(place_texts(report)[most.item(0, "place")])
+
+
+def claimed(report: Report, finding: Finding) -> pl.DataFrame:
+    """The pieces of its device's time that a finding claims: start, end, ns (of that time), part, place."""
+    if finding.claims is None:
+        return placed_pieces(report).drop("device").clear()
+    pieces = placed_pieces(report).filter(pl.col("device") == finding.device).drop("device")
+    start, end = pieces.get_column("start"), pieces.get_column("end")
+    inside = intervals.overlap(start, end, intervals.union(finding.claims.select("start", "end")))
+    # of operations that run beside others only a part of their time counts
+    part = pieces.get_column("ns") * (inside / (end - start))
+    return pieces.with_columns(part.cast(pl.Int64).alias("ns")).filter(pl.col("ns") > 0)

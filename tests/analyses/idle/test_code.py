@@ -1,0 +1,147 @@
+"""The time of each line of the program: its meaning, and against a model that goes instant by instant."""
+
+from collections import Counter
+from itertools import pairwise
+
+import polars as pl
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.idle.code import PARTS, code, has_lines
+from kanalyze.errors import CannotTellError
+from kanalyze.window import Window
+from support.build import call, host, kernel, report
+from support.slow_model import SlowModel
+from support.strategies import EVENTS, FEWER, WINDOWS
+
+WORK = ("kernel", "communication", "memcpy", "memset")
+PART_OF = {**dict.fromkeys(WORK, "work"), "launch": "launch", "sync": "wait", "queued": "wait"}
+
+
+def line(start, end, number, **told):
+    """A stretch of time in a line."""
+    usual = {"process_id": 1, "thread_id": 1, "file": "model.py", "function": "forward", "text": "x = x + 1"}
+    return {**usual, "start_ns": start, "dur_ns": end - start, "line": number, **told}
+
+
+LOOP = [
+    call("cudaLaunchKernel", 100, 200, correlation=1),
+    kernel(250, 400, correlation=1),
+    call("cudaStreamSynchronize", 300, 500),
+    call("cudaLaunchKernel", 900, 1_000, correlation=2),
+    kernel(1_050, 1_200, correlation=2),
+]
+
+
+def times(of):
+    """Host, launch, wait and work of each place, None for no line."""
+    rows = code(of).select("place", "host_ns", "launch_ns", "wait_ns", "work_ns").rows()
+    return {place: tuple(ns) for place, *ns in rows}
+
+
+def test_each_time_is_that_of_the_line_that_the_thread_was_in():
+    lines = [line(0, 300, 10), line(300, 600, 11), line(600, 2_000, 12)]
+    assert times(report(LOOP, source_lines=lines)) == {
+        "model.py:10": (0, 150, 0, 150),  # the launch and its latency, and what it launched
+        "model.py:11": (100, 0, 100, 0),  # the wait, and what follows until the next line
+        "model.py:12": (300, 150, 0, 150),
+    }
+
+
+def test_what_lies_in_no_line_has_none():
+    found = code(report(LOOP, source_lines=[line(0, 300, 10)]))
+    assert found.select("place", "line", "text").rows() == [(None, None, None), ("model.py:10", 10, "x = x + 1")]
+    assert found.get_column("share").sum() == pytest.approx(1)
+
+
+def test_a_thread_without_lines_goes_by_the_one_with_most():
+    """Autograd's thread launches what the main thread asked it for."""
+    backward = [
+        call("cudaLaunchKernel", 100, 200, correlation=1, thread=2),
+        kernel(250, 400, correlation=1),
+    ]
+    lines = [line(0, 150, 5), line(150, 1_000, 6), line(0, 1_000, 7, thread_id=3)]
+    assert times(report(backward, source_lines=lines)) == {"model.py:5": (0, 150, 0, 150)}
+
+
+def test_files_of_one_name_are_told_apart():
+    lines = [line(0, 300, 1, file="a/model.py"), line(300, 2_000, 1, file="b/model.py")]
+    assert {*times(report(LOOP, source_lines=lines))} == {"a/model.py:1", "b/model.py:1"}
+
+
+def test_without_lines_it_is_functions_of_the_program():
+    events = [*LOOP, host("python", "train.py(31): step", 0, 700), host("python", "train.py(8): load", 700, 2_000)]
+    of = report(events)
+    assert has_lines(of)
+    assert times(of) == {"train.py:31": (200, 150, 100, 150), "train.py:8": (200, 150, 0, 150)}
+    assert code(of).get_column("function").to_list() == ["step", "load"]
+
+
+def test_a_report_that_records_neither_has_no_lines():
+    assert not has_lines(report(LOOP))
+
+
+def test_without_device_operations_it_cannot_tell():
+    with pytest.raises(CannotTellError, match="cannot tell code"):
+        code(report([], kinds=()))
+
+
+@st.composite
+def stretches(draw):
+    """Lines of two threads of two processes, of which the first thread has more."""
+    found = []
+    for process in (1, 2):
+        for thread, most in ((1, 6), (2, 2)):
+            edges = sorted(draw(st.sets(st.integers(0, 70), min_size=most + 1, max_size=most + 1)))
+            inside = [draw(st.booleans()) or thread == 1 for _ in range(most)]
+            numbers = [draw(st.integers(1, 3)) for _ in range(most)]
+            spans = zip(pairwise(edges), numbers, inside, strict=True)
+            found += [line(*span, number, process_id=process, thread_id=thread) for span, number, kept in spans if kept]
+    return found
+
+
+class Places(SlowModel):
+    """The line of each instant."""
+
+    def __init__(self, events, window, lines):
+        super().__init__(events, window)
+        self.lines = lines
+
+    def at(self, thread, instant):
+        """The line that a thread was in; of one without lines that of its process's first."""
+        process = None if thread is None else thread[0]
+        own = [row for row in self.lines if (row["process_id"], row["thread_id"]) == thread]
+        for row in own or [row for row in self.lines if (row["process_id"], row["thread_id"]) == (process, 1)]:
+            if row["start_ns"] <= instant < row["start_ns"] + row["dur_ns"]:
+                return row["line"]
+        return None
+
+    def placed(self, device):
+        """Nanoseconds by line and part."""
+        waits, found = self._waits(device), Counter()
+        for instant in range(*self.window(device)):
+            owner = self.owner(device, instant)
+            wait = next((wait for wait in waits if wait.start <= instant < wait.end), None)
+            bucket = "kernel" if owner is not None else self._idle(wait, instant)[0]
+            launch = self.launch_of(owner) if owner is not None else wait.launch
+            if owner is not None or bucket in {"launch", "queued"}:
+                place = None if launch is None else self.at((launch.event.process, launch.event.thread), launch.start)
+            else:
+                place = self.at(wait.thread, instant)
+            found[place, PART_OF.get(bucket, "host")] += 1
+        return found
+
+
+@FEWER
+@given(EVENTS, WINDOWS, stretches())
+@example(LOOP, (None, None), [line(0, 300, 10)])
+def test_it_equals_the_model(events, window, lines):
+    of, model = report(events, source_lines=lines).narrow(window=Window(*window)), Places(events, window, lines)
+    found = code(of)
+    for device, start, end in windows(of).iter_rows():
+        rows = found.filter(pl.col("device") == device)
+        told = {(row["line"], part): row[f"{part}_ns"] for row in rows.iter_rows(named=True) for part in PARTS}
+        assert {key: ns for key, ns in told.items() if ns} == dict(model.placed(device))
+        assert sum(told.values()) == max(end - start, 0)
