@@ -27,15 +27,23 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="The copy; it must not exist yet.")
 @click.option("--keep", multiple=True, metavar="TEXT", help="Leave TEXT, although it looks like a name of yours.")
 @click.option("--remove", multiple=True, metavar="TEXT", help="Take out TEXT too, such as the name of a project.")
+@click.option("--source", is_flag=True, help="Leave what stands in the lines of the program.")
 @click.option("--check", is_flag=True, help="Only say what would be taken out.")
-def redact(report: Path, output: Path | None, keep: Sequence[str], remove: Sequence[str], check: bool) -> None:  # noqa: FBT001 - click's
+def redact(  # noqa: PLR0913 - click's
+    report: Path,
+    output: Path | None,
+    keep: Sequence[str],
+    remove: Sequence[str],
+    source: bool,  # noqa: FBT001 - click's
+    check: bool,  # noqa: FBT001 - click's
+) -> None:
     """Copy REPORT without what identifies its machine and user, and say what was taken out.
 
     REPORT is an nsys export (.sqlite), a trace of torch.profiler, a report or page of ncu, or a capture's folder.
     """
     if (output is None) is not check:
         raise click.UsageError("Give either -o OUT or --check.")
-    removed = redaction.redact(report, output, keep=keep, remove=remove)
+    removed = redaction.redact(report, output, keep=keep, remove=remove, source=source)
     emit(_summary(removed, f"{report}: would be taken out:" if check else f"{output}: written. Taken out:"), None)
 
 

@@ -47,6 +47,7 @@ def redact(
     *,
     keep: Iterable[str] = (),
     remove: Iterable[str] = (),
+    source: bool = False,
 ) -> Removed:
     """Write a copy of a report without data that identifies its machine or user.
 
@@ -56,6 +57,7 @@ def redact(
         out: The path of the copy, which must not exist; written atomically. None only counts the removals.
         keep: Names and texts to keep, although they match a rule.
         remove: Further texts to remove wherever they occur, such as the name of a project.
+        source: Whether what stands in the lines of the program stays, which a capture notes.
 
     Returns:
         Counts of removals by kind, and the files of a folder that were left out.
@@ -67,17 +69,18 @@ def redact(
         DamagedReportError: Part of it is missing or invalid.
         OutputError: `out` exists already, or cannot be written.
     """
-    source, target, names, removed = Path(report), None if out is None else Path(out), asked(keep, remove), Removed()
-    if not source.exists():
-        raise ReportNotFoundError.at(source)
+    path, target, removed = Path(report), None if out is None else Path(out), Removed()
+    names = asked(keep, remove, source=source)
+    if not path.exists():
+        raise ReportNotFoundError.at(path)
     if target is not None:
-        _check(source, target)
-    names.folder(source.absolute().parent)
-    copy = (_of_folder if source.is_dir() else _of_file)(source, names, removed)
+        _check(path, target)
+    names.folder(path.absolute().parent)
+    copy = (_of_folder if path.is_dir() else _of_file)(path, names, removed)
     if target is None:
         copy(None)
     else:
-        _write(target, copy, folder=source.is_dir())
+        _write(target, copy, folder=path.is_dir())
     return removed
 
 

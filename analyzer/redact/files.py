@@ -17,7 +17,7 @@ from kanalyze.errors import (
     UnknownFormatError,
     UnreadableReportError,
 )
-from kanalyze.redact import documents
+from kanalyze.redact import documents, source_lines
 from kanalyze.redact import ncu as ncu_report
 from kanalyze.redact import nsys as nsys_sqlite
 from kanalyze.redact import trace as torch_trace
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 #: Modules for kinds of files that are read as a whole, each with `learn` and `copy`; the others are read as streams.
-_WHOLE: Final = {"sqlite": nsys_sqlite, "ncu-rep": ncu_report, "document": documents}
+_WHOLE: Final = {"sqlite": nsys_sqlite, "ncu-rep": ncu_report, "document": documents, "lines": source_lines}
 
 _PIECE: Final = 1 << 22
 
@@ -113,22 +113,25 @@ def _alone(name: bytes, text: bytes) -> bool:
 
 # Detects the kind of a file by its content, not by its name.
 
-Kind = Literal["sqlite", "trace", "document", "ncu-rep", "csv", "text"]
+Kind = Literal["sqlite", "trace", "document", "lines", "ncu-rep", "csv", "text"]
 
 _HEAD: Final = 1 << 16
 _SQLITE: Final = b"SQLite format 3\0"
 _NCU: Final = b"NVR\0"
 _NSYS: Final = b"NVIDIA Tegra Profiler Report"
 
-#: The beginning of a trace: its events, or the properties that Kineto writes before them.
-_TRACE: Final = re.compile(
-    rb'\s*(?:\{.*?"(?:traceEvents|schemaVersion|deviceProperties)"\s*:|\[\s*\{[^{}]*"ph"\s*:)', re.DOTALL
-)
-#: Beginnings of files written by kanalyze's collectors.
-_DOCUMENT: Final = re.compile(
-    rb'\s*\{(?:\s*"(?:schema"\s*:\s*\d|clock"\s*:\s*"(?:host|cuda events)")'
-    rb'|(?:[^{}]|\{[^{}]*\})*?"kind"\s*:\s*"kanalyze capture")'
-)
+#: Beginnings of JSON, in the order in which they are tried: of lines and documents that kanalyze's collectors write, of
+#: a trace, whose events come first, or the properties that Kineto writes before them.
+_FORMS: Final[dict[Kind, re.Pattern[bytes]]] = {
+    "lines": re.compile(rb'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"process"\s*:\s*\d+\s*,\s*"exact"\s*:'),
+    "document": re.compile(
+        rb'\s*\{(?:\s*"(?:schema"\s*:\s*\d|clock"\s*:\s*"(?:host|cuda events)")'
+        rb'|(?:[^{}]|\{[^{}]*\})*?"kind"\s*:\s*"kanalyze capture")'
+    ),
+    "trace": re.compile(
+        rb'\s*(?:\{.*?"(?:traceEvents|schemaVersion|deviceProperties)"\s*:|\[\s*\{[^{}]*"ph"\s*:)', re.DOTALL
+    ),
+}
 
 #: Text files of a capture, by suffix.
 _LINES: Final = frozenset((".txt", ".log", ".ptx", ".py", ".cu", ".csv", ".md", ".out", ".err"))
@@ -157,10 +160,9 @@ def kind_of(path: Path) -> Kind:
     if head.startswith(_NCU):
         return "ncu-rep"
     if head.lstrip()[:1] in (b"{", b"["):
-        if _DOCUMENT.match(head):
-            return "document"
-        if _TRACE.match(head):
-            return "trace"
+        kind = next((kind for kind, form in _FORMS.items() if form.match(head)), None)
+        if kind is not None:
+            return kind
     if path.suffix.lower() in _LINES and b"\0" not in head:
         return "csv" if path.suffix.lower() == ".csv" else "text"
     remedy = "Give an nsys .sqlite, a torch trace (.json, .json.gz), a capture's folder, or a file of it."

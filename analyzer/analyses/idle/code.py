@@ -176,7 +176,7 @@ def _places(report: Report) -> pl.DataFrame:
         names = program_functions(report).get_column("name").unique().drop_nulls().cast(pl.String)
         parts = names.str.extract_groups(r"^(?<file>.*)\((?<line>\d{1,9})\): (?<function>.*)$").struct.unnest()
         rows = parts.drop_nulls("file").with_columns(pl.col("line").cast(pl.Int64), text=pl.lit(None, dtype=pl.String))
-    known = rows.group_by(_PLACE, maintain_order=True).agg(pl.col("text").first())
+    known = rows.group_by(_PLACE, maintain_order=True).agg(pl.col("text").first().cast(pl.String).replace("", None))
     return known.with_columns(pl.col("file", "function", "text").cast(pl.Categorical)).with_row_index("place")
 
 

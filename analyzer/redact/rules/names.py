@@ -54,6 +54,7 @@ class Names:
         folders: Absolute folders: home, working folder, the report's own.
         secrets: Texts to remove wherever they occur: values of secret variables, and the user's own list.
         keep: The user's list of texts to keep, which are none of these.
+        source: Whether what stands in lines of the program stays.
     """
 
     hosts: set[str] = field(default_factory=set)
@@ -61,6 +62,7 @@ class Names:
     folders: set[str] = field(default_factory=set)
     secrets: set[str] = field(default_factory=set)
     keep: frozenset[str] = frozenset()
+    source: bool = False
 
     def host(self, name: object) -> None:
         """Add a host name; of ``node7.example.org`` also the first label."""
@@ -141,9 +143,9 @@ class Names:
         return len(name) >= _SHORTEST and low not in _GENERIC and low not in kept and not re.fullmatch(r"[\d.:]+", name)
 
 
-def asked(keep: Iterable[str], remove: Iterable[str]) -> Names:
+def asked(keep: Iterable[str], remove: Iterable[str], *, source: bool = False) -> Names:
     """The names of this machine, with the user's own lists."""
-    names = Names(keep=frozenset(keep))
+    names = Names(keep=frozenset(keep), source=source)
     for text in remove:
         names.secret(text)
     names.here()
