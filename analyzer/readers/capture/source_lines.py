@@ -7,6 +7,7 @@ of the collector writes them.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -27,6 +28,9 @@ LINES: Final = (SOURCE_LINES.name, LOOP_PASSES.name)
 #: So much of an unpacked file is read, which no program fills.
 _LARGEST_BYTES: Final = 1 << 28
 
+#: No clock is later, in ns.
+_LATEST_NS: Final = 1 << 61
+
 #: What of a recording's name is not in that of its lines.
 _ENDINGS: Final = re.compile(r"(-cycle\d+)?\.(json(\.gz)?|sqlite)$")
 
@@ -46,9 +50,10 @@ def lines_tables(recording: Path, origin_unix_ns: int | None) -> dict[str, pl.Da
     path = lines_file(recording)
     if origin_unix_ns is None or not path.exists():
         return {name: READER_TABLES[name].empty() for name in LINES}
+    with readable(path), open_regular(path) as file:
+        packed = file.read()
     try:
-        with readable(path), open_regular(path) as packed, gzip.GzipFile(fileobj=packed) as file:
-            content = json.loads(file.read(_LARGEST_BYTES))
+        content = json.loads(gzip.GzipFile(fileobj=io.BytesIO(packed)).read(_LARGEST_BYTES))
         return _tables(content, origin_unix_ns)
     except (
         *(ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, EOFError, OverflowError),
@@ -80,12 +85,16 @@ def _tables(content: dict[str, Any], origin_unix_ns: int) -> dict[str, pl.DataFr
 def _times(content: dict[str, Any], part: str, origin_unix_ns: int) -> pl.DataFrame:
     """When threads came to places, on the clock of the recording: process_id, thread_id, time_ns, place."""
     (began_unix_ns, began_ns), (ended_unix_ns, ended_ns) = content["clocks"]
-    drift_ns = (ended_unix_ns - ended_ns) - (began_unix_ns - began_ns)
-    length_ns = max(ended_ns - began_ns, 1)
+    if not (0 <= began_ns <= ended_ns < _LATEST_NS and 0 <= began_unix_ns <= ended_unix_ns < _LATEST_NS):
+        raise ValueError
+    drift = ((ended_unix_ns - ended_ns) - (began_unix_ns - began_ns)) / max(ended_ns - began_ns, 1)
     found = [pl.DataFrame(schema=dict.fromkeys(("process_id", "thread_id", "time_ns", "place"), pl.Int64))]
     for thread in content["threads"]:
         times = pl.Series("time_ns", thread[part]["times"], dtype=pl.Int64).cum_sum()
-        moved = times + (began_unix_ns - began_ns - origin_unix_ns) + (times - began_ns) * drift_ns // length_ns
+        if not times.is_between(0, _LATEST_NS).all() or not times.is_sorted():
+            raise ValueError
+        drifted = ((times - began_ns) * drift).cast(pl.Int64)
+        moved = times + (began_unix_ns - began_ns - origin_unix_ns) + drifted
         own = pl.DataFrame([moved, pl.Series("place", thread[part]["places"], dtype=pl.Int64)])
         keys = {"process_id": content["process"], "thread_id": thread["id"]}
         numbers = (pl.lit(value, dtype=pl.Int64).alias(name) for name, value in keys.items())

@@ -1,0 +1,176 @@
+"""The lines of a program in a capture: as written, on the recording's clock; a damaged file is told, not believed."""
+
+import gzip
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.collectors.in_workload import source_lines as collector
+from kanalyze.errors import DamagedReportError
+from kanalyze.readers.capture.source_lines import lines_file, source_lines
+from support.command import ADD, run
+
+UNIX = 1_700_000_000_000_000_000
+CONTENT = {
+    "schema": 1,
+    "process": 12,
+    "exact": True,
+    "clocks": [[UNIX, 100], [UNIX + 1_000, 1_100]],
+    "files": ["train.py", "sub/model.py"],
+    "places": [[0, 3, "main", "step()"], [1, 41, "Model.forward", "x = self.fc(x)"]],
+    "threads": [{"id": 12, "times": [200, 300, 100], "places": [0, 1, -1]}],
+}
+
+
+@pytest.fixture
+def recording(tmp_path):
+    return tmp_path / "nsys.sqlite"
+
+
+def write(recording, content):
+    path = lines_file(recording)
+    packed = content if isinstance(content, bytes) else gzip.compress(json.dumps(content).encode())
+    path.write_bytes(packed)
+    return path
+
+
+def test_stretches_are_on_the_clock_of_the_recording(recording):
+    write(recording, CONTENT)
+    rows = source_lines(recording, UNIX - 5_000)
+    assert rows.select("process_id", "thread_id", "start_ns", "dur_ns", "file", "line", "function", "text").rows() == [
+        (12, 12, 5_100, 300, "train.py", 3, "main", "step()"),
+        (12, 12, 5_400, 100, "sub/model.py", 41, "Model.forward", "x = self.fc(x)"),
+    ]
+
+
+def test_the_last_line_of_a_thread_goes_on_to_the_end(recording):
+    write(recording, CONTENT | {"threads": [{"id": 12, "times": [200], "places": [0]}]})
+    assert source_lines(recording, UNIX).get_column("dur_ns").to_list() == [900]
+
+
+def test_a_clock_that_drifts_is_followed(recording):
+    """Over 1,000 ns of its own Unix time went on by 2,000."""
+    write(recording, CONTENT | {"clocks": [[UNIX, 100], [UNIX + 2_000, 1_100]]})
+    assert source_lines(recording, UNIX).select("start_ns", "dur_ns").rows() == [(200, 600), (800, 200)]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "lines"),
+    [
+        ("nsys.sqlite", "lines-nsys.json.gz"),
+        ("nsys-2.sqlite", "lines-nsys-2.json.gz"),
+        ("torch-rank3.json.gz", "lines-torch-rank3.json.gz"),
+        ("torch-cycle2.json", "lines-torch.json.gz"),
+    ],
+)
+def test_each_recording_has_lines_of_its_own(recorded, lines):
+    assert lines_file(Path(recorded)).name == lines
+
+
+def test_without_a_file_or_without_a_date_there_are_none(recording):
+    assert source_lines(recording, UNIX).is_empty()
+    write(recording, CONTENT)
+    assert source_lines(recording, None).is_empty()
+
+
+def test_nothing_noted_is_no_damage(recording):
+    write(recording, CONTENT | {"files": [], "places": [], "threads": []})
+    assert source_lines(recording, UNIX).is_empty()
+
+
+DAMAGE = {
+    "no gzip": b"{}",
+    "cut off": gzip.compress(json.dumps(CONTENT).encode())[:-20],
+    "no JSON": gzip.compress(b"{"),
+    "a list": [],
+    "no clocks": CONTENT | {"clocks": []},
+    "a clock that stands before its start": CONTENT | {"clocks": [[UNIX, 100], [UNIX, 50]]},
+    "a clock beyond 64 bits": CONTENT | {"clocks": [[UNIX, 100], [1 << 70, 200]]},
+    "times that go back": CONTENT | {"threads": [{"id": 1, "times": [200, -100], "places": [0, 1]}]},
+    "times beyond 64 bits": CONTENT | {"threads": [{"id": 1, "times": [(1 << 63) - 1, 5], "places": [0, 1]}]},
+    "texts for times": CONTENT | {"threads": [{"id": 1, "times": ["x"], "places": [0]}]},
+    "fewer places than times": CONTENT | {"threads": [{"id": 1, "times": [200, 5], "places": [0]}]},
+    "a thread without a number": CONTENT | {"threads": [{"id": "x", "times": [200], "places": [0]}]},
+    "an unknown file": CONTENT | {"places": [[7, 3, "main", ""]]},
+    "a place without a line": CONTENT | {"places": [[0, "main", ""]]},
+    "a line that is none": CONTENT | {"places": [[0, "x", "main", ""]]},
+    "numbers for texts": CONTENT | {"places": [[0, 3, 4, 5]]},
+}
+
+
+@pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_told_with_the_file(recording, content):
+    write(recording, content)
+    with pytest.raises(DamagedReportError, match=r"lines-nsys\.json\.gz: .*the lines of the program"):
+        source_lines(recording, UNIX)
+
+
+@pytest.fixture
+def capture(tmp_path):
+    """A capture whose only process is in one line all the time."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"schema": 1}')
+    shutil.copyfile(ADD, folder / "nsys.sqlite")
+    report = kanalyze.read(folder)
+    began, (first, last) = report.meta.origin_unix_ns, report.recorded
+    with closing(sqlite3.connect(ADD)) as database:
+        assert database.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone() == (1,)
+    process, thread = report.kind("api").select("process_id", "thread_id").row(0)
+    clocks = [[began + first - 1_000, 0], [began + last + 1_000, last - first + 2_000]]
+    one = CONTENT | {"process": process, "clocks": clocks, "threads": [{"id": thread, "times": [0], "places": [1]}]}
+    write(folder / "nsys.sqlite", one)
+    return folder
+
+
+def test_all_of_the_time_comes_from_the_line(capture):
+    rows = kanalyze.code(kanalyze.read(capture))
+    assert rows.select("place", "share", "text").rows() == [("model.py:41", pytest.approx(1), "x = self.fc(x)")]
+
+
+def test_the_page_shows_it(capture):
+    text = run("summarize", capture, columns=100).text
+    assert "WHERE IN YOUR CODE" in text
+    assert [line for line in text.splitlines() if "model.py:41  x = self.fc(x)" in line]
+
+
+@pytest.mark.parametrize("form", ["json", "markdown"])
+def test_programs_and_issues_get_it_too(capture, form):
+    text = run("summarize", capture, "--format", form).text
+    assert "model.py:41" in text
+
+
+def test_damage_is_a_doubt_of_the_page_and_an_error_of_the_table(capture):
+    write(capture / "nsys.sqlite", DAMAGE["no JSON"])
+    page = run("summarize", capture)
+    assert page.status == 0
+    assert "WHERE IN YOUR CODE" not in page.text
+    assert "of the program's lines" in page.text
+    table = run("show", "source_lines", capture)
+    assert (table.status, table.text) == (2, "")
+    assert "lines-nsys.json.gz" in table.error
+
+
+def test_they_are_exported(capture, tmp_path):
+    out = tmp_path / "out"
+    assert run("export", capture, "--to", "parquet", "--tables", "source_lines,code", "-o", out).status == 0
+    assert pl.read_parquet(out / "source_lines.parquet").get_column("line").to_list() == [41]
+    assert pl.read_parquet(out / "code.parquet").get_column("place").to_list() == ["model.py:41"]
+
+
+def test_what_the_collector_writes_is_read(recording):
+    lines = collector.Lines(lines_file(recording), __file__)
+    assert source_lines(recording, UNIX).is_empty()
+    lines.start()
+    for number in range(20_000):
+        assert number >= 0
+    assert lines.write()
+    assert CONTENT["schema"] == collector.SCHEMA
+    rows = source_lines(recording, UNIX)
+    assert {*rows.get_column("file")} <= {Path(__file__).name}
