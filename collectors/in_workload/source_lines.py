@@ -68,7 +68,8 @@ _NAME = "kanalyze"
 _PYTHON = (
     path for name, path in sysconfig.get_paths().items() if name in {"stdlib", "platstdlib", "purelib", "platlib"}
 )
-_PREFIXES = tuple(os.path.realpath(path) + os.sep for path in (*_PYTHON, os.path.dirname(__file__)))  # noqa: PTH120
+_RUNNER = os.path.dirname(os.path.realpath(__file__))  # noqa: PTH120 - of a text
+_PREFIXES = tuple(os.path.realpath(path) + os.sep for path in (*_PYTHON, _RUNNER))
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 

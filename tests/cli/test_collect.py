@@ -192,9 +192,9 @@ def test_two_modules(machine):
     python = ["--with", "nsys", "-o", "cap", "--python", sys.executable]
     ran = run("collect", *python, "-m", "package.train", "--against", "package.other --fused", "--lr", "0.1")
     assert ran.status == 0
-    assert [words[words.index(sys.executable) :] for words in machine.called("nsys") if words[0] == "profile"] == [
-        [sys.executable, "-m", "package.train", "--lr", "0.1"],
-        [sys.executable, "-m", "package.other", "--lr", "0.1", "--fused"],
+    assert [words[words.index("--") + 1 :] for words in machine.called("nsys") if words[0] == "profile"] == [
+        ["-m", "package.train", "--lr", "0.1"],
+        ["-m", "package.other", "--lr", "0.1", "--fused"],
     ]
 
 
@@ -302,8 +302,19 @@ def test_a_module_and_its_arguments(machine, dashes):
     python = ["--with", "nsys", "-o", "cap", "--python", sys.executable]
     assert run("collect", *python, "-m", "package.train", *dashes, "--lr", "0.1").status == 0
     command = machine.called("nsys")[0]
-    assert command[command.index(sys.executable) :] == [sys.executable, "-m", "package.train", "--lr", "0.1"]
+    python, runner, option, file, *rest = command[command.index(sys.executable) :]
+    assert (python, Path(runner).name, option) == (sys.executable, "torch_runner.py", "--lines")
+    assert (Path(file).name, rest) == ("lines-nsys.json.gz", ["--", "-m", "package.train", "--lr", "0.1"])
     assert json.loads(Path("cap/manifest.json").read_text())["workload"]["name"] == "train"
+
+
+def test_without_lines_the_program_is_recorded_as_it_is(machine):
+    machine.write("python3", OWN_PYTHON)
+    Path("train.py").write_text("")
+    with_lines, without = (run("collect", "--dry-run", *option, "train.py").text for option in ([], ["--no-lines"]))
+    assert "--lines" in with_lines
+    assert "lines" not in without.replace("--no-lines", "")
+    assert "--no-lines" in without  # for the pass of torch, which would note them by itself
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ INSIDE = [
     "cubin",
     "import_hooks",
     "recipes",
+    "source_lines",
     "torch_arguments",
     "torch_children",
     "torch_foreign",

@@ -1,0 +1,197 @@
+"""The lines that a program's threads are in: what is noted of a script, exactly or by samples."""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from kanalyze.collectors.in_workload import source_lines
+from kanalyze.collectors.run.plan import RUNNER
+
+
+def runs(python):
+    """Whether it starts: a launcher of pyenv may be there without its Python."""
+    return subprocess.run([python, "-c", ""], check=False, capture_output=True).returncode == 0  # noqa: S603
+
+
+def newer():
+    """A Python that notes every change of the line; also one that pyenv keeps beside this one."""
+    beside = Path(sys.base_prefix).parent.glob("3.1[2-9]*/bin/python3")
+    known = [path for minor in range(12, 20) if (path := shutil.which(f"python3.{minor}"))]
+    found = [sys.executable] if sys.version_info >= (3, 12) else [*known, *map(str, sorted(beside))]
+    return next(filter(runs, found), None)
+
+
+EXACT, SAMPLED = newer(), sys.executable if sys.version_info < (3, 12) else None
+
+exact = pytest.mark.skipif(EXACT is None, reason="needs Python 3.12 or later")
+sampled = pytest.mark.skipif(SAMPLED is None, reason="needs Python 3.11 or earlier")
+
+
+def noted(folder, source, *words, python=None, status=0, **environment):
+    """The file that a run of a script left, and what it printed."""
+    (folder / "script.py").write_text(textwrap.dedent(source))
+    command = [python or sys.executable, str(RUNNER), "--lines", str(folder / "lines-nsys.json.gz"), "--"]
+    ran = subprocess.run(  # noqa: S603 - a script of the test
+        [*command, str(folder / "script.py"), *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+    )
+    assert ran.returncode == status, ran.stderr
+    files = [*folder.glob("lines-*.json.gz")]
+    return json.loads(gzip.decompress(files[0].read_bytes())) if files else None, ran
+
+
+def visited(content, thread=0):
+    """The lines of a thread in order, with their texts; None for none of the program's."""
+    places = [None if at < 0 else content["places"][at] for at in content["threads"][thread]["places"]]
+    return [place and (place[1], place[2], place[3]) for place in places]
+
+
+LOOP = """
+    import json
+    def work(number):
+        return json.dumps(list(range(number)))
+    for number in (1, 2):
+        work(number)
+"""
+
+
+@exact
+def test_every_change_of_the_line_is_noted_and_none_of_python_s_own(tmp_path):
+    content, _ = noted(tmp_path, LOOP, python=EXACT)
+    assert (content["schema"], content["exact"], content["files"]) == (1, True, ["script.py"])
+    lines = [line for line in visited(content) if line is not None]
+    first = (4, "work", "return json.dumps(list(range(number)))")
+    assert lines.count(first) == 2
+    assert {line for line, *_ in lines} <= {2, 3, 4, 5, 6}
+    at = lines.index(first)
+    assert (6, "<module>", "work(number)") in lines[at + 1 : at + 3]  # where it returns to
+
+
+@exact
+def test_times_are_in_order_and_within_the_clocks(tmp_path):
+    content, _ = noted(tmp_path, LOOP, python=EXACT)
+    (began_unix, began), (ended_unix, ended) = content["clocks"]
+    assert 0 < ended - began < 60e9
+    assert abs((ended_unix - began_unix) - (ended - began)) < 1e9
+    for thread in content["threads"]:
+        first, *since = thread["times"]
+        assert first >= began
+        assert min(since, default=0) >= 0
+        assert first + sum(since) <= ended
+
+
+@exact
+def test_generators_and_threads_are_followed(tmp_path):
+    source = """
+        import threading
+        def numbers():
+            yield 1
+            yield 2
+        def other():
+            total = sum(numbers())
+            return total
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    """
+    content, _ = noted(tmp_path, source, python=EXACT)
+    assert len({thread["id"] for thread in content["threads"]}) == 2
+    (worker,) = [at for at in (0, 1) if not any(line and line[1] == "<module>" for line in visited(content, at))]
+    told = [line[0] for line in visited(content, worker) if line]
+    assert [line for at, line in enumerate(told) if not at or told[at - 1] != line][-1] == 8
+    assert {4, 5, 7, 8} <= {*told}
+
+
+@exact
+def test_a_function_that_changes_its_line_too_often_is_noted_whole(tmp_path):
+    source = """
+        def spin():
+            total = 0
+            for number in range(100_000):
+                total += number
+            return total
+        spin()
+    """
+    content, _ = noted(tmp_path, source, python=EXACT)
+    assert sum(len(thread["times"]) for thread in content["threads"]) < 50_000
+    assert {"spin"} <= {line[1] for line in visited(content) if line}
+
+
+@sampled
+def test_older_pythons_are_sampled(tmp_path):
+    source = """
+        import time
+        def wait():
+            time.sleep(0.2)
+        wait()
+    """
+    content, _ = noted(tmp_path, source, python=SAMPLED)
+    assert content["exact"] is False
+    assert (4, "wait", "time.sleep(0.2)") in visited(content)
+
+
+@pytest.mark.parametrize("python", [pytest.param(EXACT, marks=exact), pytest.param(SAMPLED, marks=sampled)])
+def test_a_script_runs_as_without_it(tmp_path, python):
+    source = """
+        import sys
+        print(__name__, sys.argv[1:], __file__.endswith("script.py"))
+        sys.exit(3)
+    """
+    content, ran = noted(tmp_path, source, "--out", "--", "x", python=python, status=3)
+    assert ran.stdout == "__main__ ['--out', '--', 'x'] True\n"
+    assert content is not None
+
+
+@pytest.mark.parametrize("python", [pytest.param(EXACT, marks=exact), pytest.param(SAMPLED, marks=sampled)])
+def test_an_error_of_the_script_is_shown_without_the_runner(tmp_path, python):
+    content, ran = noted(tmp_path, "def f():\n    raise ValueError('no')\nf()\n", python=python, status=1)
+    assert "ValueError: no" in ran.stderr
+    assert "torch_runner" not in ran.stderr
+    assert "source_lines" not in ran.stderr
+    assert content is not None
+
+
+@exact
+def test_a_child_of_the_process_writes_nothing_and_is_not_noted(tmp_path):
+    source = """
+        import os
+        pid = os.fork()
+        if not pid:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        print(os.getpid())
+    """
+    content, ran = noted(tmp_path, source, python=EXACT)
+    assert content["process"] == int(ran.stdout)
+
+
+def test_each_rank_has_a_file_of_its_own(tmp_path):
+    noted(tmp_path, "x = 1\n", RANK="3")
+    assert [path.name for path in tmp_path.glob("lines-*")] == ["lines-nsys-rank3.json.gz"]
+
+
+@exact
+def test_files_beside_the_script_are_told_from_its_folder_on(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "model.py").write_text("def forward():\n    return 1\n")
+    content, _ = noted(tmp_path, "from package.model import forward\nforward()\n", python=EXACT)
+    assert {*content["files"]} == {"script.py", os.path.join("package", "model.py")}  # noqa: PTH118 - as it is written
+
+
+def test_what_python_and_packages_run_is_not_the_program_s():
+    places = source_lines.Places()
+    assert not places.is_own(os.__file__)
+    assert not places.is_own(pytest.__file__)
+    assert not places.is_own(source_lines.__file__)
+    assert not places.is_own("<string>")
+    assert places.is_own(__file__)
