@@ -1,11 +1,14 @@
 """Explanations of findings and their remedies: a text per rule, in Markdown, beside this module.
 
 The texts are the one source of `kanalyze explain` and of docs/findings.md. Each has a heading (the rule's name), a
-headline, and paragraphs that begin with "Found when:", "At stake:" and "What to do:", with code.
+headline, and paragraphs that begin with "Found when:", "At stake:" and "What to do:", with code. What other words of a
+page mean is in words.toml.
 """
 
 from __future__ import annotations
 
+import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,6 +34,17 @@ class Explanation(NamedTuple):
 def names() -> list[str]:
     """The names of all findings, sorted."""
     return sorted(file.stem for file in _FOLDER.glob("*.md"))
+
+
+@cache
+def words() -> dict[str, str]:
+    """What each word of a page means, besides the names of findings."""
+    return tomllib.loads((_FOLDER / "words.toml").read_text(encoding="utf-8"))
+
+
+def meanings(word: str) -> list[tuple[str, str]]:
+    """A word of a page as it stands there, and what it means; small letters may be a column, capitals a section."""
+    return [(one, text) for one, text in words().items() if one.casefold() == word.casefold()]
 
 
 def explanation(name: str) -> Explanation:

@@ -1,12 +1,17 @@
 """`kanalyze explain`: a line per finding, or the text on one, at any width."""
 
+import inspect
+import json
 import re
+from pathlib import Path
 
 import pytest
 
 from kanalyze import explanations
+from kanalyze.analyses.shared.buckets import MEANINGS
+from kanalyze.renderers.page import counters
 from kanalyze.renderers.tables.explanations import terminal
-from support.command import refused, run
+from support.command import ADD, SAMPLES, refused, run
 
 
 def printed(*arguments, **keys):
@@ -51,6 +56,15 @@ def test_markdown_is_the_source():
     assert printed("tail", "--format", "markdown") in printed("--format", "markdown")
 
 
+def test_programs_get_objects():
+    one = explanations.explanation("tail")
+    assert json.loads(printed("tail", "--format", "json")) == [one._asdict()]
+    assert [told["word"] for told in json.loads(printed("of", "roof", "--format", "json"))] == ["of roof"]
+    page = json.loads(printed("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite", "--format", "json"))
+    assert page["finding"]["rule"] == "no-tf32"
+    assert page["kernels"][0]["name"].startswith("sm80_xmma_gemm_f32f32")
+
+
 def test_an_unknown_finding_is_told_with_the_nearest():
     ran = run("explain", "host-computs")
     message, remedy = refused(ran)
@@ -62,3 +76,78 @@ def test_an_unknown_finding_is_told_with_the_nearest():
 def test_output_is_written_as_it_would_be_printed(tmp_path):
     assert printed("tail", "-o", tmp_path / "tail.txt") == ""
     assert (tmp_path / "tail.txt").read_text(encoding="utf-8") == printed("tail")
+
+
+SOURCES = Path("analyzer/renderers/page")
+LABEL = re.compile(r'(?:Column|words|_or_none|Block|section|Section|Ledger)\(\s*"([^"]+)"')
+
+
+def labels():
+    """The headings of sections and columns, and titles of blocks, that modules of the page of a report name."""
+    found = {*MEANINGS, "rest", "total", "elsewhere", "WHERE A STEP GOES", "BUSY OVER TIME", "WHAT TO DO FIRST"}
+    found |= {"FINDINGS", "START-UP", "BEFORE", "process", "thread", "context", "executable", "wait", "GPU work"}
+    for name in ("overview", "sections", "time"):
+        found |= {*LABEL.findall((SOURCES / f"{name}.py").read_text(encoding="utf-8"))}
+    kernels = inspect.getsource(counters.joined_kernels)
+    return sorted(found | {*LABEL.findall(kernels)})
+
+
+def test_the_labels_of_the_page_are_found():
+    assert {"of roof", "BESIDE", "PAID ONCE", "OTHER GPUS", "own host", "WHERE IN YOUR CODE", "KERNELS"} <= {*labels()}
+
+
+@pytest.mark.parametrize("label", labels())
+def test_each_label_that_a_page_has_is_explained(label):
+    lines = printed(label, columns=400).splitlines()
+    assert label in lines
+    assert lines[lines.index(label) + 1].endswith(".")
+
+
+@pytest.mark.parametrize("path", sorted(Path("tests/gold").glob("overview_*.txt")), ids=lambda path: path.stem)
+def test_each_label_of_a_page_as_it_is_printed_is_explained(path):
+    text = path.read_text(encoding="utf-8")
+    titles = re.findall(r"^([A-Z][A-Z -]+[A-Z])(?=  |$)", text, re.MULTILINE)
+    buckets = re.findall(r"^[█▓▒░╬≡∷·] (\w+) ", text, re.MULTILINE)
+    assert titles
+    assert buckets
+    assert [one for one in (*titles, *buckets) if not explanations.meanings(one)] == []
+
+
+def test_words_are_taken_as_they_stand_or_without_quotes_and_in_any_case():
+    assert printed("of", "roof") == printed("of roof") == printed("Of Roof")
+    assert [line for line in printed("memory").splitlines() if not line.startswith(" ")] == ["MEMORY", "memory"]
+    assert printed("queued", "--format", "markdown").startswith("**queued**: Idle time in which ")
+
+
+def test_every_meaning_is_a_sentence_and_no_word_is_a_finding():
+    for word, text in explanations.words().items():
+        assert re.fullmatch(r"[A-Z].*\.", text), word
+        assert "\n" not in text
+        assert word not in explanations.names()
+
+
+def test_a_word_nearly_right_is_told_with_the_nearest():
+    message, remedy = refused(run("explain", "queud"))
+    assert message == "no word of a page 'queud'."
+    assert remedy.startswith("Did you mean queued? ")
+
+
+def test_of_a_report_a_finding_is_shown_with_what_it_is_made_of():
+    told = printed("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite")
+    assert told.startswith("no-tf32   nsys.sqlite   21 steps\n\n13 matrix products a step in full float32")
+    assert "KERNELS " in told
+    words = " ".join(told.split())
+    assert "It takes 193.2 µs of the GPU's time of a step; by a replay the remedy saves 0 ns." in words
+    assert "kanalyze show kernels --by dtype " in words
+    markdown = printed("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite", "--format", "markdown")
+    assert markdown.startswith("### `no-tf32`\n")
+
+
+def test_a_finding_on_what_is_paid_once_is_of_all_of_the_report():
+    assert printed("context-creation", ADD).startswith("context-creation   add.sqlite\n")
+
+
+def test_a_finding_that_a_report_does_not_have_is_told_with_those_that_it_has():
+    message, remedy = refused(run("explain", "straggler", ADD))
+    assert message == "no finding of add.sqlite called 'straggler'."
+    assert "context-creation" in remedy

@@ -87,10 +87,8 @@ def code(report: Report) -> pl.DataFrame:
     lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
     sums = [pl.col("ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns") for part in PARTS]
     by_place = placed_pieces(report).group_by("device", "place").agg(*sums, ns=pl.col("ns").sum())
-    named = by_place.with_columns(gathered(place_texts(report), by_place.get_column("place")).alias("told"))
-    known = named.join(_places(report), on="place", how="left").join(lengths, on="device")
-    order = known.sort("device", "ns", "place", descending=[False, True, False])
-    return TABLE.select(order.with_columns(place="told", share=pl.col("ns") / pl.col("window")))
+    known = by_place.sort("device", "ns", "place", descending=[False, True, False]).join(lengths, on="device")
+    return TABLE.select(placed_with_text(report, known).with_columns(share=pl.col("ns") / pl.col("window")))
 
 
 def has_lines(report: Report) -> bool:
@@ -150,6 +148,13 @@ def place_texts(report: Report) -> pl.Series:
     places = _places(report)
     files = places.get_column("file").cast(pl.String).to_list()
     return places.select(pl.format("{}:{}", pl.Series(short_paths(files), dtype=pl.String), "line")).to_series()
+
+
+def placed_with_text(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with the number of a `place`: its text in place of that, and file, line, function and what stands there."""
+    told = gathered(place_texts(report), rows.get_column("place")).alias("told")
+    known = rows.with_columns(told).join(_places(report), on="place", how="left", maintain_order="left")
+    return known.with_columns(place="told")
 
 
 def _line_of(report: Report, key: ThreadKey) -> pl.DataFrame:

@@ -64,6 +64,10 @@ def content(shown: Shown) -> dict[str, Any]:
     """The JSON object of one report."""
     if shown.kind == "noise" or shown.kind == "whatif":  # noqa: PLR1714 - narrows the type
         return asdict(shown) if shown.kind == "noise" else _whatif(shown)
+    if shown.kind == "evidence":
+        tables = {name: getattr(shown, name).to_dicts() for name in ("lines", "kernels", "waits")}
+        head = {"schema_version": SCHEMA_VERSION, "report": _meta(shown.meta)}
+        return {**head, "window": shown.window and shown.window.name, "finding": _finding(shown.finding), **tables}
     if shown.kind == "comparison" or shown.kind == "job":  # noqa: PLR1714 - narrows the type
         return _comparison(shown) if shown.kind == "comparison" else _job(shown)
     if shown.kind == "joint":

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._noise import Noise
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.counters_page import CounterSummary
+    from kanalyze.analyses.page.evidence import Evidence
     from kanalyze.analyses.page.joint_page import JointSummary
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from kanalyze.renderers.text.grid import Grid
 
     Shown: TypeAlias = (
-        Overview | Summary | Instances | CounterSummary | JointSummary | Comparison | Noise | Job | WhatIf
+        Overview | Summary | Instances | CounterSummary | JointSummary | Comparison | Noise | Job | WhatIf | Evidence
     )
 
 
@@ -38,6 +39,7 @@ USUAL_ROWS: Final = 8
 _BUILDERS: Final = {
     "comparison": ("comparison", "comparison_page", ROWS),
     "counters": ("counters", "counters_page", USUAL_ROWS),
+    "evidence": ("evidence", "evidence_page", ROWS),
     "instances": ("time", "instances_page", USUAL_ROWS),
     "job": ("job", "job_page", ROWS),
     "joint": ("counters", "joint_page", USUAL_ROWS),
@@ -75,7 +77,7 @@ def _plain_grid(grid: Grid) -> Grid:
 
 def _plain_finding(finding: Finding) -> Finding:
     """A finding whose sentences are not cut: they have places for names."""
-    names = ("text", "remedy", "headline", "action", "where")
+    names = ("text", "remedy", "headline", "action", "where", "line")
     sentences: dict[str, Any] = {name: outlets.line(getattr(finding, name)) for name in names}
     return finding._replace(**sentences)
 

@@ -47,6 +47,32 @@ def terminal(one: Explanation, width: int) -> str:
     return outlets.lines("".join(f"{line}\n" for line in lines))
 
 
+def words(meanings: Sequence[tuple[str, str]], width: int) -> str:
+    """Renders what words of a page mean for a terminal."""
+    lines = [line for word, text in meanings for line in (word, *_paragraph(text, width))]
+    return outlets.lines("".join(f"{line}\n" for line in lines))
+
+
+def markdown_words(meanings: Sequence[tuple[str, str]]) -> str:
+    """Renders what words of a page mean as Markdown."""
+    return "".join(f"**{word}**: {text}\n" for word, text in meanings)
+
+
+def as_json(explanations: Sequence[Explanation]) -> str:
+    """Renders every explanation as an object of a JSON list."""
+    return outlets.json([one._asdict() for one in explanations])
+
+
+def json_words(meanings: Sequence[tuple[str, str]]) -> str:
+    """Renders what words of a page mean as objects of a JSON list."""
+    return outlets.json([{"word": word, "meaning": text} for word, text in meanings])
+
+
+#: What renders explanations, and words of a page, for a format.
+FORMATS: Final = {"markdown": markdown, "json": as_json}
+WORDS: Final = {"markdown": markdown_words, "json": json_words}
+
+
 def _blocks(text: str) -> list[str]:
     """Splits Markdown into paragraphs, lists and fenced code; a fence keeps its empty lines."""
     parts = re.split(r"^(```.*?^```)$", text, flags=re.MULTILINE | re.DOTALL)
