@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the public names, for type checkers; tests hold them agains
     from kanalyze.analyses.host.launch_summary import launch_summary as launch_summary
     from kanalyze.analyses.host.launches import launches as launches
     from kanalyze.analyses.host.libraries import libraries as libraries
+    from kanalyze.analyses.idle.code import code as code
     from kanalyze.analyses.idle.culprits import culprits as culprits
     from kanalyze.analyses.idle.exposure import exposure as exposure
     from kanalyze.analyses.idle.gaps import gaps as gaps
