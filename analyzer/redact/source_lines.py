@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from kanalyze.redact.rules.names import Names
     from kanalyze.redact.rules.texts import Texts
 
+#: What is noted of each thread.
+_PARTS: Final = ("lines", "loops")
+
 #: What is wrong with a file that the collector did not write.
 _WRONG: Final = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, EOFError, zlib.error)
 
@@ -50,6 +53,10 @@ def copy(path: Path, target: Path | None, texts: Texts) -> None:
         target.write_bytes(gzip.compress(json.dumps(content).encode(), 6, mtime=0))
 
 
+def _numbers(part: dict[str, Any]) -> dict[str, list[int]]:
+    return {name: [*map(int, part[name])] for name in ("times", "places")}
+
+
 def _checked(path: Path) -> dict[str, Any]:
     """What the file is known to hold, and nothing else: numbers, names of files, and lines with their texts."""
     try:
@@ -57,8 +64,7 @@ def _checked(path: Path) -> dict[str, Any]:
         content = json.loads(gzip.decompress(packed) if packed.startswith(b"\x1f\x8b") else packed)
         places = [(int(file), int(line), str(function), str(text)) for file, line, function, text in content["places"]]
         threads = [
-            {"id": int(one["id"]), "times": [*map(int, one["times"])], "places": [*map(int, one["places"])]}
-            for one in content["threads"]
+            {"id": int(one["id"])} | {part: _numbers(one[part]) for part in _PARTS} for one in content["threads"]
         ]
         return {
             "schema": int(content["schema"]),

@@ -19,7 +19,9 @@ CONTENT = {
     "clocks": [[1_700_000_000_000_000_000, 5], [1_700_000_001_000_000_000, 1_000_000_005]],
     "files": ["train.py", "/home/quillon/geheim/model.py", "sub/loss.py"],
     "places": [[0, 3, "main", TEXT], [1, 41, "Model.forward", "x = quillon(x)"], [2, 7, "loss", ""]],
-    "threads": [{"id": 12, "times": [5, 10, 20], "places": [0, 1, -1]}],
+    "threads": [
+        {"id": 12, "lines": {"times": [5, 10, 20], "places": [0, 1, -1]}, "loops": {"times": [7], "places": [1]}}
+    ],
     "unknown": "uncovered",
 }
 
@@ -75,8 +77,10 @@ def test_what_the_collector_writes_is_known(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"threads": [{"id": "quillon", "times": [], "places": []}]},
-        {"threads": [{"id": 1, "times": ["geheim"], "places": [0]}]},
+        {"threads": [CONTENT["threads"][0] | {"id": "quillon"}]},
+        {"threads": [CONTENT["threads"][0] | {"lines": {"times": ["geheim"], "places": [0]}}]},
+        {"threads": [CONTENT["threads"][0] | {"loops": {"times": [1], "places": ["geheim"]}}]},
+        {"threads": [{"id": 1, "lines": {"times": [1], "places": [0]}}]},
         {"places": [[0, 3, "main"]]},
         {"clocks": [[1]]},
         {"files": None},

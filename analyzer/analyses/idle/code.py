@@ -15,12 +15,12 @@ from kanalyze.analyses.idle._idle_parts import thread_keys
 from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per_report
 from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.source_lines import source_lines
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import innermost_lines
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import gathered
-from kanalyze.errors import KanalyzeError
-from kanalyze.model import DEVICE_KINDS, SOURCE_LINES
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.outlets import short_paths
 from kanalyze.schema import Column, Table
 
@@ -175,19 +175,9 @@ def _lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
 
 
 @once_per_process
-def _recorded(report: Report) -> pl.DataFrame:
-    """The lines that the report's capture has, :data:`SOURCE_LINES`; where they are damaged none, which is noted."""
-    try:
-        return report.table(SOURCE_LINES.name)
-    except KanalyzeError as damage:
-        report.go_without("of the program's lines", damage)
-        return SOURCE_LINES.empty()
-
-
-@once_per_process
 def _places(report: Report) -> pl.DataFrame:
     """Each place once: place (its number), file, line, function, text."""
-    rows = _recorded(report)
+    rows = source_lines(report)
     if rows.is_empty():
         names = program_functions(report).get_column("name").unique().drop_nulls().cast(pl.String)
         parts = names.str.extract_groups(r"^(?<file>.*)\((?<line>\d{1,9})\): (?<function>.*)$").struct.unnest()
@@ -199,9 +189,7 @@ def _places(report: Report) -> pl.DataFrame:
 @once_per_process
 def _stretches(report: Report) -> pl.DataFrame:
     """Where each thread was: :data:`_STRETCH`, by thread and start."""
-    rows = _recorded(report)
-    if report.scope.process is not None:
-        rows = rows.filter(pl.col("process_id") == report.scope.process)
+    rows = source_lines(report)
     if rows.height:
         placed = rows.join(_places(report), on=_PLACE, nulls_equal=True)
         return placed.select(*THREAD, **intervals.OF_EVENTS, place="place").sort(*THREAD, "start")

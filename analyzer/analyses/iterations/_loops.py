@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses.shared.source_lines import loop_passes
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.model import LOOP_PASSES
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -27,10 +27,11 @@ def passes(report: Report) -> pl.DataFrame:
     A pass ends where the next one begins. From the last one of a run of the loop to the next run is none: a loop around
     it begins a pass of its own there.
     """
-    begun = report.table(LOOP_PASSES.name)
-    if report.scope.process is not None:
-        begun = begun.filter(pl.col("process_id") == report.scope.process)
-    named = begun.select(*THREAD, start="time_ns", name=pl.format("{}:{}", "file", "line")).sort(*THREAD, "start")
+    named = (
+        loop_passes(report)
+        .select(*THREAD, start="time_ns", name=pl.format("{}:{}", "file", "line"))
+        .sort(*THREAD, "start")
+    )
     told = named.with_columns(end=pl.col("start").shift(-1).over(*THREAD, "name"))
     loops = told.partition_by(*THREAD, "name", maintain_order=True)
     around: dict[tuple[object, ...], list[pl.Series]] = {}

@@ -52,7 +52,7 @@ def noted(folder, source, *words, python=None, status=0, **environment):
 
 def visited(content, thread=0):
     """The lines of a thread in order, with their texts; None for none of the program's."""
-    places = [None if at < 0 else content["places"][at] for at in content["threads"][thread]["places"]]
+    places = [None if at < 0 else content["places"][at] for at in content["threads"][thread]["lines"]["places"]]
     return [place and (place[1], place[2], place[3]) for place in places]
 
 
@@ -84,10 +84,33 @@ def test_times_are_in_order_and_within_the_clocks(tmp_path):
     assert 0 < ended - began < 60e9
     assert abs((ended_unix - began_unix) - (ended - began)) < 1e9
     for thread in content["threads"]:
-        first, *since = thread["times"]
-        assert first >= began
-        assert min(since, default=0) >= 0
-        assert first + sum(since) <= ended
+        for part in ("lines", "loops"):
+            first, *since = thread[part]["times"]
+            assert first >= began
+            assert min(since, default=0) >= 0
+            assert first + sum(since) <= ended
+
+
+@exact
+def test_each_next_pass_of_a_loop_is_noted_with_the_line_in_which_it_begins(tmp_path):
+    source = """
+        def work(number):
+            total = 0
+            while number:
+                number -= 1
+                total += number
+            return total
+        for number in (1, 2, 3):
+            work(number)
+    """
+    content, _ = noted(tmp_path, source, python=EXACT)
+    (thread,) = content["threads"]
+    assert [content["places"][at][1] for at in thread["loops"]["places"]].count(8) >= 2
+    assert {content["places"][at][1] for at in thread["loops"]["places"]} <= {
+        4,
+        5,
+        8,
+    }  # of a while loop newer Pythons jump behind its condition
 
 
 @exact
@@ -123,7 +146,7 @@ def test_a_function_that_changes_its_line_too_often_is_noted_whole(tmp_path):
         spin()
     """
     content, _ = noted(tmp_path, source, python=EXACT)
-    assert sum(len(thread["times"]) for thread in content["threads"]) < 50_000
+    assert sum(len(thread["lines"]["times"]) for thread in content["threads"]) < 50_000
     assert {"spin"} <= {line[1] for line in visited(content) if line}
 
 

@@ -13,7 +13,7 @@ import pytest
 import kanalyze
 from kanalyze.collectors.in_workload import source_lines as collector
 from kanalyze.errors import DamagedReportError
-from kanalyze.readers.capture.source_lines import lines_file, source_lines
+from kanalyze.readers.capture.source_lines import lines_file, lines_tables
 from support.command import ADD, run
 
 UNIX = 1_700_000_000_000_000_000
@@ -24,13 +24,30 @@ CONTENT = {
     "clocks": [[UNIX, 100], [UNIX + 1_000, 1_100]],
     "files": ["train.py", "sub/model.py"],
     "places": [[0, 3, "main", "step()"], [1, 41, "Model.forward", "x = self.fc(x)"]],
-    "threads": [{"id": 12, "times": [200, 300, 100], "places": [0, 1, -1]}],
+    "threads": [
+        {
+            "id": 12,
+            "lines": {"times": [200, 300, 100], "places": [0, 1, -1]},
+            "loops": {"times": [250, 100], "places": [1, 1]},
+        }
+    ],
 }
+
+
+def in_line(times, places, number=12, loops=((), ())):
+    """A file whose only thread was in those places."""
+    parts = {"lines": (times, places), "loops": loops}
+    told = {part: {"times": [*own[0]], "places": [*own[1]]} for part, own in parts.items()}
+    return CONTENT | {"threads": [{"id": number} | told]}
 
 
 @pytest.fixture
 def recording(tmp_path):
     return tmp_path / "nsys.sqlite"
+
+
+def source_lines(recording, origin_unix_ns):
+    return lines_tables(recording, origin_unix_ns)["source_lines"]
 
 
 def write(recording, content):
@@ -50,8 +67,14 @@ def test_stretches_are_on_the_clock_of_the_recording(recording):
 
 
 def test_the_last_line_of_a_thread_goes_on_to_the_end(recording):
-    write(recording, CONTENT | {"threads": [{"id": 12, "times": [200], "places": [0]}]})
+    write(recording, in_line([200], [0]))
     assert source_lines(recording, UNIX).get_column("dur_ns").to_list() == [900]
+
+
+def test_passes_of_loops_are_told_by_the_line_in_which_the_loop_begins(recording):
+    write(recording, CONTENT)
+    rows = lines_tables(recording, UNIX - 5_000)["loop_passes"]
+    assert rows.rows() == [(12, 12, 5_150, "sub/model.py", 41), (12, 12, 5_250, "sub/model.py", 41)]
 
 
 def test_a_clock_that_drifts_is_followed(recording):
@@ -92,11 +115,13 @@ DAMAGE = {
     "no clocks": CONTENT | {"clocks": []},
     "a clock that stands before its start": CONTENT | {"clocks": [[UNIX, 100], [UNIX, 50]]},
     "a clock beyond 64 bits": CONTENT | {"clocks": [[UNIX, 100], [1 << 70, 200]]},
-    "times that go back": CONTENT | {"threads": [{"id": 1, "times": [200, -100], "places": [0, 1]}]},
-    "times beyond 64 bits": CONTENT | {"threads": [{"id": 1, "times": [(1 << 63) - 1, 5], "places": [0, 1]}]},
-    "texts for times": CONTENT | {"threads": [{"id": 1, "times": ["x"], "places": [0]}]},
-    "fewer places than times": CONTENT | {"threads": [{"id": 1, "times": [200, 5], "places": [0]}]},
-    "a thread without a number": CONTENT | {"threads": [{"id": "x", "times": [200], "places": [0]}]},
+    "times that go back": in_line([200, -100], [0, 1]),
+    "times beyond 64 bits": in_line([(1 << 63) - 1, 5], [0, 1]),
+    "texts for times": in_line(["x"], [0]),
+    "fewer places than times": in_line([200, 5], [0]),
+    "a thread without a number": in_line([200], [0], number="x"),
+    "passes that go back": in_line([200], [0], loops=([300, -1], [1, 1])),
+    "no passes": CONTENT | {"threads": [{"id": 1, "lines": {"times": [1], "places": [0]}}]},
     "an unknown file": CONTENT | {"places": [[7, 3, "main", ""]]},
     "a place without a line": CONTENT | {"places": [[0, "main", ""]]},
     "a line that is none": CONTENT | {"places": [[0, "x", "main", ""]]},
@@ -122,10 +147,9 @@ def capture(tmp_path):
     began, (first, last) = report.meta.origin_unix_ns, report.recorded
     with closing(sqlite3.connect(ADD)) as database:
         assert database.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone() == (1,)
-    process, thread = report.kind("api").select("process_id", "thread_id").row(0)
+    process, number = report.kind("api").select("process_id", "thread_id").row(0)
     clocks = [[began + first - 1_000, 0], [began + last + 1_000, last - first + 2_000]]
-    one = CONTENT | {"process": process, "clocks": clocks, "threads": [{"id": thread, "times": [0], "places": [1]}]}
-    write(folder / "nsys.sqlite", one)
+    write(folder / "nsys.sqlite", in_line([0], [1], number) | {"process": process, "clocks": clocks})
     return folder
 
 
@@ -152,7 +176,7 @@ def test_damage_is_a_doubt_of_the_page_and_an_error_of_the_table(capture):
     assert page.status == 0
     assert "WHERE IN YOUR CODE" not in page.text
     assert "of the program's lines" in page.text
-    table = run("show", "source_lines", capture)
+    table = run("show", "source_lines", capture, "--no-cache")
     assert (table.status, table.text) == (2, "")
     assert "lines-nsys.json.gz" in table.error
 
