@@ -25,7 +25,7 @@ from kanalyze.renderers.page.time import (
     told_waits,
 )
 from kanalyze.renderers.text.grid import Column, Section, section, words
-from kanalyze.window import PerIteration
+from kanalyze.window import PerIteration, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +128,7 @@ def _per(window: Window | None) -> PerIteration:
     """How times and counts of the page are told: per iteration, where it is of iterations."""
     if window is None or not window.count:
         return PerIteration(None, "")
-    each = window.each or _ITERATION
+    each = word_of(window.each or _ITERATION)
     return PerIteration(window.count, each if len(each) <= _LONGEST_NAME else _ITERATION)
 
 
@@ -304,15 +304,26 @@ def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
     )
     least = _LEAST_SHARE * int(own.get_column("ns").sum())
     kept = {title: part for title, part in _OF_LINE.items() if own.get_column(part).sum() >= least}
+    unit, times = _in_one_unit(rows, per.iterations or 1)
     columns = (
-        Column("time", "ns", per.mean_time),
-        *(Column(title, part, per.mean_time, spare=True) for title, part in kept.items()),
+        Column("time", "ns", str),
+        *(Column(title, part, str, spare=True) for title, part in kept.items()),
         Column("line", "place", _fitted_place, left=True),
         words("source" if own.get_column("text").count() else "function", "text", missing=""),
     )
     some = "" if shown.height == lines.height else f"{shown.height} of {units.plural(lines.height, 'line')}"
-    remark = "; ".join(part for part in (some, per.each and f"per {per.each}") if part)
-    return section("WHERE IN YOUR CODE", rows, columns, remark=remark, cut=True)
+    remark = "; ".join(part for part in (some, f"{unit} per {per.each}" if per.each else unit) if part)
+    return section("WHERE IN YOUR CODE", rows.with_columns(times), columns, remark=remark, cut=True)
+
+
+def _in_one_unit(rows: pl.DataFrame, iterations: int) -> tuple[str, list[pl.Series]]:
+    """The unit of the sum of the times of rows, and each column of times in it, without it; each adds up."""
+    whole_ns = round(rows.get_column("ns").sum() / iterations)
+    told = []
+    for name in ("ns", *_OF_LINE.values()):
+        each_ns = [round(ns / iterations) for ns in rows.get_column(name)]
+        told.append(pl.Series(name, [text.split()[0] for text in units.adding_up(each_ns, whole_ns)]))
+    return units.adding_up([whole_ns], whole_ns)[0].split()[1], told
 
 
 def _worth_a_row(rows: pl.DataFrame, share: str) -> int:
