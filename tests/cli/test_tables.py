@@ -195,7 +195,7 @@ def test_markdown_has_a_section_and_a_row_per_column():
 def test_an_unknown_table_is_told_with_the_nearest():
     message, remedy = refused(run("tables", "kernel"))
     assert message == "no table 'kernel'."
-    assert remedy.startswith("Did you mean kernels? There are: advice, agreement, api, cold, compiled, ")
+    assert remedy.startswith("Did you mean kernels? There are: advice, agreement, api, code, cold, ")
     assert remedy.endswith("[unknown-name]")
 
 
