@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,9 +17,6 @@ _LATEST_NS: Final = (1 << 62) - 1
 
 #: What an iteration may be called that is no name of the program, and takes an article.
 WORDS: Final = ("step", "repetition", "iteration", "round", "request", "prefill", "decode", "pass")
-
-#: The name of an iteration that is a pass of a loop of the program, as in ``train.py:28``.
-_LOOP: Final = re.compile(r"\.py:\d+$")
 
 _STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 
@@ -157,16 +153,6 @@ class PerIteration(NamedTuple):
     def of(self) -> str:
         """Of what a time is a part: ``of a step``, ``of each train_step``."""
         return f"of {self._a}" if self.each in WORDS else f"of each {self.each}"
-
-
-def is_loop(each: str) -> bool:
-    """Whether an iteration's name is the line of a loop, of which it is a pass."""
-    return _LOOP.search(each) is not None
-
-
-def word_of(each: str) -> str:
-    """What an iteration is called in a sentence: ``pass`` where its name is the line of a loop."""
-    return "pass" if is_loop(each) else each
 
 
 def with_article(each: str) -> str:

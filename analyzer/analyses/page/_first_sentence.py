@@ -10,8 +10,9 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.device._windows import busy_spans
+from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.units import instead
-from kanalyze.window import WORDS, is_loop
+from kanalyze.window import WORDS
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
@@ -89,8 +90,8 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
     limit = limit_of(steady, tables) if "ledger" in tables else None
     cause = _cause(view, steady, findings)
     each = f"the {steady.each}" if steady.each in WORDS else f"each {steady.each!r}"
-    if is_loop(steady.each):
-        each = f"the loop in {steady.each}"
+    if steady.found_by.startswith(BY_LOOPS):
+        each = f"the {steady.found_by}"
     if not limit:
         return f"First: {cause}." if cause else ""
     limits = f"{limit.text[0].upper()}{limit.text[1:]} {'limit' if limit.many else 'limits'} {each}"

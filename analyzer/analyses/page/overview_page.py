@@ -30,7 +30,7 @@ from kanalyze.analyses.page._headline import made, page_answer, process_count, s
 from kanalyze.analyses.unprofiled._bare import Bare, bare_sentence, corrected_sentence
 from kanalyze.analyses.unprofiled._correction import bare_of, corrected
 from kanalyze.units import percent, plural, time
-from kanalyze.window import WORDS, with_article, word_of
+from kanalyze.window import WORDS, with_article
 from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> d
 
 def called(each: str) -> str:
     """Name of an iteration in a sentence: ``a step``, or ``each 'train_step'``."""
-    word = word_of(each)
+    word = each
     return with_article(word) if word in WORDS else f"each {each!r}"
 
 

@@ -9,7 +9,7 @@ from kanalyze.renderers.page.sections import UNNAMED
 from kanalyze.renderers.page.time import Page
 from kanalyze.renderers.text.grid import Column, Section, section, words
 from kanalyze.renderers.text.kernel_names import short_forms
-from kanalyze.window import PerIteration, word_of
+from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,7 +23,7 @@ _NAME: Final = 60
 def evidence_page(found: Evidence, top: int) -> Page:
     """Builds the page of a finding, at most `top` rows per table."""
     window, finding = found.window, found.finding
-    each = word_of(window.each or "iteration") if window and window.count else ""
+    each = window.each or "iteration" if window and window.count else ""
     per = PerIteration(window.count if window and each else None, each)
     tables = (_lines(found.lines, per, top), _kernels(found.kernels, per, top), _waits(found.waits, per, top))
     told = [found.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]

@@ -25,7 +25,7 @@ from kanalyze.renderers.page.time import (
     told_waits,
 )
 from kanalyze.renderers.text.grid import Column, Section, section, words
-from kanalyze.window import PerIteration, word_of
+from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +128,7 @@ def _per(window: Window | None) -> PerIteration:
     """How times and counts of the page are told: per iteration, where it is of iterations."""
     if window is None or not window.count:
         return PerIteration(None, "")
-    each = word_of(window.each or _ITERATION)
+    each = window.each or _ITERATION
     return PerIteration(window.count, each if len(each) <= _LONGEST_NAME else _ITERATION)
 
 

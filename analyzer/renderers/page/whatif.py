@@ -8,7 +8,7 @@ from kanalyze import units
 from kanalyze.outlets import command
 from kanalyze.renderers.page.time import Page
 from kanalyze.renderers.text.grid import Column, Section, section
-from kanalyze.window import PerIteration, word_of
+from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
     from kanalyze.analyses.replay._whatif import WhatIf
@@ -28,7 +28,7 @@ def whatif_page(found: WhatIf, top: int) -> Page:
 
 def answer(found: WhatIf) -> str:
     """Time now and then, the bounds, and what Amdahl's law would have promised."""
-    per = PerIteration(found.iterations, word_of(found.each))
+    per = PerIteration(found.iterations, found.each)
     measured = "" if found.measured_ns is None else f" {_profiler(found)}"
     if not found.changes:
         return f"The recording takes {per.time(found.now_ns)}.{measured}"

@@ -8,7 +8,7 @@ from kanalyze.analyses.page.overview_page import overview
 from kanalyze.renderers.formats import json, markdown, terminal
 from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.text.grid import Look
-from kanalyze.window import PerIteration, word_of
+from kanalyze.window import PerIteration
 from support.build import call, kernel, nvtx, report
 
 US = 1_000
@@ -92,10 +92,3 @@ def test_a_text_of_the_program_does_nothing_to_a_terminal_or_an_issue():
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", made)
     assert "\\u001b" in json.render([found])
     assert "\x1b" not in json.render([found])
-
-
-def test_a_pass_of_a_loop_is_called_so():
-    assert word_of("train.py:28") == "pass"
-    assert word_of("train_step") == "train_step"
-    assert PerIteration(3, "pass").plural(6, "launch") == "2 launches a pass"
-    assert PerIteration(3, "pass").all == "3 passes"

@@ -32,7 +32,7 @@ from kanalyze.columns.lookup import gathered
 from kanalyze.decoder.decode import decode
 from kanalyze.named_ranges import ALL_STEPS
 from kanalyze.units import percent, shortened
-from kanalyze.window import PerIteration, word_of
+from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -73,7 +73,7 @@ def per_iteration(report: Report) -> PerIteration:
     window = report.scope.window
     if window is None or not window.count:
         return PerIteration(None, "")
-    each = word_of(window.each or "iteration")
+    each = window.each or "iteration"
     return PerIteration(window.count, literal(shortened(each, _LONGEST)))
 
 
