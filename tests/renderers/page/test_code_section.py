@@ -8,7 +8,6 @@ from kanalyze.analyses.page.overview_page import overview
 from kanalyze.renderers.formats import json, markdown, terminal
 from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.text.grid import Look
-from kanalyze.window import PerIteration
 from support.build import call, kernel, nvtx, report
 
 US = 1_000
