@@ -37,6 +37,9 @@ _OWN: Final = 2
 #: A kernel that takes this part of the longest works on tensors of its size.
 _LARGE: Final = 0.3
 
+#: Shorter ones wait for their launches rather than for the memory (ns).
+_LONGEST_NS: Final = 5000
+
 #: How many of the shortest large kernel, which reads one tensor and writes one, a fused kernel takes.
 _FUSED: Final = 2
 
@@ -67,16 +70,19 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     """Kernels of formulas: rows of `lines` with group, kept and merged_ns (of the fused kernel)."""
     known = lines.with_columns(passes=decoded_as(lines, _passes), computes=decoded_as(lines, _computes))
     known = known.with_columns(group=pl.struct("device", "process_id", "stream", "passes").rle_id()).filter("passes")
-    large = pl.col("exclusive_ns") >= _LARGE * pl.col("exclusive_ns").max()
+    longest = pl.col("exclusive_ns").max()
+    large = pl.col("exclusive_ns") >= _LARGE * longest
     groups = known.group_by("group").agg(
         merged_ns=_FUSED * pl.col("exclusive_ns").filter(large).min(),
         large=large.sum(),
         different=pl.col("name").n_unique(),
         many=pl.len(),
+        longest=longest,
         own=pl.col("name").filter("computes").n_unique(),
         ns=pl.col("exclusive_ns").sum(),
     )
-    formulas = (pl.col("large") >= _FEWEST) & (pl.col("different") >= _FEWEST) & (pl.col("own") >= _OWN)
+    moves = pl.col("longest") >= _LONGEST_NS
+    formulas = moves & (pl.col("large") >= _FEWEST) & (pl.col("different") >= _FEWEST) & (pl.col("own") >= _OWN)
     once = pl.col("many") <= _REPEATED * pl.col("different")
     kept = groups.filter(formulas & once & (pl.col("merged_ns") < pl.col("ns")))
     told = kept.select("group", "merged_ns", kept=pl.lit(1))
