@@ -12,6 +12,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, with_fact
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import decoded_as, kernel_sums, merged, stream_lines, without
+from kanalyze.analyses.findings.rules._launched_by import launching_operators
 from kanalyze.analyses.findings.rules._telling import idle_in, in_pytorch, launch_before, per_iteration, place_of
 from kanalyze.analyses.fusion.fusion import is_elementwise
 from kanalyze.analyses.shared.statistics import total
@@ -339,28 +340,48 @@ def _by_fills(report: Report) -> list[_Steps]:
     return _steps(report, known.filter(row | pl.col("lists")))
 
 
+#: The node of autograd that keeps a gradient, or adds it to the one that is there.
+_KEEPS: Final = "torch::autograd::AccumulateGrad"
+
+
+def _sums(report: Report, steps: _Steps) -> pl.DataFrame:
+    """What adds gradients to the zeros, by the operators: in the first backward pass after each row of fills."""
+    known = stream_lines(report, [steps.device]).join(launching_operators(report), on="row", maintain_order="left")
+    fills = pl.col("row").is_in(steps.kernels.get_column("row").implode())
+    # what has no operator is of the pass that it is in
+    backward = pl.when(pl.col("inner").is_not_null()).then(pl.col("node").is_not_null()).forward_fill()
+    known = known.with_columns(period=(fills & ~fills.shift(1, fill_value=False)).cum_sum(), backward=backward)
+    known = known.with_columns(turn=pl.struct("period", "backward").rle_id()).filter("backward")
+    first = (pl.col("turn") == pl.col("turn").min().over("period")) & (pl.col("period") > 0)
+    return known.filter(first & (pl.col("node") == _KEEPS) & (pl.col("inner") == "aten::add_"))
+
+
 def _zeroed(report: Report, steps: _Steps) -> Finding:
     told, number = per_iteration(report), steps.kernels.get_column("step").n_unique()
     ran, waited = total(steps.kernels, "exclusive_ns"), _waits(report, steps)
+    sums = _sums(report, steps)
+    added, by = total(sums, "exclusive_ns"), "more kernels"
+    if sums.height:
+        by = f"{plural(sums.height, 'kernel')} ({told.time(added)})"
     fills = plural(_each(steps.kernels), "fill")
     who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
     text = (
         f"{who} fills gradients with zeros: {fills} in each of {plural(number, 'step')}, {told.time(ran)} of the GPU, "
-        f"which idled for up to {told.time(waited)} meanwhile. Backward then adds to the zeros, by more kernels, where "
-        f"it could keep what it computes."
+        f"which idled for up to {told.time(waited)} meanwhile. Backward then adds to the zeros, by {by}, where it "
+        f"could keep what it computes."
     )
     return Finding(
         "zero-grad-fills",
         steps.device,
-        ran + waited,
+        ran + added + waited,
         text,
         "Let gradients be None instead: optimizer.zero_grad(set_to_none=True), which is the default since PyTorch 2.0.",
         "kernels --by operation",
         headline=f"zero_grad fills memory: {fills} a step",
         action="optimizer.zero_grad(set_to_none=True)",
         where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
-        mending=lambda _: without(steps.kernels),
-        claims=_times(report, steps),
+        mending=lambda _: without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
+        claims=pl.concat([_times(report, steps), sums.select("start", "end")]),
     )
 
 

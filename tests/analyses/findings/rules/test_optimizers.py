@@ -6,7 +6,7 @@ import pytest
 
 from kanalyze.analyses.findings.rules.optimizers import unfused_optimizer, zero_grad_fills
 from kanalyze.window import Window
-from support.build import call, kernel, memset, nvtx, report
+from support.build import call, host, kernel, memset, nvtx, report
 from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -191,3 +191,31 @@ SINGLY = [ADDCMUL, ADD, ADDCDIV] * 4
 def test_each_way_to_work_is_an_optimizers_or_none(names, many):
     (found,) = unfused_optimizer(report(launched(GEMM, *names, GEMM)))
     assert found.headline == f"The optimizer runs {many} kernels a step"
+
+
+def test_what_adds_gradients_to_the_zeros_counts_in_the_first_backward_pass():
+    """The second pass of a step adds to gradients, as it is meant to."""
+
+    def launch(operator, name, at, node=None):
+        around = [host("op", f"autograd::engine::evaluate_function: {node}", at, at + 4)] if node else []
+        return [
+            *around,
+            host("op", operator, at, at + 3),
+            call("cudaLaunchKernel", at + 1, at + 2, correlation=at),
+            kernel(at + 5, at + 9, name=name, correlation=at),
+        ]
+
+    keeps = "torch::autograd::AccumulateGrad"
+    one = [
+        *launch("aten::mm", GEMM, 10),
+        *launch("aten::mm", GEMM, 20, "MmBackward0"),
+        *launch("aten::add_", MUL, 30, keeps),
+    ]
+    two = [
+        *launch("aten::mm", GEMM, 40),
+        *launch("aten::mm", GEMM, 50, "MmBackward0"),
+        *launch("aten::add_", MUL, 60, keeps),
+    ]
+    (found,) = zero_grad_fills(report([*launch("aten::_foreach_zero_", ZERO, 0), *one, *two]))
+    assert "Backward then adds to the zeros, by 1 kernel (4 ns)" in found.text
+    assert found.mending(report([])).gone.len() == 2
