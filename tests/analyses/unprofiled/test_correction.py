@@ -4,6 +4,7 @@ import json
 import shutil
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -14,7 +15,7 @@ import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations._steady import steady_part
 from kanalyze.analyses.replay._slowing import AS_RECORDED, UNCHANGED, HostTime, Unslowed, fitted
-from kanalyze.analyses.unprofiled._correction import corrected
+from kanalyze.analyses.unprofiled._correction import corrected, hosts_of
 from kanalyze.analyses.unprofiled._moved import unprofiled
 from kanalyze.analyses.unprofiled._sides import estimated
 from kanalyze.errors import CannotTellError
@@ -137,6 +138,13 @@ def test_a_fit_takes_what_was_measured_where_any_host_does(device_ns, host_ns, p
     if part <= 1:
         assert took(found.usual) <= max(reachable * 1.004, measured_ns * 1.01)
         assert took(found.usual) >= min(reachable, took(AS_RECORDED)) * 0.99 - 1
+
+
+@pytest.mark.parametrize(("least", "kept"), [(0.1, [0.63, 0.48, 0.7]), (0.5, [0.6, 0.5, 0.7])])
+def test_where_a_run_tells_nothing_of_the_host_the_estimate_holds_up_to_the_most_that_it_allows(least, kept):
+    known = Unslowed(HostTime(0.6), HostTime(least), HostTime(0.7))
+    found = hosts_of(SimpleNamespace(source=SimpleNamespace(host=known), meta=SimpleNamespace(tool="nsys")))
+    assert [one.kept for one in found] == kept
 
 
 def capture(folder, per_step_ns):
