@@ -59,10 +59,9 @@ def large_logits(report: Report) -> list[Finding]:
 
 
 def _is_softmax(said: KernelName) -> bool:
-    """Whether a kernel is a softmax over float32 of long rows, or its exponential by hand."""
+    """Whether a kernel is a softmax of long rows, or its exponential by hand."""
     by_hand = said.library == "aten" and said.family == "elementwise" and said.operation == "exp"
-    rows = said.family == "softmax" and _SHORT_ROWS not in said.function
-    return (rows or by_hand) and "f32" in said.input_types
+    return by_hand or (said.family == "softmax" and _SHORT_ROWS not in said.function)
 
 
 def _is_cast(said: KernelName) -> bool:
@@ -90,7 +89,9 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         & wall.backward_fill().over("line").fill_null(value=False),
         run=pl.struct("line", "passes").rle_id(),
     )
-    runs = known.filter(pl.col("passes") & ~pl.col("attends"))
+    # of scores in 16 bits only operators tell whose they are
+    told = pl.lit(value=known.get_column("inner").is_not_null().any()) | ~pl.col("short").all().over("run")
+    runs = known.filter(pl.col("passes") & ~pl.col("attends") & told)
     longest = pl.col("exclusive_ns").filter("softmax").max().over("run")
     large = runs.filter(pl.col("exclusive_ns") >= _FULL * longest)
     other = (~pl.col("softmax") & ~pl.col("cast") & ~pl.col("fill")).sum().over("run")
@@ -101,9 +102,10 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
 def _by_hand(report: Report, device: DeviceKernels, passes: pl.DataFrame) -> Finding:
     told, ns = per_iteration(report), total(passes, "exclusive_ns")
     share, most = percent(ns / max(device.kernel_ns, 1)), passes.sort("exclusive_ns").item(-1, "name")
+    wide = "" if passes.get_column("short").all() else " in float32"
     text = (
         f"A loss by hand works on large tensors of logits: {told.plural(passes.height, 'pass', 'over them')} around a "
-        f"softmax in float32 (most {{0}}), {told.time(ns)}, {share} of kernel time. One fused cross entropy takes the "
+        f"softmax{wide} (most {{0}}), {told.time(ns)}, {share} of kernel time. One fused cross entropy takes the "
         "logits as they are, and reads them once forward and once backward."
     )
     return Finding(
@@ -115,7 +117,7 @@ def _by_hand(report: Report, device: DeviceKernels, passes: pl.DataFrame) -> Fin
         "vocabularies by chunks of rows, or by a kernel fused with the last layer (Liger, cut cross entropy).",
         "kernels --by operation",
         (str(most),),
-        headline=f"Large logits in float32, the loss by hand: {share}",
+        headline=f"Large logits{wide}, the loss by hand: {share}",
         action="F.cross_entropy(logits, targets), without .float() and one_hot",
         where=place_of(report, pl.col("row").is_in(passes.get_column("row").implode())),
         mending=lambda _: _fused(passes),

@@ -23,13 +23,21 @@ if TYPE_CHECKING:
 _WORTH: Final = 0.05
 _WORTH_UNNAMED: Final = 0.1
 
-#: What users write that copies a tensor into another order, by the operators.
+#: What users write that copies a tensor into another order, by the outermost operator around the copy.
+_COPIES: Final = "aten::copy_"
 _WRITTEN: Final = {
     "aten::contiguous": ".contiguous()",
     "aten::reshape": ".reshape() of a transposed tensor",
     "aten::flatten": ".flatten() of a transposed tensor",
     "aten::clone": ".clone() of a transposed tensor",
     "aten::to": ".to(memory_format=…)",
+    "aten::linear": "a linear layer on a transposed tensor",
+    "aten::layer_norm": "layer_norm on a transposed tensor",
+    "aten::group_norm": "group_norm on a transposed tensor",
+    "aten::conv1d": "a convolution of a transposed tensor",
+    "aten::conv2d": "a convolution of a transposed tensor",
+    "aten::matmul": "matmul of transposed tensors",
+    "aten::einsum": "einsum, which permutes",
 }
 
 
@@ -40,10 +48,10 @@ def layout_copies(report: Report) -> list[Finding]:
         work = exclusive_operations(report).filter(chosen.operations(device.device))
         work = work.join(launching_operators(report), on="row", how="left", maintain_order="left")
         known = work.get_column("outer").is_not_null().any()
+        copied = (pl.col("outer").is_in(_WRITTEN.keys()) & (pl.col("inner") == _COPIES)).fill_null(value=not known)
         # backward copies what autograd's views need, in any program: it counts where the program's own copies do
-        own = work.filter(pl.col("outer").is_in(_WRITTEN.keys()) & pl.col("node").is_null()) if known else work
+        own = work.filter(copied & pl.col("node").is_null())
         if total(own, "exclusive_ns") >= (_WORTH if known else _WORTH_UNNAMED) * device.kernel_ns:
-            copied = pl.col("outer").is_in(_WRITTEN.keys()).fill_null(value=not known)
             found.append(_copies(report, device, chosen, work.filter(copied)))
     return found
 

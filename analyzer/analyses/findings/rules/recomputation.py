@@ -24,6 +24,7 @@ _WORTH: Final = 0.05
 _FORWARD: Final = (
     *("linear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "batch_norm", "group_norm", "embedding"),
     *("gelu", "relu", "silu", "dropout", "softmax", "scaled_dot_product_attention", "max_pool2d", "lstm", "gru"),
+    *("relu_", "silu_", "leaky_relu", "conv_transpose2d", "instance_norm"),
 )
 _FEWEST: Final = 2
 

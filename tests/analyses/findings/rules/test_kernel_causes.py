@@ -84,8 +84,15 @@ def test_little_float64_and_that_of_other_programs_is_not_told(events):
     assert float64(report(events)) == []
 
 
+def within(operator, *kernels, node=None):
+    """Launches in one operator more, which begins first and ends last."""
+    events = launched(*kernels, node=node)
+    return [*events, host("op", operator, 0, sum(ns + 4 for _, ns, _ in kernels))]
+
+
 def test_copies_into_another_order_are_told_by_what_is_written():
-    (found,) = layout_copies(report(launched((STRIDED, 40, "aten::contiguous"), (GEMM, 60, "aten::mm"))))
+    events = within("aten::contiguous", (STRIDED, 40, "aten::copy_"))
+    (found,) = layout_copies(report([*events, kernel(50, 110, name=GEMM)]))
     assert (found.at_stake_ns, found.headline) == (40, "Copies of transposed tensors: 40.0 % of kernel time")
     assert "into another order, most by .contiguous(): 40 ns, 40.0 % of kernel time." in found.text
 
@@ -94,7 +101,8 @@ def test_copies_into_another_order_are_told_by_what_is_written():
     "events",
     [
         launched((STRIDED, 40, "aten::copy_"), (GEMM, 60, "aten::mm")),  # into a slice
-        launched((STRIDED, 40, "aten::reshape"), (GEMM, 60, "aten::mm"), node="ViewBackward0"),
+        within("aten::reshape", (STRIDED, 40, "aten::copy_"), node="ViewBackward0"),
+        launched((STRIDED, 40, "aten::linear"), (GEMM, 60, "aten::mm")),  # a bias for each row
         line((STRIDED, 9), (GEMM, 91)),
         line((UP, 40), (GEMM, 60)),
     ],
