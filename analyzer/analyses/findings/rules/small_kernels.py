@@ -88,18 +88,20 @@ _MOST_PIECES: Final = 16
 #: Fewer launches than these do not pay for the capture and instantiation of a graph.
 _FEWEST_LAUNCHES: Final = 100
 
-#: Devices that waited for less than this share of their window are skipped: no finding could be large enough.
-_WORTH_LOOKING: Final = 0.001
+#: Of a device that waits for its host for less than this share of its window the host is ahead: what lies between
+#: kernels that are queued is theirs.
+_LATE: Final = 0.1
 
 
 def graph_candidate(report: Report) -> list[Finding]:
     """One finding per device that waited for such launches."""
     if device_operations(report).height < _FEWEST_LAUNCHES:
         return []
-    buckets = bucket_sums(report).filter(pl.col("bucket").is_in(_LAUNCHING)).group_by("device")
-    held = buckets.agg(pl.col("ns", "share").sum()).filter(pl.col("share") >= _WORTH_LOOKING).sort("device")
+    of_host = bucket_sums(report).filter(pl.col("bucket").is_in((*_LAUNCHING, "host"))).group_by("device")
+    late = of_host.agg(pl.col("share").sum()).filter(pl.col("share") >= _LATE).select("device")
+    buckets = bucket_sums(report).filter(pl.col("bucket").is_in(_LAUNCHING)).join(late, on="device", how="semi")
     found = []
-    for device, most, _ in held.iter_rows():
+    for device, most in buckets.group_by("device").agg(pl.col("ns").sum()).sort("device").iter_rows():
         if share_of_graphs(report).get(device, 0.0) > _REPLAYED or _cut_all_over(report):
             continue
         launches = pl.col("operations") * pl.col("repetitions")

@@ -424,3 +424,15 @@ def test_launches_far_apart_are_not_one_sequence():
         far.launch(*"cd").sync()
     assert rows(near, "operations", "repetitions") == [(4, 30)]
     assert rows(far, "operations", "repetitions") == []
+
+
+@pytest.mark.parametrize(("gap", "many"), [(9, 0), (11, 1)])
+def test_where_the_host_is_ahead_there_is_nothing_to_gain(gap, many):
+    """What lies between kernels that are queued is theirs, until it is a tenth of the time."""
+    events = []
+    for number in range(320):
+        begin, name = 100 * number + 10_000, "abcd"[number % 4]
+        launched = call("cudaLaunchKernel_v7000", 10 * number, 10 * number + 3, correlation=number + 1)
+        events += [launched, kernel(begin + gap, begin + 100, name=name, correlation=number + 1)]
+    window = Window(10_000 + 3_200, 42_000, count=9, each="step")
+    assert len(graph_candidate(report(events).narrow(window=window))) == many
