@@ -371,3 +371,13 @@ def test_copies_in_iterations_that_launches_tell_are_not_made_once():
             events += [launch, kernel(at + 10, at + 90, name=f"k{number % 6}", correlation=key)]
     (seen,) = found(events).values()
     assert (seen.rule, "they recur. Their calls" in seen.text) == ("pageable-copy", True)
+
+
+@pytest.mark.parametrize(("capability", "saved"), [("9.0", 100_000 - 23_302), ("8.0", 100_000 - 52_429), ("7.0", None)])
+def test_large_copies_take_what_pinned_ones_reach_on_such_a_gpu_where_the_report_has_none(capability, saved):
+    """Of 1 MiB, at 45 and 20 GB/s."""
+    events = [event for number in range(8) for event in a_copy(1_000_000 * number, 100_000, number + 1)]
+    of = report(events, kinds=KINDS, limits={"compute_capability": capability})
+    (one,) = pageable_copy(of)
+    change = one.mending(of)
+    assert (change and change.shorter.get_column("saved_ns").unique().to_list()) == (saved and [saved])
