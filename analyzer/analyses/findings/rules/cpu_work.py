@@ -89,11 +89,12 @@ def _runs(report: Report) -> pl.DataFrame:
         created=(own & name.str.contains(_CREATES)).any(),
         lifted=(own & (name == _LIFTS)).any(),
         lifted_first=(name.filter(own).first() == _LIFTS).fill_null(value=False),
-        converts=(pl.col("works") & ~name.str.contains(_CREATES)).any(),
+        converts=(own & name.str.contains(_CONVERTS)).any(),
         top=name.sort_by(took, nulls_last=False).last(),
         top_ns=took.max(),
     )
-    following = line.filter(launches).select(*THREAD, "run", "to_device", bytes="to_device_bytes", after_end="end")
+    after = {"bytes": "to_device_bytes", "after_start": "start", "after_end": "end", "to_host_next": "to_host"}
+    following = line.filter(launches).select(*THREAD, "run", "to_device", **after)
     runs = runs.join(following.with_columns(run=pl.col("run") - 1), on=[*THREAD, "run"], how="left", nulls_equal=True)
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
@@ -104,7 +105,9 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     """The runs of a kind, with what of their time, and of what is around them, is work of the CPU."""
     uploads, downloads = pl.col("to_device").fill_null(0) > 0, pl.col("to_host_bytes") > _SCALAR_BYTES
     back = uploads & (pl.col("bytes") <= _LARGER * pl.col("to_host_bytes"))
-    computing = downloads & (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * _LAUNCH_NS) | back)
+    by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * _LAUNCH_NS) | back)
+    by_others = back & (pl.col("after_start") - pl.col("before_end") >= _LONG_NS)
+    computing = downloads & (by_operators | by_others) & (pl.col("to_host_next").fill_null(0) == 0)
     kind = (
         pl.when(computing)
         .then(pl.lit("cpu-operators"))
@@ -112,14 +115,14 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("cpu-tensors"))
         .when(uploads & pl.col("converts") & (pl.col("bytes") >= _DATA_BYTES))
         .then(pl.lit("large-upload"))
-        .when((pl.col("top_ns") >= _LONG_NS) & (pl.col("operators") > 0) & ~pl.col("created"))
+        .when((pl.col("top_ns") >= _LONG_NS) & (pl.col("operators") > 0) & ~pl.col("created") & ~uploads & ~downloads)
         .then(pl.lit("cpu-operators"))
     )
     told = runs.with_columns(kind=kind).drop_nulls("kind")
     of_python = (pl.col("kind") == "cpu-tensors") & ~pl.col("created")
     start = pl.when(computing).then("before_start").when(of_python).then("before_end").otherwise("first")
     end = pl.when(pl.when(computing).then(back).otherwise(uploads)).then("after_end").otherwise("last")
-    top = pl.when(of_python).then(None).otherwise("top")
+    top = pl.when(of_python | (pl.col("operators") == 0)).then(None).otherwise("top")
     spans = told.select(*THREAD, "kind", "operators", "top_ns", "bytes", top=top, start=start, end=end)
     return spans.drop_nulls(["start", "end"]).filter(pl.col("end") > pl.col("start"))
 

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernels import calls_within, merged
-from kanalyze.analyses.findings.rules._operators import filling, idle_in, outermost, own_within
+from kanalyze.analyses.findings.rules._operators import filling, idle_in, outermost, own_within, traced
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -62,6 +62,8 @@ def small_batches(report: Report) -> list[Finding]:
             continue
         if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or _trains(names)):
             continue
+        if traced(report) is None and total(layers, "len") < _PASSES * iterations:
+            continue  # of few layers, the passes may be those of a loop inside of a model
         anchor = layers.sort("len", "token").item(0, "token")
         one = _finding(report, device, line.with_columns(_passes(line, anchor)).drop_nulls("passed"))
         if one.at_stake_ns >= max(least[device], 1):

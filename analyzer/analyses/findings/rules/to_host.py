@@ -112,11 +112,13 @@ def _kernels(report: Report) -> pl.DataFrame:
     finds = (pl.col("kind") == "kernel") & pl.col("name").str.contains(_FINDING).fill_null(value=False)
     reads = (pl.col("way") == TO_HOST) & (pl.col("bytes") <= _COUNT_BYTES)
     marked = line.with_columns(finds=finds, reads=reads.fill_null(value=False))
+    following = pl.col("call_start").shift(-1).over(THREAD)
+    marked = marked.with_columns(until=pl.when("reads").then(following).otherwise(None).fill_null(pl.col("call_end")))
     part = (pl.col("finds") | pl.col("reads")).alias("part")
     asked = pl.col("reads").cast(pl.UInt32).cum_sum().shift(1, fill_value=0)
     runs = marked.with_columns(part, run=part.rle_id().over(THREAD), asked=asked).filter("part")
     found = runs.group_by(*THREAD, "run", "asked", maintain_order=True).agg(
-        pl.col("finds", "reads").any(), start=pl.col("call_start").first(), end=pl.col("call_end").last()
+        pl.col("finds", "reads").any(), start=pl.col("call_start").first(), end=pl.col("until").last()
     )
     return found.filter(pl.col("finds") & pl.col("reads")).select(SPAN)
 

@@ -69,7 +69,7 @@ def test_data_that_are_converted_before_they_are_copied():
 @pytest.mark.parametrize(
     ("names", "keys"),
     [
-        (("aten::view", "aten::select"), {}),  # views compute nothing
+        (("aten::view", "aten::select"), {"took": 5000}),  # views compute nothing
         (("aten::add",), {"down": 0, "up": 0, "took": 5000}),  # a counter of an optimizer
         (("aten::add",), {"down": 4, "up": 0, "took": 5000}),  # a number that is read
     ],
@@ -99,3 +99,10 @@ def test_a_converted_upload_is_a_quarter_by_replay():
     (one,) = found(large_upload, "aten::to", "aten::div", down=0, up=1 << 21)
     change = one.mending(report(list(step(0, ("aten::to", "aten::div"), down=0, up=1 << 21))))
     assert change.shorter["saved_ns"].to_list() == [750]
+
+
+def test_numpy_between_two_copies_computes_on_the_cpu():
+    """What NumPy makes of what was copied is lifted, and copied back."""
+    (one,) = found(cpu_operators, "aten::lift_fresh")
+    assert "most in what the host does between a copy to it and one back" in one.text
+    assert found(cpu_tensors, "aten::lift_fresh") == []
