@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,9 +24,8 @@ from kanalyze.analyses.findings.rules._operators import (
 )
 from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import nearest
+from kanalyze.columns.lookup import gathered, nearest
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
@@ -42,49 +42,47 @@ _IDLE: Final = 0.25
 #: Two passes are so many times as far apart as usual where one loop ends and another begins.
 _FAR: Final = 2
 
-#: Cells of recurrent networks: operators, and kernels.
-_CELLS: Final = r"^aten::(?:lstm_cell|gru_cell|rnn_tanh_cell|rnn_relu_cell)$"
+#: So many operators before a loop are looked at, and so many of a pass are named.
+_NEAR: Final = 4
+_NAMED: Final = 4
+
+#: So many passes that change a tensor each in place are over parameters or the like.
+_MANY: Final = 16
+
+#: Kernels of cells of recurrent networks.
 _CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"
 
-#: What no nn.LSTM has between two cells.
-_DEPENDS: Final = r"^aten::(?:softmax|_softmax|bmm|baddbmm|argmax|multinomial|topk|item|scaled_dot_product_attention)$"
+#: What autograd's engine calls the run of a node.
+_NODE: Final = "autograd::engine::evaluate_function"
 
-#: Operators that take a part of a tensor, that take it apart, that put parts together, and that write into a part.
-_TAKES: Final = r"^aten::(?:select|slice|narrow)$"
-_APART: Final = r"^aten::(?:unbind|split|chunk|split_with_sizes|tensor_split|unsafe_split|unsafe_chunk)$"
-_TOGETHER: Final = r"^aten::(?:stack|cat|concat|hstack|vstack|dstack)$"
-_WRITES: Final = r"^aten::(?:copy_|index_put_|fill_)$"
-
-#: Operators that layers have weights for: a loop without any is none over layers.
-_WEIGHTS: Final = (
-    r"^aten::(?:linear|addmm|mm|matmul|bmm|einsum|conv\w*|_convolution|layer_norm|batch_norm|embedding|\w+_cell|lstm"
-    r"|gru)$"
-)
-
-#: So many operators before a loop are looked at.
-_NEAR: Final = 4
-
-#: Operators of gates, which recurrent networks have, with products of matrices.
-_GATES: Final = ("sigmoid", "tanh")
-_DENSE: Final = r"^aten::(?:linear|addmm|mm|matmul)$"
-
-#: Operators that find a mask's true elements.
-_MASKS: Final = r"^aten::(?:index|index_put_|_index_put_impl_|nonzero|masked_select|argwhere)$"
-
-#: Operators that an update by second moments has.
-_ROOTS: Final = r"^aten::(?:sqrt|sqrt_|rsqrt|rsqrt_)$"
-
-#: Operators that read a number.
-_READS: Final = r"^aten::(?:item|is_nonzero|_local_scalar_dense|equal|allclose)$"
-
-#: So many passes that change a tensor each in place are over parameters or the like, but for those that copy or fill.
-_MANY: Final = 16
-_IN_PLACE: Final = r"^aten::(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_$"
-_PLAIN: Final = (
-    r"^aten::(?:to|copy_|fill_|zero_|zeros|zeros_like|empty|empty_like|clone|contiguous|detach|view|reshape|select|slice"
-    r"|item|stack|cat|dropout|t|transpose|unsqueeze|squeeze)$"
-)
-
+#: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, and what no nn.LSTM has between them;
+#: those that take a part of a tensor, take it `apart`, put parts `together`, and write into a part; with weights, as
+#: layers have; gates and dense layers of a recurrent network; reads of numbers, and `masks`, of which the number of
+#: elements is read; those that change a tensor in place, roots of second moments, `plain` ones, which compute nothing,
+#: and those of whole layers (`blocks`), which write into parts of caches.
+_MARKS: Final = {
+    "cells": r"(?:lstm|gru|rnn_tanh|rnn_relu)_cell",
+    "depends": r"_?softmax|bmm|baddbmm|argmax|multinomial|topk|item|scaled_dot_product_attention",
+    "takes": r"select|slice|narrow",
+    "apart": r"unbind|split|chunk|split_with_sizes|tensor_split|unsafe_split|unsafe_chunk",
+    "together": r"stack|cat|concat|hstack|vstack|dstack",
+    "writes": r"copy_|index_put_|fill_",
+    "weights": (
+        r"linear|addmm|mm|matmul|bmm|einsum|conv\w*|_convolution|layer_norm|batch_norm|embedding|\w+_cell|lstm|gru"
+    ),
+    "dense": r"linear|addmm|mm|matmul",
+    "sigmoid": r"sigmoid_?",
+    "tanh": r"tanh_?",
+    "reads": r"item|is_nonzero|_local_scalar_dense|equal|allclose",
+    "masks": r"index|index_put_|_index_put_impl_|nonzero|masked_select|argwhere",
+    "in_place": r"(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_",
+    "roots": r"r?sqrt_?",
+    "plain": (
+        r"to|copy_|fill_|zero_|zeros|zeros_like|empty|empty_like|clone|contiguous|detach|view|reshape|select|slice|item"
+        r"|stack|cat|dropout|t|transpose|unsqueeze|squeeze"
+    ),
+    "blocks": r"layer_norm|rms_norm|native_layer_norm|scaled_dot_product_attention",
+}
 
 _RECURRENT: Final = Told(
     "rnn-cells",
@@ -199,32 +197,35 @@ def _loops(report: Report) -> pl.DataFrame:
     line = outermost(report)
     if line.is_empty():
         return _by_kernels(report)
-    line = line.filter(~pl.col("aside")).sort(*THREAD, "start").with_row_index("at")
     every = operators(report)
     nodes = intervals.union(every.filter(pl.col("name").str.starts_with(_NODE)).select("start", "end"))
     backward = intervals.overlap(line.get_column("start"), line.get_column("end"), nodes) > 0
-    layers = pl.col("name").str.contains(_WEIGHTS).any()
-    cells, stretches = _cell_loops(line), _periods(line.with_columns(backward.alias("backward"), layers=layers))
-    return _with_backward(every, pl.concat([cells, stretches.drop_nulls("rule").select(cells.columns)]))
+    line = _marked(line.with_columns(backward.alias("backward")).filter(~pl.col("aside")).sort(*THREAD, "start"))
+    return _with_backward(every, pl.concat([_cell_loops(line), _stretches(line)]))
 
 
 _LOOP: Final = ("rule", "passes", "operators", "row", "stop", *SPAN)
 
 
+def _marked(line: pl.DataFrame) -> pl.DataFrame:
+    """Adds :data:`_MARKS` and the place of each operator, `at`."""
+    names = line.get_column("name").unique()
+    text = pl.col("name").str.strip_prefix("aten::")
+    marks = pl.DataFrame([names]).with_columns(
+        text.str.contains(f"^(?:{one})$").alias(key) for key, one in _MARKS.items()
+    )
+    return line.join(marks, on="name", how="left", maintain_order="left").with_row_index("at")
+
+
 def _cell_loops(line: pl.DataFrame) -> pl.DataFrame:
     """Cells of which each follows the one before, with no attention, sampling or putting together in between."""
-    depends = (pl.col("name").str.contains(_DEPENDS) | pl.col("name").str.contains(_TOGETHER)).cast(pl.Int64).cum_sum()
-    cells = line.with_columns(depends=depends).filter(pl.col("name").str.contains(_CELLS))
-    key = (*THREAD, "name", "depends")
-    found = (
-        cells.with_columns(_runs(key))
-        .group_by("run", maintain_order=True)
-        .agg(
-            *(pl.col(name).first() for name in (*THREAD, "row", "start")),
-            pl.col("end", "stop").last(),
-            passes=pl.len().cast(pl.Int64),
-            operators=pl.col("name").first(),
-        )
+    depends = (pl.col("depends") | pl.col("together")).cast(pl.Int64).cum_sum()
+    cells = line.with_columns(depends).filter("cells").with_columns(_runs((*THREAD, "name", "depends")))
+    found = cells.group_by("run", maintain_order=True).agg(
+        *(pl.col(name).first() for name in (*THREAD, "row", "start")),
+        pl.col("end", "stop").last(),
+        passes=pl.len().cast(pl.Int64),
+        operators=pl.col("name").first(),
     )
     return found.filter(pl.col("passes") >= _PASSES).select(pl.lit(_RECURRENT.rule).alias("rule"), *_LOOP[1:])
 
@@ -237,86 +238,83 @@ def _runs(key: tuple[str, ...]) -> pl.Expr:
     return (another | far).fill_null(value=True).cum_sum().alias("run")
 
 
-def _periods(line: pl.DataFrame) -> pl.DataFrame:
-    """Stretches in which operators of the same names follow each other again and again, of the shortest period each.
-
-    Those that work on one part after the other have a rule: results are put together right after, or are written into
-    parts; or no operator has weights, as those of a layer have, and parts are taken, or tensors are changed in place.
-    Gates and products of matrices for parts that are taken are a recurrent network.
-    """
+def _repeated(line: pl.DataFrame) -> pl.DataFrame:
+    """Stretches in which operators of the same names follow each other: begin, stop (places), period, the shortest."""
     words = line.select(*THREAD, word=pl.col("name").hash())
-    found: list[dict[str, object]] = []
-    taken = pl.repeat(False, line.height, dtype=pl.Boolean, eager=True)  # noqa: FBT003 - polars has no name for it
+    taken: list[tuple[int, int]] = []
+    found = []
     for period in range(1, _LONGEST + 1):
-        same = words.select(
-            pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(-period)) for name in words.columns)
-        )
-        runs = same.to_series().rle().struct.unnest().with_columns(begin=pl.col("len").cum_sum() - pl.col("len"))
+        alike = (pl.col(name).eq_missing(pl.col(name).shift(-period)) for name in words.columns)
+        runs = words.select(pl.all_horizontal(alike).rle()).to_series().struct.unnest()
+        runs = runs.with_columns(begin=pl.col("len").cum_sum() - pl.col("len"))
         for length, _, begin in runs.filter(pl.col("value") & (pl.col("len") >= (_PASSES - 1) * period)).iter_rows():
             stop = min(begin + length + period, line.height)
-            if not taken.slice(begin, stop - begin).any():
-                taken = taken.scatter(pl.arange(begin, stop, eager=True), True)  # noqa: FBT003 - as above
-                found.append(_stretch(line, begin, stop, period))
-    schema = dict.fromkeys(("rule", "operators"), pl.String) | dict.fromkeys(("passes", "row", "stop", *SPAN), pl.Int64)
-    return pl.DataFrame(found, schema=schema, orient="row")
+            at = bisect_left(taken, (begin, begin))
+            if (at and taken[at - 1][1] > begin) or (at < len(taken) and taken[at][0] < stop):
+                continue
+            taken.insert(at, (begin, stop))
+            found.append((begin, stop, period))
+    return pl.DataFrame(found, schema=dict.fromkeys(("begin", "stop", "period"), pl.Int64), orient="row")
 
 
-def _stretch(line: pl.DataFrame, begin: int, stop: int, period: int) -> dict[str, object]:
-    own, one = line.slice(begin, stop - begin), line.slice(begin, period).get_column("name")
-    passes = (stop - begin) // period
-    near = line.slice(max(begin - _NEAR, 0), min(begin, _NEAR))
-    before = near.filter(pl.col("stop") - pl.col("row") > passes).get_column("name")
-    after = line.slice(stop, 1).get_column("name")
-    told = total(own, "launches") >= passes and not own.get_column("backward").any()
-    read = total(own, "to_host") >= passes
-    return {
-        "rule": (_read(one) if read else _kind(one, before, after, passes if line.item(begin, "layers") else 0))
-        if told
-        else None,
-        "passes": passes,
-        "operators": " → ".join(one.str.strip_prefix("aten::").head(_NAMED)) + (" → …" if period > _NAMED else ""),
-        "row": own.item(0, "row"),
-        "stop": own.item(-1, "stop"),
-        **{name: own.item(0, name) for name in THREAD},
-        "start": own.item(0, "start"),
-        "end": own.item(-1, "end"),
-    }
+def _stretches(line: pl.DataFrame) -> pl.DataFrame:
+    """The stretches that have a rule, in which something is done to one part after the other: :data:`_LOOP`."""
+    known = _repeated(line).with_columns(passes=(pl.col("stop") - pl.col("begin")) // pl.col("period"))
+    begin, stop, one = (
+        known.select(side).to_series() for side in ("begin", "stop", pl.col("begin") + pl.col("period"))
+    )
+    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_host").cast(pl.Int64).cum_sum())
+    before = pl.concat([pl.DataFrame({name: [0] for name in sums.columns}), sums])
+    in_one, in_all = before[one] - before[begin], before[stop] - before[begin]
+    parts = line.select(pl.when("apart").then(pl.col("stop") - pl.col("row")).otherwise(0)).to_series()
+    near = [gathered(parts, (begin - by).set(begin < by, None)).alias(f"{by} before") for by in range(1, _NEAR + 1)]
+    after = gathered(line.get_column("together"), stop.set(stop >= line.height, None)).fill_null(value=False)
+    facts = in_one.select(pl.col(name) > 0 for name in _MARKS).with_columns(
+        known.get_column("passes"),
+        pl.DataFrame(near).max_horizontal().fill_null(0).alias("parts"),
+        (in_one.get_column("plain") == known.get_column("period")).alias("only_plain"),
+        after.alias("put_together"),
+        (in_all.get_column("to_host") >= known.get_column("passes")).alias("asks"),
+        (in_all.get_column("launches") >= known.get_column("passes")).alias("launching"),
+        (in_all.get_column("backward") > 0).alias("backward"),
+        layers=pl.lit(bool(line.get_column("weights").any())),
+    )
+    found = known.with_columns(facts.select(rule=_rule()).to_series()).drop_nulls("rule")
+    first, last = found.get_column("begin"), found.get_column("stop") - 1
+    shown = found.get_column("period").clip(upper_bound=_NAMED)
+    words = line.get_column("name").str.strip_prefix("aten::")
+    names = [" → ".join(words.slice(at, many)) for at, many in zip(first, shown, strict=True)]
+    more = pl.when(pl.col("period") > _NAMED).then(pl.lit(" → …")).otherwise(pl.lit(""))
+    return found.with_columns(
+        pl.Series("operators", names, dtype=pl.String) + found.select(more).to_series(),
+        *(line.get_column(name).gather(first).alias(name) for name in ("row", *THREAD, "start")),
+        *(line.get_column(name).gather(last).alias(name) for name in ("stop", "end")),
+    ).select(_LOOP)
 
 
-def _read(one: pl.Series) -> str | None:
-    """The rule on a stretch without weights whose passes copy something to the host: a number, or that of a mask's."""
-    if one.str.contains(_WEIGHTS).any():
-        return None
-    return _MASKED.rule if one.str.contains(_MASKS).any() else _READ.rule if one.str.contains(_READS).any() else None
-
-
-def _kind(one: pl.Series, before: pl.Series, after: pl.Series, passes: int) -> str | None:
-    """The rule on a stretch, by operators: of a pass, those before it that make a part for each, the next one.
-
-    `passes` is 0 in a program without layers, whose parameters no loop is over.
-    """
-    takes, weights = one.str.contains(_TAKES).any(), one.str.contains(_WEIGHTS).any()
-    apart = takes or before.str.contains(_APART).any()
-    if one.str.contains(_CELLS).any():
-        return None  # which the cells tell
-    if (
-        apart
-        and all(one.str.contains(rf"^aten::{gate}_?$").any() for gate in _GATES)
-        and one.str.contains(_DENSE).any()
-    ):
-        return _RECURRENT.rule
-    if not weights and passes >= _PASSES and one.str.contains(_IN_PLACE).any() and one.str.contains(_ROOTS).any():
-        return _OPTIMIZER.rule
-    written = takes and one.str.contains(_WRITES).any() and not one.str.contains(_BLOCKS).any()
-    together = after.str.contains(_TOGETHER).any() or written
-    tensors = passes >= _MANY and one.str.contains(_IN_PLACE).any()
-    own = not weights and (apart or tensors) and not one.str.contains(_PLAIN).all()
-    return _SLICES.rule if together or own else None
-
-
-#: Operators of whole layers, which write into parts of caches; and so many operators of a pass are named.
-_BLOCKS: Final = r"^aten::(?:layer_norm|rms_norm|native_layer_norm|scaled_dot_product_attention)$"
-_NAMED: Final = 4
+def _rule() -> pl.Expr:
+    """The rule of a stretch, by what its passes have, whether there was a part for each before, and what follows it."""
+    apart = pl.col("takes") | (pl.col("parts") > pl.col("passes"))
+    tensors = pl.col("layers") & (pl.col("passes") >= _MANY) & pl.col("in_place")
+    written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
+    slices = pl.col("put_together") | written | (~pl.col("weights") & (apart | tensors) & ~pl.col("only_plain"))
+    gates = pl.all_horizontal("sigmoid", "tanh", "dense")
+    return (
+        pl.when(~pl.col("launching") | pl.col("backward"))
+        .then(None)
+        .when(pl.col("asks") & pl.col("weights"))
+        .then(None)
+        .when(pl.col("asks"))
+        .then(pl.when("masks").then(pl.lit(_MASKED.rule)).when("reads").then(pl.lit(_READ.rule)))
+        .when("cells")
+        .then(None)
+        .when(apart & gates)
+        .then(pl.lit(_RECURRENT.rule))
+        .when(~pl.col("weights") & pl.col("layers") & pl.col("in_place") & pl.col("roots"))
+        .then(pl.lit(_OPTIMIZER.rule))
+        .when(slices)
+        .then(pl.lit(_SLICES.rule))
+    )
 
 
 def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
@@ -341,10 +339,6 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
         pl.col("start").min(), pl.col("end").max()
     )
     return pl.concat([loops.select(_LOOP), spans.select(_LOOP)])
-
-
-#: What autograd's engine calls the run of a node.
-_NODE: Final = "autograd::engine::evaluate_function"
 
 
 def _by_kernels(report: Report) -> pl.DataFrame:

@@ -53,13 +53,14 @@ _MASKS: Final = Told(
         "them once and take slices of known or padded sizes."
     ),
 )
+_IN_PYTORCH: Final = "compute it on the GPU (torch.histc, .norm()), or every N steps"
 _DOWNLOADS: Final = Told(
     "downloads",
-    "Large tensors are copied to the host again and again",
-    "compute it on the GPU (torch.histc, .norm()), or every N steps",
+    "Large data are copied to the host again and again",
+    "compute on the GPU what is reported, and copy that; or every N steps",
     (
         "Compute on the GPU what is logged (histograms, norms, means) and copy that, or do it every so many steps; "
-        "copy whole tensors into pinned memory with non_blocking=True, and use them a step later."
+        "copy what is whole into pinned memory, asynchronously, and use it a step later."
     ),
     "memory",
 )
@@ -140,7 +141,8 @@ def downloads(report: Report) -> list[Finding]:
 
     many = per_iteration(report).plural(seen.height, "copy", "to the host")
     text = f"{many}, {each} {'in each' if iterations > 1 else 'in all'}"
-    return on_time(report, _DOWNLOADS, own_within(report, spans), lambda _, taken: f"{text}: {taken}.")
+    told = _DOWNLOADS._replace(action=_IN_PYTORCH) if in_pytorch(report) else _DOWNLOADS
+    return on_time(report, told, own_within(report, spans), lambda _, taken: f"{text}: {taken}.")
 
 
 #: A call that waits returns so long after a copy's, at most (ns).
