@@ -164,6 +164,11 @@ _COMPUTED: Final = Told(
     ),
     "culprits",
 )
+_ELSEWHERE: Final = "compute it on the GPU, too: no copy to the host, and back"
+_REMEDY_ELSEWHERE: Final = (
+    "Keep the data on the GPU, and let a kernel or a library (jax.random, CuPy, Thrust, CUB) do what the host does; "
+    "copy only what is needed there."
+)
 _MADE: Final = Told(
     "cpu-tensors",
     "A tensor is made on the CPU and copied, again and again",
@@ -174,6 +179,8 @@ _MADE: Final = Told(
     ),
     "culprits",
 )
+_OF_PYTHON: Final = "Data of Python or NumPy become tensors and are copied, each time"
+_KEPT: Final = "keep what recurs on the GPU: make it once, or data[rows] there"
 _CONVERTED: Final = Told(
     "large-upload",
     "Data are converted on the CPU before they are copied",
@@ -205,9 +212,8 @@ def large_upload(report: Report) -> list[Finding]:
 
 
 def _told(report: Report, told: Told, how: str) -> list[Finding]:
-    if not in_pytorch(report):
-        return []
-    runs = _runs(report) if outermost(report).height else _between_copies(report)
+    torch = in_pytorch(report)
+    runs = _runs(report) if torch and outermost(report).height else _between_copies(report)
     runs = runs.filter(pl.col("kind") == told.rule)
     inside = within(report, runs)
     along = [inside.host.select(all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows()]
@@ -217,6 +223,10 @@ def _told(report: Report, told: Told, how: str) -> list[Finding]:
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
     told = told._replace(headline=f"{told.headline}: {literal(top)}") if top else told
+    if not torch:
+        told = told._replace(action=_ELSEWHERE, remedy=_REMEDY_ELSEWHERE)
+    elif not top and told.rule == _MADE.rule:
+        told = told._replace(headline=_OF_PYTHON, action=_KEPT)
     what = how.format(literal(top) if top else _UNNAMED[told.rule])
 
     def sentence(number: int, taken: str) -> str:

@@ -1,5 +1,7 @@
 """Work of the CPU between two launches: operators on tensors of the host, tensors made there, data converted there."""
 
+from dataclasses import replace
+
 import pytest
 
 from kanalyze.analyses.findings.rules.cpu_work import cpu_operators, cpu_tensors, large_upload
@@ -82,11 +84,15 @@ def test_without_operators_the_time_between_two_copies_tells():
     events = [event for number in range(10) for event in step(number * STEP, ("aten::sort",)) if event.kind != "op"]
     (one,) = cpu_operators(report(events).narrow(window=Window(0, 10 * STEP, count=10, each="step")))
     assert "between a copy to it and one back, 1 time a step" in one.text
+    others = [replace(event, name="fusion") if event.kind == "kernel" else event for event in events]
+    (one,) = cpu_operators(report(others).narrow(window=Window(0, 10 * STEP, count=10, each="step")))
+    assert one.action == "compute it on the GPU, too: no copy to the host, and back"
 
 
 def test_data_of_python_are_made_on_the_cpu():
     (one,) = found(cpu_tensors, "aten::lift_fresh", down=0)
     assert "most time in Python and NumPy" in one.text
+    assert one.headline == "Data of Python or NumPy become tensors and are copied, each time"
     assert found(cpu_tensors, "aten::lift_fresh", down=0, up=2 << 20) == []  # a batch
 
 
