@@ -165,6 +165,8 @@ def _told(report: Report, told: Told, what: str) -> list[Finding]:
         return []
     top, inside = loops.sort("passes", "start", descending=[True, False]).row(0, named=True), within(report, loops)
     launches = per_iteration(report).plural(len(inside.work), "launch")
+    if told.rule == _READ.rule:
+        told = told._replace(headline=f"{top['passes']:,} values are read one by one in a Python loop")
     text = f"{what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
     found = on_time(
         report, told, inside, lambda _, taken: f"{text}{taken}.", partial(_at_once, loops=loops, rule=told.rule)

@@ -103,6 +103,7 @@ def test_without_operators_kernels_of_cells_tell():
 
 def test_a_value_read_in_each_pass():
     (one,) = found(reads_in_loops, ["linear", *["linalg_vector_norm", "item"] * 20, "mm"])
+    assert one.headline == "20 values are read one by one in a Python loop"
     assert "in each pass of a loop, 20 times in a row, in 40 launches a step (linalg_vector_norm → item)" in one.text
     assert found(repeated_work, ["linear", *["linalg_vector_norm", "item"] * 20, "mm"]) == []
 
