@@ -36,6 +36,9 @@ _KERNELS: Final = {
     OPENACC: r"_\d+_gpu(?:__red)?$|\$_oacc_|^acc_\w+_L\d+",
 }
 
+#: Libraries of Python that use CUB, too.
+_OTHER_LIBRARIES: Final = r"\b(?:cudf|raft|cuml|cugraph|thrust|rmm)::"
+
 #: Domains of ranges: TSL is what XLA and TensorFlow are built on.
 _DOMAINS: Final = {"TSL": JAX, "cupy": CUPY, "cupy.cuda": CUPY}
 
@@ -55,7 +58,11 @@ def world(report: Report) -> str:
     of_kernels = next((name for name, pattern in _KERNELS.items() if kernels.str.contains(pattern).any()), None)
     if of_kernels != PYTORCH and _traced_by_torch(report):
         return PYTORCH
-    return of_kernels or _of_domains(report) or (PYTHON if _interpreted(report) else CUDA)
+    if (known := of_kernels or _of_domains(report)) is not None or not _interpreted(report):
+        return known or CUDA
+    # CuPy reduces by CUB, as other libraries do that have kernels of their own besides
+    reduces = kernels.str.contains("cub::", literal=True).any() and not kernels.str.contains(_OTHER_LIBRARIES).any()
+    return CUPY if reduces else PYTHON
 
 
 def _traced_by_torch(report: Report) -> bool:

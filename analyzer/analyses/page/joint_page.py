@@ -161,9 +161,13 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     known = much.join(_roofs(joined), on="name", maintain_order="left").drop_nulls("roof_share")
     rows = [row for row in known.iter_rows() if page.whole_ns and row[0] not in page.told]
     facts = {row["event_id"]: row for row in kernel_facts(ncu).to_dicts()} if rows else {}
-    causes = [_cause(str(name), facts[event_id]) for name, _, event_id, _ in rows]
+    atomics = _atomics(ncu) if rows else {}
+    causes = [
+        _cause(str(name), facts[event_id] | {"atomics_share": atomics.get(event_id, 0.0)})
+        for name, _, event_id, _ in rows
+    ]
     return [
-        _finding(page, str(name), ns, roof, facts[event_id], cause)
+        _finding(page, str(name), ns, roof, facts[event_id] | {"atomics_share": atomics.get(event_id, 0.0)}, cause)
         for (name, ns, event_id, roof), cause in zip(rows, causes, strict=True)
         if roof < LOW or (cause is not None and cause.whatever_roof)
     ]
@@ -174,6 +178,14 @@ def _cause(name: str, facts: Mapping[str, Any]) -> _Cause | None:
     if decode(name).library is not None:
         return None
     return next((cause for cause in _CAUSES if cause.share(facts) >= cause.least), None)
+
+
+def _atomics(ncu: Report) -> dict[int, float]:
+    """Of the global accesses of each kernel's threads, the part that adds by atomics; none without instructions."""
+    sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions")
+    adds, accesses = (times.filter(sass.str.contains(names)).sum() for names in (_ADDS, _ACCESSES))
+    sums = ncu.table("instructions").group_by("event_id").agg(share=adds / accesses)
+    return dict(sums.drop_nulls().iter_rows())
 
 
 def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
@@ -257,6 +269,14 @@ class _Cause(NamedTuple):
 
 
 _HALF: Final = 0.5
+
+#: Atomics are so much of the accesses at least, and the kernel so far from its roof, where they hold it up.
+_OF_ACCESSES: Final = 0.2
+_FAR: Final = 0.3
+
+#: SASS of additions by atomics in global memory, and of all accesses to it.
+_ADDS: Final = r"\b(?:REDG?|ATOMG?)\.E\.(?:\w+\.)*(?:ADD|INC)"
+_ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
 _CAUSES: Final = (
     _Cause(
         "uncoalesced",
@@ -267,6 +287,15 @@ _CAUSES: Final = (
         "threads side by side on elements side by side: x[row * n + lane]",
         "Let neighbouring threads access neighbouring elements: a warp for each row, another order of indices, or a "
         "detour through shared memory. `kanalyze source REPORT KERNEL` shows the lines.",
+    ),
+    _Cause(
+        "scatter-atomics",
+        lambda facts: 1.0 if facts["atomics_share"] >= _OF_ACCESSES and facts["roof_share"] < _FAR else 0.0,
+        1.0,
+        "Each thread adds by an atomic: where many add to few addresses, they wait for each other.",
+        "Atomics on global memory hold a kernel up: {{0}}",
+        "add up in shared memory or registers first, one atomic per block",
+        "Let each block add up in shared memory (a histogram of its own) or by warp shuffles, and add that once.",
     ),
     _Cause(
         "float64",

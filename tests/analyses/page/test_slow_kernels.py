@@ -109,9 +109,26 @@ def test_counters_prove_causes_of_a_programs_own_kernels(counters, measured):
 
 
 def test_double_precision_is_told_near_its_roof_too(counters, measured, monkeypatch):
-    facts = pl.DataFrame([{"event_id": measured, "uncoalesced_share": None, "fp64_flop": 8.0, "flop": 10.0}])
+    facts = pl.DataFrame([{"event_id": measured, **PLAIN, "fp64_flop": 8.0, "flop": 10.0, "roof_share": 0.9}])
     monkeypatch.setattr("kanalyze.analyses.page.joint_page.kernel_facts", lambda _: facts)
     monkeypatch.setattr("kanalyze.analyses.page.joint_page.bound", lambda _: "unknown")
     monkeypatch.setattr("kanalyze.analyses.page.joint_page.paragraph", lambda _: "")
     (one,) = slow_kernels(joined([("own", measured, "exact", 400, 0.9)]), counters, page(("own", 400)))
     assert (one.rule, one.at_stake_ns) == ("float64", 200)
+
+
+PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01}
+
+
+@pytest.mark.parametrize(("adds", "rule"), [(1.0, "scatter-atomics"), (0.004, "far-from-roof")])
+def test_atomics_of_each_thread_hold_a_kernel_up(counters, measured, monkeypatch, adds, rule):
+    monkeypatch.setattr(
+        "kanalyze.analyses.page.joint_page.kernel_facts", lambda _: pl.DataFrame([{"event_id": measured, **PLAIN}])
+    )
+    monkeypatch.setattr("kanalyze.analyses.page.joint_page.bound", lambda _: "unknown")
+    monkeypatch.setattr("kanalyze.analyses.page.joint_page.paragraph", lambda _: "")
+    sass = [("LDG.E.U8 R5, desc[UR4][R4.64]", 1000.0), ("REDG.E.ADD.STRONG.GPU desc[UR4][R2.64], R7", 1000 * adds)]
+    rows = pl.DataFrame([{"event_id": measured, "sass": name, "thread_instructions": n} for name, n in sass])
+    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
+    (one,) = slow_kernels(joined([("own", measured, "exact", 400, 0.01)]), counters, page(("own", 400)))
+    assert one.rule == rule

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernels import Told, decoded_as, kernels_that, merged, on_kernels
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
 from kanalyze.analyses.host._worlds import CUPY, world
+from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.decoder.decode import decode
 from kanalyze.units import percent
 
 if TYPE_CHECKING:
@@ -98,11 +100,37 @@ def double_arrays(report: Report) -> list[Finding]:
     """One finding per device on operations of CuPy on arrays of float64."""
     if world(report) != CUPY:
         return []
-    return [_doubles(report, *one) for one in kernels_that(report, lambda said, _: _is_double(said), _WORTH)]
+    wide = _on_wide_arrays(report)
+    return [_doubles(report, *one) for one in kernels_that(report, lambda said, _: _is_double(said, wide), _WORTH)]
 
 
-def _is_double(said: KernelName) -> bool:
-    return said.library == "cupy" and bool(_DOUBLE.match(said.function))
+def _is_double(said: KernelName, wide: set[str]) -> bool:
+    return said.function in wide or bool(_DOUBLE.match(said.function))
+
+
+@once_per_process
+def _on_wide_arrays(report: Report) -> set[str]:
+    """Kernels with a thread for each element of arrays that were copied to the GPU with 8 bytes for each.
+
+    Only where another kernel says that it reduces doubles: other types have 8 bytes, too.
+    """
+    work = operations(report, "size_bytes", *SHAPE)
+    kernels = work.filter(pl.col("kind") == "kernel")
+    if not kernels.get_column("name").unique().cast(pl.String).str.contains(_REDUCES_DOUBLES).any():
+        return set()
+    copied = work.filter(pl.col("detail").cast(pl.String) == "Host-to-Device").select(bytes=pl.col("size_bytes") // 8)
+    many = copied.group_by("bytes").len().filter(pl.col("bytes") >= _LARGE)
+    block = pl.col("block_x").cast(pl.Int64)
+    sizes = kernels.select("name", block=block, elements=block * pl.col("grid_x")).unique()
+    pairs = sizes.join(many, how="cross").filter(
+        pl.col("bytes").is_between(pl.col("elements") - pl.col("block"), "elements")
+    )
+    return {decode(name).function for name in pairs.get_column("name").cast(pl.String).unique()}
+
+
+#: Names of kernels that reduce arrays of float64, and the elements of an array that counts.
+_REDUCES_DOUBLES: Final = r"(?:reduce|Reduce).*\bdouble\b"
+_LARGE: Final = 1 << 16
 
 
 def _doubles(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:

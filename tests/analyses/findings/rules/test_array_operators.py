@@ -1,7 +1,9 @@
 """Operations of CuPy: chains that one kernel could do, and arrays of float64."""
 
+import pytest
+
 from kanalyze.analyses.findings.rules.array_operators import array_chains, double_arrays
-from support.build import kernel, report
+from support.build import kernel, memcpy, report
 
 CHAIN = (
     "cupy_subtract__float32_float32_float32",
@@ -38,3 +40,19 @@ def test_operations_in_float64_are_told_by_their_types():
     (finding,) = double_arrays(kernels(doubles, doubles, CHAIN[0]))
     assert finding.headline == "Arrays are float64: 66.7 % of kernel time"
     assert double_arrays(kernels(*CHAIN)) == []
+
+
+REDUCES = "void cub::CUB_1_SM_900::detail::reduce::DeviceReduceKernel<double>(double *)"
+
+
+@pytest.mark.parametrize(("size_bytes", "reduces", "told"), [(8, REDUCES, 1), (4, REDUCES, 0), (8, "cupy_sum", 0)])
+def test_arrays_of_8_bytes_for_each_thread_are_float64_where_a_kernel_reduces_doubles(size_bytes, reduces, told):
+    of = report(
+        [
+            memcpy(0, 100, size_bytes=size_bytes * 64_000 * 32),
+            kernel(200, 9_000, name="black_scholes", grid=(64_000, 1, 1)),
+            kernel(9_100, 9_200, name=reduces),
+            kernel(9_300, 9_400, name="cupy_copy__float32_float32"),
+        ]
+    )
+    assert len([one for one in double_arrays(of) if one.names == ("black_scholes",)]) == told
