@@ -34,7 +34,7 @@ _FIRST: Final = (
     *("scatter-atomics", "gathers", "bias-before-batchnorm", "recurring-casts", "no-donation"),
     # waits and copies
     *("small-copies", "blocking-read", "unneeded-sync", "pageable-copy", "serial-copy", "pageable-copy-once"),
-    *("unified-memory-thrash", "unified-memory-prefetch", "default-stream", "exposed-communication"),
+    *("unified-memory-thrash", "unified-memory-prefetch", "cpu-page-faults", "default-stream", "exposed-communication"),
     # kernels by how they run
     *("unaligned-gemm", "no-tf32", "no-tensor-cores", "uncoalesced", "few-sms", "old-architecture-gemm"),
     "idle-tensor-cores",

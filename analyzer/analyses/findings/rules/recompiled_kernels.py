@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernels import nothing_within
 from kanalyze.analyses.findings.rules._telling import (
@@ -19,10 +19,13 @@ from kanalyze.analyses.findings.rules._telling import (
     idle_worth_saying,
     main_site,
     per_iteration,
+    place_of,
     written_with,
 )
 from kanalyze.analyses.host._call_kinds import calls_that
 from kanalyze.analyses.host._worlds import CUDA, CUPY, NUMBA, PYTHON, world
+from kanalyze.analyses.iterations._launch_line import timed_runs
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import nearest
@@ -119,4 +122,63 @@ def _is_compiled_here(report: Report, name: str) -> bool:
     return compiled or (world(report) in (CUPY, NUMBA, PYTHON) and decode(name).library in _COMPILING)
 
 
-RULES: Final = (recompiled_kernels,)
+#: Fewest iterations, and least share of them with timed runs, for an autotuner that begins anew.
+_PASSES: Final = 4
+_OFTEN: Final = 0.5
+
+
+def tuned_again(report: Report) -> list[Finding]:
+    """At most one finding per device, in a window of iterations in most of which kernels are timed."""
+    window = report.scope.window
+    if window is None or not window.count or window.count < _PASSES or None in (window.start_ns, window.end_ns):
+        return []
+    runs = intervals.overlapping(timed_runs(report), report.scope.sides)
+    length = max(int(window.end_ns or 0) - int(window.start_ns or 0), 1)
+    part = (pl.col("start") - window.start_ns) * window.count // length
+    many = runs.select(part.clip(0, window.count - 1).n_unique()).item() if runs.height else 0
+    if many < _OFTEN * window.count:
+        return []
+    work = exclusive_operations(report, "call_start").drop_nulls("call_start").filter(pl.col("kind") == "kernel")
+    fills = work.filter(pl.col("call_start").is_in(runs.get_column("start").implode())).get_column("name").unique()
+    at, fill = pl.col("call_start"), pl.col("name").is_in(fills.implode())
+    own = work.with_columns(fill=fill, part=(at - window.start_ns) * window.count // length)
+    first, last = (side.over("device", "part") for side in (at.filter("fill").min(), at.filter("fill").max()))
+    return [_tuned(report, one, many) for one in own.filter((at >= first) & (at <= last)).partition_by("device")]
+
+
+def _tuned(report: Report, own: pl.DataFrame, many: int) -> Finding:
+    device, per = int(own.item(0, "device")), per_iteration(report)
+    sums = own.filter(~pl.col("fill")).group_by(name=pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
+    name = str(sums.sort("exclusive_ns", "name").item(-1, "name")) if sums.height else ""
+    claims = intervals.union(own.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
+    stake = intervals.length(claims)
+    text = (
+        f"In {many:,} of {per.all} kernels are timed, each run after a fill of the cache, as an autotuner does that "
+        f"begins anew: {per.plural(own.height, 'launch')}, most of {{0}}, {per.time(stake)} of GPU {device}. "
+        "@triton.autotune keeps what it chose for each value of its key."
+    )
+    return Finding(
+        "recompilation",
+        device,
+        stake,
+        text,
+        "Give the key few values: sizes rounded up to a few, or none (key=[]); cache_results=True keeps them on disk.",
+        "kernels",
+        (name,),
+        headline=f"Autotuned again in {many:,} of {per.all}: {{0}}",
+        action="@triton.autotune(…, key=[…]) of few values: sizes in buckets",
+        where=place_of(report, pl.col("row").is_in(own.get_column("row").implode())),
+        mending=partial(_kept, own=own),
+        claims=claims,
+    )
+
+
+def _kept(report: Report, own: pl.DataFrame) -> Mending:
+    """What is timed is not launched, and the host does nothing for it."""
+    del report
+    sides = {"start": pl.col("call_start").min(), "end": pl.col("call_start").max()}
+    spans = own.group_by("process_id", "part").agg(**sides)
+    return Mending(gone=own.get_column("row").cast(pl.UInt32), host=spans)
+
+
+RULES: Final = (recompiled_kernels, tuned_again)
