@@ -10,11 +10,13 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernels import nothing_within
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
     TRITON,
+    all_along,
     fewest_in,
     idle_worth_saying,
     main_site,
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 #: Calls that load a kernel's code.
 _LOADS: Final = re.compile(r"cu(?:Module|Library)Load|cudaLibraryLoad")
+
+#: Those of Triton and torch.compile in a program of PyTorch: its libraries are loaded as such.
+_MODULES: Final = re.compile(r"cuModuleLoad(?:Data)?(?:Ex)?(?:_v\d+)?$")
 
 #: A kernel that is loaded fewer times has a few shapes.
 _FEWEST: Final = 3
@@ -63,7 +68,7 @@ _HOW: Final = {
 def recompiled_kernels(report: Report) -> list[Finding]:
     """At most one finding per device on all kernels that are loaded again."""
     again = intervals.overlapping(_loaded_again(report), report.scope.sides)
-    if again.height < max(fewest_in(report), _FEWEST):
+    if again.height < max(fewest_in(report), _FEWEST) or not _goes_on(report, again):
         return []
     most = again.group_by("name").len().sort("len", "name").item(-1, "name")
     written = written_with(report, str(most))
@@ -95,25 +100,34 @@ def recompiled_kernels(report: Report) -> list[Finding]:
     return found
 
 
+def _goes_on(report: Report, again: pl.DataFrame) -> bool:
+    """Whether kernels are loaded again in iterations, or all along the time in which devices work."""
+    if per_iteration(report).iterations:
+        return True
+    low, high = windows(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
+    return bool(again.select(all_along(pl.col("loaded"), pl.lit(low), pl.lit(high))).item())
+
+
 @once_per_process
 def _loaded_again(report: Report) -> pl.DataFrame:
     """Loads of a kernel after its first: process_id, thread_id, start, end (of the launches around), loaded, name."""
     schema = {**dict.fromkeys((*THREAD, "start", "end", "loaded"), pl.Int64), "name": pl.String}
-    loads = calls_that(report, _LOADS.match, *THREAD, loaded="start_ns").drop_nulls()
+    libraries = world(report) in (CUPY, NUMBA, PYTHON)
+    loads = calls_that(report, (_LOADS if libraries else _MODULES).match, *THREAD, loaded="start_ns").drop_nulls()
     if loads.height < _FEWEST:
         return pl.DataFrame(schema=schema)
     work = operations(report, "call_start", "call_end", "thread_id").filter(pl.col("kind") == "kernel")
     launches = work.drop_nulls(["call_start", "thread_id"]).unique("call_start").sort("call_start")
-    following = launches.select(*THREAD, "name", end="call_start")
-    line = nearest(loads, following, ("loaded", "end"), THREAD, "after").drop_nulls("end")
+    texts = launches.get_column("name").unique().drop_nulls()
+    own = texts.filter(pl.Series([_is_compiled_here(report, str(name)) for name in texts], dtype=pl.Boolean))
+    made = launches.filter(pl.col("name").is_in(own.implode())).select(*THREAD, "name", begun="call_start")
+    line = nearest(loads, made, ("loaded", "begun"), THREAD, "after").drop_nulls("begun")
+    line = nearest(line, launches.select(*THREAD, end="call_start"), ("loaded", "end"), THREAD, "after")
     one = line.unique([*THREAD, "end"], keep="first", maintain_order=True)
     more = one.filter(pl.int_range(pl.len()).over("process_id", "name") > 0)
     again = nearest(more, launches.select(*THREAD, start="call_end"), ("loaded", "start"), THREAD).drop_nulls("start")
     again = again.with_columns(pl.col("name").cast(pl.String)).select(*schema)
-    names = again.get_column("name").unique()
-    own = [name for name in names if _is_compiled_here(report, name)]
-    often = pl.len().over("process_id", "name") >= _FEWEST
-    return again.filter(pl.col("name").is_in(own) & often)
+    return again.filter(pl.len().over("process_id", "name") >= _FEWEST)
 
 
 def _is_compiled_here(report: Report, name: str) -> bool:
@@ -146,27 +160,33 @@ def tuned_again(report: Report) -> list[Finding]:
     return [_tuned(report, one, many) for one in own.filter((at >= first) & (at <= last)).partition_by("device")]
 
 
+_KEYS: Final = (
+    "Give the key few values: sizes rounded up to a few, or none (key=[]); cache_results=True keeps them on disk."
+)
+
+
 def _tuned(report: Report, own: pl.DataFrame, many: int) -> Finding:
     device, per = int(own.item(0, "device")), per_iteration(report)
     sums = own.filter(~pl.col("fill")).group_by(name=pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
     name = str(sums.sort("exclusive_ns", "name").item(-1, "name")) if sums.height else ""
+    compiled = written_with(report, name) == COMPILED
     claims = intervals.union(own.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
     stake = intervals.length(claims)
     text = (
         f"In {many:,} of {per.all} kernels are timed, each run after a fill of the cache, as an autotuner does that "
         f"begins anew: {per.plural(own.height, 'launch')}, most of {{0}}, {per.time(stake)} of GPU {device}. "
-        "@triton.autotune keeps what it chose for each value of its key."
+        "What was chosen is kept for each shape, type and constant."
     )
     return Finding(
         "recompilation",
         device,
         stake,
         text,
-        "Give the key few values: sizes rounded up to a few, or none (key=[]); cache_results=True keeps them on disk.",
+        _HOW[COMPILED][1] if compiled else _KEYS,
         "kernels",
         (name,),
         headline=f"Autotuned again in {many:,} of {per.all}: {{0}}",
-        action="@triton.autotune(…, key=[…]) of few values: sizes in buckets",
+        action=_HOW[COMPILED][0] if compiled else "@triton.autotune(…, key=[…]) of few values: sizes in buckets",
         where=place_of(report, pl.col("row").is_in(own.get_column("row").implode())),
         mending=partial(_kept, own=own),
         claims=claims,
