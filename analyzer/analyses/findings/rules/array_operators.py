@@ -63,6 +63,7 @@ def array_chains(report: Report) -> list[Finding]:
                 where=place_of(report, pl.col("row").is_in(chains.get_column("row").implode())),
                 mending=partial(_fused, chains=chains),
                 claims=chains.select("start", "end"),
+                general=True,
                 shortens=True,
             )
         )
