@@ -9,7 +9,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, operations
-from kanalyze.analyses.device._windows import idle_spans
+from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import calls_within, decoded_as, merged, nothing_within
 from kanalyze.analyses.findings.rules._telling import fewest_in, launch_before, per_iteration
@@ -213,6 +213,9 @@ def _compiled_again(report: Report) -> pl.DataFrame:
 _LARGE_BYTES: Final = 1 << 20
 _WORTH: Final = 0.03
 
+#: A device that works so much of the time is spared all of theirs; a replay keeps the waits of streams around them.
+_FULL: Final = 0.9
+
 #: Kernels of XLA that copy an array.
 _COPYING: Final = r"^(?:wrapped|loop|input)_copy(?:_fusion)?(?:_\d+)?$"
 
@@ -222,6 +225,7 @@ def no_donation(report: Report) -> list[Finding]:
     if world(report) != JAX:
         return []
     found, per, least = [], per_iteration(report), least_worth_saying(report)
+    lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
     work = exclusive_operations(report, "size_bytes")
     within = (pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == "Device-to-Device")
     large = within & (pl.col("size_bytes") >= _LARGE_BYTES)
@@ -249,7 +253,7 @@ def no_donation(report: Report) -> list[Finding]:
                 "copies",
                 headline=f"{per.plural(copies.height, 'copy')} of arrays that could be updated in place",
                 action="jax.jit(step, donate_argnums=0); state = step(state, …)",
-                mending=partial(_in_place, copies=copies),
+                mending=partial(_in_place, copies=copies) if busy < _FULL * lengths[int(str(device))] else None,
                 claims=copies.select("start", "end"),
                 shortens=True,
             )
