@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: What one kernel takes for each operation of a chain after the first, as a part of the longest one: other arrays that
-#: it reads or writes.
+#: it reads or writes. Of the fifth operation on half as much: most of their arrays have been read by then.
 _EACH_MORE: Final = 0.25
+_FIRST: Final = 4
 
 #: A smaller part of the kernel time is left out.
 _WORTH: Final = 0.03
@@ -83,7 +84,9 @@ def _chains(report: Report) -> pl.DataFrame:
     alike = [pl.col(key).eq_missing(pl.col(key).shift(1)) for key in (*stream, *SHAPE, "chains")]
     line = line.with_columns(group=(~pl.all_horizontal(alike)).cum_sum()).filter("chains")
     many, most = pl.len().over("group"), pl.col("dur_ns").max().over("group")
-    fused = (most * (1 + _EACH_MORE * (many - 1))).cast(pl.Int64)
+    others = many.cast(pl.Int64) - 1
+    more = others.clip(upper_bound=_FIRST) + (others - _FIRST).clip(lower_bound=0) / 2
+    fused = (most * (1 + _EACH_MORE * more)).cast(pl.Int64)
     told = line.with_columns(many=many, kept=pl.lit(1), merged_ns=fused)
     worth = (pl.col("many") > 1) & (pl.col("dur_ns").sum().over("group") > pl.col("merged_ns"))
     return told.filter(worth)
