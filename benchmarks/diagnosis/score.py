@@ -137,8 +137,7 @@ def scored(one: Program, claims: list[Claim], times: dict[str, list[float]] | No
     if one.cause in named:
         score.rank = named.index(one.cause) + 1
         score.told_ms = claims[score.rank - 1].gain
-    if score.told_ms and score.measured_ms:
-        score.ratio = score.told_ms[0] / score.measured_ms
+    score.ratio = score.told_ms[0] / score.measured_ms if score.told_ms and score.measured_ms else None
     if claims:  # the place of the cause, or of what is told in its stead
         score.place = one.place_right(claims[(score.rank or 1) - 1].where)
     return score
@@ -170,8 +169,8 @@ def _percent(share: float) -> str:
 
 def table(scores: list[Score]) -> str:
     """One row for each program, as Markdown; what a healthy one is told to gain stands below `ratio`."""
-    rows = ["| program | cause | named first | rank | place | told, ms | measured, ms | ratio |"]
-    rows.append("| --- | --- | --- | --: | --- | --: | --: | --: |")
+    titles = "| program | cause | named first | rank | place | told, ms | measured, ms | ratio |"
+    rows = [titles, "| --- | --- | --- | --: | --- | --: | --: | --: |"]
     for one in sorted(scores, key=lambda one: (not one.cause, one.name)):
         told = one.told_ms and f"{one.told_ms[0]:.4g} ({one.told_ms[1]:.4g} to {one.told_ms[2]:.4g})"
         measured = "" if one.measured_ms is None else f"{one.measured_ms:.4g}"
