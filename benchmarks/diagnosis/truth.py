@@ -104,8 +104,9 @@ def _has_lines(captures: Path, name: str) -> bool:
     """Whether a capture, a folder or packed, has the lines that its program ran."""
     if (captures / name).is_dir():
         return any((captures / name).glob("lines-*"))
-    with tarfile.open(captures / f"{name}.tar.xz") as archive:
-        return any(Path(file).name.startswith("lines-") for file in archive.getnames())
+    with tarfile.open(captures / f"{name}.tar.xz") as archive:  # in the order of names: what comes later stays packed
+        names = (Path(member.name).name for member in archive if member.isfile())
+        return next((name for name in names if name >= "lines-"), "").startswith("lines-")
 
 
 def _functions(text: str, suffix: str) -> list[tuple[str, int, int]]:
