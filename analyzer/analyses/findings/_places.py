@@ -9,7 +9,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.findings.rules import literal
-from kanalyze.analyses.idle.code import has_lines, place_texts, placed_pieces
+from kanalyze.analyses.idle.code import has_lines, placed_pieces, placed_with_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 #: The part of its time that a finding has in a line, at the least, to be said to lie there.
 _MOST: Final = 0.5
+
+#: Lines of one function are told together where they are no further apart.
+_TOGETHER: Final = 10
 
 #: What a rule says where a call stack or a trace told it the line: ``train.py:31``, ``train.py(31): step``.
 _HAS_LINE: Final = re.compile(r":\d+$|\(\d+\)")
@@ -36,10 +39,20 @@ def _asked(finding: Finding) -> bool:
 
 
 def line_of(report: Report, finding: Finding) -> str:
-    """The line with at least half of the time that a finding claims, as ``model.py:41``; empty where none has."""
-    sums = claimed(report, finding).group_by("place").agg(pl.col("ns").sum()).sort("ns", descending=True)
-    most = sums.filter(pl.col("ns") >= _MOST * pl.col("ns").sum()).drop_nulls("place")
-    return "" if most.is_empty() else str(place_texts(report)[most.item(0, "place")])
+    """The line with at least half of the time that a finding claims, as ``model.py:41``.
+
+    Where none has half it is the costliest lines of one function that have it together, if they are close to each
+    other: ``model.py:41-43``. Else it is empty.
+    """
+    sums = claimed(report, finding).group_by("place").agg(pl.col("ns").sum())
+    least = _MOST * int(sums.get_column("ns").sum())
+    order = sums.drop_nulls("place").sort("ns", "place", descending=[True, False])
+    for _, own in placed_with_text(report, order).group_by("file", "function", maintain_order=True):
+        needed = own.filter(pl.col("ns").cum_sum().shift(1, fill_value=0) < least).sort("line")
+        first, last = (int(needed.item(at, "line")) for at in (0, -1))
+        if needed.get_column("ns").sum() >= least and last - first <= _TOGETHER:
+            return f"{needed.item(0, 'place')}{f'-{last}' if last > first else ''}"
+    return ""
 
 
 def claimed(report: Report, finding: Finding) -> pl.DataFrame:

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 _GPU: Final = "the GPU"
 _HOST: Final = "the host"
 _OF_BUCKET: Final = {
-    **dict.fromkeys(("kernel", "memset"), _GPU),
+    **dict.fromkeys(("kernel", "memset", "queued"), _GPU),
     "communication": "communication",
     "memcpy": "copies",
     "launch": "launches",
-    "queued": "the order of work on the GPU",
     "sync": "blocking calls",
     "api": "other CUDA calls",
     "allocation": "allocations of memory",
@@ -36,17 +35,16 @@ _OF_BUCKET: Final = {
     "host": _HOST,
 }
 _OF_CAUSE: Final = {
-    **dict.fromkeys(("kernel", "memset"), _GPU),
+    **dict.fromkeys(("kernel", "memset", "stream order", "graph order", "event wait"), _GPU),
     **dict.fromkeys(("communication", "transfer"), "communication"),
     "memcpy": "copies",
-    **dict.fromkeys(("stream order", "graph order", "event wait"), "the order of work on the GPU"),
     **dict.fromkeys(("launch", "launch latency"), "launches"),
     "return of a wait": "blocking calls",
     "call": "other CUDA calls",
     "host": _HOST,
 }
 _WORK: Final = {_GPU, "communication", "copies"}
-_SINGULAR: Final = (_GPU, _HOST, "communication", "the order of work on the GPU", "loading of modules", "the profiler")
+_SINGULAR: Final = (_GPU, _HOST, "communication", "loading of modules", "the profiler")
 
 #: What takes this part of an iteration limits it; two things together, of which each takes so much.
 _MOST: Final = 0.5

@@ -79,9 +79,9 @@ _LEAST_SHARE: Final = 0.005
 _NO_TEXT: Final = pl.lit(None, dtype=pl.String)
 
 #: The parts of a line's time by their headings; all that lies in no line that is shown; the longest name of a line.
-_OF_LINE: Final = {"host": "host_ns", "launch": "launch_ns", "wait": "wait_ns", "GPU work": "work_ns"}
+_OF_LINE: Final = {"host": "host_ns", "GPU work": "work_ns", "launch": "launch_ns", "wait": "wait_ns"}
 _ELSEWHERE: Final = "elsewhere"
-_LONGEST_PLACE: Final = 24
+_LONGEST_PLACE: Final = 32
 
 #: Buckets without a detail of their own are told by the ranges that they lie in.
 _KERNEL: Final = "kernel"
@@ -299,9 +299,8 @@ def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
         return None
     parts = ("ns", *_OF_LINE.values())
     left = [pl.col(part).sum() - shown.get_column(part).sum() for part in parts]
-    rows = pl.concat(
-        [shown.select(*parts, "place", "text"), own.select(*left, place=pl.lit(_ELSEWHERE), text=_NO_TEXT)]
-    )
+    rest = own.select(*left, place=pl.lit(_ELSEWHERE), text=_NO_TEXT).filter(pl.col("ns") > 0)
+    rows = pl.concat([shown.select(*parts, "place", "text"), rest])
     least = _LEAST_SHARE * int(own.get_column("ns").sum())
     kept = {title: part for title, part in _OF_LINE.items() if own.get_column(part).sum() >= least}
     unit, times = _in_one_unit(rows, per.iterations or 1)

@@ -56,6 +56,13 @@ def test_where_no_line_has_half_of_it_none_is_told():
     assert place(finding((200, 350), (600, 650), (1_000, 1_150)), of_lines(lines)) == ""
 
 
+@pytest.mark.parametrize(("last", "lines"), [(44, "a.py:42-44"), (70, "")])
+def test_a_few_lines_of_one_function_are_told_together(last, lines):
+    """The work of launches in two lines, and time of the host between them, of which none is half."""
+    told = [(0, 50, "a.py", 42), (50, 650, "a.py", 43), (650, 750, "a.py", last), (750, 5_000, "b.py", 9)]
+    assert place(finding((200, 350), (600, 650), (1_000, 1_120)), of_lines(told)) == lines
+
+
 def test_an_operator_is_told_with_its_line():
     assert place(finding((200, 600), where="aten::item"), of_lines()) == "aten::item in a.py:1"
 

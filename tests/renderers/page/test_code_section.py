@@ -40,7 +40,7 @@ def test_the_rows_sum_to_the_step():
     rows = found.grid.rows
     assert found.remark == "5 of 8 lines; ms per step"
     assert rows[-1][-2:] == ("elsewhere", "")
-    assert [head.title for head in found.grid.heads] == ["time", "host", "launch", "GPU work", "line", "source"]
+    assert [head.title for head in found.grid.heads] == ["time", "host", "GPU work", "launch", "line", "source"]
     assert sum(round(1000 * float(row[0])) for row in rows) == 2_000
     for row in rows:
         assert abs(float(row[0]) - sum(map(float, row[1:-2]))) < 0.003
@@ -49,6 +49,10 @@ def test_the_rows_sum_to_the_step():
 def test_a_line_with_less_than_half_a_hundredth_has_no_row():
     shares = section(looped([("a.py", 1, "x"), *[("a.py", 2, "y")] * 220]))
     assert [row[-2] for row in shares.grid.rows] == ["a.py:2", "elsewhere"]
+
+
+def test_where_all_is_in_the_lines_that_are_shown_nothing_is_elsewhere():
+    assert [row[-2] for row in section(looped(PLACES[:2])).grid.rows] == ["model_1.py:1", "model_2.py:2"]
 
 
 def test_it_stands_between_what_to_do_and_the_kernels():
@@ -76,7 +80,7 @@ def test_where_no_lines_are_known_there_is_no_section():
 def test_long_places_and_texts_fit_the_width(width):
     text = terminal.render([looped([("d/" * 90 + "m" * 200 + ".py", 123_456, "y = " * 60)] * 2)], Look(width), None)
     assert max(map(len, text.splitlines())) <= width
-    assert "mmm.py:123456" in text
+    assert "mmmmmmmmm.py:123456" in text
 
 
 HOSTILE = [("e\x1b[2Jvil.py", 7, "\x1b]52;c;aGk=\x07 | <img src=x onerror=1> @all `x`"), ("b.py", 8, "")]
