@@ -9,15 +9,13 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.findings._gains import MOST_REPLAYED
 from kanalyze.analyses.findings._places import claimed
-from kanalyze.analyses.findings.findings import MOST_REPLAYED, by_gain
-from kanalyze.analyses.idle._attribution import idle_pieces
-from kanalyze.analyses.idle._idle_parts import host_culprits, reasons, thread_keys
+from kanalyze.analyses.findings.findings import by_gain
+from kanalyze.analyses.idle._attribution import bucket_of, idle_pieces
 from kanalyze.analyses.idle.code import has_lines, placed_with_text
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.overview_page import unprofiled_page
-from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import rows_at
 from kanalyze.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -114,18 +112,7 @@ def _waits(view: Report, finding: Finding, spans: pl.DataFrame | None) -> pl.Dat
     if spans is None:
         return pl.DataFrame(schema=_WAITS)
     pieces = intervals.cut(idle_pieces(view)[finding.device], spans)
-    told = rows_at(reasons(view).table, pieces.get_column("reason")).select(reason="bucket", culprit="detail")
-    named = pl.concat([pieces.select("start", "end", "thread"), told.cast(pl.String)], how="horizontal")
-    of_host = named.filter(pl.col("reason") == "host")
-    parts = [named.filter(pl.col("reason") != "host").select("reason", "culprit", "start", "end")]
-    for (code,), part in parts_by(of_host, ["thread"]).items():
-        key = thread_keys(view)[code] if isinstance(code, int) else (None, None)
-        found = host_culprits(view, key, part.select("start", "end").sort("start"))
-        culprit = pl.col("culprit").cast(pl.String)
-        parts.append(found.select(pl.lit("host").alias("reason"), culprit, "start", "end"))
-    sums = (
-        pl.concat(parts)
-        .group_by("reason", "culprit")
-        .agg(pl.len().cast(pl.Int64).alias("count"), (pl.col("end") - pl.col("start")).sum().alias("ns"))
-    )
+    named = pieces.select(bucket_of(view, pieces).alias("reason"), "culprit").cast(pl.String)
+    lengths = named.with_columns(ns=pieces.get_column("end") - pieces.get_column("start"))
+    sums = lengths.group_by("reason", "culprit").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
     return sums.sort("ns", "reason", "culprit", descending=[True, False, False]).select(list(_WAITS))

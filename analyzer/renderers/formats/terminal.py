@@ -25,9 +25,9 @@ _NARROWEST: Final = 60
 _GLYPHS: Final = "█▓▒░╬≡∷"
 _REST: Final = "·"
 
-#: Most lines of the first page, and the rows per table that are tried for it: 0 for fewer findings, -1 for no tables.
+#: Most lines of the first page, and the rows per table that are tried for it: 0 for fewer findings, then fewer tables.
 _LINES: Final = 45
-_ROWS: Final = (5, 4, 3, 2, 1, 0, -1)
+_ROWS: Final = (5, 4, 3, 2, 1, 0, -1, -2)
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 #: A word of a command line, quoted as :func:`kanalyze.outlets.command` does.
 _SHELL_WORD: Final = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|[^\s'"]|['"])+""")

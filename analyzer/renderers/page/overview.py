@@ -39,15 +39,13 @@ ROWS: Final = 6
 _FINDINGS: Final = 3
 _FEWEST: Final = 2
 _FEW_ROWS: Final = 2
+_TABLES: Final = 2
 _BUCKETS: Final = 6
 _MORE_BUCKETS: Final = 4
 _DETAILS: Final = 3
 
 #: Room for the remark on the times of findings, beside the title at 80 columns.
 _REMARK: Final = 62
-
-#: A program that launches its only kernel at most so many times has no loop to tune.
-_FEW_LAUNCHES: Final = 3
 
 #: What is left of a ledger beside its largest buckets.
 _REST: Final = "rest"
@@ -91,12 +89,17 @@ _COMMUNICATION: Final = "communication"
 
 
 def overview_page(found: Overview, top: int) -> Page:
-    """Builds the first page of a report, at most `top` rows per table; 0 for fewer findings, -1 for no tables."""
-    per, rows = _per(found.window), top or _FEW_ROWS
+    """Builds the first page of a report, at most `top` rows per table.
+
+    0 is for fewer findings, -1 for no table but that of lines, -2 for none.
+    """
+    per, rows = _per(found.window), top if top > 0 else _FEW_ROWS
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     shown, others = found.windows.filter(main), found.windows.filter(~main)
-    tables = [_code(found, per, rows + 1), _kernels(found, per, rows)]
-    tables.append(_ranges(found, per, rows + 1) or _operators(found, per, rows))
+    code = _code(found, per, rows + 1)
+    tables = [code, _kernels(found, per, rows)][: max(top + _TABLES, 0)]
+    if top > _FEW_ROWS or (code is None and top >= 0):  # lines tell more than ranges and operators
+        tables.append(_ranges(found, per, rows + 1) or _operators(found, per, rows))
     to_do = _to_do(found.findings)[: _FINDINGS if top > 0 else _FEWEST]
     findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
     points = [_point(one, per, beside) for one, beside in findings]
@@ -105,23 +108,14 @@ def overview_page(found: Overview, top: int) -> Page:
         heading=_heading(found),
         answer=found.answer,
         ledgers=[_ledger(found, per, row, most) for row in shown.sort("device").iter_rows(named=True)],
-        sections=[table for table in tables if table is not None and top >= 0],
+        sections=[table for table in tables if table is not None],
         more=_more(found),
         points=points,
         points_remark=_points_remark(per, points),
         blocks=[*_other_devices(others), *_blocks(found)],
         overview=True,
-        nothing=_nothing(found),
+        nothing="Nothing that gains a hundredth of it.",
     )
-
-
-def _nothing(found: Overview) -> str:
-    """What is told where there is no finding: of a program of one kernel, what would tell more."""
-    kernels = found.tables.get("hot_kernels")
-    if kernels is None or kernels.height != 1 or kernels.item(0, "count") > _FEW_LAUNCHES or found.joined is not None:
-        return "Nothing that gains a hundredth of it."
-    times = "once" if kernels.item(0, "count") == 1 else f"{kernels.item(0, 'count')} times"
-    return f"Nothing to tune here: one kernel ran, {times}. Its counters tell more: kanalyze collect --passes ncu -- …"
 
 
 def _per(window: Window | None) -> PerIteration:
