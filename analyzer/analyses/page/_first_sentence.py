@@ -50,6 +50,9 @@ _SINGULAR: Final = (_GPU, _HOST, "communication", "loading of modules", "the pro
 _MOST: Final = 0.5
 _NOTABLE: Final = 0.1
 
+#: What takes or gains less than this part of an iteration is no cause of what limits it.
+_LEAST_CAUSE: Final = 0.1
+
 #: What is promised gains at least this part of an iteration.
 _PROMISED: Final = 0.03
 
@@ -97,7 +100,8 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
         limits = f"{limits}, though the GPU works for most of it"
     if not cause:
         return f"{limits}."
-    if ":" in _headline(findings[0].brief) or _busy_part(view, findings[0]) is not limit.first:
+    small = max(findings[0].at_stake_ns, findings[0].replayed_ns or 0) < _LEAST_CAUSE * steady.ns
+    if small or ":" in _headline(findings[0].brief) or _busy_part(view, findings[0]) is not limit.first:
         return f"{limits}. First: {cause}."
     return f"{limits}: {cause}."
 

@@ -38,8 +38,8 @@ GPU = tables([("kernel", 0.9), ("host", 0.1)], [("kernel", 95), ("host", 5)])
 
 
 def finding(headline, claims=None, **told):
-    spans = claims and pl.DataFrame(claims, schema=["start", "end"], orient="row")
-    return Finding("rule", 0, 100, "Text.", "Remedy.", "code", headline=headline, claims=spans, **told)
+    spans, stake = claims and pl.DataFrame(claims, schema=["start", "end"], orient="row"), told.pop("stake", 50_000)
+    return Finding("rule", 0, stake, "Text.", "Remedy.", "code", headline=headline, claims=spans, **told)
 
 
 def gaining(part):
@@ -85,6 +85,11 @@ def test_what_is_about_other_time_is_no_cause_of_the_limit():
     assert said(HOST, found) == "The host limits the step. First: Products are in full float32."
     assert said(GPU, found) == "The GPU limits the step: Products are in full float32."
     assert said(GPU, found._replace(claims=IDLE and None, shortens=False)).startswith("The GPU limits the step. First:")
+
+
+def test_what_takes_little_is_no_cause_of_the_limit():
+    found = finding("A copy blocks the host", IDLE, stake=5_000)
+    assert said(HOST, found) == "The host limits the step. First: a copy blocks the host."
 
 
 def test_a_headline_with_a_colon_has_a_sentence_of_its_own():
