@@ -319,12 +319,14 @@ def rule_names(path: Path) -> list[str]:
         and isinstance(node.target, ast.Name)
     }
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    rules = [call.args[0] for call in calls if getattr(call.func, "id", "") in ("Finding", "Told", "JobFinding")]
+    makers = ("Finding", "Told", "JobFinding", "_Cause")
+    rules = [call.args[0] for call in calls if getattr(call.func, "id", "") in makers and call.args]
+    either = [side for rule in rules if isinstance(rule, ast.IfExp) for side in (rule.body, rule.orelse)]
     # a rule that is told by another module's record is an attribute, and stands where that record is made
     return [
         rule.value if isinstance(rule, ast.Constant) else named[rule.id]
-        for rule in rules
-        if not isinstance(rule, ast.Attribute)
+        for rule in (*rules, *either)
+        if not isinstance(rule, ast.Attribute | ast.IfExp)
     ]
 
 
