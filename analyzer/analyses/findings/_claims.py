@@ -27,8 +27,8 @@ _FIRST: Final = (
     "timed-kernels",
     *("data-loading", "cpu-operators", "large-upload", "cpu-tensors", "extra-copy", "boolean-masks", "downloads"),
     # loops in which the program launches
-    *("rnn-cells", "host-grid-loop", "loop-indexing", "unfused-optimizer", "zero-grad-fills", "growing-copies"),
-    *("repeated-work", "allocation-in-loop"),
+    *("rnn-cells", "host-grid-loop", "repeated-work", "loop-indexing", "unfused-optimizer", "zero-grad-fills"),
+    *("growing-copies", "allocation-in-loop"),
     # kernels that another type, layout or operator spares
     *("float64", "recomputation", "large-logits", "unfused-attention", "layout-copies", "layout-conversions"),
     *("scatter-atomics", "gathers", "bias-before-batchnorm", "recurring-casts", "no-donation"),

@@ -54,8 +54,5 @@ def _lies_in(loop: pl.DataFrame, around: pl.Series) -> bool:
 
 def _begun_in(spans: pl.DataFrame, times: pl.Series) -> pl.Series:
     """How many of the sorted `times` lie in each of the spans (start, end), their ends left out."""
-    first, stop = (
-        times.search_sorted(spans.get_column(side), side=where)
-        for side, where in (("start", "right"), ("end", "right"))
-    )
+    first, stop = (times.search_sorted(spans.get_column(side), side="right") for side in ("start", "end"))
     return stop.cast(pl.Int64) - first.cast(pl.Int64)
