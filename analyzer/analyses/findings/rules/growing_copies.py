@@ -39,13 +39,22 @@ _JUMPS: Final = 2.0
 #: What users write that repeats a tensor in memory, by the operators.
 _REPEATS: Final = {"aten::repeat": ".repeat()", "aten::repeat_interleave": "repeat_interleave", "aten::tile": "tile"}
 
+_ONCE: Final = (
+    "Make the tensor once, as large as it gets, and write each piece into it: cache[:, :, at] = key, with a view "
+    "of what is filled for attention (transformers: StaticCache); or collect pieces in a list, and join them once."
+)
+_IN_PLACE: Final = "cache[:, :, at:at + 1] = new, in a tensor made once"
+
+#: Direction of a copy within a device.
+_WITHIN: Final = "Device-to-Device"
+
 #: What is left of a copy: one of the new piece alone (ns).
 _LEFT_NS: Final = 2000
 
 
 def growing_copies(report: Report) -> list[Finding]:
-    """At most two findings per device: concatenations that grow, and repeated tensors."""
-    found = []
+    """At most three findings per device: concatenations and copies that grow, and repeated tensors."""
+    found = _grown(report)
     for device in kernel_sums(report) if in_pytorch(report) else ():
         joined = device.chosen(lambda said: said.library == "aten" and said.operation == "cat")
         work = exclusive_operations(report).filter(joined.operations(device.device)).sort("start")
@@ -56,6 +65,41 @@ def growing_copies(report: Report) -> list[Finding]:
             copies = copies.join(launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
             if total(copies, "exclusive_ns") >= _WORTH * device.kernel_ns:
                 found.append(_repeated(report, device, copies))
+    return found
+
+
+def _grown(report: Report) -> list[Finding]:
+    """One finding per device on copies within it of what was there, each followed by one of the piece that is new."""
+    work = exclusive_operations(report, "size_bytes", "stream").filter(pl.col("detail") == _WITHIN).sort("start")
+    size, beside = pl.col("size_bytes"), ["device", "stream"]
+    grows = (size.shift(-2) == size + size.shift(-1)).over(beside) & (size > size.shift(-1)).over(beside)
+    after = grows.shift(2).over(beside)
+    told = work.with_columns(grows=(grows | (after & (size > size.shift(-1).over(beside)))).fill_null(value=False))
+    found = []
+    for (device,), own in told.filter("grows").partition_by("device", as_dict=True, maintain_order=True).items():
+        busy = exclusive_operations(report).filter(pl.col("device") == device)
+        ns, whole = total(own, "exclusive_ns"), total(busy, "exclusive_ns")
+        if own.height < _FEWEST or ns < _WORTH * whole:
+            continue
+        per, share = per_iteration(report), percent(ns / max(whole, 1))
+        text = (
+            f"{per.plural(own.height, 'copy')} within GPU {device} take {per.time(ns)}, {share} of its work: each is "
+            "as large as the one before and the piece that came after it, so that all of a growing array is copied "
+            "for each piece."
+        )
+        one = Finding("growing-copies", int(str(device)), ns, text, _ONCE, "copies", claims=own.select("start", "end"))
+        rows = own.get_column("row")
+        found.append(
+            one._replace(
+                headline=f"A growing array is copied whole for each piece: {share}",
+                action=_IN_PLACE
+                if in_pytorch(report)
+                else "write each piece into an array made once, as large as it gets",
+                where=place_of(report, pl.col("row").is_in(rows.implode())),
+                mending=lambda _, rows=rows: Mending(gone=rows),
+                shortens=True,
+            )
+        )
     return found
 
 
@@ -98,12 +142,8 @@ def _growing(report: Report, device: DeviceKernels, work: pl.DataFrame) -> Findi
         device,
         work,
         text,
-        "Make the tensor once, as large as it gets, and write each piece into it: cache[:, :, at] = key, with a view "
-        "of what is filled for attention (transformers: StaticCache); or collect pieces in a list, and join them once.",
-    )._replace(
-        headline=f"torch.cat copies a growing tensor for each piece: {share}",
-        action="cache[:, :, at:at + 1] = new, in a tensor made once",
-    )
+        _ONCE,
+    )._replace(headline=f"torch.cat copies a growing tensor for each piece: {share}", action=_IN_PLACE)
 
 
 def _repeated(report: Report, device: DeviceKernels, work: pl.DataFrame) -> Finding:

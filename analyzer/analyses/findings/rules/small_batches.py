@@ -41,6 +41,10 @@ _TAKES: Final = r"^aten::(?:slice|narrow|select|index|index_select)$"
 _FIRST: Final = r"^aten::(?:embedding|linear|conv\w*|_convolution|to)$"
 _MOST: Final = 0.6
 
+#: Operators that split a tensor into samples at once, and that join what is computed of them.
+_SPLITS: Final = r"^aten::(?:split\w*|chunk|unbind|tensor_split|unsafe_split\w*)$"
+_JOINS: Final = r"^aten::(?:cat|stack|hstack|vstack)$"
+
 
 def small_batches(report: Report) -> list[Finding]:
     """At most one finding per device, in a window of iterations of a program of PyTorch."""
@@ -57,7 +61,7 @@ def small_batches(report: Report) -> list[Finding]:
         fewest: int = min(layers.get_column("len").to_list())
         each = (2 * fewest + iterations) // (2 * iterations)
         names = counts.get_column("name")
-        several = each >= _PASSES // 2 and _takes_samples(report, fewest / line.height)
+        several = each >= _PASSES // 2 and (_takes_samples(report, fewest / line.height) or _splits(report, fewest))
         if fewest < _PASSES or names.str.contains(_CHOOSES).any():
             continue
         if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or _trains(names)):
@@ -105,6 +109,14 @@ def _takes_samples(report: Report, passes: float) -> bool:
     )
     taken = working.select((pl.col("name").str.contains(_TAKES) & pl.col("name").shift(-1).str.contains(_FIRST)).sum())
     return launches > 0 and bool(taken.item() >= _MOST * passes * launches)
+
+
+def _splits(report: Report, passes: int) -> bool:
+    """Whether the trace splits a tensor, and joins results, once for several of so many passes."""
+    names = outermost(report).get_column("name")
+    counts = [int(names.str.contains(pattern).sum()) for pattern in (_SPLITS, _JOINS)]
+    least = per_iteration(report).iterations or 1
+    return all(least <= count <= passes // (_PASSES // 2) for count in counts)
 
 
 def _passes(line: pl.DataFrame, anchor: int) -> pl.Expr:

@@ -10,7 +10,7 @@ from kanalyze.analyses.findings.rules.large_logits import large_logits
 from kanalyze.analyses.findings.rules.layout_copies import layout_copies
 from kanalyze.analyses.findings.rules.recomputation import recomputation
 from kanalyze.analyses.findings.rules.scatter_atomics import scatter_atomics
-from support.build import call, host, kernel, report
+from support.build import call, host, kernel, memcpy, report
 
 ONE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 2ul> >(int)"
 TANH64 = ONE.format("tanh_kernel_cuda(X&)::{{lambda(double)#1}}").replace("{{", "{").replace("}}", "}")
@@ -192,6 +192,25 @@ def test_concatenations_that_take_longer_and_longer_are_told():
     assert found.headline.startswith("torch.cat copies a growing tensor for each piece: 87.")
     assert saved(found, made) == (0, found.at_stake_ns - 40 * 2000)
     assert growing_copies(report(line(*[(CAT, 3000), (GEMM, 500), (CAT, 3100), (GEMM, 500)] * 20))) == []
+
+
+def copied(sizes):
+    """Copies within the device, one after the other, that take as many ns as they have bytes."""
+    events, at = [], 0
+    for size in sizes:
+        events.append(memcpy(at, at + size, direction="Device-to-Device", size_bytes=size))
+        at += size
+    return report(events)
+
+
+def test_copies_of_an_array_that_grows_by_pieces_are_told():
+    grows = [size for at in range(1, 30) for size in (100 * at, 100)][1:]  # the first array is a piece, too
+    (found,) = growing_copies(copied(grows))
+    assert found.rule == "growing-copies"
+    assert found.at_stake_ns == sum(size for size in grows if size > 100)
+    assert growing_copies(copied([300, 100] * 30)) == []
+    assert growing_copies(copied([100 * at for at in range(1, 60)])) == []
+    assert growing_copies(copied(grows[:20])) == []
 
 
 def test_tensors_that_are_repeated_in_memory_are_told():

@@ -49,6 +49,22 @@ def test_several_passes_in_each_iteration_by_their_slices():
     assert found(apart=190_000, each=5) == []
 
 
+def split_and_joined(every):
+    """Operators that split a tensor, and join results, in each of so many passes."""
+    return [
+        host("op", f"aten::{name}", n * STEP + at, n * STEP + at + 10)
+        for n in range(0, 20, every)
+        for name, at in (("split", 10), ("cat", 970_000))
+    ]
+
+
+def test_several_passes_over_a_tensor_that_is_split_once():
+    layers = [host("op", "aten::linear", 100, 8000)]
+    (one,) = found(apart=190_000, each=5, more=[*layers, *split_and_joined(5)])
+    assert not one.general
+    assert found(apart=190_000, each=5, more=[*layers, *split_and_joined(1)]) == []  # layers do that, too
+
+
 @pytest.mark.parametrize(
     "keys",
     [
