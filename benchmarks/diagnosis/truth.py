@@ -18,7 +18,7 @@ PLACE_NEAR: Final = 2
 #: What stands for a program's name in all that tools say, since many names give the fault away.
 BLIND: Final = "program"
 
-_LINE: Final = re.compile(rf"\b{BLIND}\.(?:py|cu)[:\"(, line]{{1,9}}(\d+)")
+_LINE: Final = re.compile(rf"\b{BLIND}\.(?:py|cu)[:\"(, line]{{1,9}}(\d+)(?:-(\d+))?")
 
 #: Lines of a text that name a cause to say that it is not there, and rows of tables, which name none.
 _DENIED: Final = re.compile(
@@ -54,10 +54,10 @@ class Program:
 
     def place_right(self, text: str) -> str:
         """How well a blind text says where the fault is: `line`, `function`, or nothing."""
-        named = [int(line) for line in _LINE.findall(text)]
-        if any(abs(line - at) <= PLACE_NEAR for line in named for at in self.lines):
+        named = [(int(first), int(last or first)) for first, last in _LINE.findall(text)]
+        if any(first - PLACE_NEAR <= at <= last + PLACE_NEAR for first, last in named for at in self.lines):
             return "line"
-        inside = any(first <= line <= last for line in named for _, first, last in self.functions)
+        inside = any(first <= line <= last for line, _ in named for _, first, last in self.functions)
         called = any(re.search(rf"\b{name}(\(|<| \()|{BLIND}\.\w+[: (]+{name}\b", text) for name, *_ in self.functions)
         return "function" if inside or called else ""
 

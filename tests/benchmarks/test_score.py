@@ -68,6 +68,8 @@ def test_a_program_has_its_causes_its_lines_and_the_functions_around_them(tmp_pa
     [
         ("makes a mask at program.py:7", "line"),
         ("program.py(9): attention", "line"),
+        ("program.py:2-5", "line"),
+        ("program.py:2-4", ""),
         ("program.py:11", ""),
         ("step (program.py)", ""),
         ("attention (program.py)", "function"),
