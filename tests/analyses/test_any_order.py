@@ -36,7 +36,8 @@ def opened(name):
 def page(report):
     told = summarize(report)
     tables = {key: table.write_json() for key, table in told.tables.items()}
-    return told.answer, tables, told.findings, told.cannot_tell, told.not_recorded, told.remarks
+    findings = [one._replace(claims=one.claims is not None and one.claims.write_json()) for one in told.findings]
+    return told.answer, tables, findings, told.cannot_tell, told.not_recorded, told.remarks
 
 
 def asked(report, name):

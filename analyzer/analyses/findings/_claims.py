@@ -76,7 +76,7 @@ def shared_out(found: Sequence[Finding], least: Mapping[tuple[str, int], float])
         before = taken.get(one.device, claims.clear())
         told = _of_left(one, claims, intervals.subtract(claims, before))
         if told is not None and told.at_stake_ns >= max(least[one.rule, one.device], 1):
-            kept[at] = told
+            kept[at] = told._replace(retold=None)  # which holds the report
             taken[one.device] = intervals.union(pl.concat([before, claims]))
     return [kept[at] for at in sorted(kept)]
 

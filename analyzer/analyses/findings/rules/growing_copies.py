@@ -52,9 +52,9 @@ _WITHIN: Final = "Device-to-Device"
 _LEFT_NS: Final = 2000
 
 
-def growing_copies(report: Report) -> list[Finding]:
-    """At most three findings per device: concatenations and copies that grow, and repeated tensors."""
-    found = _grown(report)
+def growing_concatenations(report: Report) -> list[Finding]:
+    """At most two findings per device: concatenations that grow, and repeated tensors."""
+    found = []
     for device in kernel_sums(report) if in_pytorch(report) else ():
         joined = device.chosen(lambda said: said.library == "aten" and said.operation == "cat")
         work = exclusive_operations(report).filter(joined.operations(device.device)).sort("start")
@@ -68,7 +68,7 @@ def growing_copies(report: Report) -> list[Finding]:
     return found
 
 
-def _grown(report: Report) -> list[Finding]:
+def growing_copies(report: Report) -> list[Finding]:
     """One finding per device on copies within it of what was there, each followed by one of the piece that is new."""
     work = exclusive_operations(report, "size_bytes", "stream").filter(pl.col("detail") == _WITHIN).sort("start")
     size, beside = pl.col("size_bytes"), ["device", "stream"]
@@ -184,4 +184,4 @@ def _finding(report: Report, device: DeviceKernels, work: pl.DataFrame, text: st
     )
 
 
-RULES: Final = (growing_copies,)
+RULES: Final = (growing_concatenations, growing_copies)

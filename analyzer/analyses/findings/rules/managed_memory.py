@@ -66,7 +66,6 @@ def _finding(report: Report, device: int, inside: pl.DataFrame, claims: pl.DataF
         action=_COPY if world(report) in (OPENMP, OPENACC) else _PREFETCH,
         where=literal(str(top[0])) if top[1] >= _MOST * stake else "",
         claims=claims,
-        vague=True,
     )
 
 

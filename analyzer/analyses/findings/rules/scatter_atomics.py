@@ -59,7 +59,7 @@ def scatter_atomics(report: Report) -> list[Finding]:
         names = device.rows.filter(pl.col("name").str.contains(_KERNELS + _EMBEDDING))
         if total(names, "exclusive_ns") >= _WORTH / 2 * device.kernel_ns:
             slow = _slow(report, stream_lines(report, [device.device]), names.get_column("name"))
-            if total(slow, "exclusive_ns") >= _WORTH * device.kernel_ns:
+            if slow.height and total(slow, "exclusive_ns") >= _WORTH * device.kernel_ns:
                 found.append(_atomics(report, device, slow))
     return found
 

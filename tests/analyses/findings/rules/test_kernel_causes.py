@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.findings.rules.elementwise_by_hand import by_hand
 from kanalyze.analyses.findings.rules.float64 import float64
 from kanalyze.analyses.findings.rules.gathers import gathers
-from kanalyze.analyses.findings.rules.growing_copies import growing_copies
+from kanalyze.analyses.findings.rules.growing_copies import growing_concatenations, growing_copies
 from kanalyze.analyses.findings.rules.large_logits import large_logits
 from kanalyze.analyses.findings.rules.layout_copies import layout_copies
 from kanalyze.analyses.findings.rules.recomputation import recomputation
@@ -188,10 +188,10 @@ def test_layers_that_run_again_in_backward_are_told_from_first_to_last():
 def test_concatenations_that_take_longer_and_longer_are_told():
     grows = [kernel_ns for at in range(40) for kernel_ns in ((CAT, 3000 + 30 * at), (GEMM, 500))]
     made = report(line(*grows))
-    (found,) = growing_copies(made)
+    (found,) = growing_concatenations(made)
     assert found.headline.startswith("torch.cat copies a growing tensor for each piece: 87.")
     assert saved(found, made) == (0, found.at_stake_ns - 40 * 2000)
-    assert growing_copies(report(line(*[(CAT, 3000), (GEMM, 500), (CAT, 3100), (GEMM, 500)] * 20))) == []
+    assert growing_concatenations(report(line(*[(CAT, 3000), (GEMM, 500), (CAT, 3100), (GEMM, 500)] * 20))) == []
 
 
 def copied(sizes):
@@ -215,7 +215,7 @@ def test_copies_of_an_array_that_grows_by_pieces_are_told():
 
 def test_tensors_that_are_repeated_in_memory_are_told():
     events = launched((STRIDED, 40, "aten::repeat_interleave"), (GEMM, 60, "aten::mm"))
-    assert told(growing_copies, events) == [(40, "Tensors are repeated in memory (repeat_interleave): 40.0 %")]
+    assert told(growing_concatenations, events) == [(40, "Tensors are repeated in memory (repeat_interleave): 40.0 %")]
 
 
 def test_formulas_in_elementwise_kernels_are_told_where_no_operators_are_recorded():
