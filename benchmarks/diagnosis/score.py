@@ -85,11 +85,12 @@ def text_claims(text: str, words: dict[str, tuple[str, re.Pattern[str]]]) -> lis
     ends = [*(at[cause] for cause in order[1:]), len(shown)][: len(order)]
     claims = []
     for cause, end in zip(order, ends, strict=True):
-        before = shown.rfind("\n", 0, at[cause]) + 1
-        passage = shown[before : max(end, shown.find("\n", at[cause]))]
+        start = shown.rfind("\n", 0, at[cause]) + 1
+        passage = shown[start : max(end, shown.find("\n", at[cause]))]
+        before = shown[shown.rfind("\n", 0, max(start - 1, 0)) + 1 : start]  # a remedy may stand below what it mends
         saved = _SAVED.search(passage)
         ms = float(saved[1].rstrip(".,").replace(",", "")) * _MS[saved[2].lower()] if saved else None
-        claims.append(Claim(cause, passage, None if ms is None else (ms, ms, ms)))
+        claims.append(Claim(cause, before + passage, None if ms is None else (ms, ms, ms)))
     return claims
 
 
@@ -125,11 +126,10 @@ def scored(one: Program, claims: list[Claim], times: dict[str, list[float]] | No
     """Holds a tool's claims on a program against its cause, its place and its measured gain."""
     named = [claim.cause for claim in claims]
     score = Score(one.name, one.cause, one.also, named[0] if named else "", lines=one.recorded, named=named[:5])
-    step_ms = times["fault"][0] if times else None
     if not one.cause:
         gains = [claim.gain[0] for claim in claims if claim.gain]
-        if step_ms and (gains or not claims):  # a text may name causes and tell no gains
-            score.largest_claim = max(gains, default=0.0) / step_ms
+        if times and (gains or not claims):  # a text may name causes and tell no gains
+            score.largest_claim = max(gains, default=0.0) / times["fault"][0]
         return score
     if times:
         score.measured_ms = times["fault"][0] - times.get("main", times["fixed"])[0]

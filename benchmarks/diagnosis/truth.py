@@ -65,9 +65,10 @@ class Program:
 def causes() -> dict[str, tuple[str, re.Pattern[str]]]:
     """Each cause with its sentence and the words that name it."""
     listed = tomllib.loads((HERE / "causes.toml").read_text(encoding="utf-8"))
-    spelled = {name: rf"(?<![\w-]){name.replace('-', '[-_ ]')}(?![\w-])|{words}" for name, (_, words) in listed.items()}
-    patterns = {name: words.replace("_ ]", "_\\s]").replace(" ", r"\s+") for name, words in spelled.items()}
-    return {name: (listed[name][0], re.compile(words, re.IGNORECASE)) for name, words in patterns.items()}
+    spelled = {
+        name: rf"(?<![\w-]){name}(?![\w-])|{words.replace(' ', chr(92) + 's+')}" for name, (_, words) in listed.items()
+    }
+    return {name: (listed[name][0], re.compile(words, re.IGNORECASE)) for name, words in spelled.items()}
 
 
 def sentences(text: str) -> str:
