@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -96,11 +97,15 @@ def growing_copies(report: Report) -> list[Finding]:
                 if in_pytorch(report)
                 else "write each piece into an array made once, as large as it gets",
                 where=place_of(report, pl.col("row").is_in(rows.implode())),
-                mending=lambda _, rows=rows: Mending(gone=rows),
+                mending=partial(_gone, rows=rows),
                 shortens=True,
             )
         )
     return found
+
+
+def _gone(_: Report, rows: pl.Series) -> Mending:
+    return Mending(gone=rows)
 
 
 def _is_copy(said: KernelName) -> bool:
