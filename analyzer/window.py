@@ -103,10 +103,6 @@ class PerIteration(NamedTuple):
         """A time: ``10.93 ms a step``, or ``655.9 ms``."""
         return time(ns) if self.iterations is None else f"{time(ns / self.iterations)} {self._a}"
 
-    def time_of(self, ns: float) -> str:
-        """A time as a part: ``10.93 ms of a step``, or ``655.9 ms``."""
-        return time(ns) if self.iterations is None else f"{time(ns / self.iterations)} {self.of}"
-
     def plural(self, number: int, noun: str, more: str = "") -> str:
         """A count: ``1,184 kernels a step``, ``2.5 kernels a step``, ``3 kernels in 60 steps``, or ``71,040 kernels``.
 
