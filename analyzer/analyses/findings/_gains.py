@@ -24,7 +24,7 @@ MOST_REPLAYED: Final = 1 << 18
 _COMMON: Final = ("small-grid", "tail", "low-occupancy")
 _HUNDREDTH: Final = 10
 
-#: What a remedy gains differs by so large a part from what an exact replay says; so it does in three of four programs of
+#: What a remedy gains differs by so large a part from what an exact replay says, at most, in three of four programs of
 #: docs/diagnosis.md.
 _OF_REMEDIES: Final = 0.25
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 #: The part of its time that a finding has in a line, at the least, to be said to lie there.
 _MOST: Final = 0.5
 
+#: Where the lines of its own threads are known for this part of its time, that of others does not count, which goes to
+#: the line that the main thread was in: ``loss.backward()`` is the line of all that autograd does.
+_OWN: Final = 0.1
+
 #: Lines of one function are told together where they are no further apart.
 _TOGETHER: Final = 10
 
@@ -44,7 +48,14 @@ def line_of(report: Report, finding: Finding) -> str:
     Where none has half it is the costliest lines of one function that have it together, if they are close to each
     other: ``model.py:41-43``. Else it is empty.
     """
-    sums = claimed(report, finding).group_by("place").agg(pl.col("ns").sum())
+    pieces, ns = claimed(report, finding), pl.col("ns").sum()
+    own = pieces.filter("own")
+    told = own if own.select(ns).item() >= _OWN * pieces.select(ns).item() else pieces
+    return lines_of_most(report, told.group_by("place").agg(ns))
+
+
+def lines_of_most(report: Report, sums: pl.DataFrame) -> str:
+    """The line, or the lines close to each other, with at least half of some time by place (place, ns)."""
     least = _MOST * int(sums.get_column("ns").sum())
     order = sums.drop_nulls("place").sort("ns", "place", descending=[True, False])
     for _, own in placed_with_text(report, order).group_by("file", "function", maintain_order=True):
@@ -56,7 +67,7 @@ def line_of(report: Report, finding: Finding) -> str:
 
 
 def claimed(report: Report, finding: Finding) -> pl.DataFrame:
-    """The pieces of its device's time that a finding claims: start, end, ns (of that time), part, place."""
+    """The pieces of its device's time that a finding claims: start, end, ns (of that time), part, place, own."""
     if finding.claims is None:
         return placed_pieces(report).drop("device").clear()
     pieces = placed_pieces(report).filter(pl.col("device") == finding.device).drop("device")

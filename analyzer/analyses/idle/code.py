@@ -98,14 +98,15 @@ def has_lines(report: Report) -> bool:
 
 @once_per_report
 def placed_pieces(report: Report) -> pl.DataFrame:
-    """Pieces of the time of each device in scope: device, start, end, ns, part (of :data:`PARTS`), place.
+    """Pieces of the time of each device in scope: device, start, end, ns, part (of :data:`PARTS`), place, own.
 
-    The ns of each device sum to its window: of operations at the same time they are what each adds.
+    The ns of each device sum to its window: of operations at the same time they are what each adds. `own` is whether
+    the place is that of the piece's own thread.
     """
     work = exclusive_operations(report, "call_start", "thread_id").filter(pl.col("exclusive_ns") > 0)
     places = place_at(report, work.select(*THREAD, at="call_start"))
     columns = pl.col("device"), pl.col("start"), pl.col("end"), pl.col("exclusive_ns").alias("ns")
-    found = [work.select(*columns, pl.lit("work").alias("part"), places)]
+    found = [work.select(*columns, pl.lit("work").alias("part"), places, _have_lines(report, work))]
     for device, pieces in idle_pieces(report).items():
         parts = _of_idle(report, pieces).with_columns(pl.lit(device, dtype=pl.Int64).alias("device"))
         found.append(parts.select(found[0].columns))
@@ -119,13 +120,22 @@ def _of_idle(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     named = pieces.select("start", "end", "row", "thread", parts, buckets)
     launched = named.filter(pl.col("bucket").is_in(["launch", "queued"]))
     calls = facts_of(report, launched.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
-    found = [launched.hstack([place_at(report, calls)])]
+    found = [launched.hstack([place_at(report, calls), _have_lines(report, calls)])]
     rest = named.filter(~pl.col("bucket").is_in(["launch", "queued"]))
     for (code,), part in parts_by(rest, ["thread"]).items():
         key = thread_keys(report)[code] if isinstance(code, int) else (None, None)
-        found.append(overlaid(part.sort("start"), _line_of(report, key), "place"))
-    every = pl.concat([part.select("start", "end", "part", "place") for part in found])
+        placed = overlaid(part.sort("start"), _line_of(report, key), "place")
+        found.append(placed.with_columns(own=pl.lit(value=key in _lines(report))))
+    every = pl.concat([part.select("start", "end", "part", "place", "own") for part in found])
     return every.with_columns(ns=pl.col("end") - pl.col("start"))
+
+
+def _have_lines(report: Report, rows: pl.DataFrame) -> pl.Series:
+    """Whether the thread of each row is one whose lines are known."""
+    known = pl.DataFrame([*_lines(report)], dict.fromkeys(THREAD, pl.Int64), orient="row").drop_nulls()
+    known = known.with_columns(own=pl.lit(value=True))
+    found = rows.select(*THREAD).join(known, on=[*THREAD], how="left", maintain_order="left")
+    return found.get_column("own").fill_null(value=False)
 
 
 def place_at(report: Report, points: pl.DataFrame) -> pl.Series:

@@ -86,3 +86,21 @@ def test_what_is_claimed_is_cut_at_the_sides_of_the_claim():
         ("launch", 50),
         ("work", 200),
     ]
+
+
+@pytest.mark.parametrize(("own_ns", "line"), [(400, "a.py:1"), (40, "b.py:2")])
+def test_what_threads_without_lines_launch_counts_where_others_have_few(own_ns, line):
+    """As autograd's thread does, whose time goes to the line that the main thread is in."""
+    rows = [
+        {"process_id": 1, "thread_id": 1, "start_ns": start, "dur_ns": 1_000, "file": file, "line": number}
+        | {"function": "f", "text": ""}
+        for start, file, number in ((0, "a.py", 1), (1_000, "b.py", 2))
+    ]
+    events = [
+        call("cudaLaunchKernel", 0, 100, correlation=1),
+        kernel(200, 200 + own_ns, correlation=1),
+        call("cudaLaunchKernel", 1_000, 1_100, correlation=2, thread=2),
+        kernel(1_200, 2_000, correlation=2),
+    ]
+    found = finding((200, 200 + own_ns), (1_200, 2_000))
+    assert place(found, report(events, source_lines=rows)) == line

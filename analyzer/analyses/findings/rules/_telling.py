@@ -14,6 +14,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, facts_of, nearest_launches
 from kanalyze.analyses.device._windows import idle_spans
+from kanalyze.analyses.findings._places import lines_of_most
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
 from kanalyze.analyses.host._python_frames import roles
@@ -21,10 +22,12 @@ from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._worlds import JAX, PYTORCH, world
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.idle.code import place_at
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.naming._host_names import launches_beside
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.shared.source_lines import source_lines
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
@@ -239,7 +242,13 @@ def site_text() -> pl.Expr:
 
 
 def main_site(report: Report, points: pl.DataFrame) -> str:
-    """The site of at least half of `points` (process_id, thread_id, at), escaped for a sentence; empty if none."""
+    """The site of at least half of `points` (process_id, thread_id, at), escaped for a sentence; empty if none.
+
+    That is a line of the program, or lines close to each other, where the capture has them.
+    """
+    if source_lines(report).height:
+        each = place_at(report, points).alias("place").to_frame().group_by("place").agg(ns=pl.len())
+        return literal(lines_of_most(report, each))
     told = sites(report, points).select(site=site_text()).group_by("site").len()
     most = told.drop_nulls("site").filter(2 * pl.col("len") >= points.height).sort("len", "site")
     return literal(str(most.item(-1, "site"))) if most.height else ""
