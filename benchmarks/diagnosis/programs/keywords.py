@@ -42,7 +42,7 @@ class Spotter(nn.Module):
         return torch.log(spectrum.abs().square().transpose(1, 2) @ self.filters + 1e-6)
 
     def scan(self, frames):
-        """h' = (1 - z) n + z h, frame after frame."""
+        """The memory h' = (1 - z) n + z h, frame after frame."""
         gru = self.memory
         inputs = F.linear(frames, gru.weight_ih_l0, gru.bias_ih_l0)
         h, states = frames.new_zeros(len(frames), WIDTH), []

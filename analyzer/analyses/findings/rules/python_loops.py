@@ -99,7 +99,8 @@ _SLICES: Final = Told(
     "work on the whole tensor at once: a batch dimension, bmm, torch.vmap",
     (
         "Let the loop's index be a dimension of the tensors: torch.bmm, einsum, broadcasting, grouped convolutions, or "
-        "torch.vmap of the function; what goes from pass to pass can be compiled, or scanned."
+        "torch.vmap of the function; torch._foreach_ functions take lists of parameters of any shapes; "
+        "what goes from pass to pass can be compiled, or scanned."
     ),
 )
 
