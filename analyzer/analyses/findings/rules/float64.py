@@ -27,6 +27,9 @@ _WORTH: Final = 0.03
 _FASTER: Final = {(7, 0): 15.7 / 7.8, (8, 0): 156 / 19.5, (9, 0): 494.7 / 66.9, (10, 0): 1100 / 37}
 _LEAST_FASTER: Final = 32.0
 
+#: Types of float64, and of complex numbers of two.
+_DOUBLE: Final = {"f64", "c128"}
+
 #: The part of the peak in TF32 that products reach where those in float64 reach theirs.
 _REACHED: Final = 2 / 3
 
@@ -47,13 +50,15 @@ def _is_double(said: KernelName) -> bool:
 
     An elementwise kernel that casts its operands computes in the widest of their types.
     """
-    computes = said.family == "elementwise" and said.accumulator_type == "f64"
-    return "f64" in said.input_types or (not said.input_types and (said.output_type == "f64" or computes))
+    computes = said.family in {"elementwise", "fft"} and said.accumulator_type in _DOUBLE
+    unknown = not said.input_types and (said.output_type in _DOUBLE or computes)
+    return bool(_DOUBLE.intersection(said.input_types)) or unknown
 
 
 def _is_cast(said: KernelName) -> bool:
     """Whether a kernel casts to another type from one that only its call knows."""
-    return said.library == "aten" and said.operation == "copy" and not said.input_types and said.output_type != "f64"
+    copies = said.library == "aten" and said.operation == "copy" and not said.input_types
+    return copies and said.output_type not in _DOUBLE
 
 
 def _doubles(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:

@@ -79,6 +79,13 @@ def test_tensors_of_float64_are_told_and_scalars_are_not():
     assert found.claims.rows() == [(0, 50_000), (50_000, 80_000)]
 
 
+def test_complex_numbers_of_two_and_their_transforms_are_float64():
+    fft = "void regular_fft<512u, EPT<8u>, 8u, 2u, (padding_t)6, unsigned int, double>(kernel_arguments_t<double>)"
+    made = report(line((fft, 50_000), (ONE.format("CUDAFunctor_add<c10::complex<double>>"), 30_000), (TANH64, 20_000)))
+    (found,) = float64(made)
+    assert found.at_stake_ns == 100_000
+
+
 @pytest.mark.parametrize("events", [line((ADAM, 90), (GEMM, 10)), line((TANH64, 2), (ADAM, 98)), line((GEMM64, 100))])
 def test_little_float64_and_that_of_other_programs_is_not_told(events):
     assert float64(report(events)) == []
