@@ -15,7 +15,7 @@ from kanalyze.analyses.findings._gains import MOST_REPLAYED
 from kanalyze.analyses.findings.findings import by_gain
 from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._call_kinds import interface
-from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation
+from kanalyze.analyses.idle import code, culprits, exposure, ledger, utilisation
 from kanalyze.analyses.launches import graphs, hot_kernels
 from kanalyze.analyses.memory import memory, migration_totals
 from kanalyze.analyses.naming._host_names import told
@@ -92,8 +92,9 @@ _ASKED: Final[dict[str, dict[str, Any]]] = {
 }
 
 #: The declarations of all these tables.
-TABLES: Final[tuple[Table, ...]] = tuple(
-    occupancy.BY_KERNEL if module is occupancy else module.TABLE for module in (*_ALWAYS, *_OPTIONAL)
+TABLES: Final[tuple[Table, ...]] = (
+    *(occupancy.BY_KERNEL if module is occupancy else module.TABLE for module in (*_ALWAYS, *_OPTIONAL)),
+    code.TABLE,
 )
 
 _NAMES: Final = [table.name for table in TABLES[: len(_ALWAYS)]]
@@ -135,8 +136,10 @@ def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables of the page that the report allows by name, and the reason why for each other one."""
     makers = {
         table.name: partial(getattr(module, table.name), **_ASKED.get(table.name, {}))
-        for module, table in zip((*_ALWAYS, *_OPTIONAL), TABLES, strict=True)
+        for module, table in zip((*_ALWAYS, *_OPTIONAL), TABLES[:-1], strict=True)
     }
+    if code.has_lines(report):
+        makers[code.TABLE.name] = code.code
     # idle time is attributed with names first, which serves the other tables, too
     first, reason = made(report, {"culprits": makers.pop("culprits")})
     tables, reasons = made(report, dict(sorted(makers.items(), key=lambda one: one[0] in _NAMES)))
