@@ -25,7 +25,7 @@ _WORTH: Final = 0.08
 #: A kernel that takes this part of the softmax's time, or more, works on tensors of its size.
 _FULL: Final = 0.15
 
-#: So many passes over the logits besides softmax, casts and one fill are a loss by hand.
+#: So many passes over the logits besides softmax, copies, casts and fills are a loss by hand.
 _FEWEST: Final = 2
 
 #: What may stand between two products in a loss.
@@ -80,6 +80,7 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         softmax=decoded_as(known, _is_softmax),
         cast=decoded_as(known, _is_cast),
         fill=decoded_as(known, lambda said: said.family == "fill"),
+        moved=decoded_as(known, lambda said: said.family == "copy") | known.select(moves).to_series(),
         short=decoded_as(known, lambda said: said.output_type in _SHORT or bool({*_SHORT} & {*said.input_types})),
         line=pl.struct("device", "process_id", "stream").rle_id(),
     )
@@ -94,9 +95,10 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     runs = known.filter(pl.col("passes") & ~pl.col("attends") & told)
     longest = pl.col("exclusive_ns").filter("softmax").max().over("run")
     large = runs.filter(pl.col("exclusive_ns") >= _FULL * longest)
-    other = (~pl.col("softmax") & ~pl.col("cast") & ~pl.col("fill")).sum().over("run")
-    asked = (pl.col("cast") & (pl.col("outer") == "aten::to")).fill_null(value=False).any().over("run")
-    return large.filter((other >= _FEWEST) | asked)
+    other = (~pl.col("softmax") & ~pl.col("moved") & ~pl.col("fill")).sum().over("run")
+    # those into a short type are of the backward pass: of autocast, too, which casts within the loss
+    asked = pl.col("cast") & ~pl.col("short") & (pl.col("outer") == "aten::to").fill_null(value=False)
+    return large.filter((other >= _FEWEST) | asked.any().over("run"))
 
 
 def _by_hand(report: Report, device: DeviceKernels, passes: pl.DataFrame) -> Finding:

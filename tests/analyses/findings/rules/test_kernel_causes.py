@@ -140,6 +140,23 @@ def test_fused_losses_and_small_ones_are_not_told(kernels):
     assert large_logits(report(line(*kernels))) == []
 
 
+AUTOCAST = [
+    *((GEMM, 50, "aten::mm"), (LOG, 40, "aten::cross_entropy_loss"), (UP, 40, "aten::cross_entropy_loss")),
+    *((DOWN, 40, "aten::to"), (LOG_BACK, 60, "aten::_log_softmax_backward_data"), (GEMM, 50, "aten::mm")),
+]
+
+
+def test_casts_of_autocast_within_the_loss_and_back_are_not_the_program_s():
+    assert large_logits(report(launched(*AUTOCAST))) == []
+    asked = [AUTOCAST[0], (UP, 40, "aten::to"), AUTOCAST[1], *AUTOCAST[3:]]
+    assert [found.at_stake_ns for found in large_logits(report(launched(*asked)))] == [180]
+
+
+def test_copies_of_logits_without_their_last_row_are_no_loss_by_hand():
+    copied = [(STRIDED, 40, "aten::copy_"), (LOG, 40, "aten::log_softmax"), (LOG_BACK, 60, "aten::to")]
+    assert large_logits(report(launched((GEMM, 50, "aten::mm"), *copied, copied[0], (GEMM, 50, "aten::mm")))) == []
+
+
 def test_softmaxes_between_products_of_many_matrices_are_attention():
     chain = [(GEMM, 50, "aten::bmm"), (MUL, 40, "aten::mul"), (LOG, 40, "aten::softmax"), (MUL, 40, "aten::mul")]
     assert large_logits(report(launched(*chain, (GEMM, 50, "aten::bmm")))) == []
