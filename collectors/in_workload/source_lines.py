@@ -27,6 +27,7 @@ import sysconfig
 import threading
 import time
 from array import array
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +47,14 @@ MOST = 2_000_000
 #: So many passes are kept of a loop.
 EACH = 20_000
 
-#: Where a thread changes its line more often than this many times in so many ns, its busiest function is noted whole.
+#: Where a thread changes its line more often than this many times in so many ns, lines that are so often among these
+#: changes are noted as one from then on: the first of them that the thread comes to.
 _LOOKED_AT = 1 << 12
 _SHORTEST_NS = _LOOKED_AT * 5_000
+_OFTEN = 1 << 5
+
+#: So often such a line is looked at, and then no more.
+_ENOUGH = 50_000
 
 #: Bits of a line's number in a place.
 _LINE_BITS = 24
@@ -102,9 +108,11 @@ class Places:
     def is_own(self, file: str) -> bool:
         """Whether a file is the program's: not Python's, no installed package's, not of the runner."""
         if file not in self._own:
-            path = os.path.realpath(file)
-            others = path.startswith(_PREFIXES) or any(part in path for part in _INSTALLED)
-            self._own[file] = os.path.isfile(path) and not others  # noqa: PTH113 - of a text
+            self._own[file] = False
+            with suppress(OSError, ValueError):  # the folder that the program works in is gone; no name of a file
+                path = os.path.realpath(file)
+                others = path.startswith(_PREFIXES) or any(part in path for part in _INSTALLED)
+                self._own[file] = os.path.isfile(path) and not others  # noqa: PTH113 - of a text
         return self._own[file]
 
     def of_frame(self, frame: FrameType | None) -> int:
@@ -116,11 +124,11 @@ class Places:
             frame = frame.f_back
         return NOWHERE
 
-    def of_thread(self, thread: int) -> array[int]:
-        """The rows of a thread."""
+    def of_thread(self, thread: int, native: int | None = None) -> array[int]:
+        """The rows of a thread, whose number in the system is looked up where it is not given."""
         if thread not in self.rows:
-            native = {one.ident: one.native_id for one in threading.enumerate()}
-            self._ids[thread] = native.get(thread) or threading.get_native_id()
+            ids = {} if native else {one.ident: one.native_id for one in threading.enumerate()}
+            self._ids[thread] = native or ids.get(thread) or threading.get_native_id()
             self.rows[thread], self.passes[thread] = array("q"), array("q")
         return self.rows[thread]
 
@@ -167,6 +175,15 @@ def shown(file: str, folder: str) -> str:
     return os.path.relpath(path, folder) if path.startswith(folder + os.sep) else path
 
 
+class _Thread(threading.local):
+    """The rows of the thread that looks at it: by its number in the system, since another gets those of Python."""
+
+    def __init__(self, places: Places) -> None:
+        native = threading.get_native_id()
+        self.rows = places.of_thread(native, native)
+        self.passes = places.passes[native]
+
+
 class EveryChange:
     """Notes passes of loops, and each change of the line, through sys.monitoring."""
 
@@ -177,7 +194,7 @@ class EveryChange:
             AttributeError: This Python is older than sys.monitoring.
             IndexError: Other tools use all its numbers.
         """
-        self._places, self._rows, self._bases = places, places.rows, places.bases
+        self._places, self._bases = places, places.bases
         self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined] # of Python 3.12
         self._events = self._monitoring.events
         self._tool = [number for number in range(6) if self._monitoring.get_tool(number) is None][-1]
@@ -185,6 +202,8 @@ class EveryChange:
         self._inside = self._events.JUMP | (self._leaving | self._events.LINE if lines else 0)
         self._begins: dict[tuple[int, int], int] = {}
         self._seen: dict[int, int] = {}
+        self._busy: dict[int, int] = {}
+        self._thread = _Thread(places)
 
     def start(self) -> None:
         """Notes changes from now on."""
@@ -211,16 +230,13 @@ class EveryChange:
 
     def _began(self, code: CodeType, _: int) -> object:
         """At the first call of a function: its lines are noted from now on, or nothing of it, ever."""
-        if id(code) in self._bases:
-            self._note(self._bases[id(code)] + code.co_firstlineno)
-            return None
         if self._places.is_own(code.co_filename):
             self._places.base(code)
             self._monitoring.set_local_events(self._tool, code, self._inside)
         return self._monitoring.DISABLE
 
-    def _line(self, code: CodeType, number: int) -> None:
-        self._note(self._bases[id(code)] + number)
+    def _line(self, code: CodeType, number: int) -> object:
+        return self._note(self._bases[id(code)] + number)
 
     def _left(self, *_: object) -> None:
         self._note(self._places.of_frame(sys._getframe(1).f_back))  # noqa: SLF001 - the only way
@@ -237,31 +253,28 @@ class EveryChange:
         self._seen[place] = number = self._seen.get(place, 0) + 1
         if to > since or number > EACH:
             return self._monitoring.DISABLE
-        thread = threading.get_ident()
-        self._places.of_thread(thread)
-        self._places.passes[thread].extend((time.perf_counter_ns(), place))
+        self._thread.passes.extend((time.perf_counter_ns(), place))
         return None
 
-    def _note(self, place: int) -> None:
-        thread = threading.get_ident()
-        rows = self._rows.get(thread)
-        if rows is None:
-            rows = self._places.of_thread(thread)
+    def _note(self, place: int) -> object:
+        """Notes where the thread is, unless it goes from busy line to busy line; what a callback returns."""
+        rows = self._thread.rows
+        if place in self._busy and rows and rows[-1] in self._busy:
+            self._busy[place] = number = self._busy[place] + 1
+            return self._monitoring.DISABLE if number > _ENOUGH else None
         rows.extend((time.perf_counter_ns(), place))
         if not len(rows) % (2 * _LOOKED_AT):
             self._relieve(rows)
+        return None
 
     def _relieve(self, rows: array[int]) -> None:
-        """Notes a function whole from now on that changes its line too often, and nothing where there is too much."""
+        """Looks for lines that a thread changes to too often, and notes nothing more where there is too much."""
         last = rows[-2 * _LOOKED_AT :]
         if len(rows) >= 2 * MOST:
             self.stop()
         elif last[-2] - last[0] < _SHORTEST_NS:
-            numbers = [place >> _LINE_BITS for place in last[1::2] if place != NOWHERE]
-            if numbers:
-                busiest = self._places.codes[max({*numbers}, key=numbers.count)]
-                events = self._events.PY_START | self._events.JUMP | self._leaving
-                self._monitoring.set_local_events(self._tool, busiest, events)
+            often = {place for place, number in Counter(last[1::2]).items() if number >= _OFTEN} - {NOWHERE}
+            self._busy |= dict.fromkeys(often - self._busy.keys(), 0)
 
 
 class Samples:
@@ -269,7 +282,8 @@ class Samples:
 
     def __init__(self, places: Places) -> None:
         """Takes where to note what it sees."""
-        self._places, self._stopped = places, threading.Event()
+        self._places = places
+        self._stopped = False  # no Event: its lock may be held where the process forks, and a child stops this
 
     def start(self) -> None:
         """Looks from now on, in a thread of its own."""
@@ -277,11 +291,12 @@ class Samples:
 
     def stop(self) -> None:
         """Looks no more."""
-        self._stopped.set()
+        self._stopped = True
 
     def _look(self) -> None:
         own = threading.get_ident()
-        while not self._stopped.wait(_PAUSE_S):
+        while not self._stopped:
+            time.sleep(_PAUSE_S)
             at = time.perf_counter_ns()
             for thread, frame in sys._current_frames().items():  # noqa: SLF001 - the only way
                 place = NOWHERE if thread == own else self._places.of_frame(frame)

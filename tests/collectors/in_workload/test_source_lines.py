@@ -136,18 +136,51 @@ def test_generators_and_threads_are_followed(tmp_path):
 
 
 @exact
-def test_a_function_that_changes_its_line_too_often_is_noted_whole(tmp_path):
+def test_lines_that_a_thread_changes_to_too_often_are_noted_as_one_and_those_after_them_as_they_are(tmp_path):
     source = """
-        def spin():
-            total = 0
-            for number in range(100_000):
-                total += number
-            return total
-        spin()
+        import time
+        total = 0
+        for number in range(100_000):
+            total += number
+            total ^= 1
+        time.sleep(0.01)
     """
     content, _ = noted(tmp_path, source, python=EXACT)
-    assert sum(len(thread["lines"]["times"]) for thread in content["threads"]) < 50_000
-    assert {"spin"} <= {line[1] for line in visited(content) if line}
+    assert sum(len(thread["lines"]["times"]) for thread in content["threads"]) < 10_000
+    assert visited(content)[-2] == (7, "<module>", "time.sleep(0.01)")
+
+
+@exact
+def test_threads_one_after_the_other_have_rows_of_their_own(tmp_path):
+    source = """
+        import threading
+        def work():
+            return 1
+        for _ in range(3):
+            thread = threading.Thread(target=work)
+            thread.start()
+            print(thread.native_id)
+            thread.join()
+    """
+    content, ran = noted(tmp_path, source, python=EXACT)
+    ids = {str(thread["id"]) for thread in content["threads"]}
+    assert {*ran.stdout.split()} < ids
+    assert len(ids) == 4
+
+
+@pytest.mark.parametrize("python", [pytest.param(EXACT, marks=exact), pytest.param(SAMPLED, marks=sampled)])
+def test_code_of_no_file_runs_where_the_folder_is_gone(tmp_path, python):
+    source = """
+        import os, tempfile
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+        exec(compile("def made(): return 1", "<made>", "exec"))
+        odd = made.__code__.replace(co_filename="a" + chr(0))
+        made.__code__ = odd
+        print(made())
+    """
+    _, ran = noted(tmp_path, source, python=python)
+    assert ran.stdout == "1\n"
 
 
 @sampled
