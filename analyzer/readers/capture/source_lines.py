@@ -99,4 +99,4 @@ def _times(content: dict[str, Any], part: str, origin_unix_ns: int) -> pl.DataFr
         keys = {"process_id": content["process"], "thread_id": thread["id"]}
         numbers = (pl.lit(value, dtype=pl.Int64).alias(name) for name, value in keys.items())
         found.append(own.select(*numbers, "time_ns", "place"))
-    return pl.concat(found)
+    return pl.concat(found).sort("thread_id", "time_ns", maintain_order=True)  # two may have one number

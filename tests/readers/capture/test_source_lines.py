@@ -102,6 +102,14 @@ def test_without_a_file_or_without_a_date_there_are_none(recording):
     assert source_lines(recording, None).is_empty()
 
 
+def test_threads_of_one_number_are_one_in_order(recording):
+    (thread,) = CONTENT["threads"]
+    write(recording, CONTENT | {"threads": [thread, thread]})
+    tables = lines_tables(recording, UNIX)
+    assert tables["source_lines"].get_column("start_ns").is_sorted()
+    assert tables["loop_passes"].get_column("time_ns").to_list() == [150, 150, 250, 250]
+
+
 def test_nothing_noted_is_no_damage(recording):
     write(recording, CONTENT | {"files": [], "places": [], "threads": []})
     assert source_lines(recording, UNIX).is_empty()
