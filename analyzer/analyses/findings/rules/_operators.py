@@ -52,14 +52,14 @@ def operators(report: Report) -> pl.DataFrame:
     """Operators of the report or of the trace beside it, in preorder; empty without any.
 
     Columns: row (its place among all host events), parent (likewise), stop, name (text), start, end, self_ns,
-    process_id, thread_id, called (whether a CUDA call is in it) and sequence_number.
+    process_id, thread_id, called (whether a CUDA call is in it), sequence_number and input_types.
     """
     if (other := traced(report)) is None:
         return pl.DataFrame(schema=_SCHEMA)
     tree = operator_tree(other).rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     before = pl.concat([pl.Series([0]), tree.select((pl.col("kind") == "api").cast(pl.Int64).cum_sum()).to_series()])
     within = before.gather(tree.get_column("stop")) - before.gather(tree.get_column("row"))
-    numbers = other.table("op_detail").select("event_id", "sequence_number")
+    numbers = other.table("op_detail").select("event_id", "sequence_number", "input_types")
     found = tree.with_columns(called=within > 0).filter(_OWN).join(numbers, on="event_id", how="left")
     return found.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA).sort("row")
 
@@ -70,6 +70,7 @@ _SCHEMA: Final = {
     **dict.fromkeys(("start", "end", "self_ns", *THREAD), pl.Int64),
     "called": pl.Boolean,
     "sequence_number": pl.Int64,
+    "input_types": pl.Categorical,
 }
 
 

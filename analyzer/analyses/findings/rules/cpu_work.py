@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import facts_of, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import literal
-from kanalyze.analyses.findings.rules._operators import TO_DEVICE, TO_HOST, Told, on_time, outermost, within
+from kanalyze.analyses.findings.rules._operators import TO_DEVICE, TO_HOST, Told, on_time, operators, outermost, within
 from kanalyze.analyses.findings.rules._telling import all_along, in_pytorch, per_iteration
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -44,6 +44,9 @@ _CONVERTS: Final = (
     r"^aten::(?:to|_to_copy|div|div_|mul|mul_|sub|sub_|add|add_|permute|contiguous|clone|float|half|copy_)$"
 )
 
+#: Types of a copy that makes data smaller: into 16 bits, of more.
+_SHORTENS: Final = r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\""
+
 #: A launch of an operator takes the host so long, about, wherever its tensor is (ns).
 _LAUNCH_NS: Final = 10_000
 
@@ -74,8 +77,10 @@ def _runs(report: Report) -> pl.DataFrame:
     line = outermost(report).sort(*THREAD, "start")
     launching = (pl.col("launches") > 0) | pl.col("called") | pl.col("aside")
     line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching)
+    line = line.with_columns(shortens=_shortens(report, line))
     name, own, launches = pl.col("name"), pl.col("own"), ~pl.col("own")
     computes = own & ~name.str.contains(_NO_WORK)
+    converts = own & name.str.contains(_CONVERTS) & ~pl.col("shortens")
     works = computes | (own & name.str.contains(_CONVERTS))
     took = pl.when("works").then(pl.col("end") - pl.col("start"))
     line = line.with_columns(computes=computes, works=works)
@@ -89,7 +94,7 @@ def _runs(report: Report) -> pl.DataFrame:
         created=(own & name.str.contains(_CREATES)).any(),
         lifted=(own & (name == _LIFTS)).any(),
         lifted_first=(name.filter(own).first() == _LIFTS).fill_null(value=False),
-        converts=(own & name.str.contains(_CONVERTS)).any(),
+        converts=converts.any(),
         top=name.sort_by(took, nulls_last=False).last(),
         top_ns=took.max(),
     )
@@ -99,6 +104,18 @@ def _runs(report: Report) -> pl.DataFrame:
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
     return _of_kinds(runs.with_columns(lifted=lifted & (pl.col("bytes") < _DATA_BYTES)))
+
+
+def _shortens(report: Report, line: pl.DataFrame) -> pl.Series:
+    """Whether operators of `line` (row, stop) convert data into a shorter type: where types were recorded."""
+    every = operators(report)
+    shorter = (every.get_column("name") == "aten::copy_") & every.get_column("input_types").cast(
+        pl.String
+    ).str.contains(_SHORTENS).fill_null(value=False)
+    copies = every.filter(shorter).select(copy="row").sort("copy")
+    inside = line.select("row", "stop").with_row_index("at").sort("row")
+    inside = inside.join_asof(copies, left_on="row", right_on="copy", strategy="forward").sort("at")
+    return inside.select((pl.col("copy") < pl.col("stop")).fill_null(value=False)).to_series()
 
 
 def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:

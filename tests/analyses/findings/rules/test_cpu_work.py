@@ -68,6 +68,17 @@ def test_data_that_are_converted_before_they_are_copied():
     assert found(large_upload, "aten::to", "aten::div", down=0, up=1 << 19) == []
 
 
+@pytest.mark.parametrize(("types", "told"), [('["c10::BFloat16", "float"]', 0), ('["float", "unsigned char"]', 1)])
+def test_data_that_are_converted_into_a_shorter_type_are_well_copied(types, told):
+    events = [event for at in range(10) for event in step(at * STEP, ("aten::to",), down=0, up=1 << 21)]
+    starts = [event.start for event in events if (event.name, event.end - event.start) == ("aten::to", 150_000)]
+    events += [host("op", "aten::copy_", at + 10, at + 140_000) for at in starts]
+    copies = [number for number, event in enumerate(events) if event.name == "aten::copy_"]
+    details = [{"event_id": number, "input_types": types} for number in copies]
+    made = report(events, op_detail=details).narrow(window=Window(0, 10 * STEP, count=10, each="step"))
+    assert len(large_upload(made)) == told
+
+
 @pytest.mark.parametrize(
     ("names", "keys"),
     [
