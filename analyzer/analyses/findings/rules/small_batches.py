@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _IDLE: Final = 0.5
 _EMPTY: Final = 0.5
 
+#: Layers that fill so large a part of the GPU gain nothing by a larger batch.
+_FULL: Final = 0.9
+
 #: Fewest passes, and how many times as large a batch is told of.
 _PASSES: Final = 8
 _LARGER: Final = 16
@@ -90,8 +93,9 @@ def _trains(names: pl.Series) -> bool:
 
 
 def _leave_empty(line: pl.DataFrame) -> bool:
-    """Whether most time of the kernels is in those of fewer blocks than there are SMs."""
-    return total(line.filter(pl.col("part") < 1), "exclusive_ns") >= _EMPTY * total(line, "exclusive_ns")
+    """Whether most time of the kernels is in those of fewer blocks than there are SMs, and layers leave room, too."""
+    empty = total(line.filter(pl.col("part") < 1), "exclusive_ns")
+    return empty >= _EMPTY * total(line, "exclusive_ns") and _filled(line.filter("layer")) < _FULL
 
 
 def _hurries(report: Report, device: int) -> bool:

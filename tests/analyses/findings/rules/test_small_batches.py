@@ -39,6 +39,11 @@ def test_passes_that_fill_a_part_of_the_gpu():
     assert one.general
 
 
+@pytest.mark.parametrize(("blocks", "told"), [(85, 1), (95, 0)])
+def test_layers_that_all_but_fill_the_gpu_gain_nothing_by_more_samples(blocks, told):
+    assert len(found(apart=190_000, blocks=blocks, more=[host("op", "aten::linear", 0, 10)])) == told
+
+
 def test_several_passes_in_each_iteration_by_their_slices():
     names = (("embedding", 0, 8000), ("linear", 190_000, 8000), ("slice", 960_000, 10))
     slices = [
