@@ -427,6 +427,7 @@ SOURCE_LINES = Table(
         Column("text", pl.Categorical, "What stands there."),
     ),
     purpose="the program's line that each thread was in",
+    tools=("capture",),
 )
 
 LOOP_PASSES = Table(
@@ -440,6 +441,7 @@ LOOP_PASSES = Table(
         Column("line", pl.Int64, "The line in which the loop begins."),
     ),
     purpose="when loops of the program began a pass",
+    tools=("capture",),
 )
 
 NOTES = Table(

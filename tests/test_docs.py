@@ -24,13 +24,15 @@ from kanalyze.renderers.formats.json import SCHEMA_VERSION, content, render
 from kanalyze.renderers.page.comparison import answer
 from kanalyze.several.sides import Asked, comparison
 from support import examples
+from support.command import capture_with_lines
 from support.real_reports import real_summary
 
 ROOT = examples.ROOT
 TRACE = ROOT / "sample_reports/mlp_train/torch.json.gz"
-REPORTS = [*sorted((ROOT / "tests/reports").glob("*.sqlite")), TRACE]
+REPORTS = [*sorted((ROOT / "tests/reports").glob("*.sqlite")), TRACE, capture_with_lines()]
 #: Of these alone the pages have every key and table.
 FEW = [*(ROOT / f"tests/reports/{name}.sqlite" for name in ("add_um", "findings_clean", "nvtx", "prefetch")), TRACE]
+FEW += [capture_with_lines()]
 REFRESH = "run `python tests/support/examples.py` to write what the program prints now"
 
 README = (ROOT / "README.md").read_text()

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -87,10 +88,22 @@ def capture() -> Path:
     return folder
 
 
+@functools.cache
+def capture_with_lines() -> Path:
+    """A capture of a Python program with its lines and the passes of its loops, gone when the tests end."""
+    folder = Path(tempfile.mkdtemp(prefix="kanalyze-lines-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with tarfile.open(ROOT / "benchmarks" / "diagnosis" / "captures" / "cupy_options.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "cupy_options"
+
+
 def report_with(table: str) -> Path:
     """A report of which `table` has rows."""
     if table == "compiled":
         return capture()
+    if table in ("code", "source_lines", "loop_passes"):
+        return capture_with_lines()
     known = _TRACES | _COUNTERS | _CAPTURES
     return known.get(table, REPORTS / f"{_HELD[table]}.sqlite" if table in _HELD else ADD_UM)
 

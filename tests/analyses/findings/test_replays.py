@@ -68,7 +68,7 @@ def test_what_gains_most_by_a_replay_comes_first():
 def test_the_page_follows_the_replays():
     page = overview(read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False))
     assert page.findings[0].rule == "graph-candidate"
-    assert "by replay" in page.answer
+    assert "could be replayed as a graph; with that about" in page.answer
 
 
 def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed():

@@ -377,7 +377,7 @@ def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
     kernel whose memory is busy.
     """
     names = launches.get_column("name").unique()
-    own = [name for name in names.cast(pl.String) if written_with(report, name) in (TRITON, CUDA)]
+    own = [name for name in names.drop_nulls().cast(pl.String) if written_with(report, name) in (TRITON, CUDA)]
     at_limit = _kernels(report).filter(pl.col("dram") >= _DRAM_LIMIT)
     at_limit = at_limit.select("device", pl.col("name").cast(launches.schema["name"]))
     written = launches.filter(pl.col("name").cast(pl.String).is_in(own))
@@ -408,7 +408,7 @@ def small_grid(report: Report) -> list[Finding]:
     """
     found, per = [], per_iteration(report)
     small = small_grids(report).join(_measured(report), on=["device", "name"], how="anti")
-    kernels = small.get_column("name").unique().cast(pl.String)
+    kernels = small.get_column("name").unique().drop_nulls().cast(pl.String)
     channels = pl.col("name").cast(pl.String).is_in([name for name in kernels if _runs_per_channel(report, name)])
     kept = [small.filter(channels).with_columns(channels=True), _changeable(report, small).with_columns(channels=False)]
     small = pl.concat(kept).sort("idle_sm_ns", descending=True, maintain_order=True).sort("device", maintain_order=True)
