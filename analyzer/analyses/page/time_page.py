@@ -139,7 +139,7 @@ def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
         for module, table in zip((*_ALWAYS, *_OPTIONAL), TABLES[:-1], strict=True)
     }
     if code.has_lines(report):
-        makers[code.TABLE.name] = code.code
+        makers[code.TABLE.name] = partial(code.code)
     # idle time is attributed with names first, which serves the other tables, too
     first, reason = made(report, {"culprits": makers.pop("culprits")})
     tables, reasons = made(report, dict(sorted(makers.items(), key=lambda one: one[0] in _NAMES)))

@@ -179,6 +179,8 @@ def corrected_sentence(bare: Bare, tool: str, slower: float, ns: float) -> str:
     if one is None:
         return ""
     mark = _words(one)
+    if slower <= 1 + _SAME:
+        return f"A run without {tool} took about as long, by {mark}."
     if one.by_device:
         ahead = f"in a run without it the host is ahead of the GPU, by {mark}"
         return f"While {tool} recorded, it took {time(ns * slower)}, up to {times(slower)} as long: {ahead}."
