@@ -68,7 +68,8 @@ def test_ranges_of_nvtx_are_marked_by_name_in_order(tmp_path):
     name, told = marked(tmp_path, source, RANK="1")
     assert name == "bare-rank1.json"
     outer, inner = told["starts_ns"]["outer"], told["starts_ns"]["inner"]
-    assert len(told["starts_ns"]) == 2
+    # from Python 3.12 on passes of the loop are marked, too
+    assert {mark for mark in told["starts_ns"] if not mark.startswith("script.py:")} == {"outer", "inner"}
     times = [time for both in zip(outer, inner, strict=True) for time in both]
     assert (len(times), times) == (6, sorted(times))
 
