@@ -139,7 +139,8 @@ class Places:
         places: list[tuple[int, int, str, str]] = []
         threads = []
         for thread in [*self.rows]:
-            parts = {"lines": self.rows[thread], "loops": self.passes[thread]}
+            # copies, since other threads may go on
+            parts = {"lines": self.rows[thread][:], "loops": self.passes[thread][:]}
             for place in {place for rows in parts.values() for place in rows[1::2]} - {*numbers}:
                 code, line = self.codes[place >> _LINE_BITS], place & ((1 << _LINE_BITS) - 1)
                 text = linecache.getline(code.co_filename, line).strip()[:_LONGEST]
@@ -153,7 +154,7 @@ class Places:
     def loops(self, folder: str) -> dict[str, list[int]]:
         """When the passes of each loop began, by file and line."""
         starts: dict[str, list[int]] = {}
-        for rows in self.passes.values():
+        for rows in [own[:] for own in [*self.passes.values()]]:  # copies, since other threads may go on
             for at, place in zip(rows[0::2], rows[1::2], strict=True):
                 code, line = self.codes[place >> _LINE_BITS], place & ((1 << _LINE_BITS) - 1)
                 starts.setdefault(f"{shown(code.co_filename, folder)}:{line}", []).append(at)
