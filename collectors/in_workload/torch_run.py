@@ -139,7 +139,7 @@ class Run:
         for watched in (self.stepping, self.leaving_out):
             if watched is not None and watched.part.name.startswith("__main__:"):
                 wrappers[watched.part.name.partition(":")[2]] = partial(wrap, watched=watched)
-        if self.settings.lines:
+        if self.settings.lines and self.settings.recipe.makes in (recipes.TRACE, recipes.RANGES):
             self.lines = Lines(self.settings.lines_file, self.settings.workload[0])
             self.lines.start()
         began_ns = time.perf_counter_ns()
