@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: What a piece of a device's time is, by the ledger's bucket; every other is the host's.
 _PARTS: Final = {
     **dict.fromkeys(BUSY_BUCKETS, "work"),
-    **dict.fromkeys(("launch",), "launch"),
+    "launch": "launch",
     **dict.fromkeys(("sync", "queued"), "wait"),
 }
 PARTS: Final = ("host", "launch", "wait", "work")
@@ -115,8 +115,8 @@ def placed_pieces(report: Report) -> pl.DataFrame:
 
 def _of_idle(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     """The idle time of a device by place: of launches and queued work that of the launch, else that of its thread."""
-    parts = bucket_of(report, pieces).cast(pl.String).replace_strict(_PARTS, default="host").alias("part")
     buckets = bucket_of(report, pieces).alias("bucket")
+    parts = buckets.cast(pl.String).replace_strict(_PARTS, default="host").alias("part")
     named = pieces.select("start", "end", "row", "thread", parts, buckets)
     launched = named.filter(pl.col("bucket").is_in(["launch", "queued"]))
     calls = facts_of(report, launched.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})

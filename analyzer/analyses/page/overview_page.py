@@ -176,13 +176,7 @@ def overview(
     more, further = made(report, {"ledger": lambda _: ledger(of_answer)} | _makers(recorded, of_device, steady))
     tables, reasons = tables | more, reasons | further
     shown = view if steady is None else of_device
-    found = ranked_with_samples(shown) if "ledger" in tables and tables["ledger"].height else []
-    usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
-    times = _usual_times(tables["ledger"]) if "ledger" in tables else {}
-    if beside is not None and main in times and "hot_kernels" in tables:
-        told = {name for one in usual for name in one.names}
-        usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
-    findings = _worth_doing(view, usual, times)
+    findings = _worth_doing(view, *_of_main_device(shown, main, tables, beside))
     alone = steady is None and _few_kernels(of_device)
     findings = [one for one in findings if not (alone and one.rule in _AROUND)]
     bare = bare_of(recorded)
@@ -214,6 +208,22 @@ def overview(
         named=told_briefly(view, tables["culprits"]) if "culprits" in tables else "",
         bare=bare,
     )
+
+
+def _of_main_device(
+    shown: Report,
+    main: int | None,
+    tables: dict[str, pl.DataFrame],
+    beside: Callable[[PageKernels], list[Finding]] | None,
+) -> tuple[list[Finding], dict[int, int]]:
+    """The findings on the device that the page is about, but for one-time costs, and the usual times of each device."""
+    found = ranked_with_samples(shown) if "ledger" in tables and tables["ledger"].height else []
+    usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
+    times = _usual_times(tables["ledger"]) if "ledger" in tables else {}
+    if beside is not None and main in times and "hot_kernels" in tables:
+        told = {name for one in usual for name in one.names}
+        usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
+    return usual, times
 
 
 def _few_kernels(report: Report) -> bool:
@@ -299,8 +309,7 @@ def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> d
 
 def called(each: str) -> str:
     """Name of an iteration in a sentence: ``a step``, or ``each 'train_step'``."""
-    word = each
-    return with_article(word) if word in WORDS else f"each {each!r}"
+    return with_article(each) if each in WORDS else f"each {each!r}"
 
 
 def _length(steady: SteadyPart) -> str:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
@@ -86,15 +86,20 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     trace = partial(_trace_of, progress=lambda *_: None, cache=cache)
     beside = Beside(report, traces_in(folder), trace)
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
-    source = CaptureTables(folder, database, (beside, sampled), partial(lines_tables, run, report.meta.origin_unix_ns))
+    source = CaptureTables(folder, database, (beside, sampled), _lines_of(run, report.meta.origin_unix_ns))
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
     return replace(report, meta=meta, source=source, beside=beside, sampled=sampled, bare=partial(bare_runs, folder))
+
+
+def _lines_of(recording: Path, origin_unix_ns: int | None) -> Callable[[], dict[str, pl.DataFrame]]:
+    """The tables of the program's lines, of which one file is read once for both."""
+    return cache(partial(lines_tables, recording, origin_unix_ns))
 
 
 def _trace_of(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens a trace of a capture, with the program's lines."""
     trace = read_torch_json.open_report(path, progress, cache=cache)
-    return replace(trace, source=_TraceTables(trace.source, partial(lines_tables, path, trace.meta.origin_unix_ns)))
+    return replace(trace, source=_TraceTables(trace.source, _lines_of(path, trace.meta.origin_unix_ns)))
 
 
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
