@@ -7,7 +7,7 @@ import pytest
 
 from kanalyze.analyses.findings.findings import ranked, weighed_ns
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules.small_kernels import launch_bound
+from kanalyze.analyses.findings.rules.launches import launch_bound
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.readers import read

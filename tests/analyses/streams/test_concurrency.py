@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.findings.rules import concurrency as rules
+from kanalyze.analyses.findings.rules import launches as rules
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.streams import _serialised
 from kanalyze.analyses.streams._serialised import stream_waits

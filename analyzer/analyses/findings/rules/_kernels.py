@@ -1,8 +1,7 @@
-"""Kernel time by decoded name, findings on kernels chosen by it, and what remedies change in a recording."""
+"""Operations that rules choose by name, operator and place on their stream; findings on these, and their remedies."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -10,13 +9,17 @@ import polars as pl
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
-from kanalyze.analyses.occupancy.occupancy import launch_occupancy
+from kanalyze.analyses.host._worlds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
+from kanalyze.analyses.launches._graph_launches import graph_operations, has_graphs
+from kanalyze.analyses.naming._host_names import host_names
+from kanalyze.analyses.operators._events import host_tree
+from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import sure
+from kanalyze.columns.lookup import gathered, positions, sure
 from kanalyze.columns.ordering import in_order
 from kanalyze.decoder.decode import decode
 from kanalyze.units import percent
@@ -27,46 +30,53 @@ if TYPE_CHECKING:
     from kanalyze.decoder.fields import KernelName
     from kanalyze.report import Report
 
+    Wanted = pl.Expr | Callable[[KernelName], bool]
+
+#: What decoded names of kernels say (:class:`kanalyze.decoder.fields.KernelName`), in expressions that choose kernels:
+#: texts, empty for what a name does not say; `inputs` has the types of all inputs, such as ``bf16/bf16``.
+FAMILY: Final = pl.col("family")
+LIBRARY: Final = pl.col("library")
+OPERATION: Final = pl.col("operation")
+INPUTS: Final = pl.col("inputs")
+OUTPUT: Final = pl.col("output_type")
+_FIELDS: Final = (
+    *("family", "library", "operation", "function", "functor", "direction", "layout"),
+    *("output_type", "accumulator_type"),
+)
+
+#: Kernels that torch.compile made, and conversions of images by cuDNN, which are not in channels_last then.
+COMPILED_KERNELS: Final = LIBRARY == "inductor"
+LAYOUTS: Final = (LIBRARY == "cudnn") & (OPERATION == "layout") & (pl.col("layout") != "")
+
+#: Operators of products of many matrices.
+BATCHED: Final = ("aten::bmm", "aten::baddbmm")
+
+#: Memsets, and copies within the device.
+MOVES: Final = (pl.col("kind") == "memset") | (pl.col("name") == "[CUDA memcpy Device-to-Device]")
+
 
 class DeviceKernels(NamedTuple):
-    """The kernels in scope of one device.
-
-    Attributes:
-        device: The GPU.
-        name: Its name; empty where the report does not say.
-        capability: Its compute capability, such as (9, 0); (0, 0) where the report does not say, or for other makers'.
-        kernel_ns: Exclusive time of all its kernels.
-        rows: Sums by kernel: name (text), count, exclusive_ns.
-    """
+    """The kernels in scope of one device."""
 
     device: int
-    name: str
-    capability: tuple[int, int]
-    kernel_ns: int
-    rows: pl.DataFrame
+    name: str  # empty where the report does not say
+    capability: tuple[int, int]  # (9, 0); (0, 0) where the report does not say, or for other makers'
+    kernel_ns: int  # exclusive time of all
+    rows: pl.DataFrame  # sums by kernel, the longest time first: name (text), count, exclusive_ns, and what it says
 
-    def chosen(self, wanted: Callable[[KernelName], bool]) -> Chosen:
+    def chosen(self, wanted: Wanted) -> Chosen:
         """The kernels whose decoded names are `wanted`."""
-        rows = self.rows.filter(
-            pl.Series([wanted(decode(name)) for name in self.rows.get_column("name")], dtype=pl.Boolean)
-        )
+        rows = self.rows.filter(wanted if isinstance(wanted, pl.Expr) else _asked(self.rows.get_column("name"), wanted))
         return Chosen(rows, total(rows, "count"), total(rows, "exclusive_ns"), self.kernel_ns)
 
 
 class Chosen(NamedTuple):
-    """Some kernels of a device.
+    """Some kernels of a device."""
 
-    Attributes:
-        rows: Sums by kernel: name, count, exclusive_ns, the longest time first.
-        launches: How many.
-        ns: Their exclusive time.
-        of_ns: The exclusive time of all kernels of the device.
-    """
-
-    rows: pl.DataFrame
+    rows: pl.DataFrame  # as of all its kernels
     launches: int
-    ns: int
-    of_ns: int
+    ns: int  # their exclusive time
+    of_ns: int  # that of all its kernels
 
     @property
     def share(self) -> float:
@@ -90,43 +100,16 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
     work = exclusive_operations(report).lazy().filter(pl.col("kind") == "kernel")
     events = work.select("device", "name", "exclusive_ns").drop_nulls("name").collect(engine="in-memory")
     sums = grouped(events, ["device", "name"], [pl.len().cast(pl.Int64).alias("count"), pl.col("exclusive_ns").sum()])
-    named = sums.with_columns(pl.col("name").cast(pl.String)).sort(
-        "device", "exclusive_ns", "name", descending=[False, True, False]
-    )
+    named = sums.with_columns(pl.col("name").cast(pl.String))
+    named = named.hstack(_decoded(named.get_column("name")))
+    named = named.sort("device", "exclusive_ns", "name", descending=[False, True, False])
     devices = report.devices.select("device", "name", "compute_capability").iter_rows()
     known = {device: (name or "", _capability(text)) for device, name, text in devices}
-    found = []
-    for (device,), rows in named.partition_by("device", as_dict=True, maintain_order=True).items():
-        name, capability = known.get(device, ("", (0, 0)))
-        found.append(DeviceKernels(device, name, capability, total(rows, "exclusive_ns"), rows.drop("device")))
-    return found
-
-
-def is_compiled(said: KernelName) -> bool:
-    """Whether torch.compile made a kernel."""
-    return said.library == "inductor"
-
-
-def is_layout(said: KernelName) -> bool:
-    """Whether cuDNN converts images between layouts, so that they are not in channels_last."""
-    return said.library == "cudnn" and said.operation == "layout" and bool(said.layout)
-
-
-def decoded_as(work: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.Series:
-    """Whether the decoded name of each operation of `work` (name) is `wanted`."""
-    names = work.get_column("name")
-    different = names.unique().drop_nulls()
-    known = different.filter(pl.Series([wanted(decode(name)) for name in different.cast(pl.String)], dtype=pl.Boolean))
-    return sure(names.is_in(known.implode())) if len(known) else pl.Series([False]).new_from_index(0, len(names))
-
-
-def stream_lines(report: Report, devices: list[int]) -> pl.DataFrame:
-    """The operations in scope of some devices, stream by stream, in order of their start."""
-    columns = ("event_id", "row", "kind", "name", "start", "end", "exclusive_ns", "device", "process_id", "stream")
-    placed = exclusive_operations(report, "stream").select(columns).filter(pl.col("device").is_in(devices))
-    for key in ("start", "stream", "process_id", "device"):  # most are in order, and all at once takes longer
-        placed = in_order(placed, key)
-    return placed
+    parts = named.partition_by("device", as_dict=True, maintain_order=True).items()
+    return [
+        DeviceKernels(device, *known.get(device, ("", (0, 0))), total(rows, "exclusive_ns"), rows.drop("device"))
+        for (device,), rows in parts
+    ]
 
 
 def _capability(text: str | None) -> tuple[int, int]:
@@ -135,14 +118,154 @@ def _capability(text: str | None) -> tuple[int, int]:
     return (int(major), int(minor)) if dot and major.isdecimal() and minor.isdecimal() else (0, 0)
 
 
-#: What a kernel takes that has nothing to do, about: no remedy makes one shorter.
-_LEAST_NS: Final = 1000
+def kernels_that(
+    report: Report, wanted: pl.Expr | Callable[[KernelName, DeviceKernels], bool], least: float
+) -> Iterator[tuple[DeviceKernels, Chosen]]:
+    """The devices whose kernels that are `wanted` take at least a share of `least` of all kernel time, and these."""
+    for device in kernel_sums(report):
+        of_device = wanted if isinstance(wanted, pl.Expr) else _asking(wanted, device)
+        chosen = device.chosen(of_device)
+        if chosen.ns and chosen.share >= least:
+            yield device, chosen
+
+
+def _asking(wanted: Callable[[KernelName, DeviceKernels], bool], device: DeviceKernels) -> Wanted:
+    return lambda said: wanted(said, device)
+
+
+def choosing(
+    wanted: pl.Expr | Callable[[KernelName, DeviceKernels], bool], least: float
+) -> Callable[[Callable[[Report, DeviceKernels, Chosen], Finding | None]], Callable[[Report], list[Finding]]]:
+    """Makes a rule of what finds something, or nothing, on a device and its kernels of :func:`kernels_that`."""
+
+    def rule_of(tell: Callable[[Report, DeviceKernels, Chosen], Finding | None]) -> Callable[[Report], list[Finding]]:
+        def rule(report: Report) -> list[Finding]:
+            told = (tell(report, device, chosen) for device, chosen in kernels_that(report, wanted, least))
+            return [one for one in told if one is not None]
+
+        rule.__name__, rule.__doc__, rule.__module__ = tell.__name__, tell.__doc__, tell.__module__
+        return rule
+
+    return rule_of
+
+
+def decoded_as(work: pl.DataFrame, wanted: Wanted) -> pl.Series:
+    """Whether the decoded name of each operation of `work` (name) is `wanted`."""
+    names = work.get_column("name")
+    different = names.unique().drop_nulls()
+    texts = different.cast(pl.String)
+    asked = _decoded(texts).select(wanted).to_series() if isinstance(wanted, pl.Expr) else _asked(texts, wanted)
+    known = different.filter(asked)
+    return sure(names.is_in(known.implode())) if len(known) else pl.Series([False]).new_from_index(0, len(names))
+
+
+def with_decoded(work: pl.DataFrame, **wanted: pl.Expr) -> pl.DataFrame:
+    """Adds columns to operations: whether their decoded names are `wanted`."""
+    return work.with_columns(**{column: decoded_as(work, asked) for column, asked in wanted.items()})
+
+
+def _decoded(names: pl.Series) -> pl.DataFrame:
+    """What names of kernels say: :data:`_FIELDS` and inputs."""
+    every = [decode(name) for name in names]
+    told = {field: [getattr(said, field) or "" for said in every] for field in _FIELDS}
+    told["inputs"] = ["/".join(said.input_types) for said in every]
+    return pl.DataFrame(told, dict.fromkeys(told, pl.String))
+
+
+def _asked(names: pl.Series, wanted: Callable[[KernelName], bool]) -> pl.Series:
+    return pl.Series([wanted(decode(name)) for name in names], dtype=pl.Boolean)
+
+
+def stream_lines(report: Report, *devices: int) -> pl.DataFrame:
+    """The operations in scope of some devices, stream by stream (numbered by `line`), in order of their start."""
+    columns = ("event_id", "row", "kind", "name", "start", "end", "exclusive_ns", "device", "process_id", "stream")
+    placed = exclusive_operations(report, "stream").select(columns).filter(pl.col("device").is_in(devices))
+    for key in ("start", "stream", "process_id", "device"):  # most are in order, and all at once takes longer
+        placed = in_order(placed, key)
+    return placed.with_columns(line=pl.struct("device", "process_id", "stream").rle_id())
+
+
+#: What is told of the operator of an operation.
+_TOLD: Final = ("inner", "outer", "node")
+
+
+def with_operators(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Adds the columns of :func:`launching_operators` to operations."""
+    return work.join(launching_operators(report), on="row", how="left", maintain_order="left")
+
+
+@once_per_report
+def launching_operators(report: Report) -> pl.DataFrame:
+    """The operator of each of ``exclusive_operations`` (row): the innermost and the outermost one of PyTorch's own.
+
+    Columns: row, inner, outer, node (autograd's, of what runs backward). All are null where no operator is known. What
+    is not aligned with the trace beside the report has the operator of most kernels of its name and launch shape.
+    """
+    work = with_facts(report, exclusive_operations(report), *THREAD, "call_start", *SHAPE)
+    work = work.select("row", "name", *SHAPE, *THREAD, at="call_start")
+    if report.kind("op").height:
+        launched = launched_work(report)
+        at = positions(launched.get_column("row"), work.get_column("row"))
+        return _named(report, work, gathered(launched.get_column("operator"), at))
+    trace = report.beside()
+    if trace is None or trace.kind("op").is_empty():
+        return work.select("row", *(pl.lit(None, dtype=pl.String).alias(name) for name in _TOLD))
+    tree, there = host_tree(trace), _launches_there(report, work)
+    named = _named(trace, work, tree.innermost(there, tree.of_kinds("op")))
+    alike = pl.concat([named, work.select("name", *SHAPE)], how="horizontal")
+    keys = ["name", *SHAPE]
+    counts = alike.drop_nulls("inner").group_by(*keys, *_TOLD).len().sort("len", *_TOLD)
+    usual = counts.unique(keys, keep="last")
+    both = alike.join(usual, on=keys, how="left", nulls_equal=True, maintain_order="left", suffix="_usual")
+    told = pl.col("inner").is_not_null()
+    return both.select("row", *(pl.when(told).then(name).otherwise(f"{name}_usual").alias(name) for name in _TOLD))
+
+
+def _launches_there(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Where the trace made the launches of `work` (process_id, thread_id, at): the same columns; null for unknown."""
+    numbered = work.select(*THREAD, "at").with_row_index("point")
+    found = [numbered.clear()]
+    for pair in host_names(report).threads:
+        own = numbered.filter(pl.col(name).eq_missing(key) for name, key in zip(THREAD, pair.left, strict=True))
+        call = positions(pair.calls.get_column("start"), own.get_column("at"))
+        partner = gathered(pair.pairs.get_column("right"), positions(pair.pairs.get_column("left"), call))
+        right = [pl.lit(key, dtype=pl.Int64).alias(name) for name, key in zip(THREAD, pair.right, strict=True)]
+        found.append(own.select("point", *right, gathered(pair.others.get_column("start"), partner).alias("at")))
+    known = pl.concat(found).drop_nulls("at")
+    return numbered.select("point").join(known, on="point", how="left", maintain_order="left").drop("point")
+
+
+def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+    """What is told of the operators in some rows of the host tree of a report: row (of `work`) and :data:`_TOLD`."""
+    tree, around = host_tree(report), "autograd::engine::evaluate_function: "
+    names, parents = (tree.rows.get_column(name) for name in ("name", "parent"))
+    texts = names.unique().drop_nulls()
+    own, nodes = (
+        names.is_in(texts.filter(texts.cast(pl.String).str.starts_with(start)).implode()).fill_null(value=False)
+        for start in ("aten::", around)
+    )
+    inner, node = tree.nearest(rows, own), tree.nearest(rows, nodes)
+    outer, above = inner, tree.nearest(gathered(parents, inner), own)
+    while above.is_not_null().any():
+        outer = outer.zip_with(above.is_null(), above)
+        above = tree.nearest(gathered(parents, above), own)
+    told = {name: gathered(names, at).cast(pl.String) for name, at in zip(_TOLD, (inner, outer, node), strict=True)}
+    told["node"] = told["node"].str.strip_prefix(around)
+    return work.select("row").with_columns(**told)
+
+
+# What remedies change.
 
 
 def times_of(report: Report, rows: pl.Series) -> pl.DataFrame:
     """When some operations (rows) ran in the window: start, end."""
     work = exclusive_operations(report)
     return work.filter(pl.col("row").is_in(rows.implode())).select("start", "end")
+
+
+def part(column: str, share: float | pl.Expr) -> pl.Expr:
+    """A share of a time, in whole ns."""
+    return (pl.col(column) * share).floor().cast(pl.Int64)
 
 
 def without(rows: pl.DataFrame) -> Mending:
@@ -156,32 +279,10 @@ def merged(groups: pl.DataFrame) -> Mending:
     `groups` has row, dur_ns, and by group, in order: kept (how many operations do the work) and merged_ns (what they
     take in all). The first ones of each group are kept.
     """
-    work = groups.with_columns(
-        place=pl.int_range(pl.len()).over("group"), part_ns=pl.col("merged_ns") // pl.col("kept")
-    ).with_columns(pl.col("row").cast(pl.UInt32))
-    stays = pl.col("place") < pl.col("kept")
-    kept = work.filter(stays).select("row", saved_ns=pl.col("dur_ns") - pl.col("part_ns"))
-    return Mending(shorter=kept, gone=work.filter(~stays).get_column("row"))
-
-
-def of_shapes(report: Report, device: int, shapes: pl.DataFrame) -> pl.DataFrame:
-    """The kernels of a device in scope of some launch shapes: row, name, start, end, dur_ns, columns of `shapes`."""
-    kernels = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
-    work = with_facts(report, kernels.select("row", "name", "start", "end", "dur_ns"), *SHAPE)
-    named = shapes.with_columns(pl.col("name").cast(pl.Categorical))
-    return work.join(named, on=["name", *SHAPE], nulls_equal=True, maintain_order="left")
-
-
-def by_shape(report: Report, device: int, shapes: pl.DataFrame, stake: str) -> Mending:
-    """Kernels of a device take less by the time `stake` of their launch shape in `shapes`, each by the same share.
-
-    None gets shorter than a kernel that does nothing.
-    """
-    work = of_shapes(report, device, shapes.group_by("name", *SHAPE).agg(pl.col(stake).sum()))
-    share = (pl.col(stake) / pl.col("dur_ns").sum().over("name", *SHAPE)).clip(upper_bound=1.0)
-    most = (pl.col("dur_ns") - _LEAST_NS).clip(lower_bound=0)
-    saved = pl.min_horizontal((pl.col("dur_ns") * share).floor().cast(pl.Int64), most)
-    return Mending(shorter=work.select("row", saved_ns=saved))
+    work = groups.with_columns(stays=pl.int_range(pl.len()).over("group") < pl.col("kept"))
+    saved = pl.col("dur_ns") - pl.col("merged_ns") // pl.col("kept")
+    kept = work.filter("stays").select(pl.col("row").cast(pl.UInt32), saved_ns=saved)
+    return without(work.filter(~pl.col("stays")))._replace(shorter=kept)
 
 
 def calls_within(report: Report, spans: pl.DataFrame) -> pl.Series:
@@ -202,79 +303,206 @@ def nothing_within(report: Report, spans: pl.DataFrame) -> Mending:
     return Mending(gone=gone, calls=calls, host=spans.select("process_id", "start", "end"))
 
 
-def fills(report: Report, device: DeviceKernels, chosen: Chosen) -> bool:
-    """Whether most of the chosen kernels' time, as far as it is known, is in launches with a block for each SM."""
-    shapes = launch_occupancy(report).filter(pl.col("device") == device.device)
-    own = shapes.filter(pl.col("name").cast(pl.String).is_in(chosen.rows.get_column("name").implode()))
-    full = own.filter((pl.col("blocks") >= pl.col("sm_count")).fill_null(value=True))
-    return own.is_empty() or 2 * total(full, "exclusive_ns") >= total(own, "exclusive_ns")
+# What is told.
+
+
+class Work(NamedTuple):
+    """Operations of a device that a finding is about."""
+
+    report: Report
+    device: DeviceKernels
+    rows: pl.DataFrame  # row, name, start, end, exclusive_ns and others
+
+    @property
+    def ns(self) -> int:
+        """Their exclusive time."""
+        return total(self.rows, "exclusive_ns")
+
+    @property
+    def share(self) -> float:
+        """Their part of all kernel time."""
+        return self.ns / max(self.device.kernel_ns, 1)
+
+    @property
+    def longest(self) -> str:
+        """The name of the single one that takes most time."""
+        return str(self.rows.sort("exclusive_ns").item(-1, "name"))
+
+    @property
+    def took(self) -> str:
+        """Their time: ``25 ns a step, 25.0 % of kernel time``."""
+        return f"{per_iteration(self.report).time(self.ns)}, {percent(self.share)} of kernel time"
+
+    def many(self, noun: str, more: str = "") -> str:
+        """Their number: ``24 kernels a step``."""
+        return per_iteration(self.report).plural(self.rows.height, noun, more)
+
+    def finding(  # noqa: PLR0913 - the words of a finding
+        self, rule: str, text: str, remedy: str, table: str, headline: str, action: str, *names: str
+    ) -> Finding:
+        """The finding that has them at stake, all of which its remedy leaves out."""
+        return Finding(
+            rule,
+            self.device.device,
+            self.ns,
+            text,
+            remedy,
+            table,
+            names,
+            headline=headline,
+            action=action,
+            where=place_of(self.report, pl.col("row").is_in(self.rows.get_column("row").implode())),
+            mending=lambda _: without(self.rows),
+            claims=self.rows.select("start", "end"),
+        )
 
 
 class Told(NamedTuple):
-    """Words of a finding on kernels: `noun` `how`: their time, their share of kernel time; then `more`.
-
-    Attributes:
-        rule: Its name.
-        noun: What one of these kernels does: ``matrix product``.
-        how: How it does so, with ``{0}`` for the kernel that takes most time.
-        more: What follows the share in the sentence, up to its full stop.
-        remedy: As in :class:`Finding`, and so are table, headline, action and at_most.
-        ns: The time at stake; that of the kernels if None.
-        left: What is left of each kernel by the remedy, as a share of its time; None where that is not known.
-    """
+    """Words of a finding on kernels: `noun` `how`: their time, their share of kernel time; then `more`."""
 
     rule: str
-    noun: str
-    how: str
-    more: str
-    remedy: str
+    noun: str  # what one of these kernels does: ``matrix product``
+    how: str  # with ``{0}`` for the kernel that takes most time
+    more: str  # up to the full stop
+    remedy: str  # as in Finding, and so are table, headline, action and at_most
     table: str
     headline: str
     action: str
-    ns: int | None = None
+    ns: int | None = None  # the time at stake; that of the kernels if None
     at_most: bool = False
-    left: float | None = None
-
-
-def kernels_that(
-    report: Report, wanted: Callable[[KernelName, DeviceKernels], bool], least: float
-) -> Iterator[tuple[DeviceKernels, Chosen]]:
-    """The devices whose kernels that are `wanted` take at least a share of `least` of all kernel time, and these."""
-    for device in kernel_sums(report):
-        chosen = device.chosen(lambda said, device=device: wanted(said, device))  # type: ignore[misc]
-        if chosen.ns and chosen.share >= least:
-            yield device, chosen
+    left: float | None = None  # what is left of each kernel by the remedy, a share of its time; None if not known
 
 
 def on_kernels(report: Report, device: DeviceKernels, chosen: Chosen, told: Told) -> Finding:
     """The finding on the chosen kernels of a device."""
-    per = per_iteration(report)
-    text = (
-        f"{per.plural(chosen.launches, told.noun)} {told.how}: {per.time(chosen.ns)}, {percent(chosen.share)} of "
-        f"kernel time{told.more}"
-    )
-    return Finding(
-        told.rule,
-        device.device,
-        chosen.ns if told.ns is None else told.ns,
-        text,
-        told.remedy,
-        told.table,
-        (chosen.longest,),
-        headline=told.headline,
-        action=told.action,
-        where=place_of(report, chosen.operations(device.device)),
+    work = Work(report, device, exclusive_operations(report).filter(chosen.operations(device.device)))
+    text = f"{work.many(told.noun)} {told.how}: {work.took}{told.more}"
+    one = work.finding(told.rule, text, told.remedy, told.table, told.headline, told.action, chosen.longest)
+
+    def shortened(_: Report) -> Mending:
+        return Mending(shorter=work.rows.select("row", saved_ns=part("dur_ns", 1 - (told.left or 0))))
+
+    return one._replace(
+        at_stake_ns=chosen.ns if told.ns is None else told.ns,
         at_most=told.at_most,
-        mending=None if told.left is None else partial(_mending, device=device.device, chosen=chosen, left=told.left),
-        shortens=told.left is None or told.left > 0,
-        claims=exclusive_operations(report).filter(chosen.operations(device.device)).select("start", "end"),
+        mending=None if told.left is None else shortened if told.left else one.mending,
+        shortens=told.left != 0,
     )
 
 
-def _mending(report: Report, device: int, chosen: Chosen, left: float) -> Mending:
-    """The kernels take so much of their time, or are not launched at all."""
-    work = exclusive_operations(report).filter(chosen.operations(device))
-    if not left:
-        return Mending(gone=work.get_column("row"))
-    saved = (pl.col("dur_ns") * (1 - left)).floor().cast(pl.Int64)
-    return Mending(shorter=work.select("row", saved_ns=saved))
+# How a program launches less often, by what it is written in and whether it has CUDA graphs already.
+
+
+class LaunchLess(NamedTuple):
+    """The remedy of one kind of program, in sentences and phrases."""
+
+    action: str  # a phrase
+    remedy: str  # about short kernels
+    capture: str | None  # how to replay a sequence that repeats; None where that depends on its stream
+    ahead: str  # about many short stretches of host time
+    ahead_action: str = ""  # the same as a phrase; empty where it is `action`
+
+
+_OF_TORCH: Final = LaunchLess(
+    action='torch.compile(…, mode="reduce-overhead")',
+    remedy=(
+        'Launch less often: torch.compile(mode="reduce-overhead") fuses kernels and replays CUDA graphs; larger '
+        "batches."
+    ),
+    capture=(
+        'Let torch.compile(mode="reduce-overhead") capture and replay it as a CUDA graph, or do so with '
+        "torch.cuda.graph; shapes stay, and inputs are copied into the same tensors."
+    ),
+    ahead=(
+        "Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with "
+        'mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.'
+    ),
+)
+_OF_CUDA: Final = LaunchLess(
+    action="fuse them, or use cudaStreamBeginCapture",
+    remedy="Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.",
+    capture=None,
+    ahead="Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.",
+)
+_OF_JAX: Final = LaunchLess(
+    action="jax.jit around the whole step, jax.lax.scan over several",
+    remedy="Launch less often: one function under jax.jit for the whole step; XLA fuses what is in it.",
+    capture="Put the sequence under one jax.jit: XLA fuses it, and replays what is left as a CUDA graph.",
+    ahead="Dispatch less often: one function under jax.jit for the whole step, and jax.lax.scan over several steps.",
+)
+_OF_DIRECTIVES: Final = LaunchLess(
+    action="one region for several loops: fuse them, collapse(2), nowait or async",
+    remedy="Launch less often: fuse loops, collapse nested ones, and put what stays into one region.",
+    capture="Put the loop over these kernels into one: fuse loops, or collapse the outer one into them.",
+    ahead="Launch less often: fuse loops, collapse nested ones, and let kernels follow each other by nowait or async.",
+)
+
+
+def _of_arrays(action: str) -> LaunchLess:
+    """The remedy where operations on arrays are kernels."""
+    remedy = (
+        "Launch less often: fuse operations on one array into a kernel, and loops over parts into operations on all."
+    )
+    return LaunchLess(action=action, remedy=remedy, capture=remedy, ahead=remedy)
+
+
+#: The remedy by world; elsewhere that of CUDA.
+_BY_WORLD: Final = {
+    PYTORCH: _OF_TORCH,
+    JAX: _OF_JAX,
+    CUPY: _of_arrays("@cupy.fuse or one ElementwiseKernel; whole arrays, not rows in a loop"),
+    NUMBA: _of_arrays("one kernel that loops inside, in place of a loop around kernels"),
+    PYTHON: _of_arrays("one kernel for several operations; whole arrays, not parts in a loop"),
+    OPENMP: _OF_DIRECTIVES,
+    OPENACC: _OF_DIRECTIVES,
+}
+_BESIDE_GRAPHS_IN_TORCH: Final = _OF_TORCH._replace(
+    action="torch.compile what is in no CUDA graph yet",
+    remedy=(
+        "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
+        "optimizer."
+    ),
+    capture=(
+        "Some kernels are replayed as CUDA graphs already: compile or capture this sequence, too, such as the step of "
+        "the optimizer; shapes stay, and inputs are copied into the same tensors."
+    ),
+    ahead=(
+        "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
+        "optimizer, so that the host keeps ahead of the GPU."
+    ),
+)
+_BESIDE_GRAPHS: Final = _OF_CUDA._replace(
+    action="capture what is in no CUDA graph yet",
+    remedy="Some kernels are replayed as CUDA graphs already: capture the rest, too, or fuse kernels.",
+    ahead="Some kernels are replayed as CUDA graphs already: capture the rest, too, so that the host keeps ahead.",
+)
+
+#: What to do where graphs run most of the time, and the host launches them too late.
+_MOSTLY_GRAPHS: Final = {
+    "ahead": "The kernels are replayed as CUDA graphs: put more into each, and launch the next before you wait.",
+    "ahead_action": "more work in each CUDA graph; launch the next one before you wait",
+}
+
+#: Shares of a device's kernel time from which graphs are some of it, and most of it.
+_SOME: Final = 0.05
+_MOST: Final = 0.5
+
+
+def launch_less(report: Report, device: int) -> LaunchLess:
+    """The remedy for many short launches on a device in a report's window."""
+    share = share_of_graphs(report).get(device, 0.0)
+    if share < _SOME:
+        return spoken(report, _BY_WORLD, _OF_CUDA)
+    beside = spoken(report, _BY_WORLD | {PYTORCH: _BESIDE_GRAPHS_IN_TORCH}, _BESIDE_GRAPHS)
+    return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
+
+
+@once_per_report
+def share_of_graphs(report: Report) -> dict[int, float]:
+    """The share of the window's kernel time that is of CUDA graphs, traced whole or node by node, by device."""
+    if not has_graphs(report):
+        return {}
+    ran = exclusive_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"]))
+    replayed, ns = pl.col("row").is_in(graph_operations(report).get_column("row").implode()), pl.col("exclusive_ns")
+    shares = ran.group_by("device").agg(share=ns.filter(replayed).sum() / ns.sum().clip(lower_bound=1))
+    return dict(shares.iter_rows())

@@ -10,8 +10,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._kernels import kernel_sums
-from kanalyze.analyses.findings.rules._launched_by import launching_operators
+from kanalyze.analyses.findings.rules._kernels import kernel_sums, launching_operators
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration, place_of
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import total

@@ -12,8 +12,7 @@ from kanalyze.analyses.device._operations import nearest_launches, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, literal
 from kanalyze.analyses.findings.rules._copies import TO_DEVICE, device_copies
-from kanalyze.analyses.findings.rules._kernels import nothing_within
-from kanalyze.analyses.findings.rules._launching import launch_less
+from kanalyze.analyses.findings.rules._kernels import launch_less, nothing_within
 from kanalyze.analyses.findings.rules._telling import (
     AHEAD,
     LOADS_NEXT,

@@ -1,9 +1,7 @@
-"""Kernels that others spare: unfused attention, conversions of layouts and types, biases that are taken away again."""
+"""Kernels that others spare: unfused attention, losses by hand, layouts, types, biases, layers computed again."""
 
 from __future__ import annotations
 
-import json
-import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -11,21 +9,29 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
+from kanalyze.analyses.findings.rules import CHANNELS_LAST
 from kanalyze.analyses.findings.rules._kernels import (
+    BATCHED,
+    COMPILED_KERNELS,
+    FAMILY,
+    INPUTS,
+    LAYOUTS,
+    LIBRARY,
+    MOVES,
+    OPERATION,
+    OUTPUT,
     Told,
-    decoded_as,
-    is_compiled,
-    is_layout,
+    Work,
+    choosing,
     kernel_sums,
-    kernels_that,
+    launching_operators,
     on_kernels,
+    part,
     stream_lines,
-    times_of,
-    without,
+    with_decoded,
+    with_operators,
 )
-from kanalyze.analyses.findings.rules._launched_by import launching_operators
-from kanalyze.analyses.findings.rules._telling import in_pytorch, launch_before, operator_of, per_iteration, place_of
+from kanalyze.analyses.findings.rules._telling import in_pytorch, launch_before, operator_of, per_iteration
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import forward_rows, inherited
 from kanalyze.analyses.operators._work import launched_work
@@ -33,179 +39,111 @@ from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import beside, gathered
+from kanalyze.columns.lookup import beside, gathered, marked
 from kanalyze.decoder.decode import decode
-from kanalyze.units import mean, percent
+from kanalyze.units import mean, percent, size
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.findings.rules._kernels import Chosen, DeviceKernels
-    from kanalyze.decoder.fields import KernelName
     from kanalyze.report import Report
 
-#: One such softmax may be something else.
-_FEWEST_SOFTMAXES: Final = 2
-
-#: Maximum distance of a softmax from either product, in operations: scale, mask, casts, dropout.
-_FARTHEST: Final = 9
-
-#: Dropout, among the kernels that draw random numbers.
-_DROPOUT: Final = ("dropout", "masked_scale")
-
-#: Memsets, and copies within the device.
-_MOVES: Final = (pl.col("kind") == "memset") | (pl.col("name") == "[CUDA memcpy Device-to-Device]")
-
-#: Operators of the products of attention, of all heads at once.
-_BATCHED: Final = ("aten::bmm", "aten::baddbmm")
-
-#: The operator that PyTorch's attention falls back to.
-_FALLBACK: Final = "aten::_scaled_dot_product_attention_math"
-
-
-def unfused_attention(report: Report) -> list[Finding]:
-    """One finding per device on which softmaxes of scores stand between two products again and again."""
-    found = []
-    for device in kernel_sums(report):
-        if device.chosen(_is_softmax).launches >= _FEWEST_SOFTMAXES and device.chosen(_is_product).launches:
-            chains = _chains(report, stream_lines(report, [device.device]))
-            if total(chains, "softmax") >= _FEWEST_SOFTMAXES:
-                found.append(_attention(report, device, chains))
-    return found
-
-
-def _is_softmax(said: KernelName) -> bool:
-    return said.family == "softmax" and said.operation == "softmax"
-
-
-def _is_product(said: KernelName) -> bool:
-    return said.family == "gemm"
-
-
-def _passes(said: KernelName) -> bool:
-    """Whether a kernel may stand between a softmax and a product: scale, mask, cast, dropout."""
-    drops = said.family == "random" and said.operation in _DROPOUT
-    return said.family in {"elementwise", "copy", "fill"} or drops
-
-
-def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
-    """The operations of `lines` that attention takes, with `softmax` (whether it is one).
-
-    A chain is a softmax between two products with nothing but elementwise work in between; backward, the neighbouring
-    product on either side belongs to it. Copies right before and after bring its inputs and outputs into place.
-    """
-    place, moves = pl.int_range(pl.len()), lines.select(_MOVES).to_series()
-    known = lines.with_columns(
-        place=place,
-        softmax=decoded_as(lines, _is_softmax),
-        product=decoded_as(lines, _is_product),
-        passes=decoded_as(lines, _passes) | moves,
-        copies=decoded_as(lines, lambda said: said.family == "copy") | moves,
-        changes=decoded_as(lines, lambda said: said.family == "elementwise").cast(pl.Int64).cum_sum(),
-        line=pl.struct("device", "process_id", "stream").rle_id(),
-        batched=_batched(report, lines),
-    )
-    wall, of_product = pl.when(~pl.col("passes") & ~pl.col("product")).then("place"), pl.when("product").then("place")
-    works = pl.when(~pl.col("copies")).then("place")
-    known = known.with_columns(
-        first=of_product.forward_fill().over("line"),
-        last=of_product.backward_fill().over("line"),
-        before=wall.forward_fill().shift(1).over("line").fill_null(-1),
-        after=wall.backward_fill().shift(-1).over("line").fill_null(lines.height),
-        # where copies right before and after a row begin and end
-        since=pl.coalesce(works.forward_fill().shift(1).over("line") + 1, pl.col("place").min().over("line")),
-        until=pl.coalesce(works.backward_fill().shift(-1).over("line"), pl.col("place").max().over("line") + 1),
-    )
-    return known.filter(_inside(known, _ends(known.filter(_between()), known)))
-
-
-def _between() -> pl.Expr:
-    """Whether a row is a softmax between two products."""
-    near = (pl.col("first") > pl.col("before")) & (pl.col("last") < pl.col("after"))
-    close = (pl.col("place") - pl.col("first") <= _FARTHEST) & (pl.col("last") - pl.col("place") <= _FARTHEST)
-    return pl.col("softmax") & (near & close).fill_null(value=False)
-
-
-def _ends(found: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """The places from which to which each chain goes: first, last."""
-    product, line, changes, batched = (known.get_column(name) for name in ("product", "line", "changes", "batched"))
-    first, last = found.get_column("first"), found.get_column("last")
-    backward = decoded_as(found, lambda said: said.direction == "backward")
-    # a network may end with a softmax, after which the next call of it begins with a product: attention is known by the
-    # operators of its products, or else by the scale or mask before its softmax
-    scaled = (changes.gather(found.get_column("place")) > changes.gather(first)) | backward
-    told = batched.gather(first) & batched.gather(last)
-    certain = told.fill_null(scaled) if batched.has_nulls() else told
-    near = pl.DataFrame({"first": first, "last": last, "backward": backward}).filter(certain)
-    for column, step in (("first", -1), ("last", 1)):
-        at = near.get_column(column)
-        beside = (at + step).clip(0, known.height - 1)
-        joins = near.get_column("backward") & product.gather(beside) & (line.gather(beside) == line.gather(at))
-        near = near.with_columns(at.zip_with(~joins, beside).alias(column))
-    return near
-
-
-def _inside(known: pl.DataFrame, ends: pl.DataFrame) -> pl.Series:
-    """Whether each place lies in a chain, or is one of the copies right before or after it."""
-    begin = known.get_column("since").gather(ends.get_column("first"))
-    stop = known.get_column("until").gather(ends.get_column("last"))
-    spans = intervals.union(pl.DataFrame([begin.alias("start"), stop.alias("end")]))
-    return touched(known.select(start="place", end=pl.col("place") + 1), spans)
-
-
-def _batched(report: Report, lines: pl.DataFrame) -> pl.Series:
-    """Whether each operation is of a batched product's operator; null where no operator is known."""
-    known = lines.select("row").join(launching_operators(report), on="row", how="left", maintain_order="left")
-    return known.select(batched=pl.col("inner").is_in(_BATCHED)).to_series()
-
-
-def _attention(report: Report, device: DeviceKernels, chain: pl.DataFrame) -> Finding:
-    told, many, ns = per_iteration(report), total(chain, "softmax"), total(chain, "exclusive_ns")
-    most = chain.filter("softmax").sort("exclusive_ns", "name").item(-1, "name")
-    share = percent(ns / max(device.kernel_ns, 1))
-    falls_back = "op" in report.kinds and (report.kind("op").get_column("name").cast(pl.String) == _FALLBACK).any()
-    why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels." if falls_back else ""
-    text = (
-        f"Attention runs as product, softmax and product: {told.plural(many, 'softmax pass')} over scores (most {{0}}) "
-        f"in chains of {mean(chain.height, many)} kernels, {told.time(ns)}, {share} of kernel time. A fused kernel "
-        f"keeps the scores on the chip, and takes a small part of that.{why}"
-    )
-    call = "F.scaled_dot_product_attention(q, k, v)"
-    remedy = (
-        f"Let one kernel do it: {call} in bfloat16 or float16, with is_causal=True in place of a mask where that is "
-        f"meant."
-        if in_pytorch(report)
-        else "Let one kernel do it: cuDNN's attention, or FlashAttention."
-    )
-    return Finding(
-        "unfused-attention",
-        device.device,
-        ns,
-        text,
-        remedy,
-        "kernels --by family",
-        (str(most),),
-        headline=f"Attention is not fused: {share} of kernel time",
-        action=call if in_pytorch(report) else "attention of cuDNN, or FlashAttention",
-        where=place_of(report, pl.col("row").is_in(chain.get_column("row").implode())),
-        mending=lambda _: _fused_attention(chain),
-        claims=times_of(report, chain.get_column("row")),
-    )
-
+_FEWEST_SOFTMAXES: Final = 2  # one such softmax may be something else
+_FARTHEST: Final = 9  # maximum distance of a softmax from either product, in operations: scale, mask, casts, dropout
+_FALLBACK: Final = "aten::_scaled_dot_product_attention_math"  # what PyTorch's attention falls back to
 
 #: What is left of the products of attention in a fused kernel, which neither writes the scores nor reads them again: on
 #: an H100, of heads of 64 in bfloat16, 40 % forward and 55 % backward.
 _PRODUCTS_LEFT: Final = 0.6
 
 
-def _fused_attention(chain: pl.DataFrame) -> Mending:
-    products = decoded_as(chain, _is_product)
-    saved = (pl.col("exclusive_ns") * (1 - _PRODUCTS_LEFT)).floor().cast(pl.Int64)
-    return Mending(
-        shorter=chain.filter(products).select("row", saved_ns=saved), gone=chain.filter(~products).get_column("row")
+_SOFTMAX: Final = (FAMILY == "softmax") & (OPERATION == "softmax")
+_PRODUCT: Final = FAMILY == "gemm"
+
+#: What may stand between a softmax and a product: scale, mask, cast, dropout.
+_BETWEEN: Final = FAMILY.is_in(["elementwise", "copy", "fill"]) | (
+    (FAMILY == "random") & OPERATION.is_in(["dropout", "masked_scale"])
+)
+
+
+def unfused_attention(report: Report) -> list[Finding]:
+    """One finding per device on which softmaxes of scores stand between two products again and again."""
+    found = []
+    for device in kernel_sums(report):
+        if device.chosen(_SOFTMAX).launches >= _FEWEST_SOFTMAXES and device.chosen(_PRODUCT).launches:
+            chain = Work(report, device, _chains(report, stream_lines(report, device.device)))
+            if total(chain.rows, "softmax") >= _FEWEST_SOFTMAXES:
+                found.append(_attention(chain))
+    return found
+
+
+def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
+    """The operations of `lines` that attention takes, with softmax and product (whether it is one).
+
+    A chain is a softmax between two products with nothing but elementwise work in between; backward, the neighbouring
+    product on either side belongs to it. Copies right before and after bring its inputs and outputs into place.
+    """
+    numbered = lines.with_columns(place=pl.int_range(pl.len()))
+    known = with_decoded(
+        with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(BATCHED)),
+        softmax=_SOFTMAX,
+        product=_PRODUCT,
+        passes=_BETWEEN,
+        copies=FAMILY == "copy",
+        changes=FAMILY == "elementwise",
+        backward=pl.col("direction") == "backward",
+    ).with_columns(pl.col("changes").cast(pl.Int64).cum_sum())
+    place = pl.col("place")
+    others, works = (pl.when(~(pl.col(name) | MOVES)).then(place) for name in ("passes", "copies"))
+    known = known.with_columns(
+        first=others.forward_fill().shift(1).over("line"),
+        last=others.backward_fill().shift(-1).over("line"),
+        # where copies right before and after a row begin and end
+        since=pl.coalesce(works.forward_fill().shift(1).over("line") + 1, place.min().over("line")),
+        until=pl.coalesce(works.backward_fill().shift(-1).over("line"), place.max().over("line") + 1),
     )
+    close = pl.max_horizontal(place - pl.col("first"), pl.col("last") - place) <= _FARTHEST
+    softmaxes = known.filter("softmax").drop_nulls(["first", "last"]).filter(close)
+    product, line, changes, batched = (known.get_column(name) for name in ("product", "line", "changes", "batched"))
+    first, last = softmaxes.get_column("first"), softmaxes.get_column("last")
+    # a network may end with a softmax, after which the next call of it begins with a product: attention is known by the
+    # operators of its products, or else by the scale or mask before its softmax
+    scaled = (softmaxes.get_column("changes") > changes.gather(first)) | softmaxes.get_column("backward")
+    sure = (batched.gather(first) & batched.gather(last)).fill_null(scaled)
+    softmaxes = softmaxes.filter(product.gather(first) & product.gather(last) & sure)
+    ends = []
+    for end, step, side in (("first", -1, "since"), ("last", 1, "until")):
+        at, further = softmaxes.get_column(end), (softmaxes.get_column(end) + step).clip(0, known.height - 1)
+        joins = softmaxes.get_column("backward") & product.gather(further) & (line.gather(further) == line.gather(at))
+        ends.append(known.get_column(side).gather(further.zip_with(joins, at)))
+    spans = intervals.union(pl.DataFrame(ends, {"start": pl.Int64, "end": pl.Int64}))
+    return known.filter(touched(known.select(start=place, end=place + 1), spans))
 
 
-#: Conversions with a smaller part of the kernel time are left out: some are in well-made programs, too.
-_WORTH: Final = 0.01
+def _attention(chain: Work) -> Finding:
+    report, softmaxes, torch = chain.report, chain.rows.filter("softmax"), in_pytorch(chain.report)
+    falls_back = _FALLBACK in report.kind("op").get_column("name").unique().cast(pl.String)
+    why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels." if falls_back else ""
+    call = "F.scaled_dot_product_attention(q, k, v)"
+    one = chain.finding(
+        "unfused-attention",
+        "Attention runs as product, softmax and product: "
+        f"{per_iteration(report).plural(softmaxes.height, 'softmax pass')} over scores (most {{0}}) in chains of "
+        f"{mean(chain.rows.height, softmaxes.height)} kernels, {chain.took}. A fused kernel keeps the scores on the "
+        f"chip, and takes a small part of that.{why}",
+        f"Let one kernel do it: {call} in bfloat16 or float16, with is_causal=True in place of a mask where that is "
+        "meant."
+        if torch
+        else "Let one kernel do it: cuDNN's attention, or FlashAttention.",
+        "kernels --by family",
+        f"Attention is not fused: {percent(chain.share)} of kernel time",
+        call if torch else "attention of cuDNN, or FlashAttention",
+        str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
+    )
+    products = chain.rows.filter("product").select("row", saved_ns=part("exclusive_ns", 1 - _PRODUCTS_LEFT))
+    others = chain.rows.filter(~pl.col("product")).get_column("row")
+    return one._replace(mending=lambda _: Mending(products, others))
+
 
 #: Normalizations of images in NCHW, channel by channel, and what is left of them in channels_last: less than half of a
 #: ResNet's on an H100.
@@ -213,80 +151,43 @@ _BY_CHANNEL: Final = r"batch_norm_(?:collect_statistics|backward)_kernel\b|\bbn_
 _NORMS_LEFT: Final = 0.5
 
 
-def layout_conversions(report: Report) -> list[Finding]:
+@choosing(LAYOUTS, 0.01)  # some are in well-made programs, too
+def layout_conversions(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
-    return [_layouts(report, *one) for one in kernels_that(report, lambda said, _: is_layout(said), _WORTH)]
-
-
-def _layouts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
-    remedy = (
-        "Keep model and images in channels_last: model.to(memory_format=torch.channels_last), and the same for images "
-        "(of videos and volumes: channels_last_3d)."
-        if in_pytorch(report)
-        else "Give cuDNN tensors in NHWC, the layout of its fastest kernels."
-    )
+    torch = in_pytorch(report)
     told = Told(
         "layout-conversions",
         "conversion",
         "of images between NCHW and NHWC by cuDNN (most {0})",
         ". More may be gained without: convolutions, normalizations and what is between them run other kernels on "
         "images in NHWC.",
-        remedy,
+        "Keep model and images in channels_last: model.to(memory_format=torch.channels_last), and the same for images "
+        "(of videos and volumes: channels_last_3d)."
+        if torch
+        else "Give cuDNN tensors in NHWC, the layout of its fastest kernels.",
         "kernels --by operation",
         f"Images change their layout: {percent(chosen.share)} of kernel time",
-        CHANNELS_LAST if in_pytorch(report) else "tensors in NHWC",
+        CHANNELS_LAST if torch else "tensors in NHWC",
         left=0.0,
     )
-    norms = pl.Series([re.search(_BY_CHANNEL, name) is not None for name in device.rows.get_column("name")])
-    slow = chosen._replace(rows=device.rows.filter(norms))
-    work = exclusive_operations(report)
-    conversions, images = (work.filter(one.operations(device.device)) for one in (chosen, slow))
-    saved = (pl.col("dur_ns") * (1 - _NORMS_LEFT)).floor().cast(pl.Int64)
-    return on_kernels(report, device, chosen, told)._replace(
-        mending=lambda _: Mending(images.select("row", saved_ns=saved), conversions.get_column("row")),
-        claims=pl.concat([conversions, images]).select("start", "end"),
-    )
+    by_channel = chosen._replace(rows=device.rows.filter(pl.col("name").str.contains(_BY_CHANNEL)))
+    every = exclusive_operations(report)
+    conversions, norms = (every.filter(one.operations(device.device)) for one in (chosen, by_channel))
+    change = Mending(norms.select("row", saved_ns=part("dur_ns", 1 - _NORMS_LEFT)), conversions.get_column("row"))
+    claims = pl.concat([conversions, norms]).select("start", "end")
+    return on_kernels(report, device, chosen, told)._replace(mending=lambda _: change, claims=claims)
 
 
-#: Casts with a smaller part of the kernel time are left out: losses and norms in float32 need some.
-_WORTH_CASTING: Final = 0.03
+_FEWEST_CASTS: Final = 32  # fewer do not recur
 
-#: Fewer casts than these do not recur.
-_FEWEST_CASTS: Final = 32
+_COMPILE: Final = "torch.compile fuses casts into the kernels around them"
 
 #: Types of weights and what is computed with them.
 _FLOATS: Final = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
-
-def recurring_casts(report: Report) -> list[Finding]:
-    """One finding per device whose kernels convert values between types again and again."""
-    casting = [(device, device.chosen(_is_cast)) for device in kernel_sums(report)]
-    return [_casts(report, device, chosen) for device, chosen in casting if _recur(report, chosen)]
-
-
-def _recur(report: Report, chosen: Chosen) -> bool:
-    return chosen.share >= _WORTH_CASTING and chosen.launches >= max(
-        _FEWEST_CASTS, per_iteration(report).iterations or 1
-    )
-
-
-def _is_cast(said: KernelName) -> bool:
-    """Whether a kernel of PyTorch copies to another type: one whose input's type only the call tells casts, too."""
-    given, made = said.input_types, said.output_type
-    return said.library == "aten" and said.operation == "copy" and made in _FLOATS and given != (made,)
-
-
-def _types_of(chosen: Chosen) -> set[str]:
-    """The types from and to which kernels cast, as far as their names say so."""
-    said = [decode(name) for name in chosen.rows.get_column("name")]
-    return {one.output_type or "" for one in said} | {one for each in said for one in each.input_types}
-
-
-def _types(chosen: Chosen) -> str:
-    """The types between which the kernels cast: ``between bfloat16 and float32``; of more or fewer it names none."""
-    types = _types_of(chosen)
-    names = sorted(_FLOATS.get(one, one) for one in types)
-    return f"between {names[0]} and {names[1]}" if len(names) == len(("from", "to")) else "from type to type"
+#: Copies to another type: those whose input's type only the call tells cast, too.
+_COPIES: Final = (LIBRARY == "aten") & (OPERATION == "copy")
+_CASTS: Final = _COPIES & OUTPUT.is_in(list(_FLOATS)) & (INPUTS != OUTPUT)
 
 
 def _waited(report: Report, device: DeviceKernels, chosen: Chosen) -> int:
@@ -298,49 +199,45 @@ def _waited(report: Report, device: DeviceKernels, chosen: Chosen) -> int:
     if "api" not in report.kinds:
         return 0
     work = exclusive_operations(report, "call_start").filter(chosen.operations(device.device))
-    work = work.select("process_id", "start", at="call_start")
-    before = launch_before(report, work)
+    before = launch_before(report, work.select("process_id", at="call_start"))
     gaps = idle_spans(report)[device.device].select(since="start", start="end")
-    known = work.with_columns(before=before).drop_nulls("before").join(gaps, on="start")
+    known = work.select("start", before=before).drop_nulls("before").join(gaps, on="start")
     idle = known.select(ns=pl.col("start") - pl.max_horizontal("since", "before")).filter(pl.col("ns") > 0).to_series()
-    median = idle.sort().item(len(idle) // 2) if len(idle) else 0
-    return int(idle.clip(upper_bound=median).sum())
+    return int(idle.clip(upper_bound=idle.sort().item(len(idle) // 2)).sum()) if len(idle) else 0
 
 
-#: Which casts autocast makes.
-_AUTOCAST: Final = (
-    "autocast casts weights of float32 in each forward pass and their gradients back, in any program that uses it: the "
-    "larger the batch, the smaller their share."
-)
-
-
-#: Another way, by whether torch.compile made some of the kernels.
-_COMPILE: Final = "; torch.compile fuses casts into the kernels around them"
-_RUNS_COMPILED: Final = "; these are outside of what torch.compile has fused"
-
-
-def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+@choosing(_CASTS, 0.03)  # losses and norms in float32 need some
+def recurring_casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+    """One finding per device whose kernels convert values between types again and again."""
     per, most = per_iteration(report), decode(chosen.longest)
+    if chosen.launches < max(_FEWEST_CASTS, per.iterations or 1):
+        return None
     source, made = (_FLOATS.get(one, one) for one in ((*most.input_types, "")[0], most.output_type or ""))
     to = f"to {made}" + (f" from {source}" if source else "")
-    waited, compiled = _waited(report, device, chosen), device.chosen(is_compiled).launches > 0
-    types = _types_of(chosen)  # with float16, as under autocast, and without an optimizer, which would be of a training
+    said = [decode(name) for name in chosen.rows.get_column("name")]
+    types = {one.output_type or "" for one in said} | {one for each in said for one in each.input_types}
+    names = sorted(_FLOATS.get(one, one) for one in types)
+    between = f"between {names[0]} and {names[1]}" if len(names) == len(("from", "to")) else "from type to type"
+    waited, compiled = _waited(report, device, chosen), device.chosen(COMPILED_KERNELS).launches > 0
+    # with float16, as under autocast, and without an optimizer, which would be of a training
     half = "f16" in types and "bf16" not in types
-    half = half and not device.chosen(lambda said: said.family == "optimizer").launches
-    weights = "model.half(), or bfloat16 for training" if half else "model.to(torch.bfloat16), for training"
-    otherwise = "cast them once" if compiled else "torch.compile(model)"
+    half = half and not device.chosen(FAMILY == "optimizer").launches
     around = operator_of(report, chosen.operations(device.device))
     told = Told(
         "recurring-casts",
         "cast",
         f"between types, most {to} ({{0}})",
         f"{f', most in {around}' if around else ''}; the GPU idled {per.time(waited)} until they were launched. "
-        f"{_AUTOCAST}",
-        f"Keep weights in the type that they are used in ({weights} with an optimizer that keeps float32 copies), or "
-        f"cast once and reuse{_RUNS_COMPILED if compiled else _COMPILE}.",
+        "autocast casts weights of float32 in each forward pass and their gradients back, in any program that uses it: "
+        "the larger the batch, the smaller their share.",
+        "Keep weights in the type that they are used in "
+        f"({'model.half(), or bfloat16 for training' if half else 'model.to(torch.bfloat16), for training'} with an "
+        f"optimizer that keeps float32 copies), or cast once and reuse; "
+        f"{'these are outside of what torch.compile has fused' if compiled else _COMPILE}.",
         "kernels --by operation",
-        per.plural(chosen.launches, "cast", _types(chosen)),
-        f"keep weights in {'half precision' if half else 'bfloat16'}, or {otherwise}",
+        per.plural(chosen.launches, "cast", between),
+        f"keep weights in {'half precision' if half else 'bfloat16'}, or "
+        f"{'cast them once' if compiled else 'torch.compile(model)'}",
         chosen.ns + waited,
         left=0.0,
     )
@@ -349,98 +246,235 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
 
 _CONVOLUTIONS: Final = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
 _NORMALIZATION: Final = "aten::batch_norm"
-
-#: The place of the bias among a convolution's inputs: image, weight, bias.
-_BIAS: Final = 2
-
-#: Operators that add the bias, forward, and that sum its gradient, backward, within those of a convolution.
-_FORWARD: Final = "aten::add_"
-_BACKWARD: Final = "aten::sum"
+_ADDS: Final = "aten::add_"  # adds the bias, forward, within a convolution; aten::sum sums its gradient, backward
+_SUMS: Final = "aten::sum"
+_BIAS: Final = "$[2]"  # its place among a convolution's inputs: image, weight, bias
 
 
 def bias_before_batchnorm(report: Report) -> list[Finding]:
-    """One finding per device that adds such biases."""
-    operators = report.kind("op").get_column("name").unique().cast(pl.String)
-    if not {"op", "kernel"}.issubset(report.kinds) or _NORMALIZATION not in operators:
+    """One finding per device that adds biases of convolutions before batch normalizations."""
+    if _NORMALIZATION not in report.kind("op").get_column("name").unique().cast(pl.String):
         return []
-    useless = _useless(report)
-    if useless.is_empty():
-        return []
-    work = _of_bias(report, useless)
-    found = []
+    found, kernels = [], _of_biases(report)
     for device in kernel_sums(report):
-        own = work.filter(pl.col("device") == device.device)
-        if ns := total(own, "exclusive_ns"):
-            found.append(_biased(report, device.device, own, percent(ns / max(device.kernel_ns, 1))))
+        work = Work(report, device, kernels.filter(pl.col("device") == device.device))
+        if work.ns:
+            one = work.finding(
+                "bias-before-batchnorm",
+                f"{work.many('kernel')} add biases of convolutions, or sum their gradients, before a batch "
+                f"normalization, which takes off the mean and the bias with it: {work.took}.",
+                "Leave the bias out: Conv2d(…, bias=False) where a BatchNorm follows, which has one of its own.",
+                "op_kernels",
+                f"Biases before BatchNorm are {percent(work.share)} of kernel time",
+                "Conv2d(…, bias=False) before BatchNorm2d",
+            )
+            found.append(one)
     return found
 
 
-def _useless(report: Report) -> pl.DataFrame:
-    """The convolutions with a bias before a batch normalization: row (of the host tree), stop, in order of rows."""
-    tree = host_tree(report)
-    rows = tree.rows.select(*THREAD, "name", "parent", "stop", event_id="last_id").with_row_index("row")
-    rows = rows.with_columns(pl.col("row").cast(pl.Int64), operator=tree.of_kinds("op"))
-    around = tree.nearest(rows.get_column("parent"), rows.get_column("operator"))
-    outermost = rows.filter(rows.get_column("operator") & around.is_null())
-    named = outermost.with_columns(pl.col("name").cast(pl.String))
+def _of_biases(report: Report) -> pl.DataFrame:
+    """The kernels that add biases of convolutions before a batch normalization, and that sum their gradients."""
+    tree, work = host_tree(report), launched_work(report).filter(pl.col("kind") == "kernel")
+    operators, operator = tree.of_kinds("op"), work.get_column("operator")
+    outermost = operators & tree.nearest(tree.rows.get_column("parent"), operators).is_null()
+    rows = tree.rows.select(*THREAD, pl.col("name").cast(pl.String), event_id="last_id").with_row_index("row")
+    name, after = pl.col("name"), pl.col("name").shift(-1)
     # the normalization counts its batches before it begins
-    counts = (pl.col("name") == _FORWARD) & (pl.col("name").shift(-1) == _NORMALIZATION)
-    named = named.filter(~counts.fill_null(value=False))
+    counts = (name == _ADDS) & (after == _NORMALIZATION)
     same = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift(-1)) for key in THREAD)
-    follows = pl.col("name").is_in(_CONVOLUTIONS) & (pl.col("name").shift(-1) == _NORMALIZATION) & same
-    found = named.filter(follows.fill_null(value=False)).select("row", "stop", "event_id")
-    types = beside(found, report.table("op_detail"), "input_types").get_column("input_types").cast(pl.String)
-    biased = [text for text in types.unique().drop_nulls() if _has_bias(text)]
-    return found.filter(types.is_in(biased).fill_null(value=False)).select("row", "stop")
+    follows = name.is_in(_CONVOLUTIONS) & (after == _NORMALIZATION) & same
+    before = rows.filter(outermost).filter(~counts.fill_null(value=False)).filter(follows)
+    types = beside(before, report.table("op_detail"), "input_types").get_column("input_types").cast(pl.String)
+    useless = marked(tree.rows.height, before.get_column("row").filter(types.str.json_path_match(_BIAS) != ""))
+    cause = gathered(inherited(tree.rows, forward_rows(report)), operator)
+    forward, backward = (tree.nearest(inner, useless).is_not_null() for inner in (operator, cause))
+    names = gathered(tree.rows.get_column("name"), operator).cast(pl.String)
+    own = work.filter(((names == _ADDS) & forward) | ((names == _SUMS) & backward)).get_column("row")
+    return exclusive_operations(report).filter(pl.col("row").is_in(own.implode()))
 
 
-def _has_bias(text: str) -> bool:
-    """Whether types of a convolution's inputs, as recorded, have one for the bias."""
-    try:
-        types = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(types, list) and len(types) > _BIAS and isinstance(types[_BIAS], str) and bool(types[_BIAS])
+# Losses by hand over large logits.
+
+_WORTH_LOGITS: Final = 0.08  # less of the kernel time is left out
+_FULL: Final = 0.15  # a kernel that takes this part of the softmax's time, or more, works on tensors of its size
+_FEWEST_PASSES: Final = 2  # so many over the logits besides softmax, copies, casts and fills are a loss by hand
+_FAMILIES: Final = ("elementwise", "copy", "fill", "reduce", "softmax", "loss", "index")  # between products in a loss
+_SHORT: Final = r"\bb?f16\b"  # types of half the size of float32, in which logits are computed
+_LEFT: Final = {"softmax": 2, "fill": 1}  # how many of these kernels a fused loss has, forward and backward
+_HALF: Final = 0.5  # what is left of a pass over float32 in such a type
 
 
-def _of_bias(report: Report, convolutions: pl.DataFrame) -> pl.DataFrame:
-    """The kernels that add these convolutions' biases, and that sum their gradients."""
-    rows = host_tree(report).rows
-    work = launched_work(report).filter(pl.col("kind") == "kernel")
-    operator = work.get_column("operator")
-    cause = gathered(inherited(rows, forward_rows(report)), operator)
-    names = gathered(rows.get_column("name"), operator).cast(pl.String)
-    forward = (names == _FORWARD) & _within(operator, convolutions)
-    backward = (names == _BACKWARD) & _within(cause, convolutions)
-    return work.filter((forward | backward).fill_null(value=False))
+#: Softmaxes of long rows, or their exponential by hand: those of warps have up to 1024 or 2048 values, as attention's.
+_LONG_SOFTMAX: Final = ((LIBRARY == "aten") & (FAMILY == "elementwise") & (OPERATION == "exp")) | (
+    (FAMILY == "softmax") & ~pl.col("function").str.contains("softmax_warp", literal=True)
+)
 
 
-def _within(rows: pl.Series, spans: pl.DataFrame) -> pl.Series:
-    """Whether each of some rows of the host tree lies in one of the subtrees `spans` (row, stop)."""
-    last = spans.get_column("row").search_sorted(rows.cast(pl.Int64), side="right").cast(pl.Int64) - 1
-    stop = gathered(spans.get_column("stop"), last.set((last < 0) | rows.is_null(), None))
-    return (rows < stop).fill_null(value=False)
-
-
-def _biased(report: Report, device: int, own: pl.DataFrame, share: str) -> Finding:
-    told, ns = per_iteration(report), total(own, "exclusive_ns")
-    text = (
-        f"{told.plural(own.height, 'kernel')} add biases of convolutions, or sum their gradients, before a batch "
-        f"normalization, which takes off the mean and the bias with it: {told.time(ns)}, {share} of kernel time."
+@choosing(_LONG_SOFTMAX, _WORTH_LOGITS * _FULL)
+def large_logits(report: Report, device: DeviceKernels, _: Chosen) -> Finding | None:
+    """One finding per device with losses of several passes over tensors as large as a softmax's."""
+    if not in_pytorch(report):
+        return None
+    passes = Work(report, device, _losses(report, stream_lines(report, device.device)))
+    if passes.ns < _WORTH_LOGITS * device.kernel_ns:
+        return None
+    wide = "" if passes.rows.get_column("short").all() else " in float32"
+    one = passes.finding(
+        "large-logits",
+        f"A loss by hand works on large tensors of logits: {passes.many('pass', 'over them')} around a softmax{wide} "
+        f"(most {{0}}), {passes.took}. One fused cross entropy takes the logits as they are, and reads them once "
+        "forward and once backward.",
+        "Give logits and targets to F.cross_entropy as they are, without .float(), softmax and one_hot; of very large "
+        "vocabularies by chunks of rows, or by a kernel fused with the last layer (Liger, cut cross entropy).",
+        "kernels --by operation",
+        f"Large logits{wide}, the loss by hand: {percent(passes.share)}",
+        "F.cross_entropy(logits, targets), without .float() and one_hot",
+        passes.longest,
     )
-    return Finding(
-        "bias-before-batchnorm",
-        device,
-        ns,
-        text,
-        "Leave the bias out: Conv2d(…, bias=False) where a BatchNorm follows, which has one of its own.",
-        "op_kernels",
-        headline=f"Biases before BatchNorm are {share} of kernel time",
-        action="Conv2d(…, bias=False) before BatchNorm2d",
-        where=place_of(report, pl.col("row").is_in(own.get_column("row").implode())),
-        mending=lambda _: without(own),
-        claims=times_of(report, own.get_column("row")),
+    return one._replace(mending=lambda _: _fused_loss(passes.rows))
+
+
+def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
+    """The passes of losses by hand: rows of `lines` with run, softmax, fill and short.
+
+    A loss is a run of kernels between two products with a large softmax in it; passes are those about as long.
+    """
+    known = with_decoded(
+        with_operators(report, lines),
+        passes=FAMILY.is_in(_FAMILIES),
+        softmax=_LONG_SOFTMAX,
+        cast=_COPIES & ((INPUTS != OUTPUT) | (OUTPUT == "")),
+        fill=FAMILY == "fill",
+        moved=FAMILY == "copy",
+        short=pl.concat_str(INPUTS, OUTPUT, separator="/").str.contains(_SHORT),
+    ).with_columns(pl.col("passes", "moved") | MOVES)
+    wall = pl.when(~pl.col("passes")).then(pl.col("inner").is_in(BATCHED))
+    sides = (wall.forward_fill().over("line"), wall.backward_fill().over("line"))
+    attends = pl.all_horizontal(side.fill_null(value=False) for side in sides)
+    known = known.with_columns(attends=attends, run=pl.struct("line", "passes").rle_id())
+    # of scores in 16 bits only operators tell whose they are
+    told = pl.lit(value=known.get_column("inner").is_not_null().any()) | ~pl.col("short").all().over("run")
+    runs = known.filter(pl.col("passes") & ~pl.col("attends") & told)
+    longest = pl.col("exclusive_ns").filter("softmax").max().over("run")
+    large = runs.filter(pl.col("exclusive_ns") >= _FULL * longest)
+    other = (~pl.col("softmax") & ~pl.col("moved") & ~pl.col("fill")).sum().over("run")
+    # those into a short type are of the backward pass: of autocast, too, which casts within the loss
+    asked = pl.col("cast") & ~pl.col("short") & (pl.col("outer") == "aten::to").fill_null(value=False)
+    return large.filter((other >= _FEWEST_PASSES) | asked.any().over("run"))
+
+
+def _fused_loss(passes: pl.DataFrame) -> Mending:
+    """Two softmaxes, as forward and backward, and one fill of each loss are left, in the type of the logits."""
+    softmax, fill = (pl.col(name) & (pl.col(name).cum_sum().over("run") <= kept) for name, kept in _LEFT.items())
+    left = passes.with_columns(stays=softmax | fill, halves=pl.col("short").any().over("run"))
+    shorter = left.filter(pl.col("stays") & pl.col("halves"))
+    return Mending(
+        shorter.select("row", saved_ns=part("exclusive_ns", 1 - _HALF)), left.filter(~pl.col("stays")).get_column("row")
     )
 
 
-RULES: Final = (unfused_attention, layout_conversions, recurring_casts, bias_before_batchnorm)
+# Forward passes that run again within backward.
+
+_WORTH_AGAIN: Final = 0.05  # less of the kernel time is left out
+
+#: Operators that layers call forward, and that no node of autograd calls by itself; several of them are a layer.
+_OF_LAYERS: Final = (
+    *("linear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "batch_norm", "group_norm", "embedding"),
+    *("gelu", "relu", "silu", "dropout", "softmax", "scaled_dot_product_attention", "max_pool2d", "lstm", "gru"),
+    *("relu_", "silu_", "leaky_relu", "conv_transpose2d", "instance_norm"),
+)
+_FEWEST_OF_LAYERS: Final = 2
+
+
+def recomputation(report: Report) -> list[Finding]:
+    """One finding per device that runs layers again within backward, by the operators there."""
+    found = []
+    forward = pl.col("outer").is_in([f"aten::{name}" for name in _OF_LAYERS])
+    again = (forward & pl.col("node").is_not_null()).fill_null(value=False)
+    known = in_pytorch(report) and launching_operators(report).filter(again).get_column("outer").n_unique()
+    for device in kernel_sums(report) if known >= _FEWEST_OF_LAYERS else ():
+        line = with_operators(report, stream_lines(report, device.device)).with_columns(
+            run=pl.struct("line", "node").rle_id(), place=pl.int_range(pl.len())
+        )
+        # from the first to the last forward operator in each node of autograd
+        place = pl.col("place").filter(again)
+        inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
+        work = Work(report, device, line.filter(inside))
+        if work.ns >= _WORTH_AGAIN * device.kernel_ns:
+            found.append(_checkpointed(work))
+    return found
+
+
+def _checkpointed(work: Work) -> Finding:
+    memory = work.report.devices.filter(pl.col("device") == work.device.device).get_column("memory_bytes").drop_nulls()
+    holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
+    return work.finding(
+        "recomputation",
+        f"Layers run forward again within backward: {work.many('operation')}, {work.took}, as under activation "
+        f"checkpointing, which saves memory.{holds} Where that is not short, they run for nothing.",
+        "Leave torch.utils.checkpoint out where memory suffices (torch.cuda.max_memory_allocated tells), or use it for "
+        "some of the layers, or for cheap operators alone.",
+        "kernels --by family",
+        f"Layers are computed again in backward: {percent(work.share)}",
+        "no torch.utils.checkpoint, or only in some layers",
+    )
+
+
+# Copies that change the order of a tensor's elements.
+
+#: The least part of the kernel time: of what the program's own operators copy, and of all where none are recorded.
+_WORTH_COPIES: Final = 0.05
+_WORTH_UNNAMED: Final = 0.1
+
+#: What users write that copies a tensor into another order, by the outermost operator around the copy.
+_WRITTEN: Final = {
+    "aten::contiguous": ".contiguous()",
+    "aten::reshape": ".reshape() of a transposed tensor",
+    "aten::flatten": ".flatten() of a transposed tensor",
+    "aten::clone": ".clone() of a transposed tensor",
+    "aten::to": ".to(memory_format=…)",
+    "aten::linear": "a linear layer on a transposed tensor",
+    "aten::layer_norm": "layer_norm on a transposed tensor",
+    "aten::group_norm": "group_norm on a transposed tensor",
+    "aten::conv1d": "a convolution of a transposed tensor",
+    "aten::conv2d": "a convolution of a transposed tensor",
+    "aten::matmul": "matmul of transposed tensors",
+    "aten::einsum": "einsum, which permutes",
+}
+
+
+#: Kernels that copy values of one type element by element: in order, they would be vectorized.
+_STRIDED: Final = (
+    _COPIES & pl.col("function").str.contains("(?:^|::)elementwise_kernel$") & (INPUTS == OUTPUT) & (OUTPUT != "")
+)
+
+
+@choosing(_STRIDED, _WORTH_COPIES)
+def layout_copies(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+    """One finding per device on which the program copies tensors of one type into another order."""
+    rows = with_operators(report, exclusive_operations(report).filter(chosen.operations(device.device)))
+    known = rows.get_column("outer").is_not_null().any()
+    copied = (pl.col("outer").is_in(_WRITTEN.keys()) & (pl.col("inner") == "aten::copy_")).fill_null(value=not known)
+    work = Work(report, device, rows.filter(copied))
+    # backward copies what autograd's views need, in any program: it counts where the program's own copies do
+    own_ns = total(work.rows.filter(pl.col("node").is_null()), "exclusive_ns")
+    if not work.rows.height or own_ns < (_WORTH_COPIES if known else _WORTH_UNNAMED) * device.kernel_ns:
+        return None
+    sums = work.rows.group_by("outer").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "outer")
+    by = f", most by {_WRITTEN[top]}" if (top := sums.item(-1, "outer")) in _WRITTEN else ""
+    return work.finding(
+        "layout-copies",
+        f"{work.many('kernel')} (most {{0}}) copy tensors into another order{by}: {work.took}. Layers, matrix products "
+        "and attention take transposed tensors as they are, and elementwise operators keep their order.",
+        "Keep one order from layer to layer: leave .contiguous() out, or choose it so that no layer transposes.",
+        "kernels --by operation",
+        f"Copies of transposed tensors: {percent(work.share)} of kernel time",
+        "leave .transpose(…).contiguous() out: keep one layout",
+        chosen.longest,
+    )
+
+
+RULES: Final = (
+    *(unfused_attention, layout_conversions, recurring_casts, bias_before_batchnorm),
+    *(large_logits, recomputation, layout_copies),
+)

@@ -9,16 +9,12 @@ from hypothesis import strategies as st
 from kanalyze.analyses.findings.rules.needless_kernels import unfused_attention
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, report
+from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, SOFTMAX
 from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
 
-GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
-ONE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 3ul> >(int)"
-SCALE, CAST = ONE.format("CUDAFunctor_add<float>"), ONE.format("bfloat16_copy_kernel_cuda(X&)::{lambda(float)#1}")
-SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
-BACKWARD = "void (anonymous namespace)::softmax_warp_backward<float, float, float, 10, false, false>(float*)"
-LOG = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, true, false>(float*)"
+SCALE, CAST, LOG = ADD, DOWN, LOG_SOFTMAX
 SUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float>, 4> >(int)"
 
 
@@ -41,11 +37,6 @@ def test_what_stands_from_one_product_to_the_other_and_copies_beside_are_told():
     )
     assert found.names == (SOFTMAX,)
     assert found.action == "F.scaled_dot_product_attention(q, k, v)"
-
-
-def test_backward_the_products_next_to_either_belong_to_it():
-    chain = [SUM, GEMM, GEMM, GEMM, BACKWARD, GEMM, GEMM, GEMM, SUM]
-    assert stakes(*line(*chain * 2)) == [2 * 50]
 
 
 def test_memsets_and_copies_on_the_device_may_stand_between():
@@ -80,6 +71,9 @@ def test_one_is_not_enough_and_other_streams_are_other_chains():
     assert stakes(*line(*chain)) == []
     assert stakes(*line(*chain), *line(*chain, at=100, stream=8)) == [80]
     assert stakes(*line(GEMM, SCALE, SOFTMAX), *line(GEMM, at=30, stream=8), *line(GEMM, SCALE, SOFTMAX, at=50)) == []
+    (found,) = unfused_attention(report(line(*[*chain, SUM] * 4)).narrow(window=Window(100, 200, count=2, each="step")))
+    assert found.at_stake_ns == 80
+    assert "1 softmax pass a step over scores" in found.text
 
 
 def modelled(names):
@@ -123,13 +117,6 @@ def test_where_operators_are_known_products_are_batched_ones(operator, told):
         events.append(call("cudaLaunchKernel", at, at + 2, correlation=number, parent=parent))
         events.append(kernel(at + 5, at + 15, name=name, correlation=number, parent=parent))
     assert stakes(*events) == told
-
-
-def test_a_window_counts_what_lies_in_it_per_step():
-    whole = report(line(*[GEMM, SCALE, SOFTMAX, GEMM, SUM] * 4))
-    (found,) = unfused_attention(whole.narrow(window=Window(100, 200, count=2, each="step")))
-    assert found.at_stake_ns == 80
-    assert "1 softmax pass a step over scores" in found.text
 
 
 @pytest.mark.parametrize("name", ["torch_node.sqlite", "torch/cuda_graph.json.gz", "torch.sqlite"])

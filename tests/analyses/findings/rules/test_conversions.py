@@ -8,6 +8,7 @@ from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.needless_kernels import layout_conversions, recurring_casts
 from kanalyze.window import Window
 from support.build import call, host, kernel, report
+from support.kernel_names import ADD, DOWN, GEMM, SOFTMAX, STRIDED, UP
 from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -16,16 +17,6 @@ SAMPLES = Path(__file__).parents[4] / "sample_reports"
 THERE = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, (bool)0, (bool)1, (cudnnKernelDataType_t)0>(T3)"
 BACK = "void cudnn::ops::nhwcToNchwKernel<__half, __half, float, (bool)1, (bool)0, (cudnnKernelDataType_t)0>(T3)"
 ROUND = "void cudnn::engines_precompiled::convertTensor_kernel<float, float, float, (cudnnKernelDataType_t)2>(T3)"
-COPY = "void at::native::{}<{}direct_copy_kernel_cuda(at::TensorIteratorBase&)::{{lambda(float)#1}}, std::array<X>, {}"
-DOWN = (
-    "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)::"
-    "{lambda(float)#1}, std::array<char*, 2ul> >(int)"
-)
-UP = COPY.format("unrolled_elementwise_kernel", "at::native::", "LoadWithCast<1>, StoreWithCast<1>>(int)")
-SAME = COPY.format("elementwise_kernel", "128, 4, at::native::gpu_kernel_impl_nocast<at::native::", "4>>(int)")
-GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
-SCALE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<X> >(int)"
-SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
 WORK = "void at::native::f()"
 
 
@@ -37,11 +28,7 @@ def test_conversions_of_images_are_told_with_their_time_and_what_may_follow():
     assert "2 conversions of images between NCHW and NHWC by cuDNN (most {0}): 25 ns, 25.0 % of" in found.text
     assert found.action == "model.to(memory_format=torch.channels_last)"
     assert found.names == (BACK,)
-
-
-def test_programs_without_pytorch_are_told_of_nhwc():
-    (found,) = layout_conversions(report([kernel(0, 10, name=THERE)]))
-    assert found.action == "tensors in NHWC"
+    assert layout_conversions(report([kernel(0, 10, name=THERE)]))[0].action == "tensors in NHWC"
 
 
 @pytest.mark.parametrize("events", [[kernel(0, 9, name=THERE), kernel(9, 1000)], [kernel(0, 100, name=ROUND)]])
@@ -53,29 +40,27 @@ def casts(many, name, *, rest=1000):
     return [*(kernel(10 * at, 10 * at + 10, name=name) for at in range(many)), kernel(10 * many, 10 * many + rest)]
 
 
-@pytest.mark.parametrize(("name", "to"), [(DOWN, "to bfloat16 from float32"), (UP, "to float32")])
-def test_casts_that_recur(name, to):
+@pytest.mark.parametrize(
+    ("name", "to", "headline"),
+    [
+        (DOWN, "to bfloat16 from float32", "32 casts between bfloat16 and float32"),
+        (UP, "to float32", "32 casts from type to type"),
+    ],
+)
+def test_casts_that_recur(name, to, headline):
     (found,) = recurring_casts(report(casts(32, name)))
-    assert (found.at_stake_ns, found.at_most) == (320, False)
+    assert (found.at_stake_ns, found.at_most, found.headline) == (320, False, headline)
     assert f"32 casts between types, most {to} ({{0}}): 320 ns, 24.2 % of kernel time; the GPU" in found.text
 
 
-@pytest.mark.parametrize(
-    ("name", "headline"), [(DOWN, "32 casts between bfloat16 and float32"), (UP, "32 casts from type to type")]
-)
-def test_the_headline_names_both_types_where_they_are_known(name, headline):
-    (found,) = recurring_casts(report(casts(32, name)))
-    assert found.headline == headline
-
-
-@pytest.mark.parametrize("events", [casts(32, SAME), casts(31, UP), casts(32, UP, rest=20_000)])
+@pytest.mark.parametrize("events", [casts(32, STRIDED), casts(31, UP), casts(32, UP, rest=20_000)])
 def test_copies_of_one_type_and_few_casts_are_none(events):
     assert recurring_casts(report(events)) == []
 
 
 def attention(at):
     """Attention under autocast that is not fused: its scores are cast to float32 and back."""
-    names = (GEMM, SCALE, UP, SOFTMAX, DOWN, GEMM)
+    names = (GEMM, ADD, UP, SOFTMAX, DOWN, GEMM)
     return [kernel(at + 10 * place, at + 10 * place + 10, name=name) for place, name in enumerate(names)]
 
 
@@ -108,31 +93,23 @@ def test_what_the_gpu_waited_for_casts_is_theirs_but_no_more_than_in_the_median(
     assert "the GPU idled 434 ns until they were launched" in found.text
 
 
-def test_a_compiled_program_is_not_told_to_compile():
-    actions = [
-        recurring_casts(report([*casts(32, DOWN), *more]))[0].action
-        for more in ([], [kernel(90_000, 90_001, name="triton_poi_fused_add_mul_0")])
-    ]
-    assert actions == [
-        "keep weights in bfloat16, or torch.compile(model)",
-        "keep weights in bfloat16, or cast them once",
-    ]
+OPTIMIZER = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T)"
 
 
 @pytest.mark.parametrize(
-    ("more", "to"),
+    ("cast", "beside", "action"),
     [
-        ([], "half precision"),
-        (
-            [kernel(90_000, 90_001, name="void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T)")],
-            "bfloat16",
-        ),
+        (DOWN, None, "keep weights in bfloat16, or torch.compile(model)"),
+        (DOWN, "triton_poi_fused_add_mul_0", "keep weights in bfloat16, or cast them once"),
+        (DOWN.replace("bfloat16", "float16"), None, "keep weights in half precision, or torch.compile(model)"),
+        (DOWN.replace("bfloat16", "float16"), OPTIMIZER, "keep weights in bfloat16, or torch.compile(model)"),
     ],
-    ids=["inference", "training"],
+    ids=["to compile", "compiled", "inference", "training"],
 )
-def test_weights_of_a_training_are_not_kept_in_float16(more, to):
-    (found,) = recurring_casts(report([*casts(32, DOWN.replace("bfloat16", "float16")), *more]))
-    assert found.action.startswith(f"keep weights in {to}, or ")
+def test_where_weights_are_to_be_kept(cast, beside, action):
+    more = [kernel(90_000, 90_001, name=beside)] if beside else []
+    (found,) = recurring_casts(report([*casts(32, cast), *more]))
+    assert found.action == action
 
 
 def test_the_outermost_operator_of_most_casts_is_named():

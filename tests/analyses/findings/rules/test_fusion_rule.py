@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 import kanalyze
-from kanalyze.analyses.findings.rules.small_kernels import fusible
+from kanalyze.analyses.findings.rules.unfused import fusible
 from support.build import call, host, kernel, report
 from support.real_reports import real_report
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.findings.rules.small_kernels import graph_candidate
+from kanalyze.analyses.findings.rules.launches import graph_candidate
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._graph_candidates import cut_launches
 from kanalyze.analyses.launches.graphs import BY_CANDIDATE, graphs
@@ -52,10 +52,6 @@ def rows(program, *columns, **where):
     return graphs(report(program.events), by="candidate", **where).select(columns).rows()
 
 
-def found(of):
-    return [(one.device, one.at_stake_ns, one.text.format(*one.names)) for one in graph_candidate(of)]
-
-
 def loop(times=30):
     """The same four kernels and a synchronisation, again and again, after each kernel's first launch."""
     program = Program().launch("a", "b", "c").sync()
@@ -86,19 +82,17 @@ def test_the_whole_row():
     }
 
 
-def test_the_finding():
-    text = (
+def test_the_finding_and_none_of_few_launches():
+    (one,) = graph_candidate(report(loop().events))
+    assert (one.device, one.at_stake_ns) == (0, 180)
+    assert one.text.format(*one.names) == (
         "1 sequence of launches repeats: 120 launches for which GPU 0 waited 270 ns, most for 4 operations launched 30 "
         "times, beginning with a. As CUDA graphs they would save at most 180 ns of that, if launching one takes 3 ns "
         "(the median of these calls, for want of one), and the program's own time between them besides."
     )
-    assert found(report(loop().events)) == [(0, 180, text)]
-
-
-def test_few_launches_are_a_row_and_no_finding():
     program = loop(times=20)
     assert rows(program, "operations", "repetitions") == [(4, 20)]
-    assert found(report(program.events)) == []
+    assert graph_candidate(report(program.events)) == []
 
 
 def test_what_a_graph_launch_takes_is_measured_where_there_is_one():
@@ -108,25 +102,25 @@ def test_what_a_graph_launch_takes_is_measured_where_there_is_one():
     assert rows(program, "graph_launch_ns", "measured", "saved_ns") == [(7, True, 30 * 2)]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "cudaStreamSynchronize_v3020",
-        "cudaMemcpy_v3020",
-        "cudaMalloc_v3020",
-        "cudaEventQuery_v3020",
-        "cuStreamQuery",
-        "cudaGraphLaunch_v10000",
-    ],
-)
+CUTTING = [
+    "cudaStreamSynchronize_v3020",
+    "cudaMemcpy_v3020",
+    "cudaMalloc_v3020",
+    "cudaEventQuery_v3020",
+    "cuStreamQuery",
+]
+OTHERS = ["cudaMallocAsync_v11020", "cudaEventRecord_v3020", "cudaFuncGetAttributes", None]
+
+
+@pytest.mark.parametrize("name", [*CUTTING, "cudaGraphLaunch_v10000", *OTHERS])
 @pytest.mark.one_in(4)
-def test_a_call_that_no_capture_allows_cuts_a_sequence(name):
+def test_a_call_that_no_capture_allows_cuts_a_sequence_and_others_do_not(name):
     program = Program()
     for _ in range(60):
         program.launch("a", "b").call(name)
-    assert rows(program, "operations") == []
-    cut = cut_launches(report(program.events))
-    assert cut.select("device", "launches").rows() == [(0, 120)]
+    cut = cut_launches(report(program.events)).select("device", "launches").rows()
+    assert cut == ([] if name in OTHERS else [(0, 120)])
+    assert rows(program, "operations", "repetitions") in ([], [(32, 3)] if name in OTHERS else [])
 
 
 @pytest.mark.parametrize(
@@ -139,16 +133,6 @@ def test_stretches_are_cut_short_from_two_launches_and_five_times_on(length, tim
         program.launch(*"abc"[:length]).sync()
     assert rows(program, "operations", "repetitions") == sequences
     assert cut_launches(report(program.events)).select("device", "launches").rows() == cut
-
-
-@pytest.mark.parametrize("name", ["cudaMallocAsync_v11020", "cudaEventRecord_v3020", "cudaFuncGetAttributes", None])
-@pytest.mark.one_in(4)
-def test_other_calls_do_not(name):
-    program = Program()
-    for _ in range(60):
-        program.launch("a", "b").call(name)
-    assert rows(program, "operations", "repetitions") == [(32, 3)] or rows(program, "operations") == []
-    assert cut_launches(report(program.events)).is_empty()
 
 
 def test_an_asynchronous_copy_of_pageable_memory_cuts_as_well():
@@ -166,13 +150,9 @@ def test_an_asynchronous_copy_of_pageable_memory_cuts_as_well():
 def test_without_synchronisation_a_short_period_is_taken_several_times():
     program = Program().launch(*["a", "b"] * 200)
     assert rows(program, "operations", "repetitions") == [(32, 12)]
-
-
-def test_another_shape_or_size_is_another_operation():
-    program = Program()
-    for size in range(1, 61):
+    for size in range(1, 61):  # another shape is another operation
         program.launch("a", "b", "c", grid=(size, 1, 1)).sync()
-    assert rows(program, "operations") == []
+    assert rows(program, "operations", "repetitions") == [(32, 12)]
 
 
 def test_streams_and_threads_are_series_of_their_own():
@@ -185,47 +165,44 @@ def test_streams_and_threads_are_series_of_their_own():
     assert sorted(found) == [(1, 7, 3, 10), (1, 8, 3, 10), (2, 7, 3, 10)]
 
 
+def late(program, ns, last_ns=0):
+    """The report of a program whose kernels start so much later, the last one by more."""
+    kernels = [event for event in program.events if event.kind == "kernel"]
+    moved = {id(event): ns + last_ns * (event is kernels[-1]) for event in kernels}
+    shifted = [(event, moved.get(id(event), 0)) for event in program.events]
+    return report([replace(event, start=event.start + by, end=event.end + by) for event, by in shifted])
+
+
 def test_a_launch_that_came_too_late_counts_though_it_had_returned():
     """Kernels start 20 ns after their calls return: the device waits 2 ns for each b and c, 8 ns for the last one."""
     program = Program()
     for _ in range(6):
         program.launch("a", "b", "c").sync()
-    kernels = [event for event in program.events if event.kind == "kernel"]
-    late = {id(event): 20 + 6 * (event is kernels[-1]) for event in kernels}
-    events = [
-        replace(event, start=event.start + late.get(id(event), 0), end=event.end + late.get(id(event), 0))
-        for event in program.events
-    ]
-    of = report(events)
-    found = graphs(of, by="candidate").select("operations", "repetitions", "launch_ns", "queued_ns", "saved_ns").rows()
+    found = graphs(late(program, 20, 6), by="candidate")
     # the last call returned 3 ns after the one before: the rest of its wait has another reason; first launches are out
-    assert found == [(3, 6, 0, 5 * (2 + 2) + 1, 4 * (4 - 3) + (5 - 3))]
-
-
-def test_what_a_thread_launched_on_another_stream_in_between_is_no_reason_to_wait():
-    """As above, but between b and c the thread launches onto stream 8, which takes it twice as long."""
-    program = Program()
-    for _ in range(6):
-        program.launch("a", "b").launch("x", "y", stream=8).launch("c").sync()
-    late = [
-        replace(event, start=event.start + 20, end=event.end + 20) for event in program.events if event.kind == "kernel"
+    assert found.select("operations", "repetitions", "launch_ns", "queued_ns", "saved_ns").rows() == [
+        (3, 6, 0, 5 * (2 + 2) + 1, 4 * (4 - 3) + (5 - 3))
     ]
-    calls = [event for event in program.events if event.kind == "api"]
-    found = graphs(report([*calls, *late]), by="candidate").select("stream", "operations", "launch_ns", "queued_ns")
-    # each kernel starts 2 ns after the one before it, on whatever stream, and so is waited for no longer than that
-    assert found.rows() == [(7, 3, 0, 5 * (2 + 2))]
 
 
-def test_nor_is_what_it_launched_on_another_device():
+@pytest.mark.parametrize(
+    ("others", "ns", "queued_ns"),
+    [
+        # each kernel starts 2 ns after the one before it, on whatever stream, and so is waited for no longer than that
+        ({"stream": 8}, 20, 5 * (2 + 2)),
+        # b waits 2 ns; c 8 ns, of which the thread needed 3 ns since it had launched y
+        ({"device": 1}, 30, 5 * (2 + 3)),
+    ],
+)
+def test_what_a_thread_launched_elsewhere_in_between_is_no_reason_to_wait(others, ns, queued_ns):
+    """As above, but between b and c the thread launches onto another stream or device, which takes it longer."""
     program = Program()
     for _ in range(6):
-        program.launch("a", "b").launch("x", "y", device=1).launch("c").sync()
-    late = [replace(e, start=e.start + 30, end=e.end + 30) for e in program.events if e.kind == "kernel"]
-    of = report([*(event for event in program.events if event.kind == "api"), *late])
-    found = graphs(of, by="candidate").filter(device=0).select("operations", "queued_ns")
-    # b waits 2 ns; c 8 ns, of which the thread needed 3 ns since it had launched y
-    assert found.rows() == [(3, 5 * (2 + 3))]
-    assert graphs(of, by="candidate", device=0).select("operations", "queued_ns").equals(found)
+        program.launch("a", "b").launch("x", "y", **others).launch("c").sync()
+    of = late(program, ns)
+    found = graphs(of, by="candidate").filter(device=0).select("stream", "operations", "queued_ns")
+    assert found.rows() == [(7, 3, queued_ns)]
+    assert graphs(of, by="candidate", device=0).select(found.columns).equals(found)
 
 
 #: The default stream of the context that all operations here are of, and a blocking stream of it.
@@ -243,24 +220,16 @@ def test_the_default_stream_cannot_be_captured():
     assert own.at_stake_ns == other.at_stake_ns
 
 
-@pytest.mark.parametrize("streams", [(7, 8), (8, 7)])
-def test_the_default_stream_and_blocking_ones_cut_each_other(streams):
+@pytest.mark.parametrize(
+    ("streams", "context", "cuts"),
+    [((7, 8), 1, True), ((8, 7), 1, True), ((7, 8), 2, False)]
+    + [(streams, 1, False) for streams in ((7, 9), (9, 7), (8, 9), (9, 8))],
+)
+def test_the_default_stream_and_blocking_ones_of_its_context_cut_each_other(streams, context, cuts):
     """While one of them is captured, nothing may be launched onto the other."""
-    of = report(in_turns(*streams), streams=STREAMS)
-    assert graphs(of, by="candidate").is_empty()
-    assert cut_launches(of)["launches"].to_list() == [600]
-
-
-@pytest.mark.parametrize("streams", [(7, 9), (9, 7), (8, 9), (9, 8)])
-def test_other_streams_do_not(streams):
-    of = report(in_turns(*streams), streams=STREAMS)
-    assert sorted(graphs(of, by="candidate")["stream"]) == sorted(streams)
-    assert cut_launches(of).is_empty()
-
-
-def test_nor_do_those_of_another_context():
-    of = report(in_turns(7, 8, context=2), streams=[*STREAMS, {**STREAMS[1], "context_id": 2}])
-    assert sorted(graphs(of, by="candidate")["stream"]) == [7, 8]
+    of = report(in_turns(*streams, context=context), streams=[*STREAMS, {**STREAMS[1], "context_id": 2}])
+    assert sorted(graphs(of, by="candidate")["stream"]) == ([] if cuts else sorted(streams))
+    assert cut_launches(of)["launches"].to_list() == ([600] if cuts else [])
 
 
 def in_turns(one, other, **keys):
@@ -337,22 +306,14 @@ def programs(draw):
 @pytest.mark.slow
 @cases(0.2)
 @FEWER
-@given(st.one_of(EVENTS, programs(), programs(), programs()), WINDOWS)
-def test_savings_are_never_more_than_the_ledger_holds(events, window):
-    claims = assert_not_more_than_the_ledger(report(events))
-    assert_not_more_than_the_ledger(report(events).narrow(window=Window(*window)))
+@given(st.one_of(EVENTS, programs(), programs(), programs()), WINDOWS, st.integers(0, 20), st.integers(60, 100))
+def test_savings_are_never_more_than_the_ledger_holds(events, window, after, until):
+    """Of all, of any window, and of a part from some percent of the time to others."""
+    whole, last = report(events), max((event.end for event in events), default=100)
+    claims = assert_not_more_than_the_ledger(whole)
+    assert_not_more_than_the_ledger(whole.narrow(window=Window(*window)))
+    assert_not_more_than_the_ledger(whole.narrow(window=Window(last * after // 100, last * until // 100 + 1)))
     holds(claims)
-
-
-@cases(0.2)
-@FEWER
-@given(programs(), st.integers(0, 20), st.integers(60, 100))
-@pytest.mark.slow
-def test_nor_are_they_in_a_part_of_a_program(events, after, until):
-    """From some percent of its time to others."""
-    last = max((event.end for event in events), default=100)
-    window = Window(last * after // 100, last * until // 100 + 1)
-    holds(assert_not_more_than_the_ledger(report(events).narrow(window=window)))
 
 
 @cases(0.2)

@@ -84,19 +84,12 @@ def test_mending_the_tail_gained_no_more_than_was_at_stake():
 
 
 def test_a_small_grid():
-    assert found(small_grid, launch(0, 1000, 1), launch(1000, 1500, 3), launch(1500, 1600, 2, name="other")) == [
-        (
-            0,
-            750 + 125 + 50,
-            (
-                "k uses 1 block of 256 threads on 4 SMs, 256 threads of the 8,192 that fit, for 1.000 µs."
-                " Also: 2 other launch shapes with fewer blocks than SMs." + SEVERAL
-            ),
-        )
-    ]
-
-
-def test_a_grid_with_a_block_for_every_sm_is_not_small():
+    text = (
+        "k uses 1 block of 256 threads on 4 SMs, 256 threads of the 8,192 that fit, for 1.000 µs. Also: 2 other launch "
+        "shapes with fewer blocks than SMs." + SEVERAL
+    )
+    small = [launch(0, 1000, 1), launch(1000, 1500, 3), launch(1500, 1600, 2, name="other")]
+    assert found(small_grid, *small) == [(0, 750 + 125 + 50, text)]
     assert found(small_grid, launch(0, 1000, 4)) == []
 
 
@@ -117,12 +110,8 @@ def test_what_makes_more_warps_fit_is_for_whoever_writes_the_kernel(name, beside
     (one,) = low_occupancy(report(events, limits=SMALL))
     assert one.names == (name,)
     assert words in one.action
-
-
-@pytest.mark.parametrize("name", ["work(float *)", "softmax_mine"])
-def test_a_small_grid_of_the_programs_own_kernel_in_pytorch_is_its_own_to_enlarge(name):
-    found = small_grid(report([launch(0, 1000, 1, name=name), TORCH], limits=SMALL))
-    assert "smaller tiles" in found[0].action
+    (small,) = small_grid(report([launch(0, 1000, 2, name=name), *beside], limits=SMALL))
+    assert "smaller tiles" in small.action
 
 
 @pytest.mark.parametrize(
@@ -161,101 +150,50 @@ def test_a_small_grid_needs_no_more_than_the_number_of_sms():
 
 
 def test_a_tail():
-    # 32 blocks run at once: 33 need two waves, of which 31 of 64 places stay empty
-    assert found(tail, launch(0, 640, 33), launch(640, 740, 40, name="other"), launch(740, 999, 32)) == [
-        (
-            0,
-            310 + 37,
-            (
-                "k has 33 blocks where 32 run at once, for 640 ns: its last wave holds 1, and leaves 48.4 % of that"
-                " idle if all blocks take as long. Also: 1 other launch shape with such a tail."
-            ),
-        )
-    ]
+    """32 blocks run at once: 33 need two waves, of which 31 of 64 places stay empty."""
+    text = (
+        "k has 33 blocks where 32 run at once, for 640 ns: its last wave holds 1, and leaves 48.4 % of that idle if all"
+        " blocks take as long. Also: 1 other launch shape with such a tail."
+    )
+    shapes = [launch(0, 640, 33), launch(640, 740, 40, name="other"), launch(740, 999, 32)]
+    assert found(tail, *shapes) == [(0, 310 + 37, text)]
 
 
-def test_a_tail_after_many_waves_is_not_worth_a_word():
-    assert found(tail, launch(0, 1000, 32 * 10 + 1)) == []
-    assert [ns for _, ns, _ in found(tail, launch(0, 1000, 32 * 8 + 1))] == [107]
-
-
-def test_few_blocks_are_no_tail():
-    assert found(tail, launch(0, 1000, 3)) == []
-    assert found(tail, launch(0, 1000, 20)) == []
+@pytest.mark.parametrize(("blocks", "ns"), [(32 * 10 + 1, []), (32 * 8 + 1, [107]), (3, []), (20, [])])
+def test_a_tail_after_many_waves_is_not_worth_a_word_and_few_blocks_are_none(blocks, ns):
+    assert [stake for _, stake, _ in found(tail, launch(0, 1000, blocks))] == ns
 
 
 def test_a_window_cuts_what_is_at_stake():
     assert [ns for _, ns, _ in found(tail, launch(0, 640, 33), window=Window(0, 64))] == [31]
 
 
-LIMITED = {
-    "registers": (
-        launch(0, 1000, 400, registers_per_thread=255),
-        (
-            0,
-            875,
-            (
-                "k gets at most 8 of 64 warps on an SM (12.5 % occupancy), for 1.000 µs; the limit is registers (255"
-                " per thread; with 128 one more block fits)."
-            ),
-        ),
-        "Use fewer registers",
-    ),
-    "shared memory": (
-        launch(0, 1000, 800, dynamic_shared_bytes=90_000, static_shared_bytes=10_000),
-        (
-            0,
-            750,
-            (
-                "k gets at most 16 of 64 warps on an SM (25.0 % occupancy), for 1.000 µs; the limit is shared memory"
-                " (100.0 kB per block; with 76.80 kB one more fits)."
-            ),
-        ),
-        "Use less shared memory",
-    ),
-    "setting": (
-        launch(0, 1000, 800, dynamic_shared_bytes=15_000, shared_config_bytes=32_768),
-        (
-            0,
-            750,
-            (
-                "k gets at most 16 of 64 warps on an SM (25.0 % occupancy), for 1.000 µs; the limit is the setting of"
-                " the shared memory (32.77 kB of the SM's 233.5 kB)."
-            ),
-        ),
-        "Let the SM use more",
-    ),
-    "blocks": (
-        launch(0, 1000, 12_800, threads=32),
-        (
-            0,
-            500,
-            (
-                "k gets at most 32 of 64 warps on an SM (50.0 % occupancy), for 1.000 µs; the limit is the number of"
-                " blocks (32 blocks of 32 threads)."
-            ),
-        ),
-        "Use larger blocks",
-    ),
-    "several": (
-        launch(0, 1000, 400, registers_per_thread=255, dynamic_shared_bytes=200_000),
-        (
-            0,
-            875,
-            (
-                "k gets at most 8 of 64 warps on an SM (12.5 % occupancy), for 1.000 µs; the limit is registers and"
-                " shared memory."
-            ),
-        ),
-        "Use fewer registers",
-    ),
+SHARED = {"dynamic_shared_bytes": 90_000, "static_shared_bytes": 10_000}
+SETTING = {"dynamic_shared_bytes": 15_000, "shared_config_bytes": 32_768}
+BOTH = {"registers_per_thread": 255, "dynamic_shared_bytes": 200_000}
+LIMITS = {
+    "registers": ("registers (255 per thread; with 128 one more block fits)", "Use fewer registers"),
+    "shared": ("shared memory (100.0 kB per block; with 76.80 kB one more fits)", "Use less shared memory"),
+    "setting": ("the setting of the shared memory (32.77 kB of the SM's 233.5 kB)", "Let the SM use more"),
+    "blocks": ("the number of blocks (32 blocks of 32 threads)", "Use larger blocks"),
+    "several": ("registers and shared memory", "Use fewer registers"),
 }
 
 
-@pytest.mark.parametrize("limiter", LIMITED)
-def test_low_occupancy(limiter):
-    event, expected, remedy = LIMITED[limiter]
-    assert found(low_occupancy, event) == [expected]
+@pytest.mark.parametrize(
+    ("limit", "event", "stake", "warps"),
+    [
+        ("registers", launch(0, 1000, 400, registers_per_thread=255), 875, "8 of 64 warps on an SM (12.5 %"),
+        ("shared", launch(0, 1000, 800, **SHARED), 750, "16 of 64 warps on an SM (25.0 %"),
+        ("setting", launch(0, 1000, 800, **SETTING), 750, "16 of 64 warps on an SM (25.0 %"),
+        ("blocks", launch(0, 1000, 12_800, threads=32), 500, "32 of 64 warps on an SM (50.0 %"),
+        ("several", launch(0, 1000, 400, **BOTH), 875, "8 of 64 warps on an SM (12.5 %"),
+    ],
+)
+def test_low_occupancy(limit, event, stake, warps):
+    (text, remedy) = LIMITS[limit]
+    told = f"k gets at most {warps} occupancy), for 1.000 µs; the limit is {text}."
+    assert found(low_occupancy, event) == [(0, stake, told)]
     assert low_occupancy(report([event], limits=SMALL))[0].remedy.startswith(remedy)
 
 
@@ -269,12 +207,9 @@ def test_low_occupancy_of_several_kernels():
     ]
 
 
-def test_more_than_half_of_the_warps_are_not_low():
-    assert found(low_occupancy, launch(0, 1000, 400, registers_per_thread=48)) == []
-
-
-def test_a_grid_that_is_resident_at_once_gains_nothing_by_occupancy():
-    assert found(low_occupancy, launch(0, 1000, 4, registers_per_thread=255)) == []
+@pytest.mark.parametrize(("blocks", "registers"), [(400, 48), (4, 255)], ids=["half of the warps", "all resident"])
+def test_kernels_that_gain_nothing_by_occupancy(blocks, registers):
+    assert found(low_occupancy, launch(0, 1000, blocks, registers_per_thread=registers)) == []
 
 
 @pytest.mark.parametrize(
@@ -293,12 +228,9 @@ def test_libraries_kernels_that_want_few_warps_are_left_alone(name):
 def test_the_three_share_the_time_of_a_launch():
     """What one claims the others do not, and together they claim no more than the device ran kernels."""
     events = [launch(0, 990, 5, registers_per_thread=255), launch(990, 1990, 2, registers_per_thread=255)]
-    stakes = {
-        rule.__name__.rpartition(".")[2]: found(rule, *events)[0][1] for rule in (small_grid, tail, low_occupancy)
-    }
-    assert stakes == {"small_grid": 500, "tail": 371, "low_occupancy": 123}
-    busy = ledger(report(events, limits=SMALL)).get_column("ns").sum()
-    assert sum(stakes.values()) <= busy
+    stakes = [found(rule, *events)[0][1] for rule in (small_grid, tail, low_occupancy)]
+    assert stakes == [500, 371, 123]
+    assert sum(stakes) <= ledger(report(events, limits=SMALL)).get_column("ns").sum()
 
 
 def test_each_device_has_its_own():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.small_kernels import launch_less
+from kanalyze.analyses.findings.rules._kernels import launch_less
 from support.build import call, graph, kernel, report
 
 OF_TORCH = "void at::native::add(int)"

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kanalyze.analyses.findings.rules._launched_by import launching_operators
+from kanalyze.analyses.findings.rules._kernels import launching_operators
 from support.build import call, host, kernel, report
 
 NODE = "autograd::engine::evaluate_function: MulBackward0"

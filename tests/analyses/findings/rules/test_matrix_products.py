@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.analyses.findings.rules.matrix_products import (
+from kanalyze.analyses.findings.rules.slower_kernels import (
     no_tensor_cores,
     no_tf32,
     old_architecture_gemm,
@@ -13,13 +13,13 @@ from kanalyze.analyses.findings.rules.matrix_products import (
 from kanalyze.window import Window
 from support.build import call as launch
 from support.build import host, kernel, nvtx, report
+from support.kernel_names import GEMM
 from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
 SAMPLES = Path(__file__).parents[4] / "sample_reports"
 
 HOPPER = {"compute_capability": "9.0", "name": "NVIDIA H200"}
-ALIGNED = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
 ALIGN1 = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(T1::Params)"
 ALIGN8 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align8>(T1::Params)"
 FLOAT = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel"
@@ -33,10 +33,6 @@ def told(rule, *events, limits=None, **tables):
     return rule(report(events, limits=limits or HOPPER, **tables))
 
 
-def stakes(rule, *events, **keys):
-    return [found.at_stake_ns for found in told(rule, *events, **keys)]
-
-
 def product(at, start, end, name, operator="aten::mm"):
     """An operator, its launch and its kernel; `at` is the place of the operator in the list of events."""
     return (
@@ -47,7 +43,7 @@ def product(at, start, end, name, operator="aten::mm"):
 
 
 def test_products_of_unaligned_data_are_at_stake_whole_where_no_shapes_are_known():
-    (found,) = told(unaligned_gemm, kernel(0, 300, name=ALIGN1), kernel(300, 1000, name=ALIGNED))
+    (found,) = told(unaligned_gemm, kernel(0, 300, name=ALIGN1), kernel(300, 1000, name=GEMM))
     assert (found.at_stake_ns, found.at_most, found.names) == (300, False, (ALIGN1,))
     assert "1 matrix product by kernels for unaligned data (align1, most {0}): 300 ns, 30.0 % of kernel" in found.text
     assert found.action == "Pad dimensions to multiples of 64"
@@ -55,7 +51,7 @@ def test_products_of_unaligned_data_are_at_stake_whole_where_no_shapes_are_known
 
 def test_with_shapes_the_odd_dimension_is_named_and_what_aligned_ones_take_is_no_loss():
     """The aligned product does 64 × 64 × 64 in 128 ns; the unaligned one 64 × 64 × 65 in 1298 ns."""
-    events = [*product(0, 0, 130, ALIGNED), *product(3, 200, 1500, ALIGN1)]
+    events = [*product(0, 0, 130, GEMM), *product(3, 200, 1500, ALIGN1)]
     shapes = [
         {"event_id": 0, "input_shapes": "[[64, 64], [64, 64]]"},
         {"event_id": 3, "input_shapes": "[[64, 64], [64, 65]]"},
@@ -66,9 +62,25 @@ def test_with_shapes_the_odd_dimension_is_named_and_what_aligned_ones_take_is_no
     assert found.action == "Pad 65 to a multiple of 64"
 
 
-@pytest.mark.parametrize("name", [ALIGN8, ALIGNED, FLOAT, "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"])
-def test_aligned_products_and_those_that_are_not_on_tensor_cores_are_not_unaligned(name):
-    assert told(unaligned_gemm, kernel(0, 100, name=name)) == []
+FLOAT64 = "sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize64x32x16_stage4_tensor8x8x4"
+VECTOR = "void gemv2T_kernel_val<int, int, __half, __half, __half, float>(X)"
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "limits"),
+    [
+        *(
+            (unaligned_gemm, name, HOPPER)
+            for name in (ALIGN8, GEMM, FLOAT, "cutlass_80_simt_sgemm_256x128_8x4_tn_align1")
+        ),
+        *((old_architecture_gemm, ALIGN8, {"compute_capability": one}) for one in ("8.0", "8.9", "12.0")),
+        *((old_architecture_gemm, name, HOPPER) for name in (GEMM, FLOAT, FLOAT64)),
+        *((no_tf32, FLOAT, {"compute_capability": one}) for one in ("7.5", None, "gfx942")),
+        *((no_tensor_cores, name, HOPPER) for name in (GEMM, FLOAT, VECTOR)),
+    ],
+)
+def test_products_that_are_right(rule, name, limits):
+    assert told(rule, kernel(0, 100, name=name), limits=limits) == []
 
 
 def test_counts_and_times_are_per_step_in_a_window_of_steps():
@@ -87,35 +99,25 @@ def test_the_range_of_most_of_the_launches_is_where():
 
 
 @pytest.mark.parametrize(
-    ("capability", "name", "ns"),
-    [("9.0", ALIGN8, 50), ("8.0", ALIGN8, None), ("8.9", ALIGN8, None), ("12.0", ALIGN8, None), ("9.0", ALIGNED, None)],
+    ("end", "shape", "ns"),
+    [
+        (250, {}, [125]),
+        (249, {}, []),  # a part that is not sizable
+        (250, {"grid": (132, 1, 1), "block": (128, 1, 1)}, [125]),
+        (250, {"grid": (131, 1, 1), "block": (128, 1, 1)}, []),  # small products gain nothing by newer kernels
+    ],
 )
-def test_products_for_older_tensor_cores(capability, name, ns):
-    limits = {"compute_capability": capability, "name": "GPU"}
-    assert stakes(old_architecture_gemm, kernel(0, 100, name=name), limits=limits) == ([] if ns is None else [ns])
-
-
-@pytest.mark.parametrize("name", [FLOAT, "sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize64x32x16_stage4_tensor8x8x4"])
-def test_float32_and_float64_are_not_for_older_tensor_cores(name):
-    assert told(old_architecture_gemm, kernel(0, 100, name=name)) == []
-
-
-@pytest.mark.parametrize(("end", "ns"), [(249, []), (250, [125])])
-def test_older_kernels_are_told_where_they_are_a_sizable_part(end, ns):
-    assert stakes(old_architecture_gemm, kernel(0, end, name=ALIGN8), kernel(end, 1000, name=ALIGNED)) == ns
-
-
-@pytest.mark.parametrize(("blocks", "ns"), [(132, [50]), (131, [])])
-def test_small_products_gain_nothing_by_newer_kernels(blocks, ns):
-    of = kernel(0, 100, name=ALIGN8, grid=(blocks, 1, 1), block=(128, 1, 1))
-    assert stakes(old_architecture_gemm, of, limits=HOPPER | {"sm_count": 132}) == ns
+def test_products_for_older_tensor_cores(end, shape, ns):
+    events = [kernel(0, end, name=ALIGN8, **shape), kernel(end, 1000, name=GEMM)]
+    limits = HOPPER | ({"sm_count": 132} if shape else {})
+    assert [found.at_stake_ns for found in told(old_architecture_gemm, *events, limits=limits)] == ns
 
 
 @pytest.mark.parametrize("rule", [unaligned_gemm, no_tf32, no_tensor_cores])
 @pytest.mark.parametrize(("end", "count"), [(9, 0), (10, 1)])
 def test_other_kernels_are_told_from_a_hundredth_on(rule, end, count):
     events = [kernel(at, at + end, name=name) for at, name in ((0, ALIGN1), (10, FLOAT), (20, HALF))]
-    assert len(told(rule, *events, kernel(30, 1030 - 3 * end, name=ALIGNED))) == count
+    assert len(told(rule, *events, kernel(30, 1030 - 3 * end, name=GEMM))) == count
 
 
 def test_float32_products_could_use_tf32():
@@ -126,11 +128,6 @@ def test_float32_products_could_use_tf32():
     assert found.action == 'torch.set_float32_matmul_precision("high")'
 
 
-@pytest.mark.parametrize("capability", ["7.5", None, "gfx942"])
-def test_float32_products_are_right_where_there_is_no_tf32(capability):
-    assert told(no_tf32, kernel(0, 100, name=FLOAT), limits={"compute_capability": capability}) == []
-
-
 def test_float32_convolutions_are_told_unless_others_run_in_tf32():
     (found,) = told(no_tf32, kernel(0, 100, name=IMAGES))
     assert (found.at_stake_ns, found.at_most) == (100, False)
@@ -139,14 +136,9 @@ def test_float32_convolutions_are_told_unless_others_run_in_tf32():
 
 
 def test_16_bit_products_without_tensor_cores():
-    (found,) = told(no_tensor_cores, kernel(0, 100, name=HALF), kernel(100, 200, name=ALIGNED))
+    (found,) = told(no_tensor_cores, kernel(0, 100, name=HALF), kernel(100, 200, name=GEMM))
     assert (found.at_stake_ns, found.at_most) == (100, True)
     assert found.headline == "f16 products without tensor cores: 50.0 % of kernels"
-
-
-@pytest.mark.parametrize("name", [ALIGNED, FLOAT, "void gemv2T_kernel_val<int, int, __half, __half, __half, float>(X)"])
-def test_products_on_tensor_cores_of_float32_and_with_a_vector_are_right(name):
-    assert told(no_tensor_cores, kernel(0, 100, name=name)) == []
 
 
 def test_the_training_loop_in_float32_could_use_tf32():

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.analyses.findings.rules.optimizers import unfused_optimizer, zero_grad_fills
+from kanalyze.analyses.findings.rules.unfused import unfused_optimizer, zero_grad_fills
 from kanalyze.window import Window
 from support.build import call, host, kernel, memset, nvtx, report
+from support.kernel_names import ADD, FILL, GEMM, ONE
 from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -21,26 +22,26 @@ DIVIDE = LIST.format("at::native::(anonymous namespace)::PointwiseOpScalarListFu
 NORM = LIST.format("at::native::LpNormFunctor<float, (at::native::NormType)2, float, 1, 1, 0>, float*, int")
 ZERO = LIST.format("at::native::ZeroFunctor<float, 1, 1, 0>")
 FUSED = LIST.format("at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4, (at::native::ADAM_MODE)1>")
-ONE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 3ul> >(int)"
 ADDCDIV = ONE.format("addcdiv_cuda_kernel(at::TensorIteratorBase&, c10::Scalar const&)::{lambda(float, float)#1}")
 ADDCMUL = ONE.format("addcmul_cuda_kernel(at::TensorIteratorBase&, c10::Scalar const&)::{lambda(float, float)#1}")
-FILL = ONE.format("FillFunctor<float>")
-ADD = ONE.format("CUDAFunctor_add<float>")
-GEMM = "ampere_sgemm_128x64_tn"
+AVERAGE = ONE.format("lerp_scalar_kernel(at::TensorIteratorBase&)::{lambda(float, float)#1}")
+SINGLY = [ADDCMUL, ADD, ADDCDIV] * 4
 
 
 def launched(*names, at=0, host=10, run=100, thread=1):
     """Launches one after the other, `host` ns each, and their kernels, which begin when the first call returns."""
-    return [
-        event
-        for number, name in enumerate(names)
-        for event in (
-            call(
-                "cudaLaunchKernel", at + host * number, at + host * number + 8, correlation=at + number, thread=thread
-            ),
-            kernel(at + 8 + run * number, at + 8 + run * (number + 1), name=name, correlation=at + number),
-        )
-    ]
+    events = []
+    for number, name in enumerate(names):
+        call_at, start = at + host * number, at + 8 + run * number
+        events.append(call("cudaLaunchKernel", call_at, call_at + 8, correlation=at + number, thread=thread))
+        events.append(kernel(start, start + run, name=name, correlation=at + number))
+    return events
+
+
+def step(name, *events, at=0):
+    """Events in a range of torch's optimizers from `at` on."""
+    method = "zero_grad" if name == "zero_grad" else "step"
+    return [nvtx(f"Optimizer.{method}#{'SGD' if name == 'zero_grad' else name}.{method}", at, at + 50), *events]
 
 
 def stakes(rule, *events, **tables):
@@ -49,8 +50,7 @@ def stakes(rule, *events, **tables):
 
 def test_a_step_in_torchs_range_is_named_by_its_class_and_costs_all_kernels_but_the_shortest():
     """While the host is in it, from 0 to 50, the GPU idles for 8."""
-    events = [nvtx("Optimizer.step#AdamW.step", 0, 50), *launched(MUL, LERP, DIVIDE)]
-    (found,) = unfused_optimizer(report(events))
+    (found,) = unfused_optimizer(report(step("AdamW", *launched(MUL, LERP, DIVIDE))))
     assert (found.at_stake_ns, found.at_most) == (200 + 8, True)
     assert found.text.startswith(
         "AdamW works on lists of tensors (foreach), operation by operation: 3 kernels in each of 1 step, 300 ns; the "
@@ -62,67 +62,85 @@ def test_a_step_in_torchs_range_is_named_by_its_class_and_costs_all_kernels_but_
 
 def test_of_each_step_no_more_is_waited_for_than_the_host_is_in_it_and_the_gpu_idles_until_the_next():
     """The first step: in it for 50, idle for 8 and then 92; the second: in it for 50, idle for 8 until the end."""
-    first = [nvtx("Optimizer.step#SGD.step", 0, 50), *launched(MUL, LERP)]
-    second = [nvtx("Optimizer.step#SGD.step", 300, 350), *launched(MUL, LERP, at=300)]
-    assert stakes(unfused_optimizer, *first, *second) == [2 * 100 + 50 + 8]
-
-
-def test_without_ranges_updates_of_lists_tell_a_step():
-    """The host was in it from the end of the launch before it."""
-    (found,) = unfused_optimizer(report(launched(GEMM, ADD, MUL, LERP, DIVIDE, GEMM)))
-    assert "3 kernels in each of 1 step, 300 ns; the host was in it for 30 ns" in found.text
-    assert found.headline == "The optimizer runs 3 kernels a step"
-
-
-@pytest.mark.parametrize(("many", "told"), [(3, 0), (4, 1)])
-def test_updates_of_single_tensors_tell_a_step_where_there_are_enough(many, told):
-    found = unfused_optimizer(report(launched(GEMM, ADD, *([ADDCMUL, ADD, ADDCDIV] * many), ADD, GEMM)))
-    assert [one.text.partition(":")[0] for one in found] == [
-        "An optimizer of Adam's kind works tensor by tensor, operation by operation"
-    ] * told
-    assert all(f"{3 * many} kernels" in one.text for one in found)
+    steps = [event for at in (0, 300) for event in step("SGD", *launched(MUL, LERP, at=at), at=at)]
+    assert stakes(unfused_optimizer, *steps) == [2 * 100 + 50 + 8]
 
 
 @pytest.mark.parametrize(
-    "names", [[FUSED], [FUSED, MUL, LERP, DIVIDE], [NORM, MUL], [MUL, LERP], [ADD, ADD], [ADDCDIV], [GEMM]]
+    ("names", "many"),
+    [
+        ([ADD, MUL, LERP, DIVIDE], 3),
+        ([ADD, *SINGLY, ADD], 12),
+        # what works tensor by tensor beside lists is no part, such as the mean of the weights that a program keeps
+        ([AVERAGE, MUL, LERP, DIVIDE, *[AVERAGE] * 9], 3),
+        ([*[ADDCMUL, ADDCDIV] * 4, *[AVERAGE] * 9], 8),  # a step ends with its last update
+        # each way to work is an optimizer's, or none
+        ([*SINGLY, MUL, MUL], 12),
+        ([MUL, MUL, *SINGLY], 12),
+        ([*SINGLY, MUL, LERP, DIVIDE], 15),
+        ([MUL, LERP, DIVIDE, *SINGLY], 15),
+        ([MUL, DIVIDE, MUL, DIVIDE, MUL], 5),
+        ([MUL, LERP, DIVIDE, ADDCDIV, AVERAGE], 3),
+    ],
 )
-def test_fused_optimizers_clipping_and_other_elementwise_work_are_none(names):
-    assert unfused_optimizer(report(launched(GEMM, *names, GEMM))) == []
+def test_without_ranges_updates_tell_a_step(names, many):
+    """The host was in it from the end of the launch before it."""
+    (found,) = unfused_optimizer(report(launched(GEMM, *names, GEMM)))
+    assert (found.headline, found.action) == (
+        f"The optimizer runs {many} kernels a step",
+        "fused=True in Adam or AdamW",
+    )
+    lists = DIVIDE in names
+    way = "on lists of tensors (foreach)" if lists else "tensor by tensor"
+    assert found.text.startswith(f"An optimizer of Adam's kind works {way}, operation by operation: {many} kernels")
+    assert f"the host was in it for {10 * many} ns" in found.text
 
 
-@pytest.mark.parametrize("names", [[FUSED], [FUSED, MUL], [MUL], [MUL, MUL], ["triton_for_fused_0"], []])
-def test_a_step_that_is_fused_or_has_but_one_operator_is_right(names):
-    events = [nvtx("Optimizer.step#AdamW.step", 0, 50), *launched(*names), *launched(GEMM, at=1000)]
+@pytest.mark.parametrize(
+    "events",
+    [
+        *(
+            launched(GEMM, *names, GEMM)  # fused ones, clipping and other elementwise work, and few updates
+            for names in (
+                [FUSED],
+                [FUSED, MUL, LERP, DIVIDE],
+                [NORM, MUL],
+                [MUL, LERP],
+                [ADD, ADD],
+                [ADDCDIV],
+                SINGLY[:9],
+            )
+        ),
+        *(
+            step("AdamW", *launched(*names), *launched(GEMM, at=1000))  # fused ones, and those of one operator
+            for names in ([FUSED], [FUSED, MUL], [MUL], [MUL, MUL], ["triton_for_fused_0"], [])
+        ),
+        step("AdamW", *launched(MUL, LERP, DIVIDE, thread=2)),  # another thread's launches
+        step("RMSprop", *launched(MUL, DIVIDE)),  # lists are all that it can have
+    ],
+)
+def test_what_is_no_step_to_be_fused(events):
     assert unfused_optimizer(report(events)) == []
 
 
 def test_other_optimizers_have_lists_at_least():
-    events = [nvtx("Optimizer.step#RMSprop.step", 0, 50), *launched(ADDCMUL, ADDCDIV)]
-    (found,) = unfused_optimizer(report(events))
+    (found,) = unfused_optimizer(report(step("RMSprop", *launched(ADDCMUL, ADDCDIV))))
     assert found.action == "RMSprop(…, foreach=True)"
-    assert unfused_optimizer(report([events[0], *launched(MUL, DIVIDE)])) == []
-
-
-def test_another_threads_launches_are_not_the_optimizers():
-    events = [nvtx("Optimizer.step#AdamW.step", 0, 50), *launched(MUL, LERP, DIVIDE, thread=2)]
-    assert unfused_optimizer(report(events)) == []
 
 
 def test_a_window_has_its_own_steps():
     """The kernels of the second step alone, and the 8 ns that the GPU waits for it."""
-    steps = [event for at in (0, 1000) for event in launched(MUL, LERP, DIVIDE, at=at)]
-    whole = report([*steps, *(nvtx("Optimizer.step#AdamW.step", at, at + 50) for at in (0, 1000))])
+    whole = report([event for at in (0, 1000) for event in step("AdamW", *launched(MUL, LERP, DIVIDE, at=at), at=at)])
     (found,) = unfused_optimizer(whole.narrow(window=Window(1000, 1308, count=1, each="step")))
     assert found.at_stake_ns == 200 + 8
     assert "3 kernels in each of 1 step, 300 ns a step" in found.text
 
 
 def test_fills_in_torchs_range():
-    events = [nvtx("Optimizer.zero_grad#SGD.zero_grad", 0, 50), *launched(FILL, FILL), *launched(GEMM, at=1000)]
-    (found,) = zero_grad_fills(report(events))
+    (found,) = zero_grad_fills(report(step("zero_grad", *launched(FILL, FILL), *launched(GEMM, at=1000))))
     assert (found.at_stake_ns, found.at_most) == (200 + 50, False)
     assert found.headline == "zero_grad fills memory: 2 fills a step"
-    assert zero_grad_fills(report([events[0], *launched(ADD), *launched(FILL, at=1000)])) == []
+    assert zero_grad_fills(report(step("zero_grad", *launched(ADD), *launched(FILL, at=1000)))) == []
 
 
 @pytest.mark.parametrize(("sizes", "times", "told"), [(range(1, 17), 2, 1), ([1] * 16, 2, 0), (range(1, 17), 1, 0)])
@@ -155,44 +173,6 @@ def test_real_programs_with_nothing_to_fuse(name):
     assert zero_grad_fills(real_report(SAMPLES / name)) == []
 
 
-AVERAGE = ONE.format("lerp_scalar_kernel(at::TensorIteratorBase&)::{lambda(float, float)#1}")
-
-
-def test_what_works_tensor_by_tensor_beside_lists_is_no_part_of_the_step():
-    """Such as the mean of the weights that a program keeps."""
-    (found,) = unfused_optimizer(report(launched(GEMM, AVERAGE, MUL, LERP, DIVIDE, *[AVERAGE] * 9, GEMM)))
-    assert found.headline == "The optimizer runs 3 kernels a step"
-
-
-def test_a_step_ends_with_its_last_update():
-    (found,) = unfused_optimizer(report(launched(GEMM, *([ADDCMUL, ADDCDIV] * 4), *[AVERAGE] * 9, GEMM)))
-    assert found.headline == "The optimizer runs 8 kernels a step"
-
-
-def test_where_launches_alone_tell_an_optimizer_it_has_no_class():
-    (found,) = unfused_optimizer(report(launched(GEMM, MUL, LERP, DIVIDE, GEMM)))
-    assert found.action == "fused=True in Adam or AdamW"
-
-
-SINGLY = [ADDCMUL, ADD, ADDCDIV] * 4
-
-
-@pytest.mark.parametrize(
-    ("names", "many"),
-    [
-        ([*SINGLY, MUL, MUL], 12),
-        ([MUL, MUL, *SINGLY], 12),
-        ([*SINGLY, MUL, LERP, DIVIDE], 15),
-        ([MUL, LERP, DIVIDE, *SINGLY], 15),
-        ([MUL, DIVIDE, MUL, DIVIDE, MUL], 5),
-        ([MUL, LERP, DIVIDE, ADDCDIV, AVERAGE], 3),
-    ],
-)
-def test_each_way_to_work_is_an_optimizers_or_none(names, many):
-    (found,) = unfused_optimizer(report(launched(GEMM, *names, GEMM)))
-    assert found.headline == f"The optimizer runs {many} kernels a step"
-
-
 def test_what_adds_gradients_to_the_zeros_counts_in_the_first_backward_pass():
     """The second pass of a step adds to gradients, as it is meant to."""
 
@@ -205,17 +185,15 @@ def test_what_adds_gradients_to_the_zeros_counts_in_the_first_backward_pass():
             kernel(at + 5, at + 9, name=name, correlation=at),
         ]
 
-    keeps = "torch::autograd::AccumulateGrad"
-    one = [
-        *launch("aten::mm", GEMM, 10),
-        *launch("aten::mm", GEMM, 20, "MmBackward0"),
-        *launch("aten::add_", MUL, 30, keeps),
+    passes = [
+        event
+        for at in (0, 30)
+        for event in (
+            *launch("aten::mm", GEMM, at + 10),
+            *launch("aten::mm", GEMM, at + 20, "MmBackward0"),
+            *launch("aten::add_", MUL, at + 30, "torch::autograd::AccumulateGrad"),
+        )
     ]
-    two = [
-        *launch("aten::mm", GEMM, 40),
-        *launch("aten::mm", GEMM, 50, "MmBackward0"),
-        *launch("aten::add_", MUL, 60, keeps),
-    ]
-    (found,) = zero_grad_fills(report([*launch("aten::_foreach_zero_", ZERO, 0), *one, *two]))
+    (found,) = zero_grad_fills(report([*launch("aten::_foreach_zero_", ZERO, 0), *passes]))
     assert "Backward then adds to the zeros, by 1 kernel (4 ns)" in found.text
     assert found.mending(report([])).gone.len() == 2

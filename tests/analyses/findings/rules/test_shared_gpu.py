@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.device._sharing import shared_devices
-from kanalyze.analyses.findings.rules.concurrency import shared_gpu
+from kanalyze.analyses.findings.rules.launches import shared_gpu
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, report
 from support.command import REPORTS, run

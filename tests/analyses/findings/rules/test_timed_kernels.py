@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.findings.rules.small_kernels import timed_kernels
+from kanalyze.analyses.findings.rules.launches import timed_kernels
 from kanalyze.analyses.iterations._launch_line import timed_runs
 from kanalyze.window import Window
 from support.build import call, kernel, report
@@ -70,44 +70,32 @@ def test_a_benchmark_is_told_as_one():
     assert "(1.200 ms)" in one.text
 
 
+WAITS = ["cudaStreamWaitEvent_v3020", "cudaEventSynchronize_v3020", "cudaGraphLaunch_v10000", "cudaMemcpyAsync_v3020"]
+
+
 @pytest.mark.parametrize(
     "keys",
     [
-        {"number": 49},
-        {"number": 60, "blocks": 2_000},
-        {"number": 60, "events": (False, True)},
-        {"number": 60, "events": (True, False)},
-        {"number": 60, "events": (False, False)},
-        {"number": 60, "many": 17},
-        {"number": 60, "beside": "cudaStreamWaitEvent_v3020"},
-        {"number": 60, "beside": "cudaEventSynchronize_v3020"},
-        {"number": 60, "beside": "cudaGraphLaunch_v10000"},
-        {"number": 60, "beside": "cudaMemcpyAsync_v3020"},
+        *({"number": 49}, {"number": 60, "blocks": 2_000}, {"number": 60, "many": 17}),  # few, small fills, long runs
+        *({"number": 60, "events": events} for events in ((False, True), (True, False), (False, False))),
+        *({"number": 60, "beside": name} for name in WAITS),
     ],
-    ids=["few", "small fills", "no event before", "none after", "none", "long", "joined", "waited", "graph", "copy"],
 )
 def test_what_is_no_timing(keys):
     assert timed_kernels(report(timed(**keys).events)) == []
 
 
-def test_a_training_that_clears_gradients_and_times_its_steps_is_none():
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["event", CLEAR, "forward", "backward", "event"],  # a training that clears gradients and times its steps
+        ["fill_kernel(float *, int)", "event", "histogram(int *)", "event"],  # memory that a program of CUDA sets
+    ],
+)
+def test_other_fills_and_events_are_none(steps):
     host = Host()
-    for _ in range(80):
-        host.records()
-        host.clears()
-        host.launches("forward", 20_000)
-        host.launches("backward", 20_000)
-        host.records()
-    assert timed_kernels(report(host.events)) == []
-
-
-def test_memory_that_a_program_of_cuda_sets_clears_no_cache():
-    host = Host()
-    for _ in range(80):
-        host.launches("fill_kernel(float *, int)", NS, 1 << 16)
-        host.records()
-        host.launches("histogram(int *)", 20_000)
-        host.records()
+    for name in steps * 80:
+        host.records() if name == "event" else host.launches(name, NS, 1 << 16 if "ill" in name else 64)
     assert timed_kernels(report(host.events)) == []
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.uncoalesced import far_apart
+from kanalyze.analyses.findings.rules.slower_kernels import far_apart
 from support.build import kernel, memset, report
 
 #: 1 GB/s: a byte takes 1 ns.

@@ -1,10 +1,12 @@
-"""Copies that only the order of their stream keeps from running beside kernels: what must raise it, what must not."""
+"""Work that the order of a stream, or the default stream's rule, keeps apart: what must raise it, what must not."""
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from kanalyze.analyses.findings.rules.concurrency import serial_copy
+from kanalyze.analyses.findings.rules.launches import default_stream, serial_copy
+from kanalyze.analyses.idle.ledger import ledger
 from support.build import call, host, kernel, memcpy, report
 from support.real_reports import real_report
 
@@ -12,6 +14,7 @@ REPORTS = Path(__file__).parents[3] / "reports"
 US = 1000
 PINNED, PAGEABLE = {"source_memory": "Pinned"}, {"source_memory": "Pageable"}
 TO_HOST = {"target_memory": "Pinned", "source_memory": "Device"}
+SMALL = {"sm_count": 2, "max_warps_per_sm": 2, "threads_per_warp": 32}
 
 
 def launched(number, made, *, at, name="cudaMemcpyAsync"):
@@ -107,12 +110,90 @@ def test_the_window_cuts_the_time_at_stake():
     assert serial_copy(of.narrow(window="..101us")) == []
 
 
-def test_the_report_made_for_it():
-    (found,) = serial_copy(real_report(REPORTS / "findings.sqlite"))
+def streams(**types):
+    """The rows of `streams` for streams s7, s13…"""
+    rows = [(int(name[1:]), kind) for name, kind in types.items()]
+    return [{"process_id": 1, "context_id": 1, "stream": number, "type": kind} for number, kind in rows]
+
+
+def in_turn(*turns):
+    """Calls at once, then kernels one after the other: (stream, duration in µs) each."""
+    events, at = [], 100 * US
+    for number, (stream, dur_us) in enumerate(turns):
+        events.append(call("cudaLaunchKernel", number * US, number * US + 500, correlation=number))
+        events.append(kernel(at, at + dur_us * US, stream=stream, correlation=number, name="busy"))
+        at += dur_us * US + US
+    return events
+
+
+TURNS = in_turn((13, 40), (7, 30), (13, 40), (7, 30))
+
+
+def test_a_blocking_stream_and_the_default_stream_in_turn():
+    (found,) = default_stream(report(TURNS, streams=streams(s7="null", s13="blocking"), limits=SMALL))
+    # in order on either stream, 80 µs remain of 140 µs: the 60 µs of the default stream can be hidden
+    assert (found.rule, found.device, found.at_stake_ns) == ("default-stream", 0, 60 * US)
+    assert found.text == (
+        "The default stream (7) and blocking streams (13) never run side by side: 3 operations of one were ready for "
+        "110.0 µs while the other ran, and nothing but the default stream's rule is known to have held them. "
+        "More may follow where the host waits for them."
+    )
+    assert found.table == "concurrency --by pair"
+
+
+@pytest.mark.parametrize(
+    ("events", "types", "limits"),
+    [
+        (TURNS, streams(s7="null", s13="non-blocking"), {}),
+        (TURNS, streams(s7="blocking", s13="blocking"), {}),
+        (TURNS, streams(s7=None, s13="blocking"), {}),
+        (TURNS, [], {}),
+        (in_turn((7, 40), (7, 30), (7, 20)), streams(s7="null"), {}),
+        (
+            [*TURNS, *(call("cudaStreamWaitEvent", at * US + 800, at * US + 900) for at in range(4))],
+            streams(s7="null", s13="blocking"),
+            {},
+        ),
+        (TURNS, streams(s7="null", s13="blocking"), {"sm_count": 1, "max_warps_per_sm": 1}),
+    ],
+    ids=[
+        "non-blocking",
+        "no default",
+        "type not known",
+        "no streams",
+        "one stream",
+        "asked for",
+        "kernels that fill it",
+    ],
+)
+def test_streams_that_the_default_stream_does_not_hold(events, types, limits):
+    assert default_stream(report(events, streams=types, limits=SMALL | limits)) == []
+
+
+def test_the_window_holds_only_its_part():
+    of = report(TURNS, streams=streams(s7="null", s13="blocking"), limits=SMALL)
+    (found,) = default_stream(of.narrow(window="100us..150us"))
+    assert found.at_stake_ns == 9 * US  # what the default stream ran in it
+    assert default_stream(of.narrow(window="100us..140us")) == []
+
+
+def test_the_report_made_for_both():
+    made = real_report(REPORTS / "findings.sqlite")
+    (copies,), (turns,) = serial_copy(made), default_stream(made)
     # four of five copies wait for a kernel of 500 µs each
-    assert abs(found.at_stake_ns - 2_000_000) < 20_000
+    assert abs(copies.at_stake_ns - 2_000_000) < 20_000
+    # ten rounds of 100 µs and 50 µs on the default stream, 100 µs on two blocking ones each
+    assert abs(turns.at_stake_ns - 2_000_000) < 20_000
+    assert "(13, 15)" in turns.text
+    busy = ledger(made).filter(pl.col("bucket").cast(pl.String).is_in(["kernel", "memcpy"]))["ns"].sum()
+    assert turns.at_stake_ns <= busy
 
 
-@pytest.mark.parametrize("name", ["findings_clean", "torch_node", "nccl", "graph_graph", "thrash", "libraries"])
-def test_reports_without_it(name):
-    assert serial_copy(real_report(REPORTS / f"{name}.sqlite")) == []
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [(rule, name) for rule in (serial_copy, default_stream) for name in ("findings_clean", "torch_node", "nccl")]
+    + [(serial_copy, name) for name in ("graph_graph", "thrash", "libraries")]
+    + [(default_stream, name) for name in ("two_gpus", "graph_node", "nvtx", "memory")],
+)
+def test_reports_without(rule, name):
+    assert rule(real_report(REPORTS / f"{name}.sqlite")) == []

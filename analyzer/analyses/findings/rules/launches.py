@@ -1,0 +1,440 @@
+"""How work is submitted: short kernels, sequences for CUDA graphs, timed ones, streams and processes that wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import (
+    BUSY_BUCKETS,
+    device_operations,
+    exclusive_operations,
+    facts_of,
+    of_device,
+    with_facts,
+)
+from kanalyze.analyses.device._sharing import overlapping, shared_devices
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules._copies import PINNED, TO_DEVICE, TO_HOST, device_copies
+from kanalyze.analyses.findings.rules._kernels import launch_less, share_of_graphs, times_of
+from kanalyze.analyses.findings.rules._telling import (
+    COMPILED,
+    in_pytorch,
+    per_iteration,
+    place_of_kernels,
+    written_with,
+)
+from kanalyze.analyses.host._call_kinds import names_that
+from kanalyze.analyses.idle._attribution import reasoned_pieces
+from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.iterations._launch_line import timed_runs
+from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, pieces, repetitions
+from kanalyze.analyses.launches._launch_costs import launch_costs
+from kanalyze.analyses.launches._steady_window import worth_saying
+from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.shared.statistics import longest, total
+from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered, stream_waits
+from kanalyze.analyses.streams._streams import placed_operations, streamed_operations, used_streams
+from kanalyze.analyses.streams.concurrency import in_window, stream_pairs
+from kanalyze.columns.lookup import nearest
+from kanalyze.model import STREAMS
+from kanalyze.units import count, plural, size, time
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.device._sharing import Shared
+    from kanalyze.report import Report
+    from kanalyze.window import PerIteration
+
+
+def launch_bound(report: Report) -> list[Finding]:
+    """One finding per device with launch-bound kernels for which it waited."""
+    found, per = [], per_iteration(report)
+    for own in launch_costs(report).bound.filter(pl.col("launch_ns") > 0).partition_by("device", maintain_order=True):
+        top, launches, stake = own.row(0, named=True), total(own, "count"), total(own, "launch_ns")
+        device, less, graphed = int(top["device"]), launch_less(report, int(top["device"])), _graphed(report)
+        waited = f"{per.time(stake)} " if per.iterations else ""
+        text = (
+            f"Launch-bound: {plural(own.height, 'kernel')} in {per.plural(launches, 'warm launch')} run shorter than "
+            f"their launch takes, and the GPU waited {waited}for it (most for {{0}}: {time(top['api_ns'])} to launch, "
+            f"{time(top['kernel_ns'])} to run). More may follow: the host is spared what it does between launches, too."
+        )
+        names = exclusive_operations(report).join(own, on=["device", "name"], how="semi")
+        one = Finding("launch-bound", device, stake, text, less.remedy, "launch_summary", (str(top["name"]),))
+        one = one._replace(
+            headline=f"{per.clause(launches, 'kernel', 'take')} longer to launch than to run",
+            action=less.action,
+            where=place_of_kernels(report, device, own.get_column("name"), stake),
+            mending=_graphed,
+            claims=_waits_for(report, device, names.get_column("row"), "launch"),
+            vague=graphed is None,
+            general=True,
+        )
+        found.append(one)
+    return found
+
+
+def _waits_for(report: Report, device: int, rows: pl.Series, *buckets: str) -> pl.DataFrame:
+    """When a device waited for some operations (rows), in some of the ledger's buckets: start, end."""
+    waits = reasoned_pieces(report, device)
+    return waits.filter(pl.col("row").is_in(rows.implode()) & pl.col("bucket").is_in(buckets))
+
+
+_LAUNCHING: Final = ("launch", "queued")  # the ledger's buckets that a graph reduces
+_REPLAYED: Final = 0.5  # where so much of kernel time is of CUDA graphs, most of what can be captured is
+_MOST_PIECES: Final = 16  # the most that calls which no capture allows may leave of an iteration
+_FEWEST_LAUNCHES: Final = 100  # fewer do not pay for the capture and instantiation of a graph
+
+#: Of a device that waits for its host for less than this share of its window the host is ahead: what lies between
+#: kernels that are queued is theirs.
+_LATE: Final = 0.1
+
+
+def graph_candidate(report: Report) -> list[Finding]:
+    """One finding per device that waited for launches that repeat, and could be a CUDA graph."""
+    if device_operations(report).height < _FEWEST_LAUNCHES:
+        return []
+    found, buckets = [], bucket_sums(report)
+    late = buckets.filter(pl.col("bucket").is_in((*_LAUNCHING, "host"))).group_by("device").agg(pl.col("share").sum())
+    waits = buckets.filter(pl.col("bucket").is_in(_LAUNCHING)).group_by("device").agg(pl.col("ns").sum())
+    for device, most in (
+        waits.join(late.filter(pl.col("share") >= _LATE), on="device", how="semi").sort("device").rows()
+    ):
+        if share_of_graphs(report).get(device, 0.0) > _REPLAYED or _cut_all_over(report):
+            continue
+        own = candidates(report).with_columns(launches=pl.col("operations") * pl.col("repetitions"))
+        worth = (pl.col("launches") >= _FEWEST_LAUNCHES) & (pl.col("saved_ns") > 0)
+        own = own.filter((pl.col("device") == device) & worth)
+        if own.height:
+            found.append(_graph_candidate(report, device, own, most))
+    return found
+
+
+def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) -> Finding:
+    top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
+    per, launches, less = per_iteration(report), total(own, "launches"), launch_less(report, device)
+    cut = total(cut_launches(report).filter(pl.col("device") == device), "launches")
+    known = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
+    text = (
+        f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}: "
+        f"{per.plural(launches, 'launch')} for which GPU {device} waited "
+        f"{per.time(total(own, 'launch_ns') + total(own, 'queued_ns'))}, most for "
+        f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with {{0}}. "
+        f"As CUDA graphs they would save at most {per.time(stake)} of that, if launching one takes "
+        f"{time(top['graph_launch_ns'])} ({known}), and the program's own time between them besides."
+    )
+    if cut:
+        text += f" Not counted: {plural(cut, 'launch')} that repeat with a call between them that no capture allows."
+    default = report.table(STREAMS.name).filter(pl.col("type") == "null")
+    on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
+    own_stream = " (on a stream of its own: the default stream cannot be captured)" if on_default else ""
+    remedy = less.capture or (
+        f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go through memory."
+    )
+    one = Finding("graph-candidate", device, stake, text, remedy, "graphs --by candidate", (str(top["first"]),))
+    return one._replace(
+        headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
+        action=less.action,
+        mending=_graphed,
+        claims=_waits_for(report, device, repetitions(report).get_column("row"), *_LAUNCHING),
+        general=True,
+    )
+
+
+def _graphed(report: Report) -> Mending | None:
+    """Each sequence that repeats as one launch; None without any, or where a program would have to be rewritten."""
+    return Mending(graph=True) if repetitions(report).height and not _cut_all_over(report) else None
+
+
+def _cut_all_over(report: Report) -> bool:
+    """Whether each iteration waits, reads results, allocates or copies pageable memory in many places."""
+    iterations = per_iteration(report).iterations
+    devices = max(windows(report).height, 1)
+    return iterations is not None and pieces(report) > _MOST_PIECES * iterations * devices
+
+
+_REMEDY: Final = (
+    "Where the program is a benchmark, read the times of its kernels alone. What an autotuner chose can be kept "
+    "(@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1; torch.compile does), or be chosen before "
+    "what is recorded; fewer configurations take less time."
+)
+_KEEP: Final = "if an autotuner's: @triton.autotune(…, cache_results=True)"
+_KEEP_COMPILED: Final = "record a second run: torch.compile keeps on disk what it chose"
+
+
+def timed_kernels(report: Report) -> list[Finding]:
+    """One finding per device with kernels that are timed after a fill of the cache, on all of them together."""
+    runs = timed_runs(report)
+    if runs.is_empty():
+        return []
+    found, per = [], per_iteration(report)
+    for own in _within(report, runs).partition_by("device", maintain_order=True):
+        fills, timed = own.filter("fill"), own.filter(~pl.col("fill"))
+        if fills.is_empty() or timed.is_empty():
+            continue
+        sums = timed.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
+        name = str(sums.sort("exclusive_ns", "name", descending=[True, False]).item(0, "name"))
+        fill, took = (per.time(total(part, "exclusive_ns")) for part in (fills, timed))
+        text = (
+            f"{per.plural(own.get_column('run').n_unique(), 'run')} of kernels, most of {{0}}, are timed: a fill "
+            f"clears the cache before each ({fill}), and events are around what follows ({took}), as "
+            "triton.testing.do_bench and autotuners do."
+        )
+        device, stake = int(own.item(0, "device")), total(own, "exclusive_ns")
+        one = Finding("timed-kernels", device, stake, text, _REMEDY, "kernels", (name,))
+        headline = "Kernels are timed, each run after a fill of the cache: {0}"
+        action = _KEEP_COMPILED if written_with(report, name) == COMPILED else _KEEP
+        claims = times_of(report, own.get_column("row"))
+        found.append(one._replace(headline=headline, action=action, claims=claims))
+    return found
+
+
+def _within(report: Report, runs: pl.DataFrame) -> pl.DataFrame:
+    """The operations in scope that were launched in `runs`: row, device, name, exclusive_ns, run (its start), fill."""
+    work = exclusive_operations(report, "call_start")
+    line = work.select("row", "process_id", "device", "name", "exclusive_ns", at="call_start").drop_nulls("at")
+    begun = runs.select("process_id", "end", run="start", at="start").sort("at")
+    line = line.sort("at").join_asof(begun, on="at", by="process_id", check_sortedness=False)
+    return line.filter(pl.col("at") < pl.col("end")).with_columns(fill=pl.col("at") == pl.col("run")).sort("device")
+
+
+# Copies of pinned memory that ran alone, serialised with kernels only by the order of their stream.
+#
+# A copy to the device that was submitted while an earlier kernel of its stream still ran copies data that the host had
+# ready by then. A copy to the host, with a later kernel submitted before the copy ended, yields nothing that this
+# kernel could depend on. With double buffering, either could overlap those kernels.
+
+_KERNELS: Final = BUSY_BUCKETS.index("communication")
+
+#: What to do in a line, in CUDA and in PyTorch.
+_ASIDE: Final = (
+    "a second stream and a second buffer: copy ahead of the kernels",
+    "copy one batch ahead in a torch.cuda.Stream() of its own",
+)
+
+
+def serial_copy(report: Report) -> list[Finding]:
+    """One finding per device with such copies."""
+    if not any(worth_saying(report, ns) for ns in bucket_sums(report).filter(bucket="memcpy").get_column("ns")):
+        return []
+    found, per = [], per_iteration(report)
+    for copies in _serial_copies(report).partition_by("device", maintain_order=True):
+        if not (stake := _hidden_at_most(report, copies)):
+            continue
+        numbers = used_streams(report).filter(pl.col("number").is_in(copies.get_column("number").implode()))
+        text = (
+            f"{per.plural(copies.height, 'copy', 'of pinned memory')}, {size(total(copies, 'size_bytes'))}, ran alone "
+            f"for {per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream "
+            f"({_listed(numbers, 'stream')}); the host had submitted both by then, and only the stream's order kept "
+            "them apart."
+        )
+        remedy = (
+            "Copy in a stream of its own, into a second buffer, while kernels work on the first; order what depends by "
+            "events."
+        )
+        one = Finding("serial-copy", int(copies.item(0, "device")), stake, text, remedy, "concurrency")
+        one = one._replace(
+            headline=f"{per.clause(copies.height, 'copy', 'run')} between kernels, not beside",
+            action=_ASIDE[in_pytorch(report)],
+            at_most=bool(copies.get_column("alone").all()),
+            claims=copies.select("start", "end"),
+        )
+        found.append(one)
+    return found
+
+
+def _listed(rows: pl.DataFrame, column: str) -> str:
+    return ", ".join(map(str, rows.get_column(column).unique().sort()))
+
+
+def _serial_copies(report: Report) -> pl.DataFrame:
+    """The serial copies on the devices in scope with any exclusive time in the window, outside CUDA graphs.
+
+    Columns: device, number (of the stream, as in `used_streams`), size_bytes, start and end (of the copy),
+    exclusive_ns, low and high (start and end of the time between the copy and the kernel that it could overlap, both
+    included), to_host, alone (whether all of its time is exclusive).
+    """
+    detail, pinned = pl.col("detail"), pl.any_horizontal(pl.col("source_memory", "target_memory") == PINNED)
+    asynchronous = pl.col("call_name").is_in(names_that(report, lambda name: "Async" in name))
+    alone = pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
+    copies = device_copies(report).with_columns(detail.cast(pl.String), alone=alone)
+    between = detail.is_in([TO_DEVICE, TO_HOST])
+    copies = copies.filter((pl.col("exclusive_ns") > 0) & asynchronous & pinned & between)
+    if copies.is_empty():
+        return copies
+    told = ("row", "device", "detail", "size_bytes", "exclusive_ns", "alone", "call_start", "call_end")
+    line = copies.select(told).join(_neighbours(report, copies.get_column("row")), on="row", maintain_order="left")
+    to_device = line.filter(
+        (detail == TO_DEVICE) & (pl.col("before_end") > pl.col("call_end") + LATENCY_NS)
+    ).with_columns(low="before_start", high="end", earlier="before_call", to_host=pl.lit(value=False))
+    to_host = line.filter((detail == TO_HOST) & (pl.col("after_ready") < pl.col("end"))).with_columns(
+        low="start", high="after_end", earlier="call_start", call_start="after_call", to_host=pl.lit(value=True)
+    )
+    both = pl.concat([to_device, to_host])
+    return both.filter(~ordered(report, both)).sort("device")
+
+
+def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:
+    """The upper bound of the gain (ns) from overlapping copies of a device with kernels.
+
+    Of each stream that is what kernels meanwhile and the copies of either direction take one after the other, less the
+    longest of the three, which takes its time in any case.
+    """
+    back = pl.col("exclusive_ns").filter("to_host").sum()
+    sums = copies.group_by("number").agg(
+        pl.col("exclusive_ns").sum(), pl.col("low").min(), pl.col("high").max(), back_ns=back
+    )
+    kernels = placed_operations(report).filter(pl.col("rank") <= _KERNELS).select("number", "start", "end")
+    inside = kernels.join(sums, on="number")
+    both = pl.min_horizontal("end", "high") - pl.max_horizontal("start", "low")
+    ran = inside.group_by("number").agg(kernel_ns=both.clip(lower_bound=0).sum())
+    parts = (pl.col("exclusive_ns") - pl.col("back_ns"), pl.col("back_ns"), pl.col("kernel_ns"))
+    hidden = sums.join(ran, on="number").select(ns=pl.sum_horizontal(parts) - pl.max_horizontal(parts))
+    return total(hidden, "ns")
+
+
+def _neighbours(report: Report, copies: pl.Series) -> pl.DataFrame:
+    """The nearest kernels around each of some copies (rows) in its stream; ready: when it was certainly submitted."""
+    work = streamed_operations(report).select("row", "rank", "start", "end", "number")
+    line = work.filter(pl.col("row").is_in(copies.implode())).drop("rank")
+    here = pl.col("number").is_in(line.get_column("number").unique().implode()) & (pl.col("rank") <= _KERNELS)
+    kernels = with_facts(report, work.filter(here & (pl.col("end") > pl.col("start"))), "call_start", "call_end")
+    called = kernels.drop_nulls("call_start")
+    ready = called.with_columns(ready=pl.col("call_end") + LATENCY_NS)
+    before = {"before_start": "start", "before_end": "end"}
+    for near, names in ((kernels, before), (called, {"before_call": "call_start"})):
+        line = nearest(line, near.select("number", at="start", **names), ("start", "at"), ["number"]).drop("at")
+    after = {"after_ready": "ready", "after_call": "call_start"}
+    for near, names in ((kernels, {"after_end": "end"}), (ready, after)):
+        line = nearest(line, near.select("number", at="start", **names), ("start", "at"), ["number"], "after").drop(
+            "at"
+        )
+    return line
+
+
+def default_stream(report: Report) -> list[Finding]:
+    """One finding per device on which the legacy default stream and its context's blocking streams waited in turn."""
+    types = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"])).group_by("group")
+    if not (types.agg(pl.col("type").n_unique()).get_column("type") > 1).any():  # cheap, and false for most programs
+        return []
+    found, per = [], per_iteration(report)
+    for waits in _serialised(report).partition_by("device", maintain_order=True):
+        if not (stake := _side_by_side_ns(waits)):
+            continue
+        text = (
+            f"The default stream ({_listed(waits, 'null')}) and blocking streams ({_listed(waits, 'blocking')}) never "
+            f"run side by side: {per.plural(waits.height, 'operation')} of one were ready for "
+            f"{per.time(total(waits, 'held_ns'))} while the other ran, and nothing but the default stream's rule is "
+            "known to have held them. More may follow where the host waits for them."
+        )
+        remedy = (
+            "Where they need not wait for each other, create streams with cudaStreamNonBlocking or compile with "
+            "--default-stream per-thread, and order by events what depends."
+        )
+        one = Finding("default-stream", int(waits.item(0, "device")), stake, text, remedy, "concurrency --by pair")
+        one = one._replace(headline="The default stream and others wait for each other")
+        found.append(one._replace(action="cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)"))
+    return found
+
+
+def _serialised(report: Report) -> pl.DataFrame:
+    """Operations on the default stream (null) or a blocking one that waited for one `behind` which is on the other.
+
+    Columns: device, null and blocking (streams), held_ns; number, row and ns (stream, row and exclusive time) of the
+    operation that waited, and behind_number, behind_row and behind_ns.
+    """
+    pairs = stream_pairs(report).filter("never_overlap")
+    first, other = pl.col("type") == "null", pl.col("other_type") == "null"
+    pairs = pairs.filter((first & (pl.col("other_type") == "blocking")) | (other & (pl.col("type") == "blocking")))
+    null, blocking = (pl.when(one).then("stream").otherwise("other_stream") for one in (first, other))
+    both, work = ("number", "behind_number"), exclusive_operations(report).select("row", "exclusive_ns")
+    waits = in_window(report, stream_waits(report)).filter(~pl.col("ordered"))
+    waits = waits.with_columns(
+        first=pl.min_horizontal(both), second=pl.max_horizontal(both), held_ns=pl.col("end") - pl.col("start")
+    )
+    named = pairs.select("device", "first", "second", null=null, blocking=blocking)
+    waits = waits.join(named, on=["first", "second"], maintain_order="left")
+    for row, ns, call in (("row", "ns", "call"), ("behind_row", "behind_ns", "behind_call")):
+        took = work.rename({"row": row, "exclusive_ns": ns})
+        called = facts_of(report, waits.get_column(row), "call_start").to_series().alias(call)
+        waits = waits.with_columns(called).join(took, on=row, how="left", maintain_order="left")
+    return waits.filter((pl.col("behind_call") < pl.col("call")).fill_null(value=False))
+
+
+def _side_by_side_ns(waits: pl.DataFrame) -> int:
+    """The upper bound of the gain from running the operations of one device concurrently, in ns.
+
+    An operation that waited can overlap the other one for at most its own duration and the time that it was held.
+    Together they still take as long as the busiest of their streams.
+    """
+    hidden = waits.select(pl.min_horizontal("held_ns", "ns").sum()).item()
+    behind = waits.select(number="behind_number", row="behind_row", ns="behind_ns")
+    involved = pl.concat([waits.select("number", "row", "ns"), behind]).unique("row")
+    by_stream = involved.group_by("number").agg(pl.col("ns").sum())
+    return min(int(hidden), total(by_stream, "ns") - longest(by_stream, "ns"))
+
+
+def shared_gpu(report: Report) -> list[Finding]:
+    """One finding per GPU on which processes wait for each other, unless their kernels certainly run concurrently.
+
+    At stake is the part of these waits that side by side would save at most: half of them, of two processes.
+    """
+    found, running = [], pl.col("kind").is_in(["kernel", "graph"]) & pl.col("process_id").is_not_null()
+    for shared in shared_devices(report):
+        many = len(shared.processes)
+        if shared.side_by_side or many <= 1:
+            continue
+        kernels = of_device(exclusive_operations(report), shared.device).filter(running)
+        kernels = kernels.filter(pl.col("end") > pl.col("start")).select("process_id", "start", "end")
+        waits = _waits_for_others(report, shared.device, kernels)
+        spans = intervals.union(pl.concat([waits, overlapping(kernels)])) if shared.together_ns else waits
+        if stake := intervals.length(spans) * (many - 1) // many:
+            found.append(_shared_with(per_iteration(report), shared, intervals.length(waits), stake))
+    return found
+
+
+def _waits_for_others(report: Report, device: int, kernels: pl.DataFrame) -> pl.DataFrame:
+    """The span set in which work of a process was submitted, none of it ran, and `kernels` of another one did."""
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    work = of_device(device_operations(report, "call_end"), device)
+    line = work.select("process_id", "start", "end", "call_end").drop_nulls()
+    found = [pl.DataFrame(schema=intervals.SPANS)]
+    for (process,), own in line.partition_by("process_id", as_dict=True).items():
+        others = intervals.union(kernels.filter(pl.col("process_id") != process))
+        ready = intervals.clip(intervals.union(own.select(start="call_end", end="start")), low, high)
+        found.append(intervals.intersect(intervals.subtract(ready, intervals.union(own)), others))
+    return intervals.union(pl.concat(found))
+
+
+def _shared_with(per: PerIteration, shared: Shared, waited_ns: int, stake: int) -> Finding:
+    *others, last = map(str, shared.processes)
+    held = []
+    if waited_ns:
+        held.append(f"for {per.time(waited_ns)} what one had submitted waited while kernels of another ran")
+    if shared.together_ns:
+        held.append(f"for {per.time(shared.together_ns)} kernels of more than one had begun and not ended")
+    took, names = "", tuple[str, ...]()
+    if (slowed := shared.slowed) is not None:
+        names = (slowed.name,)
+        took = (
+            f" {{0}} of process {slowed.process} takes up to {time(slowed.longest_ns)} then, {time(slowed.alone_ns)} "
+            "else (median)."
+        )
+    text = (
+        f"Processes {', '.join(others)} and {last} share GPU {shared.device}: {', and '.join(held)}, and the next was "
+        f"another's {plural(shared.turns, 'time')}.{took} Without MPS or MIG they run in turn, in time slices, and a "
+        "kernel's duration holds the other's slices."
+    )
+    remedy = (
+        "If MPS is off, start it (nvidia-cuda-mps-control -d), so that kernels of several processes run side by side; "
+        "or give each process a GPU, or a MIG instance, of its own."
+    )
+    one = Finding("shared-gpu", shared.device, stake, text, remedy, "concurrency", names)
+    how = "take turns on" if waited_ns else "share"
+    headline = f"{plural(len(shared.processes), 'process')} {how} GPU {shared.device}"
+    return one._replace(headline=headline, action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process")
+
+
+RULES: Final = (*(launch_bound, graph_candidate, timed_kernels), *(serial_copy, default_stream, shared_gpu))

@@ -1,0 +1,599 @@
+"""Kernels in whose place others are quicker: products, types, gathers, sums by atomics, threads far apart in memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, literal
+from kanalyze.analyses.findings.rules._kernels import (
+    BATCHED,
+    FAMILY,
+    INPUTS,
+    LAYOUTS,
+    LIBRARY,
+    OPERATION,
+    OUTPUT,
+    Told,
+    Work,
+    choosing,
+    decoded_as,
+    kernel_sums,
+    kernels_that,
+    on_kernels,
+    part,
+    stream_lines,
+    with_operators,
+)
+from kanalyze.analyses.findings.rules._telling import CUDA, in_pytorch, per_iteration, place_of_kernel, written_with
+from kanalyze.analyses.occupancy.occupancy import launch_occupancy
+from kanalyze.analyses.operators._events import host_tree
+from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.columns.exact import product
+from kanalyze.columns.lookup import beside, gathered
+from kanalyze.decoder.decode import decode
+from kanalyze.decoder.spelling import TENSOR_TYPES
+from kanalyze.units import count, percent, size, time
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules._kernels import Chosen, DeviceKernels
+    from kanalyze.decoder.fields import KernelName
+    from kanalyze.report import Report
+
+#: Bytes of an element, by its type in a kernel's name, and what a thread loads at once of aligned data.
+_BYTES: Final = {"f64": 8, "f32": 4, "tf32": 4, "bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1}
+_VECTOR_BYTES: Final = 16
+
+#: What is left of products for unaligned data by kernels for aligned data, where their shapes are not known, by compute
+#: capability: on Hopper they run Ampere's kernels at a fifth of the rate (GPT-2's odd vocabulary in bfloat16: 94 to 145
+#: TFLOP/s in place of some 600); of many small matrices (bmm) the bytes of the result are most.
+_ALIGNED_LEFT: Final = {(9, 0): 0.25}
+_ALIGNED_LEFT_ELSEWHERE: Final = 0.6
+
+_PAD: Final = 64  # dimensions are best padded to a multiple of this, whatever the type
+_WORTH: Final = 0.01  # fewer products of a kind are in well-made programs, too
+_NAMED: Final = 2  # the number of dimensions that are named
+
+#: What to do where convolutions run as products, which they do on images in NCHW, whose rows are their pixels.
+_IMAGES: Final = "Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
+
+
+def _is_unaligned(said: KernelName) -> bool:
+    if said.family != "gemm" or not said.tensor_core or said.alignment is None or not said.input_types:
+        return False
+    return said.alignment * _BYTES.get(said.input_types[0], _VECTOR_BYTES) < _VECTOR_BYTES
+
+
+@choosing(lambda said, _: _is_unaligned(said), _WORTH)
+def unaligned_gemm(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+    """One finding per device with matrix products on tensor cores by kernels for unaligned data."""
+    odd, aligned_ns, shapes = _shapes(report, device, chosen)
+    least = min(alignment for name in chosen.rows.get_column("name") if (alignment := decode(name).alignment))
+    sides = " and ".join(map(str, odd))
+    pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
+    images = not odd and device.chosen(LAYOUTS).launches > 0
+    left = aligned_ns / chosen.ns
+    if not aligned_ns:
+        work = with_operators(report, exclusive_operations(report).filter(chosen.operations(device.device)))
+        single = total(work.filter(~pl.col("inner").is_in(BATCHED)), "exclusive_ns") / max(chosen.ns, 1)
+        left = _ALIGNED_LEFT.get(device.capability, _ALIGNED_LEFT_ELSEWHERE)
+        left = single * left + (1 - single) * _ALIGNED_LEFT_ELSEWHERE
+    remedy = f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes."
+    told = Told(
+        "unaligned-gemm",
+        "matrix product",
+        f"by kernels for unaligned data (align{least}, most {{0}})",
+        f".{shapes} What works on the same rows may gain, too.",
+        _IMAGES if images else remedy,
+        "kernels",
+        f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
+        CHANNELS_LAST if images else pad,
+        max(chosen.ns - aligned_ns, 0),
+        left=min(left, 1.0),
+    )
+    return on_kernels(report, device, chosen, told)
+
+
+def _shapes(report: Report, device: DeviceKernels, chosen: Chosen) -> tuple[list[int], int, str]:
+    """The shapes of the chosen products, where operators with shapes were recorded.
+
+    Dimensions that no aligned kernel takes, those with most time first; what the same products would take at the best
+    rate of the report's aligned ones (ns; 0 if not known); and both in sentences, after a space.
+    """
+    if not report.kind("op").height:
+        return [], 0, ""
+    every = _products(report).filter(pl.col("device") == device.device)
+    own = every.filter(pl.col("name").is_in(chosen.rows.get_column("name").implode()))
+    if own.is_empty():
+        return [], 0, ""
+    odd = own.get_column("odd").drop_nulls().unique(maintain_order=True).head(_NAMED).to_list()
+    product, side, multiple = own.select("text", "odd", "multiple").row(0)
+    text = f" Most for {product}" + (f": {side} is no multiple of {multiple}." if side else ".")
+    rate = every.filter(pl.col("aligned") & (pl.col("ns") > 0)).select((pl.col("flop") / pl.col("ns")).max()).item()
+    if not rate or total(own, "ns") < chosen.ns // 2:
+        return odd, 0, text
+    bandwidth = report.devices.filter(pl.col("device") == device.device).get_column("memory_bandwidth_bytes_per_s")
+    moves = (
+        pl.col("moved_bytes") * 10**9 / (bandwidth.drop_nulls().first() or float("inf"))
+    )  # no less than its bytes do
+    least = pl.max_horizontal(pl.col("flop") / rate, moves).floor()
+    aligned = int(own.select(pl.min_horizontal("ns", least).sum()).item())
+    text += f" At the best rate of the aligned products here they would take {per_iteration(report).time(aligned)}."
+    return odd, aligned, text
+
+
+#: Operators of matrix products; of their inputs the last two that are matrices, or batches of them, are multiplied.
+#: Larger dimensions than 10¹² are not believed.
+_PRODUCTS: Final = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::_addmm_activation")
+_MATRIX: Final = r"\[\s*[1-9]\d{0,11}(?:\s*,\s*[1-9]\d{0,11}){1,2}\s*\]"
+
+
+@once_per_report
+def _products(report: Report) -> pl.DataFrame:
+    """Products whose shapes were recorded, by device, kernel (name, the one that took most) and shapes.
+
+    Those with most time first: ns, flop and moved_bytes of all occurrences, aligned (whether the kernel is for aligned
+    data on tensor cores), multiple (elements that a thread loads at once of aligned data), odd (the dimension that is
+    none of these), and text (``[8192, 768] × [768, 50257]``).
+    """
+    rows, work = host_tree(report).rows, launched_work(report).filter(pl.col("kind") == "kernel")
+    wanted = rows.select((pl.col("kind") == "op") & pl.col("name").cast(pl.String).is_in(_PRODUCTS)).to_series()
+    work = work.filter(gathered(wanted, work.get_column("operator")))
+    longest = pl.col("name").sort_by("exclusive_ns").last().cast(pl.String)
+    each = work.group_by("device", "operator").agg(longest, ns=pl.col("exclusive_ns").sum())
+    each = each.with_columns(event_id=gathered(rows.get_column("last_id"), each.get_column("operator")))
+    known = beside(each, report.table("op_detail"), "input_shapes").drop_nulls(["input_shapes", "name"])
+    keys = ["device", "name", "input_shapes"]
+    named = known.with_columns(pl.col("input_shapes").cast(pl.String))
+    sums = named.group_by(keys).agg(pl.len().alias("many"), pl.col("ns").sum())
+    sums = sums.sort("ns", *keys, descending=[True, False, False, False])
+    matrices = pl.col("input_shapes").str.extract_all(_MATRIX)
+    first, second = (
+        matrices.list.get(at, null_on_oob=True).str.extract_all(r"\d+").cast(pl.List(pl.Int64)) for at in (-2, -1)
+    )
+    batch, m, k, n = (pl.col(name) for name in ("batch", "m", "k", "n"))
+    batches = pl.when(first.list.len() > len("mk")).then(first.list.first()).otherwise(1)
+    sums = sums.with_columns(batch=batches, m=first.list.get(-2), k=first.list.get(-1), n=second.list.get(-1))
+    sums = sums.filter(k == second.list.get(-2))
+    types = [(*decode(name).input_types, "")[0] for name in sums.get_column("name")]
+    each_bytes = pl.Series([_BYTES.get(one, 1) for one in types], dtype=pl.Int64)
+    times = pl.when(batch > 1).then(pl.format("{}, ", batch)).otherwise(pl.lit(""))
+    occurrences = 2.0 * pl.col("many") * batch
+    multiple = _VECTOR_BYTES // each_bytes
+    # rows of the result begin at multiples of n elements, those of the first matrix at multiples of k, or of m if it is
+    # transposed
+    odd = pl.coalesce(pl.when(side % multiple != 0).then(side) for side in (n, k, m))
+    elements = m.cast(pl.Float64) * k + k.cast(pl.Float64) * n + m.cast(pl.Float64) * n
+    return sums.select(
+        *("device", "name", "ns"),
+        flop=occurrences * m * k * n,
+        moved_bytes=occurrences / 2 * elements * each_bytes,
+        aligned=decoded_as(
+            sums, lambda said: bool(said.tensor_core) and said.family == "gemm" and not _is_unaligned(said)
+        ),
+        multiple=multiple,
+        odd=odd,
+        text=pl.format("[{}{}, {}] × [{}{}, {}]", times, m, k, times, k, n),
+    )
+
+
+#: How much longer products take by older tensor-core instructions: on Hopper those of Ampere reach about 60 % of the
+#: peak, on Ampere those of Turing half of it.
+_OLDER: Final = 2
+
+#: Generations of tensor-core instructions by compute capability: consumer GPUs after Ampere keep its instructions.
+_GENERATIONS: Final = {70: 1, 72: 1, 75: 2, 80: 3, 86: 3, 87: 3, 89: 3, 90: 4, 100: 5, 101: 5, 103: 5, 110: 5}
+_ARCHITECTURES: Final = {"volta": 70, "turing": 75, "ampere": 80, "ada": 89, "hopper": 90, "blackwell": 100}
+_NAMES: Final = {1: "Volta", 2: "Turing", 3: "Ampere", 4: "Hopper"}
+
+
+def _generation(said: KernelName) -> int:
+    """The generation of tensor-core instructions of a kernel; 0 if its name does not tell."""
+    arch = (said.arch or "").removeprefix("sm").rstrip("abcdefghijklmnopqrstuvwxyz")
+    number = int(arch) if arch.isdecimal() else _ARCHITECTURES.get(said.arch or "", 0)
+    return _GENERATIONS.get(number, 0)
+
+
+def _is_older(said: KernelName, device: DeviceKernels) -> bool:
+    own = _GENERATIONS.get(10 * device.capability[0] + device.capability[1], 0)
+    typed = bool(set(said.input_types) & set(TENSOR_TYPES))
+    wanted = said.family in {"gemm", "conv"} and said.tensor_core and typed and not _is_unaligned(said)
+    return bool(wanted) and 0 < _generation(said) < own
+
+
+@choosing(_is_older, 0.25)  # cuBLAS picks some where they are as fast
+def old_architecture_gemm(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+    """One finding per device whose products and convolutions are made for tensor cores older than its own."""
+    shapes = launch_occupancy(report).filter(pl.col("device") == device.device)
+    own = shapes.filter(pl.col("name").cast(pl.String).is_in(chosen.rows.get_column("name").implode()))
+    full = own.filter((pl.col("blocks") >= pl.col("sm_count")).fill_null(value=True))
+    if 2 * total(full, "exclusive_ns") < total(own, "exclusive_ns"):  # small ones would be no faster by newer kernels
+        return None
+    said = decode(chosen.longest)
+    made_for, types = _NAMES[_generation(said)], "/".join(dict.fromkeys(said.input_types))
+    what = "convolution" if said.family == "conv" else "matrix product"
+    gpu = literal(device.name) or f"compute capability {'.'.join(map(str, device.capability))}"
+    layout = ", and convolutions in channels_last" if what == "convolution" else ""
+    libraries = "PyTorch for a newer CUDA" if in_pytorch(report) else "newer cuBLAS and cuDNN"
+    told = Told(
+        "old-architecture-gemm",
+        what,
+        f"by kernels made for {made_for}'s tensor cores ({said.arch}, {types}; most {{0}}) on {gpu}",
+        ". Small ones may be right so; large ones may take half as long by kernels made for this GPU.",
+        f"Use {libraries}, dimensions that are multiples of {_PAD}{layout}.",
+        "kernels --by arch",
+        f"Kernels made for {made_for} are {percent(chosen.share)} of kernel time",
+        f"{libraries}; dimensions in multiples of {_PAD}",
+        chosen.ns // _OLDER,
+        left=1 / _OLDER,
+    )
+    return on_kernels(report, device, chosen, told)
+
+
+#: The first compute capabilities whose tensor cores take these types.
+_TF32: Final = (8, 0)
+_SINCE: Final = {"f16": (7, 0), "bf16": (8, 0)}
+
+#: Peak rates of float32 over TF32, and of 16-bit types without over with tensor cores, dense, by compute capability:
+#: what is left of products at their roof. Source: NVIDIA's datasheets of A100 (19.5, 156, 78, 312 TFLOP/s) and H100 SXM
+#: (66.9, 494.7, 133.8, 989.4).
+_TF32_LEFT: Final = {(8, 0): 19.5 / 156, (9, 0): 66.9 / 494.7}
+_TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
+
+
+def no_tf32(report: Report) -> list[Finding]:
+    """At most two findings per device that could use TF32: products, and convolutions, in full float32."""
+    found, torch = [], in_pytorch(report)
+    for device, chosen in kernels_that(report, partial(_is_float32, family="gemm"), _WORTH):
+        told = Told(
+            "no-tf32",
+            "matrix product",
+            "in full float32, not on tensor cores, most {0}",
+            ". TF32 (10 bits of mantissa; up to 8 times the rate on A100 and H100, less on others) saves at most that; "
+            "bfloat16 may save more.",
+            'Allow TF32 where its precision suffices, torch.set_float32_matmul_precision("high"), or use autocast.'
+            if torch
+            else "Allow TF32 where its precision suffices: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH).",
+            "kernels --by dtype",
+            f"float32 products without TF32: {percent(chosen.share)} of kernel time",
+            'torch.set_float32_matmul_precision("high")' if torch else "CUBLAS_TF32_TENSOR_OP_MATH",
+            left=_TF32_LEFT.get(device.capability),
+        )
+        found.append(on_kernels(report, device, chosen, told))
+    for device, chosen in kernels_that(report, partial(_is_float32, family="conv"), _WORTH):
+        # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for the others
+        if device.chosen((FAMILY == "conv") & INPUTS.str.contains("tf32")).launches:
+            continue
+        told = Told(
+            "no-tf32",
+            "convolution kernel",
+            "in full float32, not on tensor cores, most {0}",
+            ", and no convolution in TF32. PyTorch allows it by default: it was turned off, or cuDNN has no such "
+            "kernel for these (depthwise ones, few channels).",
+            "Set torch.backends.cudnn.allow_tf32 = True where TF32's precision suffices, or use bfloat16 (autocast).",
+            "kernels --by dtype",
+            f"float32 convolutions without TF32: {percent(chosen.share)} of kernels",
+            "torch.backends.cudnn.allow_tf32 = True",
+            left=_TF32_LEFT.get(device.capability),
+        )
+        found.append(on_kernels(report, device, chosen, told))
+    return found
+
+
+def _is_float32(said: KernelName, device: DeviceKernels, family: str) -> bool:
+    plain = said.family == family and said.tensor_core is False and set(said.input_types) == {"f32"}
+    return device.capability >= _TF32 and plain
+
+
+def _is_plain(said: KernelName, device: DeviceKernels) -> bool:
+    if said.family not in {"gemm", "conv"} or said.tensor_core is not False or not said.input_types:
+        return False
+    return all(one in _SINCE and device.capability >= _SINCE[one] for one in said.input_types)
+
+
+@choosing(_is_plain, _WORTH)
+def no_tensor_cores(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+    """One finding per device with 16-bit products on kernels that do not use its tensor cores."""
+    types = "/".join(dict.fromkeys(decode(chosen.longest).input_types))
+    told = Told(
+        "no-tensor-cores",
+        "product",
+        f"of {types} by kernels that do not use tensor cores, most {{0}}",
+        ", which is the most that such as do can save.",
+        "Make dimensions multiples of 8 and rows begin at multiples of 16 bytes, and allow tensor cores (no pedantic "
+        "math mode).",
+        "kernels --by tensor-core",
+        f"{types} products without tensor cores: {percent(chosen.share)} of kernels",
+        "make dimensions multiples of 8, and rows begin at multiples of 16 bytes",
+        at_most=True,
+        left=_TENSOR_LEFT.get(device.capability),
+    )
+    return on_kernels(report, device, chosen, told)
+
+
+# Arithmetic in float64, which tensors made of NumPy's arrays and Python's floats bring in.
+
+#: Peak rate of products in TF32 over that in float64, by compute capability; the least of other GPUs, whose float64
+#: runs at a thirty-second of float32 or less. Source: NVIDIA's datasheets of V100 (7.8 TFLOP/s, and 15.7 in float32),
+#: A100 (19.5, 156), H100 SXM (66.9, 494.7) and B200 (37, 1100).
+_FASTER: Final = {(7, 0): 15.7 / 7.8, (8, 0): 156 / 19.5, (9, 0): 494.7 / 66.9, (10, 0): 1100 / 37}
+_LEAST_FASTER: Final = 32.0
+_REACHED: Final = 2 / 3  # the part of the peak in TF32 that products reach where those in float64 reach theirs
+_HALF: Final = 0.5  # what is left of kernels that read and write half of the bytes
+_SHORTEST_NS: Final = 2000  # what no kernel falls below
+
+
+#: Kernels whose tensors are of float64: types of scalars and of sums are others. An elementwise kernel that casts its
+#: operands computes in the widest of their types.
+_DOUBLE: Final = ["f64", "c128"]
+_DOUBLES: Final = INPUTS.str.contains(r"\b(?:f64|c128)\b") | (
+    (INPUTS == "")
+    & (OUTPUT.is_in(_DOUBLE) | (FAMILY.is_in(["elementwise", "fft"]) & pl.col("accumulator_type").is_in(_DOUBLE)))
+)
+
+#: Casts to another type from one that only the call knows.
+_CASTS: Final = (LIBRARY == "aten") & (OPERATION == "copy") & (INPUTS == "") & ~OUTPUT.is_in(_DOUBLE)
+
+
+@choosing(_DOUBLES, 0.03)  # sums for accuracy are in well-made programs, too
+def float64(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+    """One finding per device whose kernels compute on float64 tensors in a program of PyTorch."""
+    if not in_pytorch(report):
+        return None
+    lines = stream_lines(report, device.device)
+    doubles = decoded_as(lines, _DOUBLES) & (lines.get_column("kind").cast(pl.String) == "kernel")
+    # a cast right after is from float64, and none is left
+    casts = lines.filter(decoded_as(lines, _CASTS) & doubles.shift(1, fill_value=False))
+    work = lines.filter(doubles)
+    products = decoded_as(work, FAMILY.is_in(["gemm", "conv"]))
+    left = 1 / max(_FASTER.get(device.capability, _LEAST_FASTER) * _REACHED, 1.0)
+    after = pl.max_horizontal(pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(_HALF), _SHORTEST_NS)
+    saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
+    change = Mending(work.select("row", saved_ns=saved), casts.get_column("row"))
+    told = Told(
+        "float64",
+        "kernel",
+        "(most {0}) compute on tensors of float64",
+        f", {per_iteration(report).time(total(work.filter(products), 'exclusive_ns'))} of it in matrix products. "
+        "NumPy's arrays are of float64 unless told otherwise, and what meets such a tensor becomes one. In float32 "
+        "every tensor is half as large, and products run on tensor cores (TF32).",
+        "Make tensors of float32 where they are made, torch.from_numpy(a).float() or dtype=torch.float32, and allow "
+        'TF32 for products, torch.set_float32_matmul_precision("high").',
+        "kernels --by dtype",
+        f"Tensors are of float64: {percent(chosen.share)} of kernel time",
+        'x.float(), and torch.set_float32_matmul_precision("high")',
+    )
+    claims = pl.concat([work, casts]).select("start", "end")
+    return on_kernels(report, device, chosen, told)._replace(mending=lambda _: change, claims=claims)
+
+
+# Rows that are gathered again and again, and weights that are gathered for each token, copied to be read once.
+
+_WORTH_GATHERS: Final = 0.2  # less of the kernel time is left out
+_FEWEST_GATHERS: Final = 8  # so many of an iteration, or of a window without any, are a loop's
+_READS: Final = 0.4  # what is left of a gather that writes nothing: less than half, which also waits for the index
+
+
+#: Kernels of PyTorch that read rows by an index: what writes them has another functor.
+_GATHERS: Final = (
+    (LIBRARY == "aten")
+    & (FAMILY == "index")
+    & (OPERATION.is_in(["index_select", "index", "gather", ""]) | pl.col("functor").str.contains("index_kernel"))
+)
+
+
+@choosing(_GATHERS, _WORTH_GATHERS)
+def gathers(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+    """One finding per device that gathers matrices for products of many, or rows in a loop, each read by a kernel."""
+    if not in_pytorch(report):
+        return None
+    lines = with_operators(report, stream_lines(report, device.device))
+    lines = lines.with_columns(gathers=decoded_as(lines, _GATHERS))
+    # both matrices of a product may be gathered
+    following = pl.when(~pl.col("gathers")).then("inner").backward_fill().over("line")
+    after = pl.col("gathers").shift(1).over("line").fill_null(value=False)
+    read_by = after & decoded_as(lines, FAMILY == "elementwise")
+    weights = lines.filter(pl.col("gathers") & following.is_in(BATCHED).fill_null(value=False))
+    if total(weights, "exclusive_ns") >= _WORTH_GATHERS * device.kernel_ns:
+        work = Work(report, device, weights)
+        return work.finding(
+            "gathers",
+            f"{work.many('gather')} (most {{0}}) copy matrices by an index for products of many matrices (bmm), as "
+            f"weights of experts for each token: {work.took}. A product for each expert, with its tokens, reads its "
+            "weights where they are.",
+            "Sort tokens by expert, and multiply each group by its weights: grouped_mm, or a loop over experts.",
+            "kernels --by family",
+            f"Weights are gathered for each token: {percent(work.share)}",
+            "sort tokens by expert; one product for each group (grouped_mm)",
+            work.longest,
+        )
+    if chosen.launches < _FEWEST_GATHERS * (per_iteration(report).iterations or 1):
+        return None
+    pairs, own = (Work(report, device, lines.filter(rows)) for rows in (pl.col("gathers") | read_by, pl.col("gathers")))
+    one = pairs.finding(
+        "gathers",
+        f"{own.many('gather')} (most {{0}}) copy rows by an index, {percent(own.share)} of kernel time; with the "
+        f"kernels that read each copy, {per_iteration(report).time(pairs.ns)}. One kernel that gathers and sums reads "
+        "the rows and writes the result.",
+        'Gather and sum at once: F.embedding_bag(index, table, mode="sum"), or one index for all; torch.compile fuses '
+        "a gather into what reads it.",
+        "kernels --by family",
+        f"{own.many('gather')} of rows, one by one: {percent(own.share)}",
+        'F.embedding_bag(index, table, mode="sum"), or one gather for all',
+        own.longest,
+    )
+    return one._replace(mending=lambda _: _gathered_once(pairs.rows))
+
+
+def _gathered_once(pairs: pl.DataFrame) -> Mending:
+    """The first of the gathers in a row stays, as long as reading all takes; others are gone, with what read them."""
+    another = (pl.col("name") != pl.col("name").shift(2)).fill_null(value=True)
+    read_ns = (pl.col("exclusive_ns") * _READS).cast(pl.Int64) * pl.col("gathers")
+    known = pairs.with_columns(group=(pl.col("gathers") & another).cum_sum(), read_ns=read_ns)
+    first = pl.col("gathers") & pl.struct("group", "gathers").is_first_distinct()
+    saved = known.select("row", saved_ns=pl.col("exclusive_ns") - pl.col("read_ns").sum().over("group"))
+    stays = known.select(first).to_series()
+    return Mending(saved.filter(stays), known.filter(~stays).get_column("row"))
+
+
+# Sums into few rows by atomics: index_add, scatter_add, and what indexing and embeddings do backward.
+
+_WORTH_SUMS: Final = 0.08  # less of the kernel time is left out
+_LONGER: Final = 3.0  # so many times as long as what works on the same tensors is too long for the bytes of a sum
+_NEAR: Final = 4  # kernels so near on their stream work on the same tensors
+
+#: Operators that sum into rows by an index, by what users write.
+_WRITTEN: Final = {
+    "aten::index_add_": "index_add",
+    "aten::index_add": "index_add",
+    "aten::scatter_add_": "scatter_add",
+    "aten::scatter_add": "scatter_add",
+    "aten::scatter_reduce": "scatter_reduce",
+    "aten::_index_put_impl_": "indexing with a tensor, backward",
+    "aten::index_put_": "indexing with a tensor, backward",
+    "aten::embedding_dense_backward": "an embedding, backward",
+    "aten::_embedding_bag_dense_backward": "an embedding bag, backward",
+    "aten::bincount": "bincount",
+    "aten::histc": "histc",
+}
+
+#: Names of kernels that do so: those of PyTorch with a sum for what is scattered, and those of gradients.
+_SCATTERS: Final = (
+    "indexFunc\\w*Index.*ReduceAdd|_scatter_gather_elementwise_kernel.*ReduceAdd|indexing_backward_kernel"
+    "|compute_grad_weight|embedding_backward|sum_and_scatter|kernelHistogram1D"
+)
+
+#: What reads and writes tensors at the bandwidth of the memory.
+_STREAMING: Final = ("elementwise", "copy", "reduce", "gemm", "normalization", "softmax", "attention")
+
+
+def scatter_atomics(report: Report) -> list[Finding]:
+    """One finding per device on which sums into rows take far longer than what works on the same tensors."""
+    found = []
+    for device in kernel_sums(report):
+        names = device.rows.filter(pl.col("name").str.contains(_SCATTERS))
+        if total(names, "exclusive_ns") < _WORTH_SUMS / 2 * device.kernel_ns:
+            continue
+        slow = Work(report, device, _slow_sums(report, stream_lines(report, device.device), names.get_column("name")))
+        if slow.rows.height and slow.ns >= _WORTH_SUMS * device.kernel_ns:
+            written = _WRITTEN.get(slow.rows.sort("exclusive_ns").item(-1, "inner") or "", "sums")
+            one = slow.finding(
+                "scatter-atomics",
+                f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as "
+                "kernels on tensors beside them, or longer: many values meet in few rows, and atomics on one address "
+                "wait for each other.",
+                "Sum without atomics: where rows are few, a product with a one-hot matrix, F.one_hot(index, rows).T @ "
+                "values; or torch.segment_reduce of values sorted by row; look up small tables by such a product, too.",
+                "kernels --by family",
+                f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
+                "F.one_hot(index, rows).to(values.dtype).T @ values, or segment_reduce",
+                slow.longest,
+            )
+            found.append(one._replace(mending=partial(_summed, slow=slow.rows)))
+    return found
+
+
+def _slow_sums(report: Report, lines: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
+    """The kernels of such sums that take too long: rows of `lines` with inner and usual_ns (of a kernel near them).
+
+    With what else their operator runs, such as a sort of the index.
+    """
+    sums = pl.col("name").cast(pl.String).is_in(names.implode())
+    own = (sums | pl.col("inner").is_in(_WRITTEN.keys())) & (pl.col("kind") == "kernel")
+    known = with_operators(report, lines).with_columns(
+        own=own.fill_null(value=False), sums=sums, streams=decoded_as(lines, FAMILY.is_in(_STREAMING))
+    )
+    known = known.with_columns(run=pl.struct("line", "own").rle_id())
+    others = pl.when(pl.col("streams") & ~pl.col("own")).then("exclusive_ns")
+    near = pl.max_horizontal(others.shift(step).over("line") for step in range(-_NEAR, _NEAR + 1) if step)
+    usual = known.with_columns(near=near).filter("own").with_columns(usual_ns=pl.col("near").max().over("run"))
+    took = pl.col("exclusive_ns").sum().over("run")
+    return usual.filter(pl.col("sums").any().over("run") & (took >= _LONGER * pl.col("usual_ns").fill_null(0)))
+
+
+def _summed(_: Report, slow: pl.DataFrame) -> Mending:
+    """Each run of kernels takes as long as one that reads and writes the same tensors."""
+    share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
+    left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
+    return Mending(slow.select("row", saved_ns=pl.col("exclusive_ns") - left))
+
+
+# Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.
+
+#: A kernel at the memory's limit takes so many times what its bytes do at the peak bandwidth, and one whose accesses
+#: are apart at least so many times.
+_USUAL: Final = 1.3
+_FAR: Final = 3.0
+_APART: Final = 512  # neighbouring threads begin so far apart (bytes), or read the same
+_LEAST_NS: Final = 20_000  # shorter kernels are launched rather than run
+
+
+def far_apart(report: Report) -> list[Finding]:
+    """One finding per device on the kernels that alone worked on what was copied or set before."""
+    found = []
+    for device, name, launches, ns, threads, bytes_there, least_ns in _slow(report).iter_rows():
+        stake, each = ns - int(launches * least_ns * _USUAL), size(bytes_there / threads)
+        own = (pl.col("device") == device) & (pl.col("kind") == "kernel") & (pl.col("name").cast(pl.String) == name)
+        text = (
+            f"{{0}} takes {time(ns / launches)} where all that was copied or set before it ran, {size(bytes_there)}, "
+            f"is read in {time(least_ns)} at the GPU's bandwidth. Each of its {count(threads)} threads has {each} of "
+            "it: where that is a row, neighbours read a row apart, and each reads a whole sector of 32 bytes for 4. "
+            "Counters of ncu prove it (`kanalyze collect --with nsys,ncu`)."
+        )
+        remedy = (
+            "Let neighbouring threads access neighbouring elements: a warp or a block for each row, or another layout "
+            "(a structure of arrays, the transposed matrix)."
+        )
+        work = exclusive_operations(report).filter(own)
+        one = Finding("uncoalesced", device, stake, text, remedy, "kernels", (name,), shortens=True, at_most=True)
+        one = one._replace(
+            headline=f"A thread for {each}: accesses are uncoalesced in {{0}}",
+            action="a warp for each row: x[row * n + lane], lanes side by side",
+            where=place_of_kernel(report, device, name, stake),
+            mending=partial(_side_by_side, work=work, share=stake / ns),
+            claims=work.select("start", "end"),
+        )
+        found.append(one)
+    return found
+
+
+def _side_by_side(_: Report, work: pl.DataFrame, share: float) -> Mending:
+    return Mending(work.select("row", saved_ns=part("dur_ns", share)))
+
+
+def _slow(report: Report) -> pl.DataFrame:
+    """Such kernels: device, name, launches, ns, threads (of a launch), bytes_there, least_ns (of these bytes)."""
+    every = operations(report, "size_bytes").sort("start")
+    kernels = every.filter(pl.col("kind").is_in(["kernel", "graph"]))
+    first = kernels.unique("device", keep="first", maintain_order=True).select("device", name="name", first="start")
+    own = [written_with(report, str(name)) == CUDA for name in first.get_column("name")]
+    alone = first.filter(pl.Series(own, dtype=pl.Boolean))
+    before = every.filter(pl.col("kind").is_in(["memcpy", "memset"])).join(alone, on="device")
+    there = before.filter(pl.col("start") < pl.col("first")).group_by("device").agg(pl.col("size_bytes").sum())
+    fast = report.devices.select("device", bandwidth="memory_bandwidth_bytes_per_s", sms="sm_count").drop_nulls()
+    known = alone.join(there, on="device").join(fast, on="device")
+    blocks, threads = (product(*axes) for axes in (map(pl.col, SHAPE[:3]), map(pl.col, SHAPE[3:])))
+    work = exclusive_operations(report, *SHAPE).filter(pl.col("kind") == "kernel").join(known, on=["device", "name"])
+    sums = work.group_by("device", pl.col("name").cast(pl.String)).agg(
+        launches=pl.len(),
+        ns=pl.col("dur_ns").sum(),
+        threads=(blocks * threads).first(),
+        bytes_there=pl.col("size_bytes").first(),
+        least_ns=(pl.col("size_bytes") / pl.col("bandwidth") * 1e9).first(),
+        many=(blocks.first() >= pl.col("sms").first()),
+    )
+    each = pl.col("ns") / pl.col("launches")
+    far = (each >= _FAR * pl.col("least_ns")) & (each >= _LEAST_NS) & pl.col("many")
+    return sums.filter(far & (pl.col("bytes_there") >= _APART * pl.col("threads"))).drop("many").sort("device")
+
+
+RULES: Final = (
+    *(unaligned_gemm, old_architecture_gemm, no_tf32, no_tensor_cores),
+    *(float64, gathers, scatter_atomics, far_apart),
+)

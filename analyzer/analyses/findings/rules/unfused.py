@@ -1,0 +1,475 @@
+"""Kernels of which one would do the work of several: chains of operators, formulas by hand, optimizers, zeros."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import exclusive_operations, with_facts
+from kanalyze.analyses.device._windows import idle_spans, windows
+from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._kernels import (
+    COMPILED_KERNELS,
+    FAMILY,
+    LIBRARY,
+    OPERATION,
+    Work,
+    decoded_as,
+    kernel_sums,
+    merged,
+    stream_lines,
+    times_of,
+    with_decoded,
+    with_operators,
+    without,
+)
+from kanalyze.analyses.findings.rules._telling import idle_in, in_pytorch, launch_before, per_iteration, place_of
+from kanalyze.analyses.fusion.fusion import chains, fusion, is_elementwise, occurrences
+from kanalyze.analyses.operators._paths import ARROW
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import nearest
+from kanalyze.decoder.decode import decode
+from kanalyze.units import percent, plural, size, time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.report import Report
+
+_ENDS: Final = 2  # of longer chains, this many operators are named at either end
+
+
+def fusible(report: Report) -> list[Finding]:
+    """One finding per device with chains of operators whose fusion would save time."""
+    if not {"op", "kernel"}.issubset(report.kinds):
+        return []
+    found, per = [], per_iteration(report)
+    # of each chain as many kernels are left as its largest operator has
+    fused = occurrences(report).filter(pl.col("fused_ns") < pl.col("total_ns"))
+    groups = fused.select(group="number", kept="parts", merged_ns="fused_ns")
+    compiled = {one.device for one in kernel_sums(report) if one.chosen(COMPILED_KERNELS).launches}
+    for rows in fusion(report).filter(pl.col("saved_ns") > 0).partition_by("device", maintain_order=True):
+        device, top = int(rows.item(0, "device")), rows.row(0, named=True)
+        chained = chains(report).filter(pl.col("device") == device).rename({"chain": "group"})
+        work = chained.join(groups, on="group", maintain_order="left")
+        stake = min(total(rows, "saved_ns"), total(chained, "exclusive_ns"))
+        kernels = per.plural(total(rows, "launches"), "elementwise kernel")
+        text = (
+            f"{kernels} in {per.plural(total(rows, 'count'), 'chain')} pass their results through memory: "
+            f"{per.time(total(rows, 'total_ns'))}. Most: {literal(_longest_chain(top))}. More may follow, where the "
+            "GPU waits for their launches."
+        )
+        remedy = "Fuse them: torch.compile does, or one Triton or CUDA kernel."
+        if device in compiled:
+            remedy = (
+                "Fuse them: what runs them is not compiled, as other kernels are; or write one Triton or CUDA kernel."
+            )
+        if top["chain"].startswith("aten::_foreach_"):
+            remedy += " PyTorch's optimizers take fused=True."
+        one = Finding("fusion", device, stake, text, remedy, "fusion", general=True)
+        one = one._replace(
+            headline=f"{kernels} could be fused",
+            action=f"torch.compile{' them, too' if device in compiled else ''}, or one kernel in Triton or CUDA",
+            claims=times_of(report, work.get_column("row")),
+            mending=partial(_merged, groups=work),
+        )
+        found.append(one)
+    return found
+
+
+def _merged(_: Report, groups: pl.DataFrame) -> Mending:
+    return merged(groups)
+
+
+def _longest_chain(top: dict[str, Any]) -> str:
+    """The chain with the largest saving, with its figures."""
+    operators = top["chain"].split(ARROW)
+    ends = operators if len(operators) <= 2 * _ENDS else [*operators[:_ENDS], "…", *operators[-_ENDS:]]
+    moved = f" and moving {size(top['moved_bytes'])}" if top["moved_bytes"] is not None else ""
+    least = f", which would move {size(top['fused_bytes'])}" if top["fused_bytes"] is not None else ""
+    known = "at least" if top["fused_bytes"] is not None else "about"
+    return (
+        f"{ARROW.join(ends)}, {plural(top['kernels'], 'kernel')} {plural(top['count'], 'time')}, taking "
+        f"{time(top['total_ns'])}{moved}; {known} {time(top['fused_ns'])} as one kernel each{least}"
+    )
+
+
+# Norms, activations and formulas written out in elementwise kernels, in reports that record no operators.
+
+_WORTH: Final = 0.06  # less of the kernel time is left out
+
+#: Kernels of one formula: so many large ones, of so many operations, and no more kernels than these of an operation, as
+#: a loop over tensors has.
+_FEWEST: Final = 3
+_REPEATED: Final = 8
+
+#: Kernels that go over tensors element by element, or sum along a dimension, but for those of optimizers; and what any
+#: layer has around it, such as sums of gradients.
+_PASSING: Final = (
+    (LIBRARY == "aten")
+    & (FAMILY.is_in(["elementwise", "reduce"]) | ((FAMILY == "copy") & (OPERATION == "copy")))
+    & ~OPERATION.is_in(["addcdiv", "addcmul", "lerp"])
+)
+_OF_ANY: Final = ("add", "threshold", "copy", "sum", "")
+
+_OWN: Final = 2  # so many operations besides those are a formula's
+_LARGE: Final = 0.3  # a kernel that takes this part of the longest works on tensors of its size
+_LONGEST_NS: Final = 5000  # shorter ones wait for their launches rather than for the memory
+_FUSED: Final = 2  # how many of the shortest large kernel, which reads a tensor and writes one, a fused kernel takes
+_NAMED: Final = 3  # operations that are named
+
+
+def by_hand(report: Report) -> list[Finding]:
+    """One finding per device with formulas in kernels that one would do, where the report has no operators."""
+    if report.kind("op").height or not in_pytorch(report):
+        return []
+    every = [Work(report, device, _runs(stream_lines(report, device.device))) for device in kernel_sums(report)]
+    return [one for runs in every if (one := _formulas(runs)) is not None]
+
+
+def _runs(lines: pl.DataFrame) -> pl.DataFrame:
+    """Kernels of formulas: rows of `lines` with group, kept and merged_ns (of the fused kernel)."""
+    known = with_decoded(lines, passes=_PASSING, computes=~OPERATION.is_in(_OF_ANY))
+    group = pl.struct("line", "passes").rle_id()
+    known = known.with_columns(group=group, kept=pl.lit(1), dur_ns="exclusive_ns").filter("passes")
+    ns, different = pl.col("exclusive_ns"), pl.col("name").n_unique().over("group")
+    large, longest = ns >= _LARGE * ns.max().over("group"), ns.max().over("group")
+    many = (large.sum().over("group") >= _FEWEST) & (different >= _FEWEST) & (longest >= _LONGEST_NS)
+    own = pl.col("name").filter("computes").n_unique().over("group") >= _OWN
+    once = pl.len().over("group") <= _REPEATED * different
+    merged_ns = (_FUSED * ns.filter(large).min()).over("group")
+    known = known.with_columns(merged_ns=merged_ns, told=many & own & once & (merged_ns < ns.sum().over("group")))
+    return known.filter("told")
+
+
+def _formulas(runs: Work) -> Finding | None:
+    rows, per = runs.rows, per_iteration(runs.report)
+    groups = rows.unique("group")
+    saved = runs.ns - total(groups, "merged_ns")
+    if saved < _WORTH * runs.device.kernel_ns:
+        return None
+
+    def of_left(left: pl.DataFrame) -> Finding | None:
+        """The finding on the runs of which nothing is told by others."""
+        left_ns = intervals.overlap(rows.get_column("start"), rows.get_column("end"), left)
+        whole = (pl.col("left_ns") == pl.col("end") - pl.col("start")).all().over("group")
+        return _formulas(runs._replace(rows=rows.with_columns(left_ns=left_ns).filter(whole)))
+
+    sums = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
+    names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
+    operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][:_NAMED]
+    what = literal(", ".join(operations))
+    one = runs.finding(
+        "fusion",
+        f"Formulas are written out in {runs.many('elementwise kernel')} and sums ({what}), in "
+        f"{per.plural(groups.height, 'run')} without anything else between: {runs.took}. Each passes its result "
+        f"through memory; fused they would take {per.time(saved)} less.",
+        "Use the layer that has a kernel (nn.LayerNorm, nn.RMSNorm, nn.GELU, F.cross_entropy), or let torch.compile "
+        "fuse the formula.",
+        "kernels --by operation",
+        f"Formulas kernel by kernel ({what}): {percent(runs.share)}",
+        "torch.compile, or the layer with a kernel (nn.RMSNorm, nn.GELU…)",
+    )
+    return one._replace(at_stake_ns=saved, mending=lambda _: merged(rows), retold=of_left)
+
+
+# Optimizers that run kernel by kernel.
+
+#: How many lists a step reads and writes in one pass, by class of torch.optim that takes fused=True: weights and
+#: moments both ways, and the gradients.
+_PASSES: Final = {"Adam": 7, "AdamW": 7, "": 7, "Adagrad": 5, "SGD": 5}
+
+_AT_ONCE: Final = 24  # how many tensors one launch of a fused optimizer updates, about
+_BOTH: Final = 2  # a step of this many operators or more could be one; each of them reads a list and writes one
+_FEWEST_UPDATES: Final = 4  # so many updates of weights in a row are an optimizer's: one for each tensor
+
+_ATEN: Final = LIBRARY == "aten"
+_LISTS: Final = FAMILY == "optimizer"
+_SINGLE: Final = FAMILY == "elementwise"
+_FUSED_STEP: Final = _LISTS & (~_ATEN | pl.col("functor").str.contains("Fused"))
+
+#: Operations of lists of tensors that do not update weights: norms are for clipping.
+_NO_UPDATES: Final = ["norm", "copy", "zero", "non_finite_check_and_unscale"]
+
+#: The update that ends a step of Adam's kind: w += a · m / √v of lists or of one tensor, or its root; and what only
+#: optimizers, or what works on their tensors, run.
+_MARKS: Final = _ATEN & (
+    (_LISTS & pl.col("functor").str.starts_with("PointwiseOp")) | (_SINGLE & OPERATION.is_in(["addcdiv", "sqrt"]))
+)
+_BELONGS: Final = _ATEN & (
+    (_SINGLE & OPERATION.is_in(["addcmul", "addcdiv", "lerp", "sqrt"])) | (_LISTS & ~OPERATION.is_in(_NO_UPDATES))
+)
+
+
+class _Steps(NamedTuple):
+    """Launches of one optimizer's steps on one device."""
+
+    device: int
+    optimizer: str  # its class; empty where only the launches tell that it is one
+    kernels: pl.DataFrame  # the operations: row, kind, name, exclusive_ns, step (a number)
+    spans: pl.DataFrame  # when the host was in each step: start, end, sorted
+
+    @property
+    def number(self) -> int:
+        """How many steps there are."""
+        return self.kernels.get_column("step").n_unique()
+
+    @property
+    def each(self) -> int:
+        """The median number of operations of a step: a window may cut the first and the last one."""
+        counts = self.kernels.group_by("step").len().get_column("len").sort()
+        return int(counts.item(len(counts) // 2))
+
+    def claims(self, report: Report) -> pl.DataFrame:
+        """When the kernels of the steps ran, and the idle time in them and between their kernels: start, end."""
+        work = exclusive_operations(report).join(self.kernels.select("row", "step"), on="row")
+        each = work.group_by("step").agg(pl.col("start").min(), pl.col("end").max())
+        return pl.concat([work.select("start", "end"), idle_in(report, self.device, each, self.spans)])
+
+    def waited(self, report: Report) -> int:
+        """Idle time of the device that a shorter host time of each step can save, in ns.
+
+        Of each step it is no more than the host was in it, and no more than the device idles from then until the next.
+        """
+        idle = idle_spans(report)[self.device]
+        _, low, high = windows(report).row(by_predicate=pl.col("device") == self.device)
+        start, end = (self.spans.get_column(name).clip(low, high) for name in ("start", "end"))
+        after = intervals.overlap(start, start.shift(-1, fill_value=high), idle)
+        return int(pl.select(pl.min_horizontal(end - start, after).sum()).item() or 0)
+
+
+def unfused_optimizer(report: Report) -> list[Finding]:
+    """One finding per device and optimizer that updates weights by an operation at a time."""
+    found: list[Finding] = []
+    for steps in [*_in_ranges(report, "step"), *_by_launches(report)]:
+        # updates of each element on its own, as an optimizer's operators do
+        kernels = steps.kernels
+        updates = decoded_as(kernels, is_elementwise) & decoded_as(kernels, ~OPERATION.is_in(_NO_UPDATES))
+        rows = steps.kernels.filter(updates) if steps.optimizer else steps.kernels
+        if rows.height and not decoded_as(steps.kernels, _FUSED_STEP).any():
+            found += _unfused(report, steps._replace(kernels=rows))
+    return found
+
+
+def _unfused(report: Report, steps: _Steps) -> Iterator[Finding]:
+    per, ran = per_iteration(report), total(steps.kernels, "exclusive_ns")
+    sums = steps.kernels.group_by("name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
+    lists, known = decoded_as(steps.kernels, _LISTS).any(), steps.optimizer in _PASSES
+    # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
+    if steps.kernels.height < _BOTH * sums.get_column("launches").sort().item(0) or (lists and not known):
+        return
+    # what the shortest of the operators takes to read and write its tensors, a fused kernel takes in any case
+    kernels, waited = ran - sums.get_column("exclusive_ns").sort().item(0), steps.waited(report)
+    way = "on lists of tensors (foreach)" if lists else "tensor by tensor"
+    who, each = literal(steps.optimizer) or "An optimizer of Adam's kind", plural(steps.each, "kernel")
+    how = "fused=True" if known else "foreach=True"
+    host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
+    text = (
+        f"{who} works {way}, operation by operation: {each} in each of {plural(steps.number, 'step')}, "
+        f"{per.time(ran)}; the host was in it for {per.time(host)}. One pass over the tensors saves at most "
+        f"{per.time(kernels)} of kernels, and {per.time(waited)} of the GPU's idle time."
+    )
+    call = f"{literal(steps.optimizer[:40])}(…, {how})"
+    given = f"{how}: {call}" if steps.optimizer else f"{how}, which Adam and AdamW have"
+    remedy = f"Give the optimizer {given}. torch.compile of its step fuses any."
+    table = "ops --by phase" if "op" in report.kinds else "kernels --by family"
+    one = Finding("unfused-optimizer", steps.device, kernels + waited, text, remedy, table, at_most=True)
+    yield one._replace(
+        headline=f"{literal(steps.optimizer[:20]) or 'The optimizer'} runs {each} a step",
+        action=call if steps.optimizer else f"{how} in Adam or AdamW",
+        where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
+        mending=lambda _: _in_one_pass(steps),
+        claims=steps.claims(report),
+    )
+
+
+def _in_one_pass(steps: _Steps) -> Mending | None:
+    """Each step in one pass, in as many launches as one operator of it on lists, at the rate of its shortest operator.
+
+    That reads and writes a list, or all tensors one by one. None for classes that cannot be fused.
+    """
+    if steps.optimizer not in _PASSES:
+        return None
+    sums = steps.kernels.group_by("step", "name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
+    together = 1 if decoded_as(steps.kernels, _LISTS).any() else _AT_ONCE
+    shortest, ran = pl.col("exclusive_ns").min() * _PASSES[steps.optimizer] // _BOTH, pl.col("exclusive_ns").sum()
+    kept = (pl.col("launches").min() - 1) // together + 1
+    groups = sums.group_by("step").agg(kept=kept, merged_ns=pl.min_horizontal(shortest, ran))
+    work = steps.kernels.select("row", "step", dur_ns="exclusive_ns")
+    return merged(work.join(groups, on="step", maintain_order="left").rename({"step": "group"}))
+
+
+# Steps by the ranges that torch's optimizers record (Optimizer.step#AdamW.step, Optimizer.zero_grad#AdamW.zero_grad),
+# in traces of torch.profiler and under emit_nvtx.
+
+
+def _in_ranges(report: Report, method: str) -> list[_Steps]:
+    """Launches of each optimizer in its ranges, by device and class."""
+    ranges = _ranges(report, method)
+    if ranges.is_empty() or "api" not in report.kinds:
+        return []
+    work = exclusive_operations(report, "thread_id", "call_start")
+    work = work.select("row", "kind", "name", "exclusive_ns", "device", *THREAD, at="call_start")
+    inside = nearest(work.drop_nulls("at"), ranges, ("at", "start"), THREAD).filter(pl.col("at") < pl.col("end"))
+    return _by_optimizer(inside, inside.select("device", "optimizer", "start", "end").unique())
+
+
+def _by_optimizer(rows: pl.DataFrame, spans: pl.DataFrame) -> list[_Steps]:
+    """Operations (device, optimizer, step) with the `spans` of their steps, by device and class."""
+    found, columns = [], ("row", "kind", "name", "exclusive_ns", "step")
+    for (device, optimizer), own in sorted(rows.partition_by("device", "optimizer", as_dict=True).items()):
+        here = spans.filter((pl.col("device") == device) & (pl.col("optimizer") == optimizer))
+        here = here.select("start", "end").sort("start", "end")
+        found.append(_Steps(int(device), str(optimizer), own.select(columns), here))
+    return found
+
+
+def _ranges(report: Report, method: str) -> pl.DataFrame:
+    """The ranges of one method of torch's optimizers, by start: step, start, end, process_id, thread_id, optimizer."""
+    events = report.kind("range")
+    names = events.select("name").unique().drop_nulls()
+    optimizer = pl.col("name").cast(pl.String).str.extract(rf"^Optimizer\.{method}#(\w+)\.")
+    own = events.join(names.with_columns(optimizer=optimizer).drop_nulls(), on="name", maintain_order="left")
+    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+    return own.select(*THREAD, "optimizer", start="start_ns", end=end).drop_nulls().sort("start").with_row_index("step")
+
+
+# Steps by their launches, where there are no such ranges: runs of elementwise kernels on a stream with updates of
+# lists of tensors, or of many tensors one by one.
+
+
+def _by_launches(report: Report) -> list[_Steps]:
+    """Launches like those of Adam's steps, by device; none where a fused optimizer runs, or has ranges."""
+    devices = [
+        one.device
+        for one in kernel_sums(report)
+        if one.chosen(_MARKS).launches and not one.chosen(_FUSED_STEP).launches
+    ]
+    if not devices or _ranges(report, "step").height:
+        return []
+    return _steps(report, _update_runs(stream_lines(report, *devices)))
+
+
+def _numbered(lines: pl.DataFrame, alike: pl.Series) -> pl.DataFrame:
+    """The operations of `lines` that are `alike`; `step` numbers those that follow each other on a stream."""
+    known = lines.with_columns(alike=alike)
+    return known.with_columns(step=pl.struct("line", "alike").rle_id()).filter("alike")
+
+
+def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
+    """The kernels of each run from the first of an optimizer to its last: the columns of `lines`, and step.
+
+    What works on lists of tensors and what works on single ones are optimizers each, or are none: the other way to work
+    before and after one is another's, as where a program keeps a mean of the weights.
+    """
+    known = _numbered(lines, decoded_as(lines, is_elementwise))
+    known = with_decoded(known, marks=_MARKS, lists=_LISTS, own=_BELONGS).with_columns(place=pl.int_range(pl.len()))
+    lists, marks = pl.col("lists"), pl.col("marks")
+    of_lists = lists & (lists & marks).any().over("step")
+    singly = ~lists & ((~lists & marks).sum().over("step") >= _FEWEST_UPDATES)
+    begins, ends = pl.col("own") & (of_lists | singly), (pl.col("own") & of_lists) | (marks & singly)
+    first, last = (pl.when(one).then("place") for one in (begins, ends))
+    return known.filter(pl.col("place").is_between(first.min().over("step"), last.max().over("step")))
+
+
+def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
+    """The runs as steps by device, each from the end of the launch before its first one to that of its last."""
+    known = with_facts(report, rows, "call_start", "call_end").drop_nulls("call_start")
+    spans = known.group_by("device", "process_id", "step").agg(
+        at=pl.col("call_start").min(), end=pl.col("call_end").max()
+    )
+    start = pl.min_horizontal(pl.coalesce(launch_before(report, spans), "at"), "at")
+    unknown = pl.lit("").alias("optimizer")
+    return _by_optimizer(rows.with_columns(unknown), spans.select("device", unknown, start.alias("start"), "end"))
+
+
+# Gradients that are filled with zeros.
+
+_FEWEST_FILLS: Final = 16  # so many fills in a row are one for each tensor
+_FEWEST_SIZES: Final = 3  # tensors of a model have so many sizes; what fills one and the same tensor is no zero_grad
+_RECURRING: Final = 2  # rows of fills of one length that occur so often recur
+_KEEPS: Final = "torch::autograd::AccumulateGrad"  # the node of autograd that keeps a gradient, or adds it to another
+
+
+def zero_grad_fills(report: Report) -> list[Finding]:
+    """One finding per device and optimizer whose gradients are filled with zeros."""
+    every = _in_ranges(report, "zero_grad") or _by_fills(report)
+    zeros = [steps._replace(kernels=steps.kernels.filter(_fills(steps.kernels))) for steps in every]
+    return [_zeroed(report, steps) for steps in zeros if steps.kernels.height]
+
+
+#: Kernels that fill lists of tensors, and any.
+_LIST_FILLS: Final = _LISTS & (OPERATION == "zero")
+_FILLS: Final = _ATEN & ((OPERATION == "fill") | _LIST_FILLS)
+
+
+def _fills(work: pl.DataFrame) -> pl.Series:
+    """Whether each operation fills memory: a kernel that does, or a memset."""
+    return decoded_as(work, _FILLS) | (work.get_column("kind").cast(pl.String) == "memset")
+
+
+def _by_fills(report: Report) -> list[_Steps]:
+    """Fills of lists of tensors, and of many tensors in a row, again and again, where no ranges tell whose they are."""
+    devices = [
+        one.device
+        for one in kernel_sums(report)
+        if one.chosen(_LIST_FILLS).launches or one.chosen(_FILLS).launches >= _RECURRING * _FEWEST_FILLS
+    ]
+    if not devices or not in_pytorch(report):
+        return []
+    lines = stream_lines(report, *devices)
+    known = _numbered(lines, _fills(lines))
+    known = with_decoded(known, lists=_LIST_FILLS).with_columns(many=pl.len().over("step"))
+    known = known.filter(pl.col("lists") | (pl.col("many") >= _FEWEST_FILLS))
+    if known.is_empty():
+        return []
+    known = with_facts(report, known, "grid_x", "size_bytes")
+    sizes = pl.coalesce("grid_x", "size_bytes").n_unique().over("step")
+    alike = pl.col("step").n_unique().over("device", "many")
+    row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (sizes >= _FEWEST_SIZES)
+    return _steps(report, known.filter(row | pl.col("lists")))
+
+
+def _added(report: Report, steps: _Steps) -> pl.DataFrame:
+    """What adds gradients to the zeros, by the operators: in the first backward pass after each row of fills."""
+    known = with_operators(report, stream_lines(report, steps.device))
+    fills = pl.col("row").is_in(steps.kernels.get_column("row").implode())
+    # what has no operator is of the pass that it is in
+    backward = pl.when(pl.col("inner").is_not_null()).then(pl.col("node").is_not_null()).forward_fill()
+    known = known.with_columns(period=(fills & ~fills.shift(1, fill_value=False)).cum_sum(), backward=backward)
+    known = known.with_columns(turn=pl.struct("period", "backward").rle_id()).filter("backward")
+    first = (pl.col("turn") == pl.col("turn").min().over("period")) & (pl.col("period") > 0)
+    return known.filter(first & (pl.col("node") == _KEEPS) & (pl.col("inner") == "aten::add_"))
+
+
+def _zeroed(report: Report, steps: _Steps) -> Finding:
+    per, sums, fills = per_iteration(report), _added(report, steps), plural(steps.each, "fill")
+    ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
+    by = f"{plural(sums.height, 'kernel')} ({per.time(added)})" if sums.height else "more kernels"
+    who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
+    text = (
+        f"{who} fills gradients with zeros: {fills} in each of {plural(steps.number, 'step')}, {per.time(ran)} of the "
+        f"GPU, which idled for up to {per.time(waited)} meanwhile. Backward then adds to the zeros, by {by}, where it "
+        "could keep what it computes."
+    )
+    return Finding(
+        "zero-grad-fills",
+        steps.device,
+        ran + added + waited,
+        text,
+        "Let gradients be None instead: optimizer.zero_grad(set_to_none=True), which is the default since PyTorch 2.0.",
+        "kernels --by operation",
+        headline=f"zero_grad fills memory: {fills} a step",
+        action="optimizer.zero_grad(set_to_none=True)",
+        where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
+        mending=lambda _: without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
+        claims=pl.concat([steps.claims(report), sums.select("start", "end")]),
+    )
+
+
+RULES: Final = (fusible, by_hand, unfused_optimizer, zero_grad_fills)
