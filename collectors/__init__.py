@@ -1,7 +1,7 @@
 """Collects profiles: builds the tools' commands, runs them, and saves everything in a capture folder with a manifest.
 
-One file per tool (of :mod:`~kanalyze.collectors.tools`, and :mod:`~kanalyze.collectors.base.nvcc`) knows that tool's
-flags and messages, and nothing else does. torch and triton are imported when they are used.
+One file per tool in :mod:`~kanalyze.collectors.tools` knows that tool's flags and messages, and nothing else does.
+torch and triton are imported when they are used.
 
 >>> from kanalyze.collectors import dry_run
 >>> commands = dry_run("add", output="add-capture", passes=("nsys",))
@@ -12,9 +12,8 @@ flags and messages, and nothing else does. torch and triton are imported when th
 from __future__ import annotations
 
 from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.base.step import Event
-from kanalyze.collectors.base.workload import Workload
-from kanalyze.collectors.base.workloads import Reference, references
+from kanalyze.collectors.base.process import Event
+from kanalyze.collectors.base.workload import Reference, Workload, references
 from kanalyze.collectors.run.collect import Captures, collect, collect_against, dry_run, dry_run_against
 from kanalyze.collectors.run.recording import Capture
 from kanalyze.collectors.time_cuda import Timing, time_cuda

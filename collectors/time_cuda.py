@@ -1,25 +1,17 @@
-"""Times a function on the GPU and returns the distribution of times.
+"""Times a function on the GPU and returns the distribution of times: one number hides that times have several modes.
 
-What makes such times wrong, and what is done about it here:
-
-- The first calls load modules, compile and grow pools: they warm up, and the first one is told apart (`first_ns`).
-- A host clock sees launches, not kernels: CUDA events are recorded on the stream around each call, and the device is
-  waited for once, at the end.
-- A kernel that is shorter than its launch is timed as the launch, because the device waits for the host between the
-  two events: before each call the device sleeps for as long as the host needs to launch, so that it is never waiting.
-- Data that the last call left in the L2 cache makes the next one faster than it is in a program: `flush_l2` reads a
-  buffer twice the cache's size before each call. It reads, because written lines would still have to be written back
-  to memory, in the middle of what is timed.
-- One number hides that times have several modes: all of them are kept.
-
-Sleep and flush lie before the first event of each call, outside of what is timed. Work that the function gives to other
-streams is not waited for by its events.
+The first calls load modules, compile and grow pools: they warm up, and the first one is told apart. CUDA events are
+recorded on the stream around each call, and the device is waited for once, at the end. A kernel that is shorter than
+its launch would be timed as the launch: before each call the device sleeps for as long as the host needs to launch.
+`flush_l2` reads a buffer twice the size of the L2 cache before each call; written lines would still have to be written
+back to memory, in the middle of what is timed. Sleep and flush lie outside of what is timed. Work that the function
+gives to other streams is not waited for by its events.
 """
 
 from __future__ import annotations
 
+import functools
 import html
-import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -30,14 +22,13 @@ from kanalyze import units
 from kanalyze.errors import CollectError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _LEAST_REPEATS: Final = 10
 _MOST_REPEATS: Final = 10_000
 #: Cycles of `torch.cuda._sleep` per ns: no GPU clock is much above 2 GHz, and sleeping longer does no harm.
 _CYCLES_PER_NS: Final = 2
-#: Sleep per call: a multiple of the host's launch time, plus a constant for the overhead of a call, up to
-#: a maximum.
+#: Sleep per call: a multiple of the host's launch time, plus a constant for the overhead of a call, up to a maximum.
 _AHEAD: Final = 2
 _MORE_SLEEP_NS: Final = 20_000
 _LONGEST_SLEEP_NS: Final = 20_000_000
@@ -107,48 +98,43 @@ class Timing:
         if not 0 <= share <= 1:
             raise ValueError(f"a share of {share} is not between 0 and 1")
         ordered = sorted(self.times_ns)
-        place = share * (len(ordered) - 1)
-        low = math.floor(place)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+        low, rest = divmod(share * (len(ordered) - 1), 1)
+        before, after = ordered[int(low)], ordered[min(int(low) + 1, len(ordered) - 1)]
+        return before + (after - before) * rest
 
-    def __repr__(self) -> str:
-        """One line: median, spread, and how it was measured."""
+    def _texts(self) -> dict[str, str]:
         low, high = map(units.time, self.quartiles_ns)
-        flushed = ", L2 flushed" if self.flushed_bytes else ""
-        calls = units.plural(len(self.times_ns), "call")
-        return (
-            f"Timing: median {units.time(self.median_ns)} (quartiles {low} to {high}, "
-            f"{units.time(self.min_ns)} to {units.time(self.max_ns)} in all) of {calls} "
-            f"on {self.device} by {self.clock}{flushed}; first call {units.time(self.first_ns)}"
-        )
-
-    def _repr_html_(self) -> str:
-        """A table with a histogram."""
-        low, high = map(units.time, self.quartiles_ns)
-        cells = {
+        return {
             "median": units.time(self.median_ns),
             "quartiles": f"{low} to {high}",
             "all": f"{units.time(self.min_ns)} to {units.time(self.max_ns)}",
             "first call": units.time(self.first_ns),
             "calls": units.count(len(self.times_ns)),
             "clock": f"{self.clock}{', L2 flushed' if self.flushed_bytes else ''}",
-            "device": html.escape(self.device),
+            "device": self.device,
         }
-        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in cells.items())
-        return f"<table>{rows}</table>{self._histogram()}"
 
-    def _histogram(self) -> str:
-        low, span = self.min_ns, self.max_ns - self.min_ns
-        heights = [0] * _BARS
+    def __repr__(self) -> str:
+        """One line: median, spread, and how it was measured."""
+        told, calls = self._texts(), units.plural(len(self.times_ns), "call")
+        return (
+            f"Timing: median {told['median']} (quartiles {told['quartiles']}, {told['all']} in all) of {calls} "
+            f"on {told['device']} by {told['clock']}; first call {told['first call']}"
+        )
+
+    def _repr_html_(self) -> str:
+        """A table with a histogram."""
+        rows = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._texts().items())
+        low, span, heights = self.min_ns, self.max_ns - self.min_ns, [0] * _BARS
         for each in self.times_ns:
             heights[min((each - low) * _BARS // span, _BARS - 1) if span else 0] += 1
-        tallest = max(heights)
+        scaled = [60 * height / max(heights) for height in heights]
         bars = "".join(
-            f'<rect x="{at * 10}" y="{60 - 60 * height / tallest:.1f}" width="9" height="{60 * height / tallest:.1f}"/>'
-            for at, height in enumerate(heights)
+            f'<rect x="{at * 10}" y="{60 - height:.1f}" width="9" height="{height:.1f}"/>'
+            for at, height in enumerate(scaled)
         )
-        return f'<svg width="{_BARS * 10}" height="60" fill="currentColor" role="img">{bars}</svg>'
+        drawn = f'<svg width="{_BARS * 10}" height="60" fill="currentColor" role="img">{bars}</svg>'
+        return f"<table>{''.join(rows)}</table>{drawn}"
 
 
 def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and all but the first have a default
@@ -179,34 +165,22 @@ def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and al
     if device == "cpu":
         if flush_l2:
             raise ValueError("flush_l2 is for GPUs")
-        return _time_host(function, warmup, repeats, budget_s)
-    torch = _torch_with_gpu()
-    with torch.cuda.device(device):
-        return _Gpu(torch, flush_l2=flush_l2).time(function, warmup, repeats, budget_s)
-
-
-def _torch_with_gpu() -> Any:  # noqa: ANN401
+        warm = [_host_ns(function) for _ in range(max(warmup, 1))]
+        count = _repeats(repeats, budget_s, statistics.median(warm))
+        return Timing(tuple(_host_ns(function) for _ in range(count)), warm[0], len(warm), "CPU", "host")
     try:
         torch: Any = import_module("torch")
     except ImportError as error:
         raise CollectError.without_torch(error) from None
     if not torch.cuda.is_available():
         raise CollectError.without_gpu()
-    return torch
+    with torch.cuda.device(device):
+        return _Gpu(torch, flush_l2=flush_l2).time(function, warmup, repeats, budget_s)
 
 
 def _repeats(asked: int | None, budget_s: float, one_ns: float) -> int:
     """The number of calls that fit the budget, given the duration of one call with overhead."""
-    if asked is not None:
-        return asked
-    return max(_LEAST_REPEATS, min(_MOST_REPEATS, int(budget_s * 1e9 / max(one_ns, 1))))
-
-
-def _time_host(function: Callable[[], object], warmup: int, repeats: int | None, budget_s: float) -> Timing:
-    warm = [_host_ns(function) for _ in range(max(warmup, 1))]
-    count = _repeats(repeats, budget_s, statistics.median(warm))
-    kept = tuple(_host_ns(function) for _ in range(count))
-    return Timing(kept, warm[0], len(warm), "CPU", "host")
+    return asked or max(_LEAST_REPEATS, min(_MOST_REPEATS, int(budget_s * 1e9 / max(one_ns, 1))))
 
 
 def _host_ns(function: Callable[[], object]) -> int:
@@ -242,11 +216,18 @@ class _Gpu:
             self._prepare(launch_ns)
             function()
 
-        one_ns = max(self._whole_ns(prepared), 1)
-        count = _repeats(repeats, budget_s, one_ns)
-        kept = tuple(self._between(function, count, launch_ns))
+        one_ns = self._whole_ns(prepared)
+        make = functools.partial(self.torch.cuda.Event, enable_timing=True)
+        events = [(make(), make()) for _ in range(_repeats(repeats, budget_s, one_ns))]
+        for start, end in events:
+            self._prepare(launch_ns)
+            start.record()
+            function()
+            end.record()
+        self.torch.cuda.synchronize()
+        times_ns = tuple(round(start.elapsed_time(end) * 1e6) for start, end in events)
         flushed = self.flushed.nbytes if self.flushed is not None else 0
-        return Timing(kept, first_ns, max(warmup, 1), self.properties.name, "cuda events", flushed)
+        return Timing(times_ns, first_ns, max(warmup, 1), self.properties.name, "cuda events", flushed)
 
     def _whole_ns(self, function: Callable[[], object]) -> int:
         """Time from the call until the device is idle, by the host clock, in ns."""
@@ -260,14 +241,3 @@ class _Gpu:
         sleep = getattr(self.torch.cuda, "_sleep", None)
         if sleep is not None:
             sleep(min(_AHEAD * launch_ns + _MORE_SLEEP_NS, _LONGEST_SLEEP_NS) * _CYCLES_PER_NS)
-
-    def _between(self, function: Callable[[], object], count: int, launch_ns: int) -> Iterator[int]:
-        make = self.torch.cuda.Event
-        events = [(make(enable_timing=True), make(enable_timing=True)) for _ in range(count)]
-        for start, end in events:
-            self._prepare(launch_ns)
-            start.record()
-            function()
-            end.record()
-        self.torch.cuda.synchronize()
-        return (round(start.elapsed_time(end) * 1e6) for start, end in events)

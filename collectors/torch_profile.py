@@ -15,10 +15,9 @@ from kanalyze.collectors.base.files import vacant
 from kanalyze.collectors.in_workload import recipes
 from kanalyze.collectors.in_workload.torch_sessions import (
     SCHEMA,
+    Outcome,
     ProfilerBusyError,
-    Request,
-    Session,
-    TraceSession,
+    Settings,
     facts,
     session,
 )
@@ -28,6 +27,8 @@ from kanalyze.errors import CollectError, OutputError, UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
+
+    from kanalyze.collectors.in_workload.torch_sessions import Session
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,13 +58,11 @@ class TorchCapture:
         notes: Notes on the traces, in plain words.
     """
 
-    def __init__(self, target: Path, running: Session, request: Request) -> None:
+    def __init__(self, target: Path, running: Session) -> None:
         """Created by :func:`torch_profile`."""
-        self.folder = target
+        self.folder, self._session = target, running
         self.traces: list[Path] = []
         self.notes: list[str] = []
-        self._session = running
-        self._request = request
 
     def step(self) -> None:
         """End a step; required after each one in recipes with steps."""
@@ -86,7 +85,8 @@ class TorchCapture:
             CollectError: There is none, because no step was seen or the recipe makes none.
         """
         if not self.traces:
-            why = "; ".join(self.notes) or f"recipe {self._request.recipe.name} makes none, or the region has not ended"
+            recipe = self._session.settings.recipe.name
+            why = "; ".join(self.notes) or f"recipe {recipe} makes none, or the region has not ended"
             raise CollectError.no_steps(self.folder, f"no trace: {why}")
         return self.traces[0]
 
@@ -96,10 +96,9 @@ class TorchCapture:
         Raises:
             CollectError: Nothing was recorded.
         """
-        last = self._session.last if isinstance(self._session, TraceSession) else None
-        if last is None:
+        if self._session.last is None:
             raise CollectError.no_steps(self.folder, "nothing was recorded")
-        return last.key_averages(**options)
+        return self._session.last.key_averages(**options)
 
     def __repr__(self) -> str:
         """Folder and number of traces."""
@@ -116,11 +115,8 @@ class TorchProfile:
     def __init__(self, recipe: recipes.Recipe, out: Path | None, request_options: dict[str, Any], calls: int) -> None:
         """Created by :func:`torch_profile`."""
         self.captures: list[TorchCapture] = []
-        self._recipe = recipe
-        self._out = out
-        self._options = request_options
-        self._calls = calls
-        self._open: tuple[TorchCapture, Request] | None = None
+        self._recipe, self._out, self._options, self._calls = recipe, out, request_options, calls
+        self._open: tuple[TorchCapture, Session] | None = None
 
     def __enter__(self) -> TorchCapture:
         """Start the recipe.
@@ -133,10 +129,10 @@ class TorchProfile:
             raise CollectError.profiler_busy("this very region is being profiled")
         target = self._target()
         hidden = target.parent / f".{target.name}.{os.getpid()}.partial"
-        request = Request(self._recipe, hidden, **self._options)
+        settings = Settings(hidden, self._recipe, **self._options)
         try:
             import_module("torch")
-            running = session(request)
+            running = session(settings, Outcome())
             hidden.mkdir(parents=True)
             with ExitStack() as failed:
                 failed.callback(hidden.rmdir)
@@ -148,9 +144,9 @@ class TorchProfile:
             raise CollectError.profiler_busy(error) from None
         except OSError as error:
             raise OutputError.because(target, error.strerror or str(error)) from None
-        capture = TorchCapture(target, running, request)
+        capture = TorchCapture(target, running)
         self.captures.append(capture)
-        self._open = capture, request
+        self._open = capture, running
         return capture
 
     def __exit__(
@@ -164,19 +160,19 @@ class TorchProfile:
         """
         if self._open is None:
             return
-        (capture, request), self._open = self._open, None
-        running = capture._session  # noqa: SLF001 - the two are halves of one thing
+        (capture, running), self._open = self._open, None
         running.stop()
-        outcome = running.outcome
+        outcome, folder = running.outcome, running.settings.out
+        is_complete = error is None and not outcome.failures
         capture.notes = outcome.notes
-        target = capture.folder if error is None and not outcome.failures else vacant(Path(f"{capture.folder}-partial"))
-        document = {"schema": SCHEMA, **facts(request, outcome), "complete": error is None and not outcome.failures}
-        outcome.attempt("torch-run.json", lambda: write_json(request.folder / "torch-run.json", document))
+        target = capture.folder if is_complete else vacant(Path(f"{capture.folder}-partial"))
+        document = {"schema": SCHEMA, **facts(running.settings, outcome), "complete": is_complete}
+        outcome.attempt("torch-run.json", lambda: write_json(folder / "torch-run.json", document))
         if target.exists():
             raise OutputError.exists(target)
-        request.folder.rename(target)
+        folder.rename(target)
         capture.folder = target
-        capture.traces = [target / path.relative_to(request.folder) for path in outcome.traces]
+        capture.traces = [target / path.relative_to(folder) for path in outcome.traces]
         if error is None and outcome.failures:
             raise CollectError.not_all_written(target, outcome.failures)
         if error is None and self._recipe.cycle and not capture.traces and self._recipe.makes != recipes.TIMES:

@@ -17,7 +17,7 @@ from kanalyze.tools import NAMES
 
 with late():
     from kanalyze import catalog, explanations, readers
-    from kanalyze.collectors.base import workloads as shipped
+    from kanalyze.collectors.base import workload as shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from kanalyze.collectors.base.step import Event
+    from kanalyze.collectors.base.process import Event
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Report
 

@@ -13,10 +13,10 @@ from kanalyze.cli._output import emit, width
 from kanalyze.errors import UnknownNameError
 
 with late():
-    from kanalyze.collectors.base import workloads as shipped
+    from kanalyze.collectors.base import workload as shipped
 
 if TYPE_CHECKING:
-    from kanalyze.collectors.base.workloads import Reference
+    from kanalyze.collectors.base.workload import Reference
 
 
 @click.command()

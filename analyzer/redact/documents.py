@@ -1,20 +1,24 @@
-"""Redacts JSON written by kanalyze's collectors: manifest, compiled kernels, results of the torch pass."""
+"""Redacts what kanalyze writes: manifest, compiled kernels, results of the torch pass, lines of the program.
+
+What stands in the lines is the program itself: it goes, unless the user lets it stay.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+import zlib
+from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.errors import UnknownFormatError
-from kanalyze.redact.rules import ALLOWED, words
-from kanalyze.redact.rules.assigned import is_argument, is_secret
+from kanalyze.errors import DamagedReportError, UnknownFormatError
+from kanalyze.redact.assigned import is_argument, is_secret
+from kanalyze.redact.texts import ALLOWED, words
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kanalyze.redact.rules.names import Names
-    from kanalyze.redact.rules.texts import Texts
+    from kanalyze.redact.texts import Names, Texts
 
 #: Keys whose text stays, once redacted, and keys under which all keys do; keys whose value is removed, with its kind.
 _KEYS: Final = words(ALLOWED["documents"]["keys"])
@@ -25,20 +29,18 @@ _GONE: Final = ALLOWED["documents"]["gone"]
 _BUILD: Final = re.compile(r"[0-9a-f]{24}")
 
 #: Environment variables that affect how a program runs, with values that are switches, numbers, versions or lists of
-#: them; a version of four numbers may be an IP address.
+#: them: any other word may be a name or a secret, and a version of four numbers an IP address.
 _VARIABLE: Final = re.compile(
     r"(?:CUDA|NCCL|TORCH|TRITON|PYTORCH|CUBLAS|CUDNN|NVIDIA|NVCC|OMP|MKL|OPENBLAS)_?\w*|\w*RANK|\w*WORLD_SIZE"
 )
 _SWITCH: Final = (
-    r"[-+]?\d{1,19}(?:\.\d{1,9})?(?:[kKmMgG][bB]?)?|\d{1,4}(?:\.\d{1,4}){1,2}(?:-\d{1,3}|[af]|\+PTX)?|0x[0-9a-fA-F]{1,16}|(?i:true|false|on|off|yes|no|none|auto|default|all"
-    r"|lazy|eager|info|warn|warning|error|debug|trace|version|abort|init|coll|net|env|graph|tuning|ring|tree|nvls|simple"
-    r"|ll|ll128|close|spread|cores|threads|sockets|static|dynamic|guided|passive|active|pci_bus_id|fastest_first"
-    r"|compute|utility|graphics|video|display|high|highest|medium|native|cudaMallocAsync|sys|phb|pix|pxb|node|loc|nvl"
-    r"|cuda|expandable_segments|max_split_size_mb|garbage_collection_threshold|roundup_power2_divisions|backend"
-    r"|pinned_use_cuda_host_register|pinned_num_register_threads)"
+    r"[-+]?\d{1,19}(?:\.\d{1,9})?(?:[kKmMgG][bB]?)?|\d{1,4}(?:\.\d{1,4}){1,2}(?:-\d{1,3}|[af]|\+PTX)?|0x[0-9a-fA-F]{1,16}"
+    rf"|(?i:{'|'.join(ALLOWED['documents']['environment']['switches'].split())})"
 )
-#: A switch, a number, or a list of them; any other word may be a name or a secret.
 _VALUE: Final = re.compile(rf"(?:(?:{_SWITCH})(?:[,:;=]|$)){{0,64}}")
+
+#: What is wrong with a file of lines that the collector did not write.
+_WRONG: Final = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, EOFError, zlib.error)
 
 
 def learn(path: Path, names: Names) -> None:
@@ -46,11 +48,11 @@ def learn(path: Path, names: Names) -> None:
     document = _read(path)
     if not isinstance(document, dict):
         return
-    machine, workload, git = (_part(document, key) for key in ("machine", "workload", "git"))
-    names.host(machine.get("host"))
-    names.folder(workload.get("cwd"))
-    names.folder(git.get("root"))
-    for name, value in _part(document, "environment").items():
+    parts = {key: value for key, value in document.items() if isinstance(value, dict)}
+    names.host(parts.get("machine", {}).get("host"))
+    names.folder(parts.get("workload", {}).get("cwd"))
+    names.folder(parts.get("git", {}).get("root"))
+    for name, value in parts.get("environment", {}).items():
         names.variable(str(name), str(value))
     _learn(document, names)
 
@@ -87,60 +89,42 @@ def encoded(value: object) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
 
 
-def document(value: object, texts: Texts) -> object:
-    """Redacts a JSON value."""
-    return _Walk(texts).value(value, known=True)
+def document(value: object, texts: Texts, *, known: bool = True, all_below: bool = False) -> object:
+    """Redacts a JSON value, of a known key or not; with `all_below` all keys within it count as known."""
+    if isinstance(value, dict):
+        return {texts.free(str(key)): _item(str(key), item, texts, (known, all_below)) for key, item in value.items()}
+    if isinstance(value, list):  # in a command line, the argument of an option for secrets is a secret
+        return [
+            _secret(texts) if is_argument(before, item) else document(item, texts, known=known, all_below=all_below)
+            for before, item in zip(["", *value], value, strict=False)
+        ]
+    if isinstance(value, str):
+        return texts.free(value) if known else texts.blank("values of unknown keys", value)
+    return value
 
 
-class _Walk(NamedTuple):
-    """Recursive redaction of a document, key by key."""
+def _item(key: str, value: object, texts: Texts, place: tuple[bool, bool]) -> object:
+    known, all_below = place
+    if key in _GONE and not isinstance(value, dict | list):
+        texts.removed.add(_GONE[key], bool(value))
+        return None
+    if key == "environment" and isinstance(value, dict):
+        kept = {name: str(item) for name, item in value.items() if _is_harmless(name, str(item))}
+        texts.removed.add("variables of the environment", len(value) - len(kept))
+        return {name: texts.free(item) for name, item in kept.items()}
+    if isinstance(value, str) and value and is_secret(key) and key not in _KEYS:
+        return _secret(texts)
+    own = all_below or key in _OWN
+    return document(value, texts, known=own or (known and key in _KEYS), all_below=own)
 
-    texts: Texts
 
-    def value(self, value: object, *, known: bool, all_below: bool = False) -> object:
-        """Redacts `value`, of a known key or not; with `all_below` all keys within it count as known."""
-        if isinstance(value, dict):
-            return {
-                self.texts.free(str(key)): self._item(str(key), item, known, all_below) for key, item in value.items()
-            }
-        if isinstance(value, list):
-            return self._list(value, known=known, all_below=all_below)
-        if isinstance(value, str):
-            return self.texts.free(value) if known else self.texts.blank("values of unknown keys", value)
-        return value
+def _secret(texts: Texts) -> str:
+    texts.removed.add("secrets")
+    return "[secret]"
 
-    def _item(self, key: str, value: object, known: bool, all_below: bool) -> object:  # noqa: FBT001 - two facts of a place
-        if key in _GONE and not isinstance(value, dict | list):
-            self.texts.removed.add(_GONE[key], bool(value))
-            return None
-        if key == "environment" and isinstance(value, dict):
-            return self._environment(value)
-        if isinstance(value, str) and value and is_secret(key) and key not in _KEYS:
-            self.texts.removed.add("secrets")
-            return "[secret]"
-        own = all_below or key in _OWN
-        return self.value(value, known=own or (known and key in _KEYS), all_below=own)
 
-    def _list(self, values: list[object], *, known: bool, all_below: bool) -> list[object]:
-        """Redacts a list; in a command line, the argument of an option for secrets is a secret."""
-        made: list[object] = []
-        for before, value in zip(["", *values], values, strict=False):
-            if is_argument(before, value):
-                self.texts.removed.add("secrets")
-                made.append("[secret]")
-            else:
-                made.append(self.value(value, known=known, all_below=all_below))
-        return made
-
-    def _environment(self, variables: dict[str, object]) -> dict[str, object]:
-        kept: dict[str, object] = {}
-        for name, value in variables.items():
-            harmless = _VARIABLE.fullmatch(name) and not is_secret(name) and _VALUE.fullmatch(str(value))
-            if harmless:
-                kept[name] = self.texts.free(str(value))
-            else:
-                self.texts.removed.add("variables of the environment")
-        return kept
+def _is_harmless(name: str, value: str) -> bool:
+    return bool(_VARIABLE.fullmatch(name) and not is_secret(name) and _VALUE.fullmatch(value))
 
 
 def _read(path: Path) -> object:
@@ -150,6 +134,54 @@ def _read(path: Path) -> object:
         raise UnknownFormatError.of(path, "JSON that cannot be read", "Copy the file again.") from error
 
 
-def _part(document: dict[str, object], key: str) -> dict[str, object]:
-    found = document.get(key)
-    return found if isinstance(found, dict) else {}
+def learn_lines(path: Path, names: Names) -> None:
+    """Collect identifying names from the files and lines at `path` into `names`.
+
+    Raises:
+        DamagedReportError: It is not what the collector writes.
+    """
+    content = _lines(path)
+    for text in (*content["files"], *(text for *_, text in content["places"])):
+        names.text(text)
+
+
+def copy_lines(path: Path, target: Path | None, texts: Texts) -> None:
+    """Write the redacted copy of the lines at `path` to `target`; without a target, only count the removals.
+
+    Raises:
+        DamagedReportError: It is not what the collector writes.
+        OSError: The target cannot be written.
+    """
+    content = _lines(path)
+    content["files"] = [texts.path(file) for file in content["files"]]
+    content["places"] = [
+        (file, line, texts.name(function), texts.free(text) if texts.names.source else texts.blank("lines", text))
+        for file, line, function, text in content["places"]
+    ]
+    if target is not None:
+        target.write_bytes(gzip.compress(json.dumps(content).encode(), 6, mtime=0))
+
+
+def _lines(path: Path) -> dict[str, Any]:
+    """What the file is known to hold, and nothing else: numbers, names of files, and lines with their texts."""
+
+    def numbers(part: dict[str, Any]) -> dict[str, list[int]]:
+        return {name: [*map(int, part[name])] for name in ("times", "places")}
+
+    try:
+        packed = path.read_bytes()
+        content = json.loads(gzip.decompress(packed) if packed.startswith(b"\x1f\x8b") else packed)
+        return {
+            "schema": int(content["schema"]),
+            "process": int(content["process"]),
+            "exact": bool(content["exact"]),
+            "clocks": [(int(unix), int(own)) for unix, own in content["clocks"]],
+            "files": [*map(str, content["files"])],
+            "places": [(int(file), int(line), str(name), str(text)) for file, line, name, text in content["places"]],
+            "threads": [
+                {"id": int(one["id"]), "lines": numbers(one["lines"]), "loops": numbers(one["loops"])}
+                for one in content["threads"]
+            ],
+        }
+    except _WRONG as error:
+        raise DamagedReportError.at(path, "the lines of the program", "not what the collector writes") from error

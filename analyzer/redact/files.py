@@ -17,22 +17,25 @@ from kanalyze.errors import (
     UnknownFormatError,
     UnreadableReportError,
 )
-from kanalyze.redact import documents, source_lines
+from kanalyze.redact import documents
 from kanalyze.redact import ncu as ncu_report
 from kanalyze.redact import nsys as nsys_sqlite
 from kanalyze.redact import trace as torch_trace
-from kanalyze.redact.rules.assigned import CLOSED, LONGEST_KEY, OPENED
+from kanalyze.redact.assigned import CLOSED, LONGEST_KEY, OPENED
 from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kanalyze.redact.rules.names import Names
-    from kanalyze.redact.rules.texts import Texts
+    from kanalyze.redact.texts import Names, Texts
 
-
-#: Modules for kinds of files that are read as a whole, each with `learn` and `copy`; the others are read as streams.
-_WHOLE: Final = {"sqlite": nsys_sqlite, "ncu-rep": ncu_report, "document": documents, "lines": source_lines}
+#: How names are learned from kinds of files that are read as a whole, and how these are copied; others are streams.
+_WHOLE: Final = {
+    "sqlite": (nsys_sqlite.learn, nsys_sqlite.copy),
+    "ncu-rep": (ncu_report.learn, ncu_report.copy),
+    "document": (documents.learn, documents.copy),
+    "lines": (documents.learn_lines, documents.copy_lines),
+}
 
 _PIECE: Final = 1 << 22
 
@@ -50,11 +53,14 @@ def learn(path: Path, kind: Kind, names: Names) -> None:
     """
     names.text(path.name)
     try:
-        if whole := _WHOLE.get(kind):
-            whole.learn(path, names)
+        if kind in _WHOLE:
+            _WHOLE[kind][0](path, names)
             return
         with opened(path) as source:
-            (torch_trace.learn if kind == "trace" else _learn_lines)(source, names)
+            if kind == "trace":
+                torch_trace.learn(source, names)
+            for block in _blocks(source) if kind != "trace" else ():
+                names.text(block)
     except OSError as error:
         raise UnreadableReportError.of(path, error) from error
 
@@ -66,8 +72,8 @@ def copy(path: Path, kind: Kind, target: Path | None, texts: Texts) -> None:
         RedactError: Something that identifies would be left.
         OSError: The target cannot be written.
     """
-    if whole := _WHOLE.get(kind):
-        whole.copy(path, target, texts)
+    if kind in _WHOLE:
+        _WHOLE[kind][1](path, target, texts)
     else:
         _copy_stream(path, kind, target or Path(os.devnull), texts)
     if target is not None and _survives(target, texts.names):
@@ -256,53 +262,43 @@ _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 _HOST_COLUMN: Final = "Host Name"
 
 
-def _learn_lines(source: BinaryIO, names: Names) -> None:
-    """Collect identifying names from the lines of `source` into `names`."""
-    for block in _blocks(source):
-        names.text(block)
-
-
 def _copy_lines(source: BinaryIO, target: BinaryIO, texts: Texts, *, cells: bool = False) -> None:
     """Write the redacted lines of `source` to `target`; with `cells` each quoted cell on its own."""
+
+    def redacted(cell: re.Match[str]) -> str:
+        return '"' + texts.free(cell[1].replace('""', '"')).replace('"', '""') + '"'
+
     host = -1
     for block in _blocks(source):
         # a private key goes from all its lines at once, before each is redacted on its own
         for line in _LINE.findall(texts.free(block) if "\n" in block[:-1] else block):
-            text = line
-            if cells and '"' in text and _ROW.fullmatch(text):
-                found = _CELL.findall(text)
-                host = found.index(_HOST_COLUMN) if _HOST_COLUMN in found else host
-                if 0 <= host < len(found) and _HOST_COLUMN not in found:
-                    text = _without_host(text, host, texts)
-                text = _CELL.sub(
-                    lambda cell: '"' + texts.free(cell[1].replace('""', '"')).replace('"', '""') + '"', text
-                )
+            if cells and '"' in line and _ROW.fullmatch(line):
+                values = _CELL.findall(line)
+                host = values.index(_HOST_COLUMN) if _HOST_COLUMN in values else host
+                has_host = 0 <= host < len(values) and _HOST_COLUMN not in values
+                made = _CELL.sub(redacted, _without_host(line, host, texts) if has_host else line)
             else:
-                text = texts.free(text)
-            target.write(text.encode("utf-8", "surrogateescape"))
+                made = texts.free(line)
+            target.write(made.encode("utf-8", "surrogateescape"))
 
 
 def _blocks(source: BinaryIO) -> Iterator[str]:
     """Lines of `source`, and those of a private key together."""
     while line := source.readline(_LONGEST):
-        block = [_decoded(line)]
-        missing, size = len(OPENED.findall(block[0])) - len(CLOSED.findall(block[0])), 0
-        while missing > 0 and size < LONGEST_KEY and (line := source.readline(_LONGEST)):
-            block.append(_decoded(line))
-            missing += len(OPENED.findall(block[-1])) - len(CLOSED.findall(block[-1]))
+        block, missing, size = "", 0, 0
+        while line:
+            text = line.decode("utf-8", "surrogateescape")
+            block += text
+            missing += len(OPENED.findall(text)) - len(CLOSED.findall(text))
+            line = source.readline(_LONGEST) if missing > 0 and size < LONGEST_KEY else b""
             size += len(line)
-        yield "".join(block)
+        yield block
 
 
 def _without_host(line: str, column: int, texts: Texts) -> str:
     """A CSV row of ncu with the host name in `column` replaced, unless it is the tool's own placeholder."""
-    cells = list(_CELL.finditer(line))
-    cell = cells[column]
+    cell = [*_CELL.finditer(line)][column]
     if cell[1] in ("", "127.0.0.1", "localhost", "[host]"):
         return line
     texts.removed.add("host names")
     return f'{line[: cell.start()]}"[host]"{line[cell.end() :]}'
-
-
-def _decoded(line: bytes) -> str:
-    return line.decode("utf-8", "surrogateescape")

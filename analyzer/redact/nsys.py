@@ -1,28 +1,28 @@
 """Redacts SQLite exports of nsys: copies known-harmless data into a new database.
 
 Deleting from a copy would leave removed data in free pages. Row ids and page size are kept, so that readers that decode
-pages see nsys' own layout.
+pages see nsys' own layout. One connection has the new database, and the export attached as ``source``.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
+import sqlite3
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from urllib.parse import quote
 
-from kanalyze.errors import UnknownFormatError
+from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.files import python_stacks
-from kanalyze.redact.rules import ALLOWED, words
-from kanalyze.redact.rules.assigned import is_argument
-from kanalyze.redact.rules.names import Names
-from kanalyze.redact.sqlite_files import columns_of, failed, holds, opened, quoted, tables_of
+from kanalyze.redact.assigned import is_argument
+from kanalyze.redact.texts import ALLOWED, Names, words
 
 if TYPE_CHECKING:
-    import sqlite3
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from kanalyze.redact.rules.texts import Texts
-    from kanalyze.redact.sqlite_files import Column
+    from kanalyze.redact.texts import Texts
 
 #: How a text is redacted (a method of :class:`Texts`, or not at all), and which rows are kept: see allowed.toml.
 How = Literal["name", "free", "path", "module", "counters", "blank"]
@@ -41,39 +41,52 @@ class Table(NamedTuple):
     rows: Rows
 
 
+_KNOWN: Final = ALLOWED["nsys"]
+
+#: Settings that are kept, as ``name=value``, by table; a value that cannot identify is written as % there.
+_HARMLESS: Final = r"(?:[-+\d.,: TZ]*(?: sec| UTC)?|[A-Za-z]{0,24})"
+_SETTINGS: Final = {
+    table: re.compile("|".join(patterns).replace("%", _HARMLESS))
+    for name, patterns in _KNOWN["settings"].items()
+    for table in ((name, "EXPORT_META_DATA") if name == "META_DATA_EXPORT" else (name,))
+}
+
+
 def _known_tables() -> dict[str, Table]:
     """The tables of allowed.toml."""
     enums: dict[str, dict[str, How]] = {name: {"name": "name", "label": "name"} for name in words(_KNOWN["enums"])}
     texts: dict[str, dict[str, How]] = _KNOWN["texts"] | enums
-    some: tuple[Rows, ...] = ("profiled", "sampled", "settings")
-    rows: dict[str, Rows] = {name: kind for kind in some for name in words(_KNOWN[kind])}
+    rows: dict[str, Rows] = dict.fromkeys(_SETTINGS, "settings")
+    rows |= dict.fromkeys(words(_KNOWN["profiled"]), "profiled")
+    rows |= dict.fromkeys(words(_KNOWN["sampled"]), "sampled")
     names = words(_KNOWN["numeric"]) | rows.keys() | texts.keys()
     return {name: Table(texts.get(name, {}), rows.get(name, "all")) for name in names}
 
 
-_KNOWN: Final = ALLOWED["nsys"]
 TABLES: Final = _known_tables()
 
 #: Columns that are kept in every table, and those of them that are emptied, since they identify a device.
 _IDENTIFIERS: Final = words(_KNOWN["identifiers"])
 _COLUMNS: Final = words(_KNOWN["numbers"]) | _IDENTIFIERS
 
-#: Columns that refer to StringIds, and how those strings are redacted.
+#: Columns that refer to StringIds, and how those strings are redacted; the rules strictest first, for strings that
+#: several columns refer to.
 REFERENCES: Final[dict[str, How]] = {name: how for how, names in _KNOWN["references"].items() for name in names.split()}
+_STRICTEST: Final[tuple[How, ...]] = ("path", "free", "module", "name")
 
 #: Tables whose rows show which processes were profiled, and the column.
 _PROFILED: Final = {table: column for column, names in _KNOWN["processes"].items() for table in names.split()}
 
+#: Tables left out on purpose, and what their rows are; what removed settings are, by a part of their name.
+_EXPECTED: Final = _KNOWN["left_out"]
+_GONE: Final = _KNOWN["gone"]
+_PROPERTIES: Final = "settings and properties of the machine"
+
 #: Samples, whose ids stacks are told by.
-SAMPLES: Final = "COMPOSITE_EVENTS"
+_SAMPLES: Final = "COMPOSITE_EVENTS"
 
 #: Tables of which any shows that nsys wrote the database.
-_SIGNS: Final = frozenset(
-    ("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
-)
-
-#: Redaction rules for strings, strictest first, for those referred to by several columns.
-_STRICTEST: Final[tuple[How, ...]] = ("path", "free", "module", "name")
+_SIGNS: Final = frozenset((*_SETTINGS, "TARGET_INFO_SESSION_START_TIME", "StringIds"))
 
 #: Process of a globalTid, by its lowest bit and mask.
 _PROCESS: Final = 24
@@ -82,11 +95,31 @@ _PROCESSES: Final = (1 << _PROCESS) - 1
 #: Kinds of rows that are of profiled processes alone, and what others are called where they are samples.
 _OF_PROCESSES: Final = ("profiled", "sampled")
 _SAMPLED: Final = {
-    SAMPLES: "samples of processes that were not profiled",
+    _SAMPLES: "samples of processes that were not profiled",
     "SAMPLING_CALLCHAINS": "functions in samples of processes that were not profiled",
 }
 
 _NVTX: Final = "NVTX_EVENTS"
+
+#: Tables whose texts name the machine and its user, and their columns; settings that do, with what takes their value.
+_SPEAKING: Final = words(_KNOWN["learned"]["tables"])
+_SPOKEN: Final = _KNOWN["learned"]["columns"].split()
+_TELLING: Final = tuple(
+    (re.compile(names), getattr(Names, how)) for how, names in _KNOWN["learned"]["settings"].items()
+)
+_PATHS: Final = re.compile(r"PROCESS_\d+:COMMAND")
+_TEXTS: Final = frozenset(("name", "value", "text", "devStateName"))
+
+#: Severity from which a diagnostic is a warning (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
+_WARNING: Final = 2
+
+_HEADER_BYTES: Final = 100
+_STEPS: Final = 1_000_000
+
+#: SQLite errors that concern the copy, not the source.
+_UNWRITABLE: Final = ("full", "readonly", "disk I/O", "unable to open")
+
+_PRAGMAS: Final = ["journal_mode = OFF", "synchronous = OFF", "secure_delete = ON", "cache_size = -65536"]
 
 
 def learn(path: Path, names: Names) -> None:
@@ -96,10 +129,12 @@ def learn(path: Path, names: Names) -> None:
         UnknownFormatError: It is a database that nsys did not write.
         DamagedReportError: A table cannot be read.
     """
-    if not holds(path, _SIGNS):
-        raise UnknownFormatError.of(path, "an SQLite database that nsys did not write")
-    with opened(path) as database:
-        for table in tables_of(database):
+    with _opened(path) as database:
+        with failed(path, "its list of tables"):
+            tables = _tables_of(database)
+        if _SIGNS.isdisjoint(tables):
+            raise UnknownFormatError.of(path, "an SQLite database that nsys did not write")
+        for table in tables:
             with failed(path, table):
                 _learn_table(database, table, names)
 
@@ -111,107 +146,131 @@ def copy(path: Path, target: Path | None, texts: Texts) -> None:
         DamagedReportError: A table cannot be read, or holds text where numbers belong.
         OSError: The target cannot be written.
     """
-    with opened(path, target) as database:
-        have = tables_of(database)
-        work = _Copy(path, database, texts, counting=target is None)
+    with _opened(path, target) as database:
+        have = _tables_of(database)
+        work = _Copy(database, texts, have, counting=target is None)
         for table in have:
             with failed(path, table):
-                work.table(table, have)
+                work.table(table)
         if "StringIds" in have:
             with failed(path, "StringIds"):
-                work.strings(have)
+                work.strings()
         database.commit()
 
 
-@dataclass
+class Column(NamedTuple):
+    """A declared column; `key` is its position in the primary key, from 1, or 0."""
+
+    name: str
+    type: str
+    required: bool
+    default: str | None
+    key: int
+    is_row_id: bool
+
+    @property
+    def nothing(self) -> str:
+        """SQL for an empty value."""
+        if not self.required:
+            return "NULL"
+        return "''" if "TEXT" in self.type else "0"
+
+    def declared(self, *, alone: bool) -> str:
+        """SQL that declares the column; `alone`: it is the whole primary key."""
+        is_plain = self.default is not None and re.fullmatch(r"-?\d+(?:\.\d+)?|NULL|''", self.default)
+        parts = (
+            _quoted(self.name),
+            self.type,
+            "NOT NULL" if self.required else "",
+            "PRIMARY KEY" if self.key and alone else "",
+            f"DEFAULT {self.default}" if is_plain else "",
+        )
+        return " ".join(filter(None, parts))
+
+
 class _Copy:
-    """A copy in progress: `source` is attached to the new database's connection."""
+    """A copy in progress: `source` is attached to the new database's connection, and has the tables `have`."""
 
-    path: Path
-    database: sqlite3.Connection
-    texts: Texts
-    counting: bool
+    def __init__(self, database: sqlite3.Connection, texts: Texts, have: list[str], *, counting: bool) -> None:
+        self._database, self._texts, self._have, self._counting = database, texts, have, counting
+        self._used: dict[int, How] = {}  # StringIds that stacks refer to, with the rule for each
+        self._domains = _stack_domains(database)
+        database.create_function("redacted", 2, self._redacted, deterministic=True)
+        database.create_function("not_a_number", 0, _refuse)
+        database.create_function("python_stack", 3, self._stack)
 
-    def __post_init__(self) -> None:
-        self.database.create_function("redacted", 2, self._redacted, deterministic=True)
-        self.database.create_function("not_a_number", 0, _refuse)
-        self._stacks = PythonStacks(self.database)
-
-    def table(self, name: str, have: list[str]) -> None:
+    def table(self, name: str) -> None:
         """Copy the table `name`, if it is known."""
         spec = TABLES.get(name)
         if spec is None:
-            self._left_out(name)
+            what = _EXPECTED.get(name) or f"rows of table {self._texts.free(name)}, which is not known"
+            self._texts.removed.add(what, self._number(f"source.{_quoted(name)}"))
         elif name != "StringIds":
-            columns = self._kept(name, spec)
-            self.database.execute(_created(name, columns))
+            columns = self._created(name, spec)
             if spec.rows == "settings":
-                _copy_settings(self.database, name, columns, self.texts)
-            elif spec.texts or spec.rows in _OF_PROCESSES or not self.counting:
-                self._insert(name, spec, columns, have)
+                self._copy_settings(name, columns)
+            elif spec.texts or spec.rows in _OF_PROCESSES or not self._counting:
+                self._insert(name, spec, columns)
 
-    def strings(self, have: list[str]) -> None:
+    def strings(self) -> None:
         """Copy the strings that kept columns refer to, each by the strictest applicable rule."""
-        columns = self._kept("StringIds", TABLES["StringIds"])
-        self.database.execute(_created("StringIds", columns))
-        used = self._used(have)
-        rows = self.database.execute("SELECT id, CAST(value AS BLOB) FROM source.StringIds")
+        self._created("StringIds", TABLES["StringIds"])
+        used = self._references()
+        rows = self._database.execute("SELECT id, CAST(value AS BLOB) FROM source.StringIds")
         kept = [(number, self._redacted(used[number], value)) for number, value in rows if number in used]
-        self.database.executemany("INSERT INTO main.StringIds (id, value) VALUES (?, CAST(? AS TEXT))", kept)
-        total = self.database.execute("SELECT count(*) FROM source.StringIds").fetchone()[0]
-        self.texts.removed.add("texts that no event refers to", total - len(kept))
+        self._database.executemany("INSERT INTO main.StringIds (id, value) VALUES (?, CAST(? AS TEXT))", kept)
+        self._texts.removed.add("texts that no event refers to", self._number("source.StringIds") - len(kept))
 
-    def _left_out(self, name: str) -> None:
-        rows = self.database.execute(f"SELECT count(*) FROM source.{quoted(name)}").fetchone()[0]
-        known = _EXPECTED.get(name)
-        self.texts.removed.add(known or f"rows of table {self.texts.free(name)}, which is not known", rows)
+    def _number(self, rows: str) -> int:
+        """How many `rows` there are, an SQL table with a condition."""
+        number: int = self._database.execute(f"SELECT count(*) FROM {rows}").fetchone()[0]
+        return number
 
-    def _kept(self, name: str, spec: Table) -> list[Column]:
-        """The columns to keep; unknown ones are counted as removed."""
-        columns = columns_of(self.database, name)
+    def _created(self, name: str, spec: Table) -> list[Column]:
+        """Create the table with the columns to keep, taking nothing else from the file's own schema.
+
+        Unknown columns are counted as removed.
+        """
+        columns = _columns_of(self._database, name)
         known = _COLUMNS | spec.texts.keys()
         for column in columns:
             if column.name not in known:
-                self.texts.removed.add(f"column {name}.{self.texts.free(column.name)}, which is not known")
-        return [column for column in columns if column.name in known]
+                self._texts.removed.add(f"column {name}.{self._texts.free(column.name)}, which is not known")
+        columns = [column for column in columns if column.name in known]
+        keys = sorted((column for column in columns if column.key), key=lambda column: column.key)
+        parts = [column.declared(alone=len(keys) == 1) for column in columns]
+        if len(keys) > 1:
+            parts.append(f"PRIMARY KEY ({', '.join(_quoted(column.name) for column in keys)})")
+        self._database.execute(f"CREATE TABLE main.{_quoted(name)} ({', '.join(parts)})")
+        return columns
 
-    def _insert(self, name: str, spec: Table, columns: list[Column], have: list[str]) -> None:
-        made = {quoted(column.name): self._expression(name, spec, column) for column in columns}
+    def _insert(self, name: str, spec: Table, columns: list[Column]) -> None:
+        made = {_quoted(column.name): self._expression(name, spec, column) for column in columns}
         if spec.rows == "all" and not any(column.is_row_id for column in columns):
             made = {"rowid": "rowid", **made}
-        where = "TRUE"
+        source, where = f"source.{_quoted(name)}", "TRUE"
         if spec.rows == "profiled":
-            where = self._profiled(columns, have)
-        elif spec.rows == "sampled" and SAMPLES in have:
-            own = self._profiled(columns_of(self.database, SAMPLES), have)
-            where = f"id IN (SELECT id FROM source.{SAMPLES} WHERE {own})"
-        self._count(name, columns, where)
-        self.database.execute(
-            f"INSERT INTO main.{quoted(name)} ({', '.join(made)}) SELECT {', '.join(made.values())} "
-            f"FROM source.{quoted(name)} WHERE {where} ORDER BY rowid"
-        )
-
-    def _count(self, name: str, columns: list[Column], where: str) -> None:
-        """Count removed rows and device ids."""
-        table = f"source.{quoted(name)}"
+            where = self._profiled(columns)
+        elif spec.rows == "sampled" and _SAMPLES in self._have:
+            own = self._profiled(_columns_of(self._database, _SAMPLES))
+            where = f"id IN (SELECT id FROM source.{_SAMPLES} WHERE {own})"
         if where != "TRUE":
-            gone = self.database.execute(f"SELECT count(*) FROM {table} WHERE NOT ({where})").fetchone()[0]
-            what = "processes and threads that were not profiled"
-            self.texts.removed.add(_SAMPLED.get(name, what), gone)
+            what = _SAMPLED.get(name, "processes and threads that were not profiled")
+            self._texts.removed.add(what, self._number(f"{source} WHERE NOT ({where})"))
         for column in columns:
             if column.name in _IDENTIFIERS:
-                kept = self._stacks.expression(name, column.name) or "NULL"
-                sql = (
-                    f"SELECT count(*) FROM {table} "
-                    f"WHERE coalesce({quoted(column.name)}, '') NOT IN ('', 0) AND ({kept}) IS NULL"
-                )
+                kept = self._stack_expression(name, column.name) or "NULL"
                 what = "payloads of ranges" if column.name == "binaryData" else "ids and addresses of GPUs"
-                self.texts.removed.add(what, self.database.execute(sql).fetchone()[0])
+                is_told = f"coalesce({_quoted(column.name)}, '') NOT IN ('', 0)"
+                self._texts.removed.add(what, self._number(f"{source} WHERE {is_told} AND ({kept}) IS NULL"))
+        self._database.execute(
+            f"INSERT INTO main.{_quoted(name)} ({', '.join(made)}) SELECT {', '.join(made.values())} "
+            f"FROM {source} WHERE {where} ORDER BY rowid"
+        )
 
     def _expression(self, table: str, spec: Table, column: Column) -> str:
-        name = quoted(column.name)
-        how = spec.texts.get(column.name)
-        if stack := self._stacks.expression(table, column.name):
+        name, how = _quoted(column.name), spec.texts.get(column.name)
+        if stack := self._stack_expression(table, column.name):
             return stack
         if column.name in _IDENTIFIERS or how == "blank":
             return column.nothing
@@ -220,35 +279,34 @@ class _Copy:
         # SQLite sorts text after numbers, and comparing costs a third of typeof()
         return f"CASE WHEN {name} >= '' THEN not_a_number() ELSE {name} END"
 
-    def _profiled(self, columns: list[Column], have: list[str]) -> str:
+    def _profiled(self, columns: list[Column]) -> str:
         """SQL condition: the row belongs to a profiled process."""
         sql = [
             f"SELECT DISTINCT ({column} >> {_PROCESS}) & {_PROCESSES} FROM source.{table}"
             for table, column in _PROFILED.items()
-            if table in have and any(column == found.name for found in columns_of(self.database, table))
+            if table in self._have and any(column == one.name for one in _columns_of(self._database, table))
         ]
-        if "TARGET_INFO_CUDA_DEVICE" in have:
+        if "TARGET_INFO_CUDA_DEVICE" in self._have:
             sql.append("SELECT pid FROM source.TARGET_INFO_CUDA_DEVICE")
-        pids = {row[0] for part in sql for row in self.database.execute(part)}
+        pids = {row[0] for part in sql for row in self._database.execute(part)}
         listed = ", ".join(str(pid) for pid in sorted(pid for pid in pids if isinstance(pid, int)))
-        found = {column.name for column in columns}
-        pid = "pid" if "pid" in found else f"((globalTid >> {_PROCESS}) & {_PROCESSES})"
-        return f"{pid} IN ({listed})"
+        has_pid = any(column.name == "pid" for column in columns)
+        return f"{'pid' if has_pid else f'((globalTid >> {_PROCESS}) & {_PROCESSES})'} IN ({listed})"
 
-    def _used(self, have: list[str]) -> dict[int, How]:
+    def _references(self) -> dict[int, How]:
         """The string ids that kept columns refer to, with the rule for each."""
-        used = dict(self._stacks.used)
+        used = dict(self._used)
         order = {how: rank for rank, how in enumerate(_STRICTEST)}
-        for table in (name for name in have if name in TABLES and name != "StringIds"):
+        for table in (name for name in self._have if name in TABLES and name != "StringIds"):
             # rows of processes that were not profiled are gone; all other tables are copied unchanged, or not yet
             side = "main" if TABLES[table].rows in _OF_PROCESSES else "source"
-            for column in columns_of(self.database, table):
+            for column in _columns_of(self._database, table):
                 how = REFERENCES.get(column.name)
                 if how is None or column.name in TABLES[table].texts:
                     continue
-                name = quoted(column.name)
-                sql = f"SELECT DISTINCT {name} FROM {side}.{quoted(table)} WHERE typeof({name}) = 'integer'"
-                for (number,) in self.database.execute(sql):
+                name = _quoted(column.name)
+                sql = f"SELECT DISTINCT {name} FROM {side}.{_quoted(table)} WHERE typeof({name}) = 'integer'"
+                for (number,) in self._database.execute(sql):
                     if order[how] <= order[used.get(number, "name")]:
                         used[number] = how
         return used
@@ -256,49 +314,36 @@ class _Copy:
     def _redacted(self, how: How, value: bytes | None) -> bytes | None:
         if value is None:
             return None
-        rule = getattr(self.texts, how)
-        made: str = rule(value.decode("utf-8", "surrogateescape"))
+        made: str = getattr(self._texts, how)(value.decode("utf-8", "surrogateescape"))
         return made.encode("utf-8", "surrogateescape")
 
+    def _copy_settings(self, table: str, columns: list[Column]) -> None:
+        """Copy the allowlisted rows of a table of settings."""
+        places, removed, option = [column.name for column in columns], self._texts.removed, ""
+        listed = ", ".join(map(_quoted, places))
+        marks = ", ".join("CAST(? AS TEXT)" if place in _TEXTS else "?" for place in places)
+        rows = self._database.execute(f"SELECT {listed} FROM source.{_quoted(table)} ORDER BY rowid").fetchall()
+        insert = f"INSERT INTO main.{_quoted(table)} ({listed}) VALUES ({marks})"
+        for row in rows:
+            values = dict(zip(places, row, strict=True))
+            name, value = str(values.get("name") or ""), str(values.get("value") or values.get("text") or "")
+            severity, is_message = values.get("severity"), table == "DIAGNOSTIC_EVENT"
+            is_warning = is_message and (not isinstance(severity, int) or severity >= _WARNING)
+            if not is_warning and not _SETTINGS[table].fullmatch(value if is_message else f"{name}={value}"):
+                gone = (what for part, what in _GONE.items() if part in name)
+                what = "messages of nsys that are no warnings" if is_message else next(gone, _PROPERTIES)
+                removed.add(what, bool(value))
+                continue
+            kept = self._texts.path(value) if _PATHS.fullmatch(name) else self._texts.free(value)
+            if is_argument(option, value):
+                removed.add("secrets")
+                kept = "[secret]"
+            option = value if ":ARGUMENT_" in name else ""
+            values.update({"value" if "value" in values else "text": kept, "devStateName": ""})
+            self._database.execute(insert, [_bytes(values[place]) for place in places])
 
-def _created(name: str, columns: list[Column]) -> str:
-    """SQL that creates the table with these columns, taking nothing else from the file's own schema."""
-    keys = [column for column in columns if column.key]
-    parts = [column.declared(alone=len(keys) == 1) for column in columns]
-    if len(keys) > 1:
-        listed = ", ".join(quoted(column.name) for column in sorted(keys, key=lambda column: column.key))
-        parts.append(f"PRIMARY KEY ({listed})")
-    return f"CREATE TABLE main.{quoted(name)} ({', '.join(parts)})"
-
-
-def _refuse() -> None:
-    raise TypeError
-
-
-class PythonStacks:
-    """Stacks of one export.
-
-    Attributes:
-        used: StringIds that the stacks kept so far refer to, with the rule for each.
-    """
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        """Look for nsys' domains of Python stacks in the attached `source`."""
-        columns = {column.name for column in columns_of(database, _NVTX)}
-        self.used: dict[int, How] = {}
-        self._domains: set[tuple[int, int]] = set()
-        if columns >= {"text", "globalTid", "domainId", "eventType", "binaryData"}:
-            names = ", ".join(f"'{name}'" for name in python_stacks.DOMAINS)
-            sql = f"SELECT globalTid, domainId FROM source.{_NVTX} WHERE eventType = ? AND text IN ({names})"
-            self._domains = {
-                (thread >> _PROCESS & _PROCESSES, domain)
-                for thread, domain in database.execute(sql, (python_stacks.DOMAIN,))
-                if isinstance(thread, int) and isinstance(domain, int)
-            }
-        database.create_function("python_stack", 3, self._kept)
-
-    def expression(self, table: str, column: str) -> str | None:
-        """SQL for the payload of a row if it is a stack, else null; None for columns that hold none."""
+    def _stack_expression(self, table: str, column: str) -> str | None:
+        """SQL for the payload of a row if it is a stack of Python, else null; None for columns that hold none."""
         if not self._domains or (table, column) != (_NVTX, "binaryData"):
             return None
         return (
@@ -306,152 +351,147 @@ class PythonStacks:
             f"THEN python_stack(globalTid, domainId, {column}) END"
         )
 
-    def _kept(self, thread: object, domain: object, payload: object) -> bytes | None:
+    def _stack(self, thread: object, domain: object, payload: object) -> bytes | None:
         data = payload.encode() if isinstance(payload, str) else payload
         if not (isinstance(thread, int) and isinstance(domain, int) and isinstance(data, bytes)):
             return None
-        if (thread >> _PROCESS & _PROCESSES, domain) not in self._domains:
-            return None
-        stack = python_stacks.unpacked(data)
+        is_one = (thread >> _PROCESS & _PROCESSES, domain) in self._domains
+        stack = python_stacks.unpacked(data) if is_one else None
         if stack is None:
             return None
         for function, file, _ in stack.frames:
-            self.used.setdefault(function, "name")
-            self.used[file] = "module"
+            self._used.setdefault(function, "name")
+            self._used[file] = "module"
         return python_stacks.packed(stack)
 
 
-# Tables that describe the recording: names are collected from them, and a few settings kept.
+def _refuse() -> None:
+    raise TypeError
 
-#: Tables whose texts name the machine and its user.
-_SPEAKING: Final = frozenset(
-    (
-        *("META_DATA_CAPTURE", "META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SYSTEM_ENV", "DIAGNOSTIC_EVENT"),
-        *("PROCESSES", "StringIds", "ANALYSIS_FILE"),
-    )
-)
 
-_SPOKEN: Final = ("name", "value", "text", "filename", "content")
-
-#: Tables left out on purpose, and what their rows are; what removed settings are, by a part of their name.
-_EXPECTED: Final = _KNOWN["left_out"]
-_GONE: Final = _KNOWN["gone"]
-
-#: Settings that names are collected from, each with what takes them.
-_TELLING: Final = (
-    (re.compile(r"Hostname|EXPORT_HOST|DEVICE_DISPLAY_NAME"), Names.host),
-    (re.compile(r"(?:PROCESS_\d+:)?USER_NAME|EXPORT_USER"), Names.user),
-    (re.compile(r"(?:PROCESS_\d+:)?WORKING_DIR|TargetInstallDir"), Names.folder),
-    (re.compile(r"(?:PROCESS_\d+:)?ENVIRONMENT_VARIABLE|DeviceEnvironment"), Names.environment),
-)
-_PATHS: Final = re.compile(r"PROCESS_\d+:COMMAND")
-
-#: A value that cannot identify: a switch, a number, a version, a time, or a word of nsys.
-_HARMLESS: Final = r"(?:[-+\d.,: TZ]*(?: sec| UTC)?|[A-Za-z]{0,24})"
-
-#: Settings that are kept, as ``name=value``, by table.
-_SETTINGS: Final[dict[str, re.Pattern[str]]] = {
-    "META_DATA_CAPTURE": re.compile(
-        rf"(?:PROCESS_\d+:)?(?:COLLECT_\w+|CUDA_\w+(?::\w+)?|HOW_TO_ATTACH|LAUNCH_AS_ROOT|SAMPLING_\w+(?::\w+)?)={_HARMLESS}"
-        rf"|(?:CAPTURE_EVENT_TYPE|(?:START|STOP)_TRIGGER|DEVICE_TYPE|\w+_(?:HZ|FREQ|MS|ENABLED)|COLLECT_\w+|USE_\w+|TRACE_\w+"
-        rf"|INCLUDE_CHILDREN|SHOW_BACKTRACE|SAMPLE_ALL_TASKS|RESUME|RUN_DURATION_\w+|START_\w+|DISABLE_TIME_SYNC"
-        rf"|NVTX_OPTIONS:\w+_(?:KEY|VALUE|INCLUDE)|SYMBOL_RESOLUTION_OPTIONS:\w+)={_HARMLESS}"
-        r"|PROCESS_\d+:(?:COMMAND|ARGUMENT_\d+|NVTX_\w+)=.*|NVTX_OPTIONS:NVTX_DOMAIN_FILTER_STRING=.*",
-        re.DOTALL,
-    ),
-    **dict.fromkeys(
-        ("META_DATA_EXPORT", "EXPORT_META_DATA"),
-        re.compile(
-            rf"EXPORT_(?:PRODUCT_(?:NAME=[A-Za-z ]*|VERSION=[\d.]*|DATE=[\w.]*)|(?:SCHEMA_\w+|TIME_UTC)={_HARMLESS}"
-            rf"|(?:PLATFORM|ARCH)=[\w-]*|PARAM_(?:OVERWRITE|APPEND|LAZY|TIME_NORMALIZE|TIME_SHIFT)={_HARMLESS}"
-            rf"|CONFIG_TIME_SHIFT={_HARMLESS}|TIME={_HARMLESS}|PARAM_(?:INPUT|OUTPUT)_FILE=[^/\\]*)"
-        ),
-    ),
-    "TARGET_INFO_SYSTEM_ENV": re.compile(
-        r"(?:CpuCores|CpuSpeedMhz|CpuEmcSpeedMhz|NvDriverVersion|CudaDriverVersion|LinuxParanoidLevel|ExportLevel)=[\d.]*"
-        r"|(?:CpuArchitecture|SupportedABIs|Supported64BitABIs|HardwarePlatform|SoftwarePlatform)=[\w,-]*"
-        r"|(?:Is[A-Z]|Has|Supports|dpti)\w*=\d{0,2}|CpuDescription=[\w ()@.,-]*|OsDescription=[\w ().,/-]*"
-    ),
-    #: Informational diagnostics of nsys that are kept; all warnings and errors are, since some report lost records.
-    "DIAGNOSTIC_EVENT": re.compile(
-        r"Profiling has (?:started|stopped)\.|Number of [A-Za-z]+ events (?:collected|produced): .[\d,]*.*"
-        r"|[\w -]+ initialized successfully\.|Buffers holding CUDA trace data .*|Enabling trace for [a-z ]+"
-    ),
-}
-
-#: Severity from which a diagnostic is a warning (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
-_WARNING: Final = 2
+def _stack_domains(database: sqlite3.Connection) -> set[tuple[int, int]]:
+    """Processes and domains of nsys' stacks of Python in the attached `source`."""
+    columns = {column.name for column in _columns_of(database, _NVTX)}
+    if not columns >= {"text", "globalTid", "domainId", "eventType", "binaryData"}:
+        return set()
+    names = ", ".join(f"'{name}'" for name in python_stacks.DOMAINS)
+    sql = f"SELECT globalTid, domainId FROM source.{_NVTX} WHERE eventType = ? AND text IN ({names})"
+    return {
+        (thread >> _PROCESS & _PROCESSES, domain)
+        for thread, domain in database.execute(sql, (python_stacks.DOMAIN,))
+        if isinstance(thread, int) and isinstance(domain, int)
+    }
 
 
 def _learn_table(database: sqlite3.Connection, table: str, names: Names) -> None:
     """Collect identifying names into `names`: of a _SPEAKING table from all texts, of another from those that stay."""
-    have = [column.name for column in columns_of(database, table)]
+    have = [column.name for column in _columns_of(database, table)]
     stay = TABLES[table].texts if table in TABLES else {}
     wanted = _SPOKEN if table in _SPEAKING else [name for name, how in stay.items() if how not in ("blank", "counters")]
     texts = [name for name in wanted if name in have]
     if not texts:
         return
-    rows = database.execute(f"SELECT {', '.join(map(quoted, texts))} FROM source.{quoted(table)}")
-    if texts == ["name", "value"]:
-        option = ""
-        for name, value in rows:
-            _learn_setting(str(name), str(value or ""), names)
+    rows = database.execute(f"SELECT {', '.join(map(_quoted, texts))} FROM source.{_quoted(table)}")
+    option = ""
+    for row in rows:
+        if texts == ["name", "value"]:
+            name, value = row
+            for pattern, learned in _TELLING:
+                if pattern.fullmatch(str(name)):
+                    learned(names, str(value or ""))
+            names.text(str(value or ""))
             if is_argument(option, value):
                 names.assigned(value)
             option = str(value) if ":ARGUMENT_" in str(name) else ""
-        return
-    for row in rows:
-        for value in row:
-            text = str(value or "")
+            continue
+        for text in (str(value or "") for value in row):
             names.text(text)
             if "\0" in text:
                 names.environment(text)
 
 
-def _learn_setting(name: str, value: str, names: Names) -> None:
-    for pattern, learned in _TELLING:
-        if pattern.fullmatch(name):
-            learned(names, value)
-    names.text(value)
-
-
-def _copy_settings(database: sqlite3.Connection, table: str, columns: list[Column], texts: Texts) -> None:
-    """Copy the allowlisted rows of a table of settings."""
-    listed = ", ".join(quoted(column.name) for column in columns)
-    places = [column.name for column in columns]
-    marks = ", ".join("CAST(? AS TEXT)" if column.name in _TEXTS else "?" for column in columns)
-    option = ""
-    for row in database.execute(f"SELECT {listed} FROM source.{quoted(table)} ORDER BY rowid").fetchall():
-        values = dict(zip(places, row, strict=True))
-        name, value = str(values.get("name") or ""), str(values.get("value") or values.get("text") or "")
-        if not _stays(table, name, value, values.get("severity")):
-            texts.removed.add(_gone(table, name), bool(value))
-            continue
-        kept = texts.path(value) if _PATHS.fullmatch(name) else texts.free(value)
-        if is_argument(option, value):
-            texts.removed.add("secrets")
-            kept = "[secret]"
-        option = value if ":ARGUMENT_" in name else ""
-        values.update({"value" if "value" in values else "text": kept, "devStateName": ""})
-        database.execute(
-            f"INSERT INTO main.{quoted(table)} ({listed}) VALUES ({marks})", [_bytes(values[place]) for place in places]
-        )
-
-
-_TEXTS: Final = frozenset(("name", "value", "text", "devStateName"))
-
-
-def _stays(table: str, name: str, value: str, severity: object) -> bool:
-    if table == "DIAGNOSTIC_EVENT":
-        return not isinstance(severity, int) or severity >= _WARNING or bool(_SETTINGS[table].fullmatch(value))
-    return bool(_SETTINGS[table].fullmatch(f"{name}={value}"))
-
-
-def _gone(table: str, name: str) -> str:
-    if table == "DIAGNOSTIC_EVENT":
-        return "messages of nsys that are no warnings"
-    return next((what for part, what in _GONE.items() if part in name), "settings and properties of the machine")
-
-
 def _bytes(value: object) -> object:
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+@contextmanager
+def _opened(path: Path, target: Path | None = None) -> Iterator[sqlite3.Connection]:
+    """Connects to the new database `target`, or to a temporary one, with `path` attached as ``source``.
+
+    Raises:
+        DamagedReportError: The file is truncated, or no database.
+        OSError: The target cannot be written.
+    """
+    page_bytes, log = _page_bytes(path), path.with_name(path.name + "-wal")
+    immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
+    # undecodable text is copied as bytes
+    with closing(sqlite3.connect(str(target or ""), uri=True, isolation_level=None)) as database:
+        database.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
+        database.set_progress_handler(lambda: 0, _STEPS)  # allows Ctrl-C
+        with failed(path, "its header"):
+            for pragma in (f"page_size = {page_bytes}", *_PRAGMAS):
+                database.execute(f"PRAGMA {pragma}")
+            source = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro{immutable}"
+            database.execute("ATTACH ? AS source", (source,))
+            database.execute("PRAGMA source.cell_size_check = ON")
+            database.execute("PRAGMA source.mmap_size = 268435456")
+            database.execute("BEGIN")
+            yield database
+
+
+@contextmanager
+def failed(path: Path, where: str) -> Iterator[None]:
+    """Convert SQLite errors in table `where` into errors about the file at `path`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        message = str(error)
+        if message == "interrupted":
+            raise KeyboardInterrupt from error
+        if any(word in message for word in _UNWRITABLE):
+            raise OSError(0, message) from error
+        what = "text where numbers belong" if "user-defined function" in message else message
+        place = where if where.startswith("its ") else f"table {where}"
+        raise DamagedReportError.at(path, place, what) from error
+
+
+def _tables_of(database: sqlite3.Connection) -> list[str]:
+    """Names of the source's tables, in order of creation."""
+    sql = "SELECT name FROM source.sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    return [str(row[0]) for row in database.execute(sql)]
+
+
+def _columns_of(database: sqlite3.Connection, table: str) -> list[Column]:
+    """Columns of a source table."""
+    rows = database.execute(f"PRAGMA source.table_info({_quoted(table)})").fetchall()
+    keys = sum(1 for row in rows if row[5])
+    return [
+        Column(
+            str(name),
+            declared if re.fullmatch(r"[A-Za-z ]{1,24}", declared := str(kind).upper()) else "",
+            bool(required),
+            default,
+            key,
+            is_row_id=bool(key) and keys == 1 and str(kind).upper() == "INTEGER",
+        )
+        for _, name, kind, required, default, key in rows
+    ]
+
+
+def _quoted(name: str) -> str:
+    """`name` quoted as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _page_bytes(path: Path) -> int:
+    """The file's page size; refuses a file shorter than its header says."""
+    with path.open("rb") as file:
+        head = file.read(_HEADER_BYTES)
+    if len(head) < _HEADER_BYTES:
+        raise DamagedReportError.at(path, "its header", f"the file ends after {len(head)} bytes")
+    page = int.from_bytes(head[16:18], "big")
+    page = 65536 if page == 1 else page
+    pages, valid, size = int.from_bytes(head[28:32], "big"), head[24:28] == head[92:96], path.stat().st_size
+    if valid and size < pages * page:
+        raise DamagedReportError.at(path, f"page {size // page + 1} of {pages}", f"the file ends after {size:,} bytes")
+    return page

@@ -11,13 +11,12 @@ import json
 import re
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from kanalyze.redact.rules import ALLOWED
+from kanalyze.redact.texts import ALLOWED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kanalyze.redact.rules.names import Names
-    from kanalyze.redact.rules.texts import Texts
+    from kanalyze.redact.texts import Names, Texts
 
 _PIECE: Final = 1 << 22
 
@@ -65,20 +64,7 @@ _STRUCTURE: Final = re.compile(rb'[^"\[\]{}]++|[\[\]{}]')
 _LOOK_BACK: Final = 512
 
 #: Prefixes of keys and tokens made of letters alone, which would pass as harmless.
-_SECRET_STARTS: Final = (
-    b"ghp_",
-    b"gho_",
-    b"ghu_",
-    b"ghs_",
-    b"ghr_",
-    b"github_pat_",
-    b"hf_",
-    b"AKIA",
-    b"ASIA",
-    b"npm_",
-    b"AIza",
-)
-
+_SECRET_STARTS: Final = b"ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ hf_ akia asia npm_ aiza".split()
 
 #: Keys that name a machine or user within a trace. Each starts with letters, which is fastest to find.
 _HOST_NAME: Final = re.compile(rb'host_?name"\s*:\s*"([^"\\]+)"')
@@ -116,7 +102,7 @@ def copy(source: BinaryIO, target: BinaryIO, texts: Texts) -> None:
 
 def _named(texts: Texts) -> Callable[[bytes], bytes]:
     """A function that redacts names and tokens that contain no suspicious character, in an otherwise redacted piece."""
-    starts = tuple(start.lower() for start in (*_SECRET_STARTS, *(name.encode() for name in texts.sought)))
+    starts = (*_SECRET_STARTS, *(name.encode().lower() for name in texts.sought))
 
     def one(found: re.Match[bytes]) -> bytes:
         if found[3] == b":" and found[1] in _KNOWN:
@@ -203,17 +189,14 @@ class _Trace:
 
     def _rest(self, text: bytes) -> bytes:
         """The end of a trace truncated within a string."""
-        return text[:1] + self._texts.free(text[1:].decode("utf-8", "surrogateescape")).encode(
-            "utf-8", "surrogateescape"
-        )
+        made = self._texts.free(text[1:].decode("utf-8", "surrogateescape"))
+        return text[:1] + made.encode("utf-8", "surrogateescape")
 
     def _quoted(self, rule: Callable[[str], str], raw: bytes) -> bytes:
         """Redacts a string literal; returned byte for byte if unchanged."""
         text = _decoded(raw)
         made = rule(text)
-        if made == text:
-            return b'"' + raw + b'"'
-        return _encoded(made)
+        return b'"' + raw + b'"' if made == text else _encoded(made)
 
 
 def _encoded(text: str) -> bytes:

@@ -73,23 +73,18 @@ class CompileError(KanalyzeError):
     @classmethod
     def of(cls, path: Path, errors: Iterable[str], log: Iterable[str]) -> CompileError:
         """Error: compiling `path` failed; the first of `errors` leads the message, nvcc's output is in `log`."""
-        lines, told = list(errors), list(log)
-        first = lines[0] if lines else (told[-1].strip() if told else "nvcc said nothing")
+        lines, printed = list(errors), list(log)
+        first = next(iter((*lines, *(line.strip() for line in printed[-1:]))), "nvcc said nothing")
         more = f" {plural(len(lines) - 1, 'error')} more came after it." if len(lines) > 1 else ""
-        error = cls(
-            f"{path}: does not compile: {first}", f"Correct the source, or give nvcc what it needs after --nvcc.{more}"
-        )
-        error.details = told
+        remedy = f"Correct the source, or give nvcc what it needs after --nvcc.{more}"
+        error = cls(f"{path}: does not compile: {first}", remedy)
+        error.details = printed
         return error
 
     @classmethod
-    def without_nvcc(cls, path: Path, problem: str) -> CompileError:
-        """Error: no usable nvcc to compile `path`, because of `problem`."""
-        return cls(
-            f"{path}: cannot be compiled: nvcc: {problem}.",
-            "Install the CUDA toolkit (https://developer.nvidia.com/cuda-downloads) and put its nvcc on PATH, or say "
-            "where it is with --nvcc-path.",
-        )
+    def without_nvcc(cls, path: Path, problem: str, remedy: str) -> CompileError:
+        """Error: no usable nvcc to compile `path`, because of `problem`; `remedy` is how to get one."""
+        return cls(f"{path}: cannot be compiled: nvcc: {problem}.", f"{remedy[0].upper()}{remedy[1:]}.")
 
 
 class IncompleteError(KanalyzeError):
@@ -102,8 +97,8 @@ class IncompleteError(KanalyzeError):
     def because(cls, folder: Path, reasons: Iterable[str], sides: Iterable[str] = ("",)) -> IncompleteError:
         """Error: the capture in `folder`, or the captures of two `sides` there, are incomplete for these `reasons`."""
         logs = [str(folder / side / "logs") for side in sides]
-        told = f"{' and '.join(logs)} {'has' if len(logs) == 1 else 'have'} what the tools said"
-        return cls(f"{folder}: {'; '.join(reasons)}.", f"What was recorded is kept; {told}.")
+        have = f"{' and '.join(logs)} {'has' if len(logs) == 1 else 'have'}"
+        return cls(f"{folder}: {'; '.join(reasons)}.", f"What was recorded is kept; {have} what the tools said.")
 
 
 class InterruptedCaptureError(KanalyzeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import tempfile
+import uuid
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,22 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from os import PathLike
 
-_SQLITE: Final = b"SQLite format 3\0"
-
 #: Message for a full disk.
 NO_SPACE: Final = "there is no space left on the disk"
 
-#: Bytes of free space below which a disk counts as full.
+#: Bytes of free space below which a disk counts as full, and below which no capture is started.
 _NOTHING_BYTES: Final = 1_000_000
+_LEAST_BYTES: Final = 50_000_000
 
 #: Bytes that a capture of a longer program easily reaches.
 ENOUGH_BYTES: Final = 2_000_000_000
-
-#: Bytes of free space below which no capture is started.
-_LEAST_BYTES: Final = 50_000_000
-
-#: Marks the names of temporary folders, by which leftovers of killed runs are found.
-SCRATCH: Final = ".collecting-"
 
 
 def target(name: str, output: str | PathLike[str] | None) -> Path:
@@ -41,24 +34,27 @@ def target(name: str, output: str | PathLike[str] | None) -> Path:
     Raises:
         OutputError: The name is taken, or its parent folder does not exist.
     """
-    if output is not None:
-        if os.path.lexists(output):
-            raise OutputError.exists(Path(output))
-        return Path(output)
-    return vacant(Path(f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"))
+    if output is None:
+        return vacant(Path(f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"))
+    if os.path.lexists(output):
+        raise OutputError.exists(Path(output))
+    return Path(output)
 
 
 def scratch(final: Path, sides: Iterable[str] = ("",)) -> Path:
     """Creates a temporary folder beside `final`, with one for logs in it, or in each of its `sides`; absolute path.
 
+    Leftovers of killed runs are found by its name.
+
     Raises:
         OutputError: It cannot be made, or there is no space for anything.
     """
+    parent = final.absolute().parent
     try:
-        free = shutil.disk_usage(final.absolute().parent).free
+        free = shutil.disk_usage(parent).free
         if free < _LEAST_BYTES:
             raise OutputError.because(final, f"{size(free)} are free there")
-        made = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{final.name}-", dir=final.absolute().parent))
+        made = parent / f".collecting-{final.name}-{uuid.uuid4().hex[:8]}"
         for side in sides:
             (made / side / "logs").mkdir(parents=True)
     except OSError as error:
@@ -72,27 +68,15 @@ def scarce(folder: Path) -> str:
     return f"{size(free)} are free; a longer program takes {size(ENOUGH_BYTES)}" if free < ENOUGH_BYTES else ""
 
 
-def vacant(final: Path) -> Path:
-    """`final`, or where it is taken the first free name beside it: `final`-2 and so on."""
-    beside = (final.with_name(f"{final.name}-{number}") for number in itertools.count(2))
-    return final if not os.path.lexists(final) else next(path for path in beside if not os.path.lexists(path))
-
-
-def settle(made: Path, final: Path) -> None:
-    """Move a finished capture to its final place.
-
-    Raises:
-        OSError: The disk does not take it.
-    """
-    mask = os.umask(0)
-    os.umask(mask)
-    made.chmod(0o777 & ~mask)
-    made.rename(final)
-
-
 def full(folder: Path) -> bool:
     """Whether the disk is practically full."""
     return shutil.disk_usage(folder).free < _NOTHING_BYTES
+
+
+def vacant(final: Path) -> Path:
+    """`final`, or where it is taken the first free name beside it: `final`-2 and so on."""
+    beside = (final.with_name(f"{final.name}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain((final,), beside) if not os.path.lexists(path))
 
 
 def discard(paths: set[Path]) -> None:
@@ -102,16 +86,6 @@ def discard(paths: set[Path]) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def entries(folder: Path) -> set[Path]:
-    """The entries of a folder except for logs."""
-    return {entry for entry in folder.iterdir() if entry.name != "logs"}
-
-
-def sizes(folder: Path) -> dict[str, int]:
-    """Sizes in bytes of all files in a folder, keyed by relative path."""
-    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def incomplete(path: Path) -> str:
@@ -124,8 +98,7 @@ def incomplete(path: Path) -> str:
         return "was not written"
     if not size:
         return "is empty"
-    if path.suffix == ".sqlite":
-        page = int.from_bytes(head[16:18], "big")  # its size, and behind it how many there are
-        if not head.startswith(_SQLITE) or size != (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big"):
-            return "was written in part"
-    return ""
+    page = int.from_bytes(head[16:18], "big")  # of SQLite: its size, and behind it how many there are
+    whole_bytes = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+    is_whole = path.suffix != ".sqlite" or (head.startswith(b"SQLite format 3\0") and size == whole_bytes)
+    return "" if is_whole else "was written in part"

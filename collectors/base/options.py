@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from kanalyze.collectors.base.errors import BadOptionError
-from kanalyze.collectors.base.nvcc import known_arch
 from kanalyze.collectors.in_workload.recipes import RECIPES
 from kanalyze.errors import UnknownNameError
 from kanalyze.tools import NAMES
@@ -25,6 +25,9 @@ BARE: Final = "bare"
 
 #: All passes, in the order of execution.
 PASSES: Final = (BARE, NSYS, SAMPLES, TORCH, NCU)
+
+#: A GPU architecture, as nvcc or a user writes it.
+_ARCH: Final = re.compile(r"(sm_|compute_)?(\d{2,3}|\d{1,2}\.\d)[af]?")
 
 ClockControl = Literal["base", "none"]
 
@@ -140,34 +143,27 @@ def checked(options: Options) -> Options:
         BadOptionError: A value is out of bounds, or two options exclude each other.
         UnknownNameError: There is no such pass, or no such recipe.
     """
-    for name in options.passes or ():
-        if name not in CHOICES:
-            raise UnknownNameError.of("pass", name, CHOICES)
-    if options.recipe not in RECIPES:
-        raise UnknownNameError.of("recipe", options.recipe, RECIPES)
-    for text in options.arch:
-        if not known_arch(text):
-            raise BadOptionError.of("--arch", text, "a GPU architecture such as sm_90")
-    _check_numbers(options)
-    if options.range_name is not None and options.cuda_profiler_api:
-        raise BadOptionError.together("--range", "--cuda-profiler-api")
-    if options.range_name == "":
-        raise BadOptionError.of("--range", "", "the name of a range")
-    return options
-
-
-def _check_numbers(options: Options) -> None:
-    for option in ("repeat", "kernels", "launches"):
-        if getattr(options, option) < 1:
-            raise BadOptionError.of(f"--{option}", getattr(options, option), "a whole number from 1")
+    known = [("pass", name, CHOICES) for name in options.passes or ()] + [("recipe", options.recipe, tuple(RECIPES))]
+    for what, name, names in known:
+        if name not in names:
+            raise UnknownNameError.of(what, name, names)
+    counts = {"repeat": options.repeat, "kernels": options.kernels, "launches": options.launches}
     times = {
         "timeout": options.timeout_s,
         "ncu-budget": options.ncu_budget_s,
         "duration": options.duration_s,
         "samples-for": options.samples_for_s,
     }
-    for option, value in times.items():
-        if value is not None and not 0 < value < math.inf:
-            raise BadOptionError.of(f"--{option}", value, "a time above 0")
-    if options.delay_s is not None and not 0 <= options.delay_s < math.inf:
-        raise BadOptionError.of("--delay", options.delay_s, "a time from 0")
+    bounds = (
+        *(("arch", text, _ARCH.fullmatch(text), "a GPU architecture such as sm_90") for text in options.arch),
+        *((name, number, number >= 1, "a whole number from 1") for name, number in counts.items()),
+        *((name, time, time is None or 0 < time < math.inf, "a time above 0") for name, time in times.items()),
+        ("delay", options.delay_s, options.delay_s is None or 0 <= options.delay_s < math.inf, "a time from 0"),
+        ("range", options.range_name, options.range_name != "", "the name of a range"),
+    )
+    for option, value, is_right, wanted in bounds:
+        if not is_right:
+            raise BadOptionError.of(f"--{option}", value, wanted)
+    if options.range_name is not None and options.cuda_profiler_api:
+        raise BadOptionError.together("--range", "--cuda-profiler-api")
+    return options

@@ -1,4 +1,4 @@
-"""Runs a command, and terminates it with all its descendants.
+"""A command as data, for the dry run to print; its run, to the end of all its descendants; and what its log says.
 
 A program may move its children into process groups and sessions of their own (torchrun does), or let them outlive it.
 So every process of a step inherits a mark in its environment, and all marked processes are terminated with the step.
@@ -6,16 +6,19 @@ So every process of a step inherits a mark in its environment, and all marked pr
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import shlex
 import signal
 import subprocess
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,26 +39,67 @@ _TAIL_BYTES: Final = 1 << 16
 KEPT_BYTES: Final = 8 << 20
 _LEFT_OUT: Final = b"\n[kanalyze: output left out here]\n"
 
-#: Progress callback: seconds since the start, last line printed.
-Tick = Callable[[float, str], object]
+_CHECK_LINE: Final = re.compile(
+    r"^(?:[\w.:-]+\s)?(check: *(ok|FAILED)\b.*|Max error: *(\S+).*)$", re.MULTILINE | re.ASCII
+)
 
-
-class Process(Protocol):
-    """The interface of :class:`subprocess.Popen` that is used."""
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end; returns the exit status."""
-
-
-Starter = Callable[..., Process]
+#: Tolerance of a single-precision result.
+_TOLERANCE: Final = 1e-3
 
 
 @dataclass(frozen=True)
-class Ended:
+class Step:
+    """A command with its environment, log and expected outputs; its log, progress and manifest have its `name`.
+
+    Attributes:
+        outputs: Files that it must produce, complete and not empty.
+        stdout: A separate file for standard output, if that is a result.
+        runs_workload: Whether it runs the workload, so that exit status and check lines are the workload's.
+        has_runner: Whether the torch runner replaces the script on the command line.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    log: Path
+    env: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[Path, ...] = ()
+    stdout: Path | None = None
+    runs_workload: bool = False
+    has_runner: bool = False
+
+    @property
+    def shell(self) -> str:
+        """The command quoted for a shell, to copy and paste."""
+        assigned = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        redirected = [f"> {shlex.quote(str(self.stdout))}"] if self.stdout else []
+        return " ".join([*assigned, shlex.join(self.argv), *redirected])
+
+
+@dataclass(frozen=True)
+class Event:
+    """A progress event.
+
+    Attributes:
+        kind: Step started, step running, step ended, or a note.
+        step: The step; of a note, the pass.
+        text: The tool's last output, the step's result, or the note.
+        elapsed_s: Seconds since the step began.
+    """
+
+    kind: Literal["begin", "tick", "end", "note"]
+    step: str
+    text: str = ""
+    elapsed_s: float = 0.0
+
+
+Progress = Callable[[Event], object]
+
+
+#: Starts a process, as :class:`subprocess.Popen` does.
+Starter = Callable[..., "subprocess.Popen[bytes]"]
+
+
+class Ended(NamedTuple):
     """Result of a command: its exit status, negative for a signal and None if it was stopped, and its run time.
 
     `shortened` says whether its log keeps only the beginning and the end of what it printed.
@@ -65,18 +109,13 @@ class Ended:
     seconds: float
     shortened: bool = False
 
-    @property
-    def timed_out(self) -> bool:
-        """True if it was stopped at its time limit."""
-        return self.status is None
-
 
 def run(  # noqa: PLR0913 - all of them belong to one start
     argv: Sequence[str],
     log: Path,
     env: Mapping[str, str],
     timeout_s: float,
-    tick: Tick = lambda *_: None,
+    tick: Callable[[float, str], object] = lambda *_: None,
     *,
     stdout: Path | None = None,
     starter: Starter = subprocess.Popen,
@@ -84,7 +123,8 @@ def run(  # noqa: PLR0913 - all of them belong to one start
     """Runs a command to its end, with its output in `log`: :data:`KEPT_BYTES` of its beginning and of its end.
 
     It is executed without a shell, with `env` added to this process's environment, and terminated after `timeout_s`;
-    `tick` is called a few times a second. The `log` is appended to; `stdout` is a separate file for standard output.
+    `tick` is called a few times a second with the seconds since the start and the last line printed. The `log` is
+    appended to; `stdout` is a separate file for standard output.
 
     Raises:
         OSError: It cannot be started, or a file cannot be written.
@@ -92,40 +132,30 @@ def run(  # noqa: PLR0913 - all of them belong to one start
     mark = uuid.uuid4().hex
     began = time.monotonic()
     with ExitStack() as files:
-        said: IO[bytes] = files.enter_context(log.open("ab"))
-        result = files.enter_context(stdout.open("wb")) if stdout else said
+        printed: IO[bytes] = files.enter_context(log.open("ab"))
         process = starter(
             list(argv),
             stdin=subprocess.DEVNULL,
-            stdout=result,
-            stderr=said,
+            stdout=files.enter_context(stdout.open("wb")) if stdout else printed,
+            stderr=printed,
             env={**os.environ, **env, MARK: mark},
             start_new_session=True,
         )
-
-        def watch() -> None:
-            _shorten(log)
-            tick(time.monotonic() - began, last_line(log))
-
+        status, pause = None, _POLL_S
         try:
-            status = _wait(process, began, timeout_s, watch)
+            while status is None and time.monotonic() - began < timeout_s:
+                with suppress(subprocess.TimeoutExpired):
+                    status = process.wait(timeout=pause)
+                    break
+                _shorten(log)
+                tick(time.monotonic() - began, next(iter(tail(log, 1)), ""))
+                pause = min(pause * 2, 0.25)
         finally:
             _end_all(process, mark)
     return Ended(status, time.monotonic() - began, shortened=_shorten(log))
 
 
-def _wait(process: Process, began: float, timeout_s: float, tick: Callable[[], object]) -> int | None:
-    """The exit status; None at the time limit."""
-    pause = _POLL_S
-    while time.monotonic() - began < timeout_s:
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(timeout=pause)
-        tick()
-        pause = min(pause * 2, 0.25)
-    return None
-
-
-def _end_all(process: Process, mark: str) -> None:
+def _end_all(process: subprocess.Popen[bytes], mark: str) -> None:
     """Terminate all processes of a step; kill those left after a grace period, or at a second Ctrl-C."""
     try:
         deadline = time.monotonic() + _GRACE_S
@@ -153,16 +183,15 @@ def _shorten(log: Path) -> bool:
     return is_long
 
 
-def _alive(process: Process, mark: str) -> set[int]:
+def _alive(process: subprocess.Popen[bytes], mark: str) -> set[int]:
     """Ids of a step's running processes."""
-    wanted = f"{MARK}={mark}".encode()
+    assigned = f"{MARK}={mark}".encode()
     entries = Path("/proc").glob("[0-9]*")
-    found = {int(entry.name) for entry in entries if _is_of(entry, process.pid, wanted)} - {os.getpid()}
+    running = {int(entry.name) for entry in entries if _is_of(entry, process.pid, assigned)} - {os.getpid()}
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0)
-        found.discard(process.pid)
-        return found
-    return found | {process.pid}
+        return running - {process.pid}
+    return running | {process.pid}
 
 
 def _is_of(entry: Path, leader: int, mark: bytes) -> bool:
@@ -185,21 +214,39 @@ def _signal(processes: set[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def end_of(log: Path, size: int = 1 << 20) -> bytes:
+def end_of(log: Path, size: int = 1 << 20) -> str:
     """The last `size` bytes of a log; none where there is no log."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - size, 0))
-        return file.read()
-    return b""
+        return file.read().decode(errors="replace")
+    return ""
 
 
 def tail(log: Path, lines: int) -> list[str]:
     """The last non-empty lines of a log, with carriage returns applied as on a terminal."""
-    text = end_of(log, _TAIL_BYTES).decode(errors="replace")
-    shown = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.split("\n"))
+    shown = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in end_of(log, _TAIL_BYTES).split("\n"))
     return [line for line in shown if line][-lines:]
 
 
-def last_line(log: Path) -> str:
-    """The last non-empty line of a log."""
-    return next(iter(tail(log, 1)), "")
+class Check(NamedTuple):
+    """A line in which a program reports whether its result is correct, and whether it says that it is."""
+
+    line: str
+    passed: bool
+
+
+def checks(log: Path) -> list[Check]:
+    """The distinct check lines in a log: ``check: ok …``, ``check: FAILED …`` and ``Max error: 0``."""
+    text = end_of(log).replace("\r", "\n")  # a check is the last thing a program prints
+    lines = (match.groups() for match in _CHECK_LINE.finditer(text))
+    return list(dict.fromkeys(Check(line.strip(), _passed(word, error)) for line, word, error in lines))
+
+
+def _passed(word: str | None, error: str | None) -> bool:
+    if error is None:
+        return word == "ok"
+    try:
+        value = float(error.rstrip(",;."))
+    except ValueError:
+        return False
+    return math.isfinite(value) and abs(value) <= _TOLERANCE

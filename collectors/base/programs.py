@@ -1,4 +1,4 @@
-"""Finds external tools: user's choice, PATH, then the usual installation folders."""
+"""Finds external tools (user's choice, PATH, then the usual installation folders), and asks them short questions."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.collectors.base.errors import BadOptionError
 
@@ -16,15 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
 
-#: Seconds to wait for a tool's ``--version``.
-_PATIENCE_S: Final = 60
-
 #: A version number in the output of ``--version``: ``2025.3.1.90-253135822v0``, ``release 13.0, V13.0.88``.
 _VERSION: Final = re.compile(r"V?(\d+\.\d+(?:\.\d+)*)")
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """An external tool, found or not; one with a `problem` cannot be used, and `remedy` says how to get another."""
 
     name: str
@@ -53,12 +48,23 @@ def find(name: str, option: str, asked: str | PathLike[str] | None, folders: Seq
     Raises:
         BadOptionError: There is no program at the user's path.
     """
-    if asked is not None:
-        return _asked_for_version(name, runnable(option, asked), remedy)
     on_path = shutil.which(name)
-    for candidate in [Path(on_path)] if on_path else installed(name, folders):
-        return _asked_for_version(name, candidate, remedy)
-    return Program(name, problem="not found on PATH or where its installers put it", remedy=remedy)
+    if asked is not None:
+        candidates = [runnable(option, asked)]
+    else:
+        candidates = [Path(on_path)] if on_path else installed(name, folders)
+    if not candidates:
+        return Program(name, problem="not found on PATH or where its installers put it", remedy=remedy)
+    path = candidates[0]
+    ran = answer(path, "--version")
+    if ran is None:
+        return Program(name, path, problem=f"{path} --version does not run", remedy=remedy)
+    status, text = ran
+    if status:
+        why = f"{path} --version ended with status {status}: {' '.join(text.split())[:200]}"
+        return Program(name, path, problem=why, remedy=remedy)
+    version = _VERSION.search(" ".join(re.findall(r"V\d[\d.]+", text)) or text)
+    return Program(name, path, version.group(1) if version else None, remedy=remedy)
 
 
 def runnable(option: str, asked: str | PathLike[str]) -> Path:
@@ -68,10 +74,10 @@ def runnable(option: str, asked: str | PathLike[str]) -> Path:
         BadOptionError: There is no such program.
     """
     path = Path(asked)
-    found = shutil.which(path.absolute() if path.parent != Path() or path.exists() else path)
-    if found is None:
+    place = shutil.which(path.absolute() if path.parent != Path() or path.exists() else path)
+    if place is None:
         raise BadOptionError.of(option, asked, "a program that can be run")
-    return Path(found)
+    return Path(place)
 
 
 def installed(name: str, folders: Sequence[str]) -> list[Path]:
@@ -80,34 +86,19 @@ def installed(name: str, folders: Sequence[str]) -> list[Path]:
     def by_version(path: Path) -> list[tuple[int, str]]:
         return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
-    found: list[Path] = []
-    for pattern in folders:
-        places = sorted(Path("/").glob(pattern.lstrip("/")), key=by_version, reverse=True)
-        found += [place / name for place in places if os.access(place / name, os.X_OK) and (place / name).is_file()]
-    return found
-
-
-def _asked_for_version(name: str, path: Path, remedy: str) -> Program:
-    ran = said(path, "--version")
-    if ran is None:
-        return Program(name, path, problem=f"{path} --version does not run", remedy=remedy)
-    status, text = ran
-    version = _VERSION.search(" ".join(re.findall(r"V\d[\d.]+", text)) or text)
-    if status:
-        words = " ".join(text.split())[:200]
-        why = f"{path} --version ended with status {status}: {words}"
-        return Program(name, path, problem=why, remedy=remedy)
-    return Program(name, path, version.group(1) if version else None, remedy=remedy)
+    patterns = (Path("/").glob(pattern.lstrip("/")) for pattern in folders)
+    places = (place / name for every in patterns for place in sorted(every, key=by_version, reverse=True))
+    return [place for place in places if os.access(place, os.X_OK) and place.is_file()]
 
 
 def version_of(*command: str) -> str | None:
     """The version printed by a command; None if it prints none."""
-    ran = said(*command, "--version")
-    found = _VERSION.search(ran[1]) if ran and not ran[0] else None
-    return found.group(1) if found else None
+    ran = answer(*command, "--version")
+    version = _VERSION.search(ran[1]) if ran and not ran[0] else None
+    return version.group(1) if version else None
 
 
-def said(*command: str | Path, patience_s: float = _PATIENCE_S) -> tuple[int, str] | None:
+def answer(*command: str | Path, patience_s: float = 60) -> tuple[int, str] | None:
     """Exit status and output of a short command; None if it cannot be started or times out."""
     try:
         ended = subprocess.run(  # noqa: S603 - a list of arguments, no shell

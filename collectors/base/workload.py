@@ -1,28 +1,112 @@
-"""The workload to profile: CUDA source, Python script or executable, with its arguments."""
+"""The workload to profile: CUDA source, Python script or executable, with its arguments.
+
+Of a command that starts a script by a launcher (python, torchrun, accelerate, mpirun, env and the like) the script is
+found, since the torch pass puts its own runner in its place, in each process that a launcher starts.
+"""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from kanalyze.collectors.base.errors import BadOptionError, WorkloadError
-from kanalyze.collectors.base.launchers import LAUNCHERS, behind, starts_another, starts_python
-from kanalyze.collectors.base.workloads import reference, references
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.collectors.base.launchers import Behind
-
 #: What stands before a module's name, on Python's command line as on ours.
 MODULE: Final = "-m"
+_MODULES: Final = frozenset((MODULE, "--module"))
 
-Kind = Literal["cuda", "python", "executable"]
+#: Options that take no word after them (of torchrun, also spelled with underscores), or the only ones that do (of
+#: Python); and options of commands that start no script, or none that can be told.
+_TORCHRUN_FLAGS: Final = frozenset(("--standalone", "--no-python", "--run-path", "--help", "-h"))
+_PYTHON_VALUES: Final = frozenset(("-X", "-W", "--check-hash-based-pycs"))
+_NO_SCRIPT: Final = frozenset(("-c", "-", "--no-python"))
+
+#: Launchers that are Python scripts themselves, and their modules, as in ``python -m``.
+LAUNCHERS: Final = frozenset(("torchrun", "accelerate", "deepspeed"))
+_LAUNCHER_MODULES: Final = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+}
+
+#: Wrappers that run the command in their arguments, on this machine.
+_WRAPPERS: Final = frozenset(
+    (
+        *("env", "nice", "ionice", "nohup", "setsid", "stdbuf", "time", "timeout", "numactl", "taskset", "chrt"),
+        *("conda", "mamba", "micromamba", "pixi", "poetry", "pipenv", "hatch", "pdm", "uv", "xvfb-run"),
+    )
+)
+
+#: Launchers that run the command in their arguments several times, possibly on other machines.
+SPREADERS: Final = frozenset(("mpirun", "mpiexec", "orterun", "srun"))
+
+#: Shells, whose arguments are a script and its own.
+_SHELLS: Final = frozenset(("sh", "bash", "zsh", "dash"))
+
+#: A Python, or a launcher of one, in a shell script.
+_STARTS_PYTHON: Final = re.compile(rb"(^|[\s/;&|])(python[\d.]*|torchrun|accelerate|deepspeed)\s")
+
+#: Where the reference workloads lie: beside the collectors, in a checkout and when installed.
+_SHIPPED: Final = Path(__file__).parents[1].with_name("kernels")
+
+#: The leading comment of a CUDA source: ``/* … */`` or lines of ``//``; the margin of its lines.
+_COMMENT: Final = re.compile(r"\s*(?:/\*+(?P<block>.*?)\*/|(?P<lines>(?:[ \t]*//[^\n]*\n?)+))", re.DOTALL)
+_MARGIN: Final = re.compile(r"^[ \t]*(?://+!?|\*+)?[ \t]?", re.MULTILINE)
+
+#: The line that lists the values of ``--variant``.
+_VARIANTS: Final = re.compile(r"^Variants: (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference workload, shipped as ``kanalyze.kernels``; each describes itself in its first comment.
+
+    Attributes:
+        name: What it is called.
+        path: Its file.
+        teaches: What its profile demonstrates, one sentence.
+        variants: Values of its ``--variant``; empty if it has none.
+        doc: The whole text of its first comment.
+    """
+
+    name: str
+    path: Path
+    teaches: str
+    variants: tuple[str, ...]
+    doc: str
+
+
+def references() -> list[Reference]:
+    """All reference workloads by name, without helpers, whose names begin with an underscore."""
+    files = sorted(_SHIPPED.iterdir()) if _SHIPPED.is_dir() else []
+    return [_described(file) for file in files if file.suffix in (".cu", ".py") and not file.name.startswith("_")]
+
+
+def _described(file: Path) -> Reference:
+    source, doc = file.read_text(encoding="utf-8", errors="replace"), ""
+    if file.suffix == ".py":
+        with suppress(SyntaxError):
+            doc = ast.get_docstring(ast.parse(source)) or ""
+    elif comment := _COMMENT.match(source):
+        doc = _MARGIN.sub("", comment["block"] or comment["lines"]).strip()
+    listed = _VARIANTS.search(doc)
+    variants = tuple(word.strip() for word in listed[1].rstrip(".").split(",")) if listed else ()
+    return Reference(file.stem, file, " ".join(doc.partition("\n\n")[0].split()), variants, doc)
+
+
+def reference(text: str) -> Reference | None:
+    """The reference workload `text`, with or without file suffix; None if there is none."""
+    return next((one for one in references() if text in (one.name, one.path.name)), None)
 
 
 @dataclass(frozen=True)
@@ -42,7 +126,7 @@ class Workload:
     """
 
     name: str
-    kind: Kind
+    kind: Literal["cuda", "python", "executable"]
     path: Path | None
     args: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
@@ -59,17 +143,13 @@ def resolve(text: str, args: Sequence[str] = ()) -> Workload:
     """
     path = Path(text)
     if text == MODULE and args and not path.is_file():
-        name = _name(args[0].rpartition(".")[2])
-        return Workload(name, "python", None, tuple(args[1:]), target=(MODULE, args[0]), given=text)
+        return replace(_of_script(Behind((), (MODULE, args[0]), tuple(args[1:]))), given=text)
     if not path.is_file():
-        known = reference(text)
+        shipped = reference(text)
         on_path = shutil.which(text) if os.sep not in text else None
-        if known is not None:
-            path = known.path
-        elif on_path is not None:
-            path = Path(on_path)
-        else:
+        if shipped is None and on_path is None:
             _refuse(path)
+        path = shipped.path if shipped else Path(on_path or text)
     return replace(_of_file(path, tuple(args)), given=text)
 
 
@@ -92,15 +172,16 @@ def resolve_other(text: str, first: Workload) -> Workload:
     if words[0].startswith("-") and words[0] != MODULE:
         return replace(first, args=(*first.args, *words))
     text = words[0]
-    known = text == MODULE or Path(text).is_file() or reference(text) is not None or shutil.which(text) is not None
-    if first.target[:1] == (MODULE,) and (text == first.target[1] or not known):
+    exists = text == MODULE or Path(text).is_file() or reference(text) is not None or shutil.which(text) is not None
+    if first.target[:1] == (MODULE,) and (text == first.target[1] or not exists):
         words = [MODULE, *words]
-    found = resolve(words[0], words[1:])
-    if found.kind == "python" and not found.launcher:
-        found = replace(found, launcher=first.launcher)
+    other = resolve(words[0], words[1:])
+    if other.kind == "python" and not other.launcher:
+        other = replace(other, launcher=first.launcher)
     # of a command behind a launcher that hides it, nobody knows which words are arguments of the program
-    hidden = first.kind == "executable" and first.path is not None and starts_another(first.path.name)
-    return replace(found, args=(*(() if hidden else first.args), *found.args))
+    name = first.path.name if first.path else ""
+    runs_another = is_python(name) or name in LAUNCHERS | _WRAPPERS | SPREADERS | _SHELLS
+    return replace(other, args=other.args if first.kind == "executable" and runs_another else first.args + other.args)
 
 
 def _refuse(path: Path) -> None:
@@ -109,7 +190,7 @@ def _refuse(path: Path) -> None:
     if path.exists():
         raise WorkloadError.not_runnable(path)
     beside = [entry.name for entry in path.parent.iterdir() if entry.is_file()] if path.parent.is_dir() else []
-    raise WorkloadError.missing(path, beside, [known.name for known in references()])
+    raise WorkloadError.missing(path, beside, [one.name for one in references()])
 
 
 def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
@@ -122,31 +203,114 @@ def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
     if absolute.suffix == ".cu":
         return Workload(_name(absolute.stem), "cuda", absolute, args)
     if absolute.suffix == ".py":
-        return Workload(_name(absolute.stem), "python", absolute, args, (), (str(absolute),))
+        return _of_script(Behind((), (str(absolute),), args))
     if not os.access(absolute, os.X_OK):
         raise WorkloadError.not_runnable(path)
-    found = behind(str(absolute), args)
+    found, first_line = behind(str(absolute), args), head.partition(b"\n")[0]
+    if found is None and absolute.name not in LAUNCHERS and re.match(rb"#!.*python[\d.]*\s*$", first_line):
+        interpreter = first_line[2:].decode(errors="replace").split()[-1]  # for env, the one on PATH
+        found = Behind((shutil.which(interpreter) or interpreter,), (str(absolute),), args)
     if found is not None:
-        return _behind_launcher(found)
-    of_python = head.startswith(b"#!") and re.search(rb"python[\d.]*\s*$", head.splitlines()[0])
-    if of_python and absolute.name not in LAUNCHERS:
-        interpreter = head.splitlines()[0][2:].decode(errors="replace").split()[-1]  # for env, the one on PATH
-        launcher = (shutil.which(interpreter) or interpreter,)
-        return Workload(_name(absolute.stem), "python", absolute, args, launcher, (str(absolute),))
+        return _of_script(found)
     hidden = starts_python(str(absolute), args, head)
     return Workload(_name(absolute.name), "executable", absolute, args, starts_python=hidden)
 
 
-def _behind_launcher(found: Behind) -> Workload:
-    if found.target[0] == "-m":
-        name = _name(found.target[1].rpartition(".")[2])
-        return Workload(name, "python", None, found.args, found.launcher, found.target)
-    script = Path(os.path.abspath(found.target[0]))  # noqa: PTH100 - as above
+def _of_script(found: Behind) -> Workload:
+    launcher, target, args = found
+    if target[0] == MODULE:
+        return Workload(_name(target[1].rpartition(".")[2]), "python", None, args, launcher, target)
+    script = Path(os.path.abspath(target[0]))  # noqa: PTH100 - as above
     if not script.is_file():
-        _refuse(Path(found.target[0]))
-    return Workload(_name(script.stem), "python", script, found.args, found.launcher, (str(script),))
+        _refuse(Path(target[0]))
+    return Workload(_name(script.stem), "python", script, args, launcher, (str(script),))
 
 
 def _name(text: str) -> str:
     """`text` made safe for file names on every system."""
     return re.sub(r"[^\w.+-]+", "_", text).strip("-._") or "workload"
+
+
+class Behind(NamedTuple):
+    """The words of a command before its script, the launcher first; the script, or ``-m MODULE``; its arguments."""
+
+    launcher: tuple[str, ...]
+    target: tuple[str, ...]
+    args: tuple[str, ...]
+
+
+def is_python(word: str) -> bool:
+    """Whether the program `word` is a Python interpreter, by its name."""
+    return re.fullmatch(r"python(\d+(\.\d+)*)?", Path(word).name) is not None
+
+
+def behind(program: str, args: Sequence[str]) -> Behind | None:
+    """The script started by ``program args…``; None if it cannot be determined."""
+    name, words = Path(program).name, list(args)
+    if is_python(program):
+        return _first_word((program,), words, of_python=True)
+    if name == "accelerate":
+        return _launched((program, *words[:1]), name, words[1:]) if words[:1] == ["launch"] else None
+    if name in LAUNCHERS:
+        return _launched((program,), name, words)
+    if name in _WRAPPERS | SPREADERS:  # what they run starts at the first word that is Python, a launcher or a wrapper
+        for at, word in enumerate(words):
+            if is_python(word) or Path(word).name in LAUNCHERS | _WRAPPERS:
+                inner = behind(word, words[at + 1 :])
+                return inner and inner._replace(launcher=(program, *words[:at], *inner.launcher))
+    return None
+
+
+def _launched(launcher: tuple[str, ...], name: str, words: list[str]) -> Behind | None:
+    """The script that the launcher `name` of Python starts."""
+    if name == "torchrun":
+        return _first_word(launcher, words, of_python=False)
+    for at, word in enumerate(words):  # only the launcher knows which of its options take a value
+        if word in (*_MODULES, "--no_python", "--no-python"):
+            return None
+        if word.endswith(".py") and Path(word).is_file():
+            return Behind((*launcher, *words[:at]), (word,), tuple(words[at + 1 :]))
+    return None
+
+
+def _first_word(launcher: tuple[str, ...], words: list[str], *, of_python: bool) -> Behind | None:
+    """The first word that is no option of Python or of torchrun, or of a launcher that is Python's module."""
+    at, before, is_module = 0, list(launcher), False
+    while at < len(words):
+        option = words[at].replace("_", "-") if words[at].startswith("--") else words[at]
+        if option in _NO_SCRIPT:
+            return None
+        if not option.startswith("-"):
+            rest = words[at + 1 :]
+            if of_python and is_module and words[at] in _LAUNCHER_MODULES:
+                return _launched((*before, MODULE, words[at]), _LAUNCHER_MODULES[words[at]], rest)
+            return Behind(tuple(before), (MODULE, words[at]) if is_module else (words[at],), tuple(rest))
+        if option in _MODULES:
+            is_module, width = True, 0
+        elif of_python:
+            width = 2 if option in _PYTHON_VALUES else 1
+        else:
+            width = 1 if option in _TORCHRUN_FLAGS or "=" in option else 2
+        before += words[at : at + width]
+        at += width or 1
+    return None
+
+
+def starts_python(program: str, args: Sequence[str], head: bytes) -> bool:
+    """Whether ``program args…``, a file that begins with `head`, seems to start Python."""
+    name = Path(program).name
+    if name in LAUNCHERS:
+        return True
+    if name in _WRAPPERS | SPREADERS:
+        return any(is_python(word) or word.endswith((".py", ".sh")) for word in args)
+    if name in _SHELLS:
+        return any(_reads_as_python_script(Path(word)) for word in args if not word.startswith("-"))
+    return head.startswith(b"#!") and _reads_as_python_script(Path(program))
+
+
+def _reads_as_python_script(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return any(_STARTS_PYTHON.search(line) for line in file.read(1 << 16).splitlines() if line[:1] != b"#")
+    except OSError:
+        return False

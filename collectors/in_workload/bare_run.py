@@ -25,13 +25,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import torch_script  # relative: the runner loads these files without their package
-from .import_hooks import hook, when_imported
+from .hooks import FORWARD, Ranges, compiling_test, hook, watch, when_imported
 from .source_lines import EveryChange, Places, folder_of
-from .torch_parts import FORWARD, Ranges, compiling_test, watch
-from .whole_files import write_text
+from .whole_files import write_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 #: Layout of the file.
@@ -50,11 +48,7 @@ _TRIED = 2_000
 
 
 class Marks:
-    """When each occurrence of a part began.
-
-    Attributes:
-        starts: Times in ns of :func:`time.perf_counter_ns`, by name; of a name the first :data:`EACH`.
-    """
+    """When each occurrence of a part began: times of :func:`time.perf_counter_ns`, by name the first :data:`EACH`."""
 
     def __init__(self) -> None:
         """Starts without marks."""
@@ -80,29 +74,25 @@ class Marks:
         return (time.perf_counter_ns() - began_ns) / _TRIED
 
     def watch(self) -> None:
-        """Marks the parts of what the program imports from now on."""
+        """Marks the parts of what the program imports from now on, ranges but while torch.compile is tracing."""
         when_imported("torch", self._watch_torch)
         when_imported("nvtx.nvtx", self._watch_nvtx)
 
     def _watch_torch(self, torch: Any) -> None:  # noqa: ANN401 - a module
         with suppress(ImportError, AttributeError):  # of another package of that name, or a version without a part
             watch(FORWARD, lambda: self.mark(CALL), lambda: None)
-            self._ranges(compiling_test()).of_torch(torch)
+            compiling = compiling_test()
+            Ranges(lambda _: not compiling(), self.mark).of_torch(torch)
             for owner, method in ((torch.profiler.profile, "start"), (torch.autograd.profiler.profile, "__enter__")):
                 hook(owner, method, lambda *_: self.mark(OWN))
 
     def _watch_nvtx(self, nvtx: Any) -> None:  # noqa: ANN401 - a module
-        self._ranges(compiling_test() if sys.modules.get("torch") else bool).of_nvtx(nvtx)
-
-    def _ranges(self, compiling: Callable[[], bool]) -> Ranges:
-        """Marks of all ranges, but while torch.compile is tracing."""
-        return Ranges(lambda _: not compiling(), self.mark)
+        compiling = compiling_test() if sys.modules.get("torch") else bool
+        Ranges(lambda _: not compiling(), self.mark).of_nvtx(nvtx)
 
 
 def run(file: Path, workload: list[str]) -> None:
     """Runs a script or module, and writes the file; exceptions propagate."""
-    rank = os.environ.get("RANK", "")
-    file = file.with_name(f"{file.stem}-rank{rank}{file.suffix}") if rank.isdecimal() else file
     marks, places = Marks(), Places()
     marks.watch()
     torch_script.hide_runner()
@@ -118,6 +108,7 @@ def run(file: Path, workload: list[str]) -> None:
         if os.getpid() == ours:  # a forked child ends here, too
             with suppress(Exception):  # the run itself is what was asked for, and other threads may go on
                 starts = places.loops(folder_of(workload[0]))
-                starts |= {name: list(times) for name, times in list(marks.starts.items())}
+                starts.update({name: list(times) for name, times in list(marks.starts.items())})
                 content = {"schema": SCHEMA, "duration_ns": duration_ns, "mark_ns": marks.cost_ns()}
-                write_text(file, json.dumps({**content, "starts_ns": starts}))
+                text = json.dumps({**content, "starts_ns": starts})
+                write_bytes(torch_script.of_rank(file), text.encode())

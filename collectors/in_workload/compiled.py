@@ -16,22 +16,28 @@ Triton keeps each kernel that it compiles in a folder of its cache, named by a h
                             worker of inductor, which leaves Triton's front end out); null where there is no time
     cache_hit               whether it came from the cache; null where nobody saw
     ptx                     the file in the capture; null where Triton kept none
+
+Compilations are heard of in the workload's process: Triton is met when the program imports it, and inductor's code by
+its logger.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
+import os
 import re
 import shutil
-from dataclasses import dataclass
+import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import cubin  # relative: the runner loads these files without their package
+from .hooks import when_imported  # relative: the runner loads these files without their package
 from .whole_files import whole, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 #: Schema version of the rows.
 SCHEMA = 1
@@ -41,6 +47,13 @@ FILE = "compiled.json"
 TRITON_CACHE = "TRITON_CACHE_DIR"
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
+#: Prefix of the folders in a capture in which compilers work.
+OWN_CACHES = ".caches"
+
+#: Logger behind TORCH_LOGS=output_code.
+_OUTPUT_CODE = "torch._inductor.codecache.__output_code"
+_CODE_BEGINS = "Output code: \n"
+
 _WORD_BYTES = 4
 #: File names of inductor's generated code: c and the hash of the content.
 _INDUCTOR_FILE = re.compile(r"c[a-z2-7]{51}\.py")
@@ -48,17 +61,32 @@ _PLACE = re.compile(r'loc\("([^"]+\.py)":\d')
 #: Bytes of a stage's text in which its source location is searched.
 _HEAD = 1 << 16
 
+#: Of a cubin: its first bytes (64 bits, little-endian), structures, kinds of sections and records, and attributes.
+_ELF = b"\x7fELF\x02\x01"
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RECORD = struct.Struct("<BBH")
+_PAIR = struct.Struct("<II")
+_SYMBOLS = 2
+_BY_SIZE = 4
+_FRAME_SIZE, _REGISTER_COUNT = 0x11, 0x2F
 
-@dataclass(frozen=True)
-class Compilation:
+
+class Resources(NamedTuple):
+    """Per thread: `registers`, and the bytes of local memory (spilled registers and arrays on the stack)."""
+
+    registers: int | None
+    local_bytes: int | None
+
+
+class Compilation(NamedTuple):
     """Triton's report of the first request for a kernel in a process."""
 
     cache_hit: bool
     compile_ns: int
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A kernel in a Triton cache: its metadata file and content."""
 
     path: Path
@@ -74,21 +102,17 @@ def caches(environ: Mapping[str, str]) -> list[Path]:
     if TRITON_CACHE in environ:
         return [Path(environ[TRITON_CACHE])]
     home = Path(environ.get("TRITON_HOME") or environ.get("HOME") or Path.home())
-    inductor = environ.get(INDUCTOR_CACHE)
     user = environ.get("USER") or environ.get("LOGNAME") or ""
-    below = Path(inductor) if inductor else Path(environ.get("TMPDIR", "/tmp"), f"torchinductor_{user}")  # noqa: S108
+    usual = Path(environ.get("TMPDIR", "/tmp"), f"torchinductor_{user}")  # noqa: S108
+    below = Path(environ.get(INDUCTOR_CACHE) or usual)
     return [home / ".triton" / "cache", *sorted((below / "triton").glob("*"))]
 
 
 def entries(folders: Iterable[Path]) -> list[Entry]:
     """All kernels in these caches; invalid and incomplete entries are skipped."""
-    found = []
-    for folder in folders:
-        for path in sorted(folder.glob("*/*.json")):
-            metadata = {} if path.name.startswith("__grp__") else _read(path)
-            if isinstance(metadata.get("hash"), str) and "target" in metadata:
-                found.append(Entry(path, metadata))
-    return found
+    files = (path for folder in folders for path in sorted(folder.glob("*/*.json")))
+    kernels = (Entry(path, _read(path)) for path in files if not path.name.startswith("__grp__"))
+    return [one for one in kernels if isinstance(one.metadata.get("hash"), str) and "target" in one.metadata]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -103,39 +127,40 @@ def rows(
     found: Iterable[Entry],
     *,
     before: frozenset[str] = frozenset(),
-    said: Mapping[str, Compilation] | None = None,
+    heard: Mapping[str, Compilation] | None = None,
     fresh: bool = True,
 ) -> list[dict[str, Any]]:
-    """One row per kernel that the run compiled or loaded from the cache, without its PTX.
+    """One row per kernel that the run compiled or loaded from the cache, without its PTX, from the entries after it.
 
-    Args:
-        found: Cache entries after the run.
-        before: Hashes in the caches before the run.
-        said: Triton's reports by hash; None without a listener.
-        fresh: Whether the run had its own caches, so that every entry is of this run.
+    Given are the hashes that were there before, Triton's reports by hash (None without a listener), and whether the run
+    had fresh caches, so that every entry is its own.
     """
     made = {}
     for entry in found:
         key = entry.metadata["hash"]
-        heard = (said or {}).get(key)
-        if fresh or heard or key not in before:
-            made[key] = _row(entry, heard, compiled_here=key not in before, fresh=fresh)
+        report = (heard or {}).get(key)
+        if fresh or report or key not in before:
+            made[key] = _row(entry, report, compiled_here=key not in before, fresh=fresh)
+    return _ordered(made)
+
+
+def _ordered(made: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(made.values(), key=lambda row: (row["name"], row["num_warps"] or 0, row["hash"]))
 
 
-def _row(entry: Entry, heard: Compilation | None, *, compiled_here: bool, fresh: bool) -> dict[str, Any]:
+def _row(entry: Entry, report: Compilation | None, *, compiled_here: bool, fresh: bool) -> dict[str, Any]:
     metadata = entry.metadata
     name = str(metadata.get("name") or entry.path.stem)
     target = metadata["target"] if isinstance(metadata["target"], dict) else {}
     binary = entry.beside(".cubin")
-    needs = cubin.resources(binary.read_bytes(), name) if binary.is_file() else None
-    local = needs.local_bytes if needs else None
+    needs = resources(binary.read_bytes(), name) if binary.is_file() else None
+    registers, local_bytes = needs or (None, None)
     # In a fresh cache, what this process finds was compiled in this run, by a worker of inductor.
-    by_worker = heard is None or (heard.cache_hit and fresh)
-    hit = heard.cache_hit if heard and not (by_worker and compiled_here) else not compiled_here
+    by_worker = report is None or (report.cache_hit and fresh)
+    hit = report.cache_hit if report and not (by_worker and compiled_here) else not compiled_here
     compile_ns, measured = None, None
-    if heard and not heard.cache_hit:
-        compile_ns, measured = heard.compile_ns, "triton"
+    if report and not report.cache_hit:
+        compile_ns, measured = report.compile_ns, "triton"
     elif not hit:
         compile_ns = _files_ns(entry)
         measured = "files" if compile_ns is not None else None
@@ -147,8 +172,8 @@ def _row(entry: Entry, heard: Compilation | None, *, compiled_here: bool, fresh:
         "arch": target.get("arch"),
         "num_warps": metadata.get("num_warps"),
         "num_stages": metadata.get("num_stages"),
-        "registers": needs.registers if needs else None,
-        "spills": local // _WORD_BYTES if local is not None else None,
+        "registers": registers,
+        "spills": local_bytes // _WORD_BYTES if local_bytes is not None else None,
         "shared_memory_bytes": metadata.get("shared"),
         "compile_ns": compile_ns,
         "compile_measured_by": measured,
@@ -159,9 +184,7 @@ def _row(entry: Entry, heard: Compilation | None, *, compiled_here: bool, fresh:
 
 def _files_ns(entry: Entry) -> int | None:
     """Time from the first stage's file to the metadata, which Triton writes last; in ns."""
-    first = next((path for path in map(entry.beside, (".source", ".ttir")) if path.is_file()), None)
-    if first is None:
-        return None
+    first = next((path for path in map(entry.beside, (".source", ".ttir")) if path.is_file()), entry.path)
     spent = entry.path.stat().st_mtime_ns - first.stat().st_mtime_ns
     return spent if spent > 0 else None
 
@@ -177,16 +200,8 @@ def _source(entry: Entry, name: str) -> str:
     return "inductor" if name.startswith("triton_") else "triton"
 
 
-def keep(
-    folder: Path,
-    found: Iterable[Entry],
-    made: list[dict[str, Any]],
-    *,
-    suffix: str = "",
-) -> list[Path]:
+def keep(folder: Path, found: Iterable[Entry], made: list[dict[str, Any]], *, suffix: str = "") -> list[Path]:
     """Write ``compiled.json`` and each kernel's PTX into `folder`; nothing if there are no rows."""
-    if not made:
-        return []
     by_hash = {entry.metadata["hash"]: entry for entry in found}
     written = []
     for row in made:
@@ -199,7 +214,7 @@ def keep(
                 shutil.copyfile(source, part)
             row["ptx"] = str(target.relative_to(folder))
             written.append(target)
-    return [_write(folder / f"compiled{suffix}.json", made), *written]
+    return [_write(folder / f"compiled{suffix}.json", made), *written] if made else []
 
 
 def merge_ranks(folder: Path) -> Path | None:
@@ -208,18 +223,160 @@ def merge_ranks(folder: Path) -> Path | None:
     A kernel that several ranks compiled keeps the longest time.
     """
     ranks = sorted(folder.glob("compiled-rank*.json"))
-    files = [folder / FILE, *ranks] if ranks else []
     merged: dict[str, dict[str, Any]] = {}
-    for path in files:
+    for path in [folder / FILE, *ranks] if ranks else []:
         for row in _read(path).get("kernels", []):
             kept = merged.setdefault(row["hash"], row)
             if (row["compile_ns"] or 0) > (kept["compile_ns"] or 0):
                 merged[row["hash"]] = row
-    if not merged:
-        return None
-    ordered = sorted(merged.values(), key=lambda row: (row["name"], row["num_warps"] or 0, row["hash"]))
-    return _write(folder / FILE, ordered)
+    return _write(folder / FILE, _ordered(merged)) if merged else None
 
 
 def _write(path: Path, made: list[dict[str, Any]]) -> Path:
     return write_json(path, {"schema": SCHEMA, "kernels": made})
+
+
+def resources(binary: bytes, function: str) -> Resources | None:
+    """Resource use of `function`, by its cubin; None if this is none or lacks the function. Needs no tool and no GPU.
+
+    A cubin is an ELF file. Its section ``.nv.info`` is a list of records: a format byte, an attribute byte, a 16-bit
+    size, and for format 4 that many bytes. The attributes read here are those that ``cuobjdump -elf`` calls
+    EIATTR_REGCOUNT and EIATTR_FRAME_SIZE; each holds the index of the function's symbol and a value, 32 bits each. PTX
+    has no such thing: its registers are virtual.
+    """
+    values: dict[int, int] = {}
+    try:
+        sections = _sections(binary) if binary.startswith(_ELF) else []
+        index = _symbol_names(binary, sections).index(function)
+        for name, section in sections:
+            if name == ".nv.info":
+                values.update(_values(binary[section[4] : section[4] + section[5]], index))
+    except (struct.error, IndexError, OverflowError, ValueError):
+        return None
+    return Resources(values.get(_REGISTER_COUNT), values.get(_FRAME_SIZE)) if values else None
+
+
+def _sections(binary: bytes) -> list[tuple[str, tuple[int, ...]]]:
+    (start,) = struct.unpack_from("<Q", binary, 40)
+    size, count, names_at = struct.unpack_from("<HHH", binary, 58)
+    headers = [_SECTION.unpack_from(binary, start + number * size) for number in range(count)]
+    return [(_text(binary, headers[names_at][4] + header[0]), header) for header in headers]
+
+
+def _symbol_names(binary: bytes, sections: list[tuple[str, tuple[int, ...]]]) -> list[str]:
+    table = [header for _, header in sections if header[1] == _SYMBOLS][0]  # noqa: RUF015 - IndexError means none
+    strings = sections[table[6]][1][4]
+    entries = range(table[4], table[4] + table[5], _SYMBOL.size)
+    return [_text(binary, strings + _SYMBOL.unpack_from(binary, at)[0]) for at in entries]
+
+
+def _values(info: bytes, symbol: int) -> dict[int, int]:
+    """Values of `symbol` by attribute."""
+    values, at = {}, 0
+    while at + _RECORD.size <= len(info):
+        form, attribute, size = _RECORD.unpack_from(info, at)
+        at += _RECORD.size
+        if form != _BY_SIZE:
+            continue
+        if attribute in (_FRAME_SIZE, _REGISTER_COUNT) and size == _PAIR.size:
+            owner, value = _PAIR.unpack_from(info, at)
+            if owner == symbol:
+                values[attribute] = value
+        at += size
+    return values
+
+
+def _text(binary: bytes, at: int) -> str:
+    return binary[at : binary.index(b"\0", at)].decode()
+
+
+class OutputCode(logging.Handler):
+    """Log handler that saves what TORCH_LOGS=output_code prints: inductor's generated code of each graph."""
+
+    def __init__(self, path: Path) -> None:
+        """Write to `path`, created at the first record; the program's own output is unchanged."""
+        super().__init__(logging.DEBUG)
+        self._path, self._graphs = path, 0
+        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._logger = logging.getLogger(_OUTPUT_CODE)
+
+    def listen(self) -> None:
+        """Enable the logger for this handler only."""
+        self._logger.setLevel(logging.DEBUG)
+        self._logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a graph's generated code."""
+        text = record.getMessage()
+        if not text.startswith(_CODE_BEGINS):
+            return
+        self._graphs += 1
+        try:
+            self._part.parent.mkdir(parents=True, exist_ok=True)
+            with self._part.open("a", encoding="utf-8") as file:
+                file.write(f"# graph {self._graphs}\n{text[len(_CODE_BEGINS) :].rstrip()}\n\n\n")
+        except OSError:
+            self.handleError(record)
+
+    def finish(self) -> list[Path]:
+        """Rename the file to its final name; returns the files written."""
+        self._logger.removeHandler(self)
+        return [self._part.replace(self._path)] if self._part.is_file() else []
+
+
+class Caches:
+    """Caches of Triton and inductor during the run, what is saved from them, and compilations that Triton reports.
+
+    Attributes:
+        heard: Reports of compilations by hash; None while Triton, which is not imported for it, has no listener.
+    """
+
+    def __init__(self, folder: Path, suffix: str, *, fresh: bool) -> None:
+        """Save into the capture `folder`; with `fresh`, use caches of its own."""
+        self.folder, self.suffix, self.fresh = folder, suffix, fresh
+        self.own = folder / f"{OWN_CACHES}{suffix}"
+        self.before: frozenset[str] = frozenset()
+        self.heard: dict[str, Compilation] | None = None
+        self.output_code = OutputCode(folder / "inductor" / f"output_code{suffix}.py")
+
+    def begin(self) -> None:
+        """Set the environment and listeners; must be called before Triton or torch is imported."""
+        if self.fresh:
+            os.environ[TRITON_CACHE] = str(self.own / "triton")
+            os.environ[INDUCTOR_CACHE] = str(self.own / "inductor")
+            # Registered before torch is imported: runs after inductor's exit handler, which recreates folders.
+            atexit.register(self._remove, os.getpid())
+        self.before = frozenset(one.metadata["hash"] for one in entries(caches(os.environ)))
+        when_imported("triton.knobs", self.listen)
+        self.output_code.listen()
+
+    def listen(self, knobs: Any) -> None:  # noqa: ANN401 - a module
+        """Register with Triton's module `knobs`, of 3.4 or newer, chaining to a previously set listener."""
+        if not hasattr(knobs, "compilation"):
+            return
+        others: Callable[..., None] | None = getattr(knobs.compilation, "listener", None)
+        heard = self.heard = {}
+
+        def listener(**event: Any) -> None:  # noqa: ANN401 - the keywords differ between versions
+            metadata = event.get("metadata")
+            key = metadata.get("hash") if isinstance(metadata, dict) else None
+            spent_us, hit = getattr(event.get("times"), "total", None), event.get("cache_hit")
+            if isinstance(key, str) and isinstance(spent_us, int) and isinstance(hit, bool):
+                heard.setdefault(key, Compilation(hit, spent_us * 1000))
+            if others is not None:
+                others(**event)
+
+        knobs.compilation.listener = listener
+
+    def finish(self) -> tuple[list[Path], list[dict[str, Any]]]:
+        """Save results and remove our own caches; returns the files and the rows of ``compiled.json``."""
+        found = entries(caches(os.environ))
+        made = rows(found, before=self.before, heard=self.heard, fresh=self.fresh)
+        files = [*keep(self.folder, found, made, suffix=self.suffix), *self.output_code.finish()]
+        self._remove(os.getpid() if self.fresh else 0)
+        return files, made
+
+    def _remove(self, owner: int) -> None:
+        """Remove our own caches; a forked process leaves them to its parent."""
+        if os.getpid() == owner:
+            shutil.rmtree(self.own, ignore_errors=True)

@@ -15,6 +15,9 @@ RANGES = "ranges"
 CODE = "code"
 NOTHING = "nothing"
 
+#: Exit status of the runner: the workload succeeded, but profiling or writing failed.
+FAILED = 120
+
 
 @dataclass(frozen=True)
 class Cycle:
@@ -40,15 +43,10 @@ class Switches:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe.
+    """A recipe: what it answers, in one line, and what it makes (TRACE …).
 
-    Attributes:
-        name: What ``--recipe`` is given.
-        answers: What it is good for, one line.
-        makes: What it leaves behind: TRACE, TENSORBOARD, TIMES, RANGES (for nsys), CODE or NOTHING.
-        cycle: The cycle of its steps, or None where the whole program is recorded at once.
-        switches: What is recorded beyond the operators.
-        leaves_out: Activities ('cpu', 'cuda') that are off in a part of each iteration, or None for no such part.
+    It has a cycle of steps, or None where the whole program is recorded at once, and may leave activities ('cpu',
+    'cuda') out in a part of each iteration.
     """
 
     name: str

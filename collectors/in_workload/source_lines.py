@@ -29,6 +29,7 @@ import time
 from array import array
 from collections import Counter
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from . import torch_script  # relative: the runner loads these files without their package
@@ -58,6 +59,7 @@ _ENOUGH = 50_000
 
 #: Bits of a line's number in a place.
 _LINE_BITS = 24
+_LINE_MASK = (1 << _LINE_BITS) - 1
 
 #: The time between samples of older Pythons, s.
 _PAUSE_S = 0.001
@@ -82,11 +84,8 @@ _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist
 class Places:
     """Places in the program's own code, and when its threads came to them.
 
-    Attributes:
-        rows: By thread, times and places in turns.
-        passes: By thread, when a loop began its next pass, and the place of its first line, in turns.
-        bases: The number of the place before the first line of each code, by its id.
-        codes: The codes, in order; they are kept, so that their ids stay their own.
+    `rows` has times and places in turns, by thread, and `passes` the same of loops that begin their next pass; `bases`
+    the number of the place before the first line of each code, by its id. The `codes` are kept: ids stay theirs.
     """
 
     def __init__(self) -> None:
@@ -134,35 +133,42 @@ class Places:
 
     def content(self, folder: str) -> dict[str, object]:
         """Files, places and threads as the file has them, the files from a folder on."""
+        # copies, since other threads may go on
+        noted = {thread: {"lines": self.rows[thread][:], "loops": self.passes[thread][:]} for thread in [*self.rows]}
         numbers: dict[int, int] = {NOWHERE: NOWHERE}
         files: dict[str, int] = {}
         places: list[tuple[int, int, str, str]] = []
-        threads = []
-        for thread in [*self.rows]:
-            # copies, since other threads may go on
-            parts = {"lines": self.rows[thread][:], "loops": self.passes[thread][:]}
-            for place in {place for rows in parts.values() for place in rows[1::2]} - {*numbers}:
-                code, line = self.codes[place >> _LINE_BITS], place & ((1 << _LINE_BITS) - 1)
+        for place in chain.from_iterable(rows[1::2] for parts in noted.values() for rows in parts.values()):
+            if place not in numbers:
+                code, line = self._line_of(place)
                 text = linecache.getline(code.co_filename, line).strip()[:_LONGEST]
-                file = files.setdefault(shown(code.co_filename, folder), len(files))
+                file = files.setdefault(_shown(code.co_filename, folder), len(files))
                 numbers[place] = len(places)
                 places.append((file, line, getattr(code, "co_qualname", code.co_name), text))
-            told = {name: _since(rows[0::2], [numbers[place] for place in rows[1::2]]) for name, rows in parts.items()}
-            threads.append({"id": self._ids[thread], **told})
+        threads = [
+            {"id": self._ids[thread], **{name: _since(rows, numbers) for name, rows in parts.items()}}
+            for thread, parts in noted.items()
+        ]
         return {"files": [*files], "places": places, "threads": threads}
 
     def loops(self, folder: str) -> dict[str, list[int]]:
         """When the passes of each loop began, by file and line."""
         starts: dict[str, list[int]] = {}
         for rows in [own[:] for own in [*self.passes.values()]]:  # copies, since other threads may go on
-            for at, place in zip(rows[0::2], rows[1::2], strict=True):
-                code, line = self.codes[place >> _LINE_BITS], place & ((1 << _LINE_BITS) - 1)
-                starts.setdefault(f"{shown(code.co_filename, folder)}:{line}", []).append(at)
+            for at, place in zip(rows[0::2], rows[1::2]):
+                code, line = self._line_of(place)
+                starts.setdefault(f"{_shown(code.co_filename, folder)}:{line}", []).append(at)
         return starts
 
+    def _line_of(self, place: int) -> tuple[CodeType, int]:
+        return self.codes[place >> _LINE_BITS], place & _LINE_MASK
 
-def _since(times: array[int], places: list[int]) -> dict[str, list[int]]:
-    return {"times": [after - before for before, after in zip([0, *times], times, strict=False)], "places": places}
+
+def _since(rows: array[int], numbers: dict[int, int]) -> dict[str, list[int]]:
+    """Times, each since the one before, and numbers of places."""
+    times = rows[0::2]
+    since = [after - before for before, after in zip([0, *times], times)]
+    return {"times": since, "places": [numbers[place] for place in rows[1::2]]}
 
 
 def folder_of(script: str) -> str:
@@ -170,7 +176,7 @@ def folder_of(script: str) -> str:
     return os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120 - no resolving
 
 
-def shown(file: str, folder: str) -> str:
+def _shown(file: str, folder: str) -> str:
     """The path of a file, from a folder on where it lies in that."""
     path = os.path.abspath(file)  # noqa: PTH100 - no resolving
     return os.path.relpath(path, folder) if path.startswith(folder + os.sep) else path
@@ -191,9 +197,7 @@ class EveryChange:
     def __init__(self, places: Places, *, lines: bool) -> None:
         """Takes where to note them, and whether lines are noted, or passes of loops alone.
 
-        Raises:
-            AttributeError: This Python is older than sys.monitoring.
-            IndexError: Other tools use all its numbers.
+        Raises AttributeError where Python is older than sys.monitoring, IndexError where tools use all its numbers.
         """
         self._places, self._bases = places, places.bases
         self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined] # of Python 3.12
@@ -333,25 +337,18 @@ class Lines:
         if os.getpid() != self._process:
             return False
         self._clocks.append((time.time_ns(), time.perf_counter_ns()))
-        known = {
-            "schema": SCHEMA,
-            "process": self._process,
-            "exact": isinstance(self._watch, EveryChange),
-            "clocks": self._clocks,
-        }
+        exact = isinstance(self._watch, EveryChange)
         with suppress(Exception):  # the recording is what was asked for
-            content = known | self._places.content(self._folder)
-            write_bytes(self._file, gzip.compress(json.dumps(content).encode(), 6))
+            content = {"schema": SCHEMA, "process": self._process, "exact": exact, "clocks": self._clocks}
+            text = json.dumps(content | self._places.content(self._folder))
+            write_bytes(self._file, gzip.compress(text.encode(), 6))
             return True
         return False
 
 
 def run(file: Path, workload: list[str]) -> None:
     """Runs a script or module, and writes the file of its lines; exceptions propagate."""
-    rank = os.environ.get("RANK", "")
-    stem = file.name.removesuffix(".json.gz")
-    file = file.with_name(f"{stem}-rank{rank}.json.gz") if rank.isdecimal() else file
-    lines = Lines(file, workload[0])
+    lines = Lines(torch_script.of_rank(file), workload[0])
     torch_script.hide_runner()
     lines.start()
     try:

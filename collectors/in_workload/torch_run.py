@@ -1,57 +1,143 @@
-"""Runs a workload under a recipe: the implementation of :mod:`torch_runner` after its command line is parsed."""
+"""Runs a workload under a recipe: the implementation of :mod:`torch_runner`, and its command line."""
 
 from __future__ import annotations
 
+import argparse
+import functools
+import operator
 import os
+import runpy
 import signal
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import recipes, torch_script  # relative: the runner loads these files without their package
-from .compiled_live import Caches
+from . import hooks, recipes, torch_script  # relative: the runner loads these files without their package
+from .compiled import Caches
+from .hooks import AUTO, OPTIMIZER, Foreign, Part, Watched
 from .source_lines import Lines
-from .torch_children import follow
-from .torch_foreign import Foreign
-from .torch_parts import Watched, watch, wrap
-from .torch_sessions import NO_STEP, SCHEMA, Outcome, ProfilerBusyError, Request, Session, facts, session
+from .torch_sessions import NO_STEP, SCHEMA, Outcome, ProfilerBusyError, Session, Settings, facts, session
 from .whole_files import write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
     from types import FrameType
 
-    from .torch_arguments import Settings
+#: Environment variables of launchers for rank and world size.
+_RANKS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
 
-#: Exit status: the workload succeeded, but profiling or writing failed.
-FAILED = 120
 #: Exit status of a program terminated by SIGTERM, as in a shell.
 _TERMINATED = 128 + 15
+
+_RUNNER = str(Path(__file__).with_name("torch_runner.py"))
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
+    """Parses a command line; on errors the program exits with status 2, as argparse does."""
+    parser = _parser()
+    words = [*argv]
+    at = words.index("--") if "--" in words else len(words)
+    options, workload = words[:at], words[at + 1 :]
+    given = parser.parse_args(options)
+    if not workload or workload == ["-m"]:
+        parser.error("no workload: give SCRIPT or -m MODULE after --")
+    if workload[0] != "-m" and not Path(workload[0]).exists():
+        parser.error(f"{workload[0]}: no such script")
+    names = (*recipes.SWITCH_FIELDS, *recipes.CYCLE_FIELDS)
+    changes = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    try:
+        recipe = recipes.RECIPES[given.recipe].with_changes(changes)
+    except ValueError as error:
+        parser.error(str(error))
+    if recipe.leaves_out is None and (given.leave_out or given.leave_out_call):
+        parser.error(f"recipe {recipe.name} leaves nothing out: choose a toggle recipe")
+    return Settings(
+        out=given.out,
+        recipe=recipe,
+        workload=tuple(workload),
+        activities=given.activities,
+        step=given.step_range or given.step_on or AUTO,
+        left_out=given.leave_out or given.leave_out_call or OPTIMIZER,
+        fresh=given.caches == "fresh",
+        key_averages=given.key_averages,
+        lines=given.lines,
+        rank=rank(environ),
+        given=tuple(options),
+    )
+
+
+def rank(environ: Mapping[str, str]) -> int | None:
+    """The rank set by a launcher (torchrun, mpirun, srun); None without a launcher."""
+    for name, count in _RANKS:
+        number, size = environ.get(name, ""), environ.get(count, "")
+        if number.isdecimal() and size.isdecimal():
+            return int(number) if name == "RANK" or int(size) > 1 else None
+    return None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="torch_runner.py", usage="%(prog)s --out FOLDER [options] -- SCRIPT [ARGS…]", allow_abbrev=False
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--recipe", choices=list(recipes.RECIPES), default="plain")
+    parser.add_argument("--activities", type=_activities, metavar="LIST")
+    for name in recipes.CYCLE_FIELDS:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
+    for name, default in {**dict.fromkeys(recipes.SWITCH_FIELDS), "key_averages": True, "lines": True}.items():
+        option = name.replace("_", "-")
+        parser.add_argument(f"--{option}", dest=name, action="store_true", default=default)
+        parser.add_argument(f"--no-{option}", dest=name, action="store_false", default=default)
+    for by_range, by_call, metavar in (
+        ("--step-range", "--step-on", "WHAT"),
+        ("--leave-out", "--leave-out-call", "MODULE:FUNCTION"),
+    ):
+        either = parser.add_mutually_exclusive_group()
+        either.add_argument(by_range, type=partial(Part, "range"), metavar="GLOB")
+        either.add_argument(by_call, type=_part, metavar=metavar)
+    parser.add_argument("--caches", choices=("fresh", "user"), default="fresh")
+    return parser
+
+
+def _activities(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip().lower() for name in text.split(","))
+    if not set(names) <= {"cpu", "cuda"}:
+        raise argparse.ArgumentTypeError(f"{text!r} is not cpu, cuda or both with a comma between")
+    return tuple(name for name in ("cpu", "cuda") if name in names)
+
+
+def _part(text: str) -> Part:
+    try:
+        return Part.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class Run:
     """A run of a workload."""
 
+    session: Session | None = None
+    foreign: Foreign | None = None
+    stepping: Watched | None = None
+    leaving_out: Watched | None = None
+    lines: Lines | None = None
+    kernels = 0
+
     def __init__(self, settings: Settings) -> None:
         """Prepare a run with `settings`."""
-        self.settings = settings
-        self.request = Request(
-            settings.recipe, settings.out, settings.activities, settings.suffix, settings.key_averages
-        )
-        self.notes: list[str] = []
-        self.files: list[Path] = []
-        self.failures: list[str] = []
-        self.torch: Any = None
-        self.session: Session | None = None
-        self.foreign: Foreign | None = None
-        self.stepping: Watched | None = None
-        self.leaving_out: Watched | None = None
-        self.lines: Lines | None = None
+        self.settings, self.outcome = settings, Outcome()
+        self.first_files: list[Path] = []
+        self.last_files: list[Path] = []
         self.caches = Caches(settings.out, settings.suffix, fresh=settings.fresh)
-        self.kernels = 0
         self.workload: dict[str, Any] = {
             "argv": list(settings.workload),
             "ended": "unknown",
@@ -63,10 +149,10 @@ class Run:
     def run(self) -> None:
         """Run the workload and exit with its status."""
         self.settings.out.mkdir(parents=True, exist_ok=True)
-        if not self._prepare():
-            self._report()
-            sys.exit(FAILED)
+        is_ready = self._prepare()
         self._report()
+        if not is_ready:
+            sys.exit(recipes.FAILED)
         end = self._workload()
         self._finish()
         self._report()
@@ -83,8 +169,7 @@ class Run:
         try:
             given = body()
         except BaseException as error:  # any exception is the workload's, and propagates
-            self.workload["exception"] = f"{type(error).__name__}: {error}".rstrip(": ")
-            self._ended("exception", 1, began_ns)
+            self._ended("exception", 1, began_ns, error)
             raise
         else:
             self._ended("return", 0, began_ns)
@@ -100,26 +185,23 @@ class Run:
             os.environ["TORCH_LOGS"] = ",".join(dict.fromkeys((*logs, "output_code")))
         try:
             self.caches.begin()
-            self.torch = import_module("torch")
+            import_module("torch")
             self._start()
         except (ImportError, ProfilerBusyError, OSError, RuntimeError, AttributeError) as error:
-            self.failures.append(f"the workload cannot be profiled: {type(error).__name__}: {error}")
-            sys.stderr.write(f"kanalyze: {self.failures[-1]} ({sys.executable})\n")
+            self.outcome.failures.append(f"the workload cannot be profiled: {type(error).__name__}: {error}")
+            sys.stderr.write(f"kanalyze: {self.outcome.failures[-1]} ({sys.executable})\n")
             self.session = None
-            return False
-        return True
+        return self.session is not None
 
     def _start(self) -> None:
         settings = self.settings
-        running = self.session = session(self.request)
+        running = self.session = session(settings, self.outcome)
         if settings.recipe.cycle:
-            self.stepping = watch(settings.step, lambda: None, running.step)  # it begins where the last one ends
+            self.stepping = hooks.watch(settings.step, lambda: None, running.step)  # it begins where the last one ends
         if settings.recipe.leaves_out is not None:
-            self.leaving_out = watch(
-                settings.left_out, partial(running.toggle, on=False), partial(running.toggle, on=True)
-            )
+            off, on = partial(running.toggle, on=False), partial(running.toggle, on=True)
+            self.leaving_out = hooks.watch(settings.left_out, off, on)
         self.foreign = Foreign(settings.out, settings.suffix, self._give_way)
-        self.foreign.watch()
         follow(settings)
         running.start()
 
@@ -127,10 +209,10 @@ class Run:
         """Stop our profiler, since the workload starts its own."""
         if self.session is not None and self.settings.recipe.makes in (recipes.TRACE, recipes.TENSORBOARD):
             self.session.stop()
-            self.notes.append(
-                "the workload started a torch profiler of its own, and torch can have only one: recording ended there; "
-                "recipe own leaves the profiler to the workload"
+            note = (
+                "the workload started a torch profiler of its own, and torch can have only one: recording ended there"
             )
+            self.outcome.notes.insert(0, f"{note}; recipe own leaves the profiler to the workload")
 
     def _workload(self) -> Callable[[], None]:
         """Run the workload; returns a function that exits as the workload did."""
@@ -138,7 +220,7 @@ class Run:
         wrappers = {}
         for watched in (self.stepping, self.leaving_out):
             if watched is not None and watched.part.name.startswith("__main__:"):
-                wrappers[watched.part.name.partition(":")[2]] = partial(wrap, watched=watched)
+                wrappers[watched.part.name.partition(":")[2]] = partial(hooks.wrap, watched=watched)
         if self.settings.lines and self.settings.recipe.makes in (recipes.TRACE, recipes.RANGES):
             self.lines = Lines(self.settings.lines_file, self.settings.workload[0])
             self.lines.start()
@@ -148,102 +230,94 @@ class Run:
         except SystemExit as error:
             code = error.code
             self._ended("exit", 0 if code is None else code & 0xFF if isinstance(code, int) else 1, began_ns)
-            return lambda: self._exit(code)
+            return partial(self._exit, code)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the workload's, and is shown as such
             interrupted = isinstance(error, KeyboardInterrupt)
-            self.workload["exception"] = f"{type(error).__name__}: {error}".rstrip(": ")
-            self._ended("interrupt" if interrupted else "exception", 130 if interrupted else 1, began_ns)
+            self._ended("interrupt" if interrupted else "exception", 130 if interrupted else 1, began_ns, error)
             shown = error.with_traceback(torch_script.own_traceback(error.__traceback__))
             sys.excepthook(type(shown), shown, shown.__traceback__)
-            return _interrupt if interrupted else lambda: sys.exit(1)
+            return _interrupt if interrupted else partial(sys.exit, 1)
         self._ended("return", 0, began_ns)
-        return lambda: self._exit(None)
+        return partial(self._exit, None)
 
-    def _ended(self, how: str, status: int, began_ns: int) -> None:
+    def _ended(self, how: str, status: int, began_ns: int, error: BaseException | None = None) -> None:
+        text = None if error is None else f"{type(error).__name__}: {error}".rstrip(": ")
         spent_ns = time.perf_counter_ns() - began_ns
-        self.workload.update(ended=how, status=status, duration_ns=spent_ns)
+        self.workload.update(ended=how, status=status, exception=text, duration_ns=spent_ns)
 
     def _exit(self, code: object) -> None:
         """Exit with the workload's status, or with our own if that is 0 and profiling failed."""
-        if self.failures and code in (None, 0):
-            sys.stderr.write("".join(f"kanalyze: {failure}\n" for failure in self.failures))
-            sys.exit(FAILED)
+        if self.outcome.failures and code in (None, 0):
+            sys.stderr.write("".join(f"kanalyze: {failure}\n" for failure in self.outcome.failures))
+            sys.exit(recipes.FAILED)
         sys.exit(code)  # type: ignore[arg-type]
 
     def _finish(self) -> None:
         """Stop recording and write the remaining files."""
+        outcome = self.outcome
         if self.lines is not None and self.lines.write():
-            self.files.append(self.settings.lines_file)
+            self.first_files.append(self.settings.lines_file)
         if self.session is not None:
             self.session.stop()
-            outcome = self.session.outcome
-            self.failures += outcome.failures
-            self.notes += outcome.notes
-            self.files += outcome.files
         if self.foreign is not None:
-            self.files += self.foreign.files
-            self.failures += self.foreign.failures
+            outcome.failures += self.foreign.failures
             if self.settings.recipe.makes == recipes.NOTHING and not self.foreign.started:
-                self.notes.append("the workload started no torch profiler of its own")
+                outcome.notes.append("the workload started no torch profiler of its own")
         try:
-            kept, rows = self.caches.finish()
-        except OSError as error:
-            self.failures.append(f"compiled kernels: {error}")
-        else:
-            self.files += kept
+            self.last_files, rows = self.caches.finish()
             self.kernels = len(rows)
-        self._explain_parts()
+        except OSError as error:
+            outcome.failures.append(f"compiled kernels: {error}")
+        self._explain_parts(outcome.notes)
 
-    def _explain_parts(self) -> None:
+    def _explain_parts(self, notes: list[str]) -> None:
         """Note which steps were found, and which part was left out."""
-        stepping = self.stepping
+        stepping, left_out = self.stepping, self.leaving_out
         if stepping is not None and stepping.seen == 0:
-            self.notes = [note for note in self.notes if note != NO_STEP]
-            self.notes.append(
+            notes[:] = [note for note in notes if note != NO_STEP]
+            notes.append(
                 f"{NO_STEP}: {stepping.part.text} never ended. Name what ends one: --step-range NAME of a range, "
                 "--step-on MODULE:FUNCTION (the script is __main__), forward or optimizer"
             )
         elif stepping is not None and stepping.part.kind == "auto" and stepping.found is not None:
-            self.notes.append(f"a step is {stepping.found.text}, of which there were {stepping.seen}")
-        left_out = self.leaving_out
+            notes.append(f"a step is {stepping.found.text}, of which there were {stepping.seen}")
         if left_out is not None and left_out.seen == 0:
-            self.notes.append(
+            notes.append(
                 f"nothing was left out: {left_out.part.text} never came. Name the part: --leave-out NAME of a range, "
                 "or --leave-out-call MODULE:FUNCTION"
             )
 
     def _report(self) -> None:
-        settings = self.settings
-        outcome = self.session.outcome if self.session else Outcome()
+        settings, outcome = self.settings, self.outcome
         own = self.foreign.files if self.foreign else []
+        files = (*self.first_files, *outcome.files, *own, *self.last_files)
         document = {
             "schema": SCHEMA,
-            **(facts(self.request, outcome) if self.torch else {"recipe": settings.recipe.name}),
+            **(facts(settings, outcome) if sys.modules.get("torch") else {"recipe": settings.recipe.name}),
             "caches": "fresh" if settings.fresh else "user",
             "python": sys.version.split()[0],
             "executable": sys.executable,
             "triton": getattr(sys.modules.get("triton"), "__version__", None),
             "rank": settings.rank,
-            "stepping": _part(self.stepping),
-            "left_out": _part(self.leaving_out),
+            "stepping": _told(self.stepping),
+            "left_out": _told(self.leaving_out),
             "kernels_compiled": self.kernels,
-            "files": [str(path.relative_to(settings.out)) for path in self.files],
+            "files": [str(path.relative_to(settings.out)) for path in files],
             "traces": [str(path.relative_to(settings.out)) for path in (*outcome.traces, *own)],
-            "notes": self.notes,
-            "failures": self.failures,
+            "notes": outcome.notes,
+            "failures": outcome.failures,
             "workload": self.workload,
         }
-        try:
-            write_json(settings.out / f"torch-run{settings.suffix}.json", document)
-        except OSError as error:
-            self.failures.append(f"torch-run.json: {error}")
+        outcome.attempt(
+            "torch-run.json", lambda: write_json(settings.out / f"torch-run{settings.suffix}.json", document)
+        )
 
 
-def _part(watched: Watched | None) -> dict[str, Any] | None:
+def _told(watched: Watched | None) -> dict[str, Any] | None:
     if watched is None:
         return None
-    found = watched.found or watched.part
-    return {"by": found.kind, "name": found.name, "seen": watched.seen}
+    part = watched.found or watched.part
+    return {"by": part.kind, "name": part.name, "seen": watched.seen}
 
 
 def _end_on_sigterm() -> None:
@@ -268,3 +342,64 @@ def _interrupt() -> None:
     """Terminate by SIGINT, as Python does after an uncaught KeyboardInterrupt."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
+
+
+# Processes started with ``torch.multiprocessing.spawn`` are fresh Pythons that know nothing of the runner. The function
+# that one is to call is handed over inside a Child, which unpickles by running torch_runner.py by its path.
+
+
+class _Globals:
+    """Pickles as the globals of torch_runner.py."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return runpy.run_path, (_RUNNER,)
+
+
+class _Rebuild:
+    """Pickles as the function `child` of torch_runner.py; pickle requires a callable."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[_Globals, str]]:
+        return operator.getitem, (_Globals(), "child")
+
+    def __call__(self, *_: object) -> None:
+        """Nothing: it is never called."""
+
+
+class Child:
+    """Picklable wrapper that profiles a function in a spawned process, as a rank."""
+
+    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
+        """Profile `function`, whose first argument is the process index, by `settings`."""
+        self.function, self.settings = function, settings
+
+    def __reduce__(self) -> tuple[_Rebuild, tuple[Any, ...]]:
+        """Pickles as the function and the command line for these settings."""
+        return _Rebuild(), (self.function, self.settings.arguments())
+
+    def __call__(self, number: int, *args: Any) -> Any:  # noqa: ANN401
+        """Profile the call as rank `number`, in the spawned process."""
+        return Run(replace(self.settings, rank=number)).call(lambda: self.function(number, *args))
+
+
+def follow(settings: Settings) -> None:
+    """Profile processes spawned by torch.multiprocessing from now on; forked ones are not profiled."""
+    spawn: Any = import_module("torch.multiprocessing.spawn")
+    package: Any = import_module("torch.multiprocessing")
+    original = spawn.start_processes
+
+    @functools.wraps(original)
+    def start_processes(  # noqa: PLR0913 - torch's own signature
+        fn: Any,  # noqa: ANN401
+        args: Any = (),  # noqa: ANN401
+        nprocs: int = 1,
+        join: bool = True,  # noqa: FBT001, FBT002
+        daemon: bool = False,  # noqa: FBT001, FBT002
+        start_method: str = "spawn",
+        **more: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        # A forked process inherits our profiler's state, which torch cannot use.
+        followed = fn if start_method == "fork" or settings.rank is not None else Child(fn, settings)
+        return original(followed, args, nprocs, join, daemon, start_method, **more)
+
+    spawn.start_processes = start_processes
+    package.start_processes = start_processes

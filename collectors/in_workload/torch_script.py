@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import io
+import os
 import runpy
 import sys
 from importlib.machinery import SourceFileLoader
@@ -15,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
-
-Decorator = Any
 
 
 def run(target: list[str], wrappers: Mapping[str, Callable[[Any], Any]]) -> None:
@@ -36,14 +35,11 @@ def run(target: list[str], wrappers: Mapping[str, Callable[[Any], Any]]) -> None
         return
     sys.argv = list(target)
     script = Path(target[0])
-    if script.is_dir() or script.suffix != ".py":
-        # Folders and zip files with a __main__, and scripts with other suffixes: all that runpy accepts.
-        if script.is_file() and not _is_zip(script):
-            _run_file(script, wrappers)
-        else:
-            runpy.run_path(str(script), run_name="__main__")
-        return
-    _run_file(script, wrappers)
+    # Folders and zip files with a __main__, and scripts with other suffixes: all that runpy accepts.
+    if script.is_dir() or (script.suffix != ".py" and (not script.is_file() or _is_zip(script))):
+        runpy.run_path(str(script), run_name="__main__")
+    else:
+        _run_file(script, wrappers)
 
 
 def _is_zip(path: Path) -> bool:
@@ -58,10 +54,10 @@ def _set_path(folder: str) -> None:
 
 
 def _run_file(script: Path, wrappers: Mapping[str, Callable[[Any], Any]]) -> None:
-    with io.open_code(str(script.absolute())) as file:
-        source = file.read()
-    _set_path(str(script.resolve().parent))
     path = str(script.absolute())
+    with io.open_code(path) as file:
+        code: Any = file.read()
+    _set_path(str(script.resolve().parent))
     module = ModuleType("__main__")
     module.__file__ = path
     module.__loader__ = SourceFileLoader("__main__", path)
@@ -69,40 +65,32 @@ def _run_file(script: Path, wrappers: Mapping[str, Callable[[Any], Any]]) -> Non
     module.__dict__.update(__builtins__=builtins, __cached__=None, __package__=None, __annotations__={})
     # Kept after the script's end, for exit handlers and pickle.
     sys.modules["__main__"] = module
-    code: Any = source
     if wrappers:
-        tree = ast.parse(source, path)
+        code = ast.parse(code, path)
         names = {name: f"__kanalyze_{number}__" for number, name in enumerate(wrappers)}
-        _Decorate(names).visit(tree)
+        _decorate(code, names)
         module.__dict__.update({names[name]: wrapper for name, wrapper in wrappers.items()})
-        code = tree
     exec(compile(code, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - running it is the purpose
 
 
-class _Decorate(ast.NodeTransformer):
-    """AST transformer that adds an outermost decorator to named functions; line numbers are unchanged."""
+def _decorate(node: ast.AST, names: Mapping[str, str], within: str = "") -> None:
+    """Adds an outermost decorator to functions by their names; line numbers are unchanged."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            decorator = names.get(f"{within}{inner.name}")
+            if decorator is not None:
+                inner.decorator_list.insert(0, ast.copy_location(ast.Name(decorator, ast.Load()), inner))
+        elif isinstance(inner, ast.ClassDef):
+            _decorate(inner, names, f"{within}{inner.name}.")
+        else:
+            _decorate(inner, names, within)
 
-    def __init__(self, names: Mapping[str, str]) -> None:
-        self._names = names
-        self._inside: list[str] = []
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        self._inside.append(node.name)
-        self.generic_visit(node)
-        self._inside.pop()
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._decorated(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._decorated(node)
-
-    def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        name = self._names.get(".".join((*self._inside, node.name)))
-        if name is not None:
-            node.decorator_list.insert(0, ast.copy_location(ast.Name(name, ast.Load()), node))
-        return node
+def of_rank(file: Path) -> Path:
+    """The name of a file of this process: with -rankN before its ending where RANK is a number."""
+    name, dot, ending = file.name.partition(".")
+    rank = os.environ.get("RANK", "")
+    return file.with_name(f"{name}-rank{rank}{dot}{ending}") if rank.isdecimal() else file
 
 
 def hide_runner() -> None:

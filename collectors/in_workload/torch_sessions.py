@@ -5,8 +5,6 @@ The recipe chooses among them.
 
 from __future__ import annotations
 
-import gzip
-import shutil
 import time
 import warnings
 from dataclasses import asdict, dataclass, field
@@ -14,7 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import recipes  # relative: the runner loads these files without their package
-from .whole_files import whole, write_json, write_text
+from .hooks import AUTO, OPTIMIZER, Part
+from .whole_files import packed_copy, write_bytes, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,29 +25,51 @@ SCHEMA = 1
 #: Note of a recipe with steps that saw none.
 NO_STEP = "no trace, because no step was seen"
 
-#: gzip level: several times faster than the default on traces of gigabytes.
-_GZIP_LEVEL = 6
-
 
 class ProfilerBusyError(Exception):
     """Another torch profiler is on in this process."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to profile by which recipe, and the folder for the files, which exists.
+class Settings:
+    """What to profile by which recipe, and how.
 
     Attributes:
+        out: The folder for the files.
+        recipe: The recipe, with the changes asked for.
+        workload: ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``; empty for a region of a program.
         activities: 'cpu', 'cuda', or None for what this torch and machine can.
-        suffix: Stands before each file's ending, such as '-rank0'.
         key_averages: Whether torch's table is made too, which takes long for traces of millions of events.
+        rank: The number of this process among those of the program, or None.
+        given: The options that say so on the command line of the runner.
     """
 
+    out: Path
     recipe: recipes.Recipe
-    folder: Path
+    workload: tuple[str, ...] = ()
     activities: tuple[str, ...] | None = None
-    suffix: str = ""
+    step: Part = AUTO
+    left_out: Part = OPTIMIZER
+    fresh: bool = True
     key_averages: bool = True
+    lines: bool = True
+    rank: int | None = None
+    given: tuple[str, ...] = field(default=(), compare=False)
+
+    def arguments(self) -> list[str]:
+        """The command line for these settings in any folder, without the rank."""
+        return [*self.given, "--out", str(self.out.absolute()), "--", *self.workload]
+
+    @property
+    def lines_file(self) -> Path:
+        """The file of the lines, by the name of the recording that they belong to."""
+        tool = "nsys" if self.recipe.makes == recipes.RANGES else "torch"
+        return self.out / f"lines-{tool}{self.suffix}.json.gz"
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of this process's files, such as -rank0."""
+        return "" if self.rank is None else f"-rank{self.rank}"
 
 
 @dataclass
@@ -71,20 +92,20 @@ class Outcome:
             self.failures.append(f"{what}: {type(error).__name__}: {error}".rstrip(": "))
 
 
-def facts(request: Request, outcome: Outcome) -> dict[str, Any]:
+def facts(settings: Settings, outcome: Outcome) -> dict[str, Any]:
     """The entry of a session in torch-run.json."""
     torch: Any = import_module("torch")
     return {
-        "recipe": request.recipe.name,
-        "switches": asdict(request.recipe.switches),
-        "cycle": asdict(request.recipe.cycle) if request.recipe.cycle else None,
+        "recipe": settings.recipe.name,
+        "switches": asdict(settings.recipe.switches),
+        "cycle": asdict(settings.recipe.cycle) if settings.recipe.cycle else None,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "activities": list(outcome.activities),
         "steps": outcome.steps,
         "cycles": outcome.cycles,
-        "files": [str(path.relative_to(request.folder)) for path in outcome.files],
-        "traces": [str(path.relative_to(request.folder)) for path in outcome.traces],
+        "files": [str(path.relative_to(settings.out)) for path in outcome.files],
+        "traces": [str(path.relative_to(settings.out)) for path in outcome.traces],
         "notes": outcome.notes,
         "failures": outcome.failures,
     }
@@ -96,10 +117,12 @@ class Session:
     `start` and `stop` are called once each, the other methods in between, from any one thread.
     """
 
-    def __init__(self, request: Request) -> None:
-        """Prepare a session for `request`."""
-        self.request = request
-        self.outcome = Outcome()
+    #: The last profiler of torch that recorded something.
+    last: Any = None
+
+    def __init__(self, settings: Settings, outcome: Outcome) -> None:
+        """Prepare a session by `settings`, whose results go into `outcome`."""
+        self.settings, self.outcome = settings, outcome
 
     def start(self) -> None:
         """Start; raises :class:`ProfilerBusyError` if another profiler is active."""
@@ -114,163 +137,135 @@ class Session:
     def stop(self) -> None:
         """Stop and write the results."""
 
-    def activities(self) -> tuple[str, ...]:
-        """The requested activities that this machine supports; notes the others."""
-        asked = self.request.activities
-        if import_module("torch").cuda.is_available():
-            return asked or ("cpu", "cuda")
-        if asked != ("cpu",):
+    @property
+    def cold(self) -> int:
+        """The steps before those that are recorded."""
+        cycle = self.settings.recipe.cycle or recipes.Cycle()
+        return cycle.skip_first + cycle.wait + cycle.warmup
+
+    def choose_activities(self) -> None:
+        """Take the requested activities that this machine supports; notes the others."""
+        asked = self.settings.activities
+        has_gpu = import_module("torch").cuda.is_available()
+        self.outcome.activities = (asked or ("cpu", "cuda")) if has_gpu else ("cpu",)
+        if not has_gpu and asked != ("cpu",):
             self.outcome.notes.append("torch finds no GPU here: only CPU activities are recorded")
-        return ("cpu",)
 
     def path(self, name: str, ending: str) -> Path:
         """The path of the output file `name` with suffix `ending`."""
-        return self.request.folder / f"{name}{self.request.suffix}{ending}"
-
-    def wrote(self, path: Path) -> Path:
-        """Register a complete output file."""
-        self.outcome.files.append(path)
-        return path
+        return self.settings.out / f"{name}{self.settings.suffix}{ending}"
 
 
 def refuse_second() -> None:
     """Raise ProfilerBusyError if a profiler is active: torch would silently move its events to the new one."""
     autograd: Any = import_module("torch.autograd.profiler")
     native: Any = import_module("torch._C._autograd")
-    on = getattr(native, "_profiler_enabled", bool)() or getattr(autograd, "_is_profiler_enabled", False)
-    if on:
+    if getattr(native, "_profiler_enabled", bool)() or getattr(autograd, "_is_profiler_enabled", False):
         raise ProfilerBusyError("another torch profiler is on in this process, and torch can have only one")
-
-
-def session(request: Request) -> Session:
-    """Creates the session for a recipe."""
-    kinds: dict[str, Callable[[Request], Session]] = {
-        recipes.TRACE: TraceSession,
-        recipes.TENSORBOARD: TraceSession,
-        recipes.TIMES: TimesSession,
-        recipes.RANGES: RangesSession,
-    }
-    return kinds.get(request.recipe.makes, Session)(request)
 
 
 class TraceSession(Session):
     """Session with torch.profiler: a Chrome trace per cycle, and the key_averages table."""
 
-    def __init__(self, request: Request) -> None:
-        """Prepare a session for `request`."""
-        super().__init__(request)
-        self._torch: Any = import_module("torch.profiler")
-        self._profiler: Any = None
-        self._left_out: list[Any] = []
-        self.last: Any = None
+    _profiler: Any = None
+    _left_out: tuple[Any, ...] = ()
 
     def start(self) -> None:
         """Start torch.profiler."""
         refuse_second()
-        cycle = self.request.recipe.cycle
-        self.outcome.activities = self.activities()
-        schedule = None
-        if cycle:
-            counts = {name: getattr(cycle, name) for name in recipes.CYCLE_FIELDS}
-            schedule = self._torch.schedule(**counts)
+        recipe, torch = self.settings.recipe, import_module("torch.profiler")
+        self.choose_activities()
         # torch asks to choose between events per cycle and of all cycles, which the recipe does
         warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
-        switches = {name: getattr(self.request.recipe.switches, name) for name in recipes.SWITCH_FIELDS}
-        self._left_out = self._activities(
-            tuple(name for name in self.request.recipe.leaves_out or () if name in self.outcome.activities)
-        )
-        self._profiler = self._torch.profile(
-            activities=self._activities(self.outcome.activities),
-            schedule=schedule,
+        kinds = {name: getattr(torch.ProfilerActivity, name.upper()) for name in self.outcome.activities}
+        self._left_out = tuple(kinds[name] for name in recipe.leaves_out or () if name in kinds)
+        self._profiler = torch.profile(
+            activities=[*kinds.values()],
+            schedule=torch.schedule(**asdict(recipe.cycle)) if recipe.cycle else None,
             on_trace_ready=self._ready,
-            **switches,
+            **asdict(recipe.switches),
         )
-        self._profiler.of_kanalyze = True  # found by torch_foreign
+        self._profiler.of_kanalyze = True  # told from profilers of the program by it
         self._profiler.start()
-
-    def _activities(self, names: tuple[str, ...]) -> list[Any]:
-        return [getattr(self._torch.ProfilerActivity, name.upper()) for name in names]
 
     def step(self) -> None:
         """Step the profiler, if the recipe has steps."""
         self.outcome.steps += 1
-        if self.request.recipe.cycle and self._profiler is not None:
+        if self.settings.recipe.cycle and self._profiler is not None:
             self.outcome.attempt(f"step {self.outcome.steps}", self._profiler.step)
 
     def toggle(self, *, on: bool) -> None:
         """Enable what the recipe leaves out again, or disable it."""
         if self._left_out and self._profiler is not None:
-            self.outcome.attempt("toggle", lambda: self._profiler.toggle_collection_dynamic(on, self._left_out))
+            self.outcome.attempt("toggle", lambda: self._profiler.toggle_collection_dynamic(on, [*self._left_out]))
 
     def stop(self) -> None:
         """Stop the profiler; an incomplete cycle is written as far as recorded."""
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
-        before = len(self.outcome.traces)
-        action = profiler.current_action
-        self.outcome.attempt("stop", profiler.stop)
-        cycle = self.request.recipe.cycle
-        if cycle and len(self.outcome.traces) > before and action.name == "RECORD":
-            self.outcome.notes.append(f"cycle {self.outcome.cycles} ended with the program, before its last step")
-        if cycle and not self.outcome.traces and not self.outcome.failures:
-            need = cycle.skip_first + cycle.wait + cycle.warmup
-            self.outcome.notes.append(
-                f"no trace: too few steps ({self.outcome.steps}): the recipe skips the first {need}"
-                if self.outcome.steps
-                else NO_STEP
-            )
+        outcome, action = self.outcome, profiler.current_action
+        before = len(outcome.traces)
+        outcome.attempt("stop", profiler.stop)
+        if not self.settings.recipe.cycle:
+            return
+        if len(outcome.traces) > before and action.name == "RECORD":
+            outcome.notes.append(f"cycle {outcome.cycles} ended with the program, before its last step")
+        if not outcome.traces and not outcome.failures:
+            few = f"no trace: too few steps ({outcome.steps}): the recipe skips the first {self.cold}"
+            outcome.notes.append(few if outcome.steps else NO_STEP)
 
     def _ready(self, profiler: Any) -> None:  # noqa: ANN401
         self.outcome.cycles += 1
         self.last = profiler
-        cycle = self.request.recipe.cycle
-        number = f"-cycle{self.outcome.cycles}" if cycle and cycle.repeat != 1 else ""
-        self.outcome.attempt("trace", lambda: self._export(profiler, number))
-        if self.request.key_averages:
-            self.outcome.attempt("key averages", lambda: self._tabulate(profiler, number))
+        cycle = self.settings.recipe.cycle
+        name = f"torch-cycle{self.outcome.cycles}" if cycle and cycle.repeat != 1 else "torch"
+        self.outcome.attempt("trace", lambda: self._export(profiler, name))
+        if self.settings.key_averages:
+            self.outcome.attempt("key averages", lambda: self._tabulate(profiler, name))
 
-    def _export(self, profiler: Any, number: str) -> None:  # noqa: ANN401
-        path = self.path(f"torch{number}", ".json.gz")
-        if self.request.recipe.makes == recipes.TENSORBOARD:
+    def _export(self, profiler: Any, name: str) -> None:  # noqa: ANN401
+        path = self.path(name, ".json.gz")
+        if self.settings.recipe.makes == recipes.TENSORBOARD:
             # TensorBoard takes the text before the first dot as worker, and reads files ending in .pt.trace.json.gz.
-            board = self.request.folder / "tensorboard"
+            board = self.settings.out / "tensorboard"
             board.mkdir(exist_ok=True)
-            path = board / f"torch{self.request.suffix}.{time.time_ns()}.pt.trace.json.gz"
+            path = board / f"torch{self.settings.suffix}.{time.time_ns()}.pt.trace.json.gz"
         plain = path.with_name(f".{path.name}.json")
         try:
             profiler.export_chrome_trace(str(plain))
-            with whole(path) as part, plain.open("rb") as source, gzip.open(part, "wb", _GZIP_LEVEL) as target:
-                shutil.copyfileobj(source, target, 1 << 20)
+            packed_copy(plain, path)
         finally:
             plain.unlink(missing_ok=True)
-        self.outcome.traces.append(self.wrote(path))
+        self.outcome.traces.append(path)
+        self.outcome.files.append(path)
 
-    def _tabulate(self, profiler: Any, number: str) -> None:  # noqa: ANN401
+    def _tabulate(self, profiler: Any, name: str) -> None:  # noqa: ANN401
         by = "self_cuda_time_total" if "cuda" in self.outcome.activities else "self_cpu_time_total"
-        table = profiler.key_averages().table(sort_by=by, row_limit=-1)
-        self.wrote(write_text(self.path(f"torch{number}", ".key_averages.txt"), table))
+        table: str = profiler.key_averages().table(sort_by=by, row_limit=-1)
+        self.outcome.files.append(write_bytes(self.path(name, ".key_averages.txt"), table.encode()))
 
 
 class RangesSession(Session):
     """Session in which every operator emits an NVTX range, for a program that runs under nsys."""
 
+    _ranges: Any = None
+
     def start(self) -> None:
         """Start emitting NVTX ranges."""
-        self.outcome.activities = self.activities()
+        self.choose_activities()
         if "cuda" not in self.outcome.activities:
             self.outcome.notes.append("no NVTX ranges: this torch has no CUDA, or finds no GPU")
             return
         refuse_second()
         profiler: Any = import_module("torch.autograd.profiler")
-        self._ranges = profiler.emit_nvtx(record_shapes=self.request.recipe.switches.record_shapes)
+        self._ranges = profiler.emit_nvtx(record_shapes=self.settings.recipe.switches.record_shapes)
         self._ranges.__enter__()
 
     def stop(self) -> None:
         """Stop emitting NVTX ranges."""
-        ranges = getattr(self, "_ranges", None)
-        if ranges is not None:
-            self.outcome.attempt("stop", lambda: ranges.__exit__(None, None, None))
+        if self._ranges is not None:
+            self.outcome.attempt("stop", lambda: self._ranges.__exit__(None, None, None))
 
 
 class TimesSession(Session):
@@ -280,24 +275,18 @@ class TimesSession(Session):
     Without steps it is the time of the whole program, as the host sees it.
     """
 
-    def __init__(self, request: Request) -> None:
-        """Prepare a session for `request`."""
-        super().__init__(request)
-        self._torch: Any = import_module("torch")
-        self._marks: list[Any] = []
-        self._began_ns = 0
-
     def start(self) -> None:
         """Record the first time stamp."""
-        self.outcome.activities = self.activities()
+        self._torch: Any = import_module("torch")
+        self._marks: list[Any] = []
+        self.choose_activities()
         self._began_ns = time.perf_counter_ns()
         self._mark()
 
     def step(self) -> None:
         """Record a time stamp, until the recipe has enough."""
         self.outcome.steps += 1
-        cycle = self.request.recipe.cycle or recipes.Cycle()
-        if len(self._marks) <= cycle.skip_first + cycle.wait + cycle.warmup + cycle.active:
+        if len(self._marks) <= self.cold + (self.settings.recipe.cycle or recipes.Cycle()).active:
             self._mark()
 
     def _mark(self) -> None:
@@ -315,21 +304,19 @@ class TimesSession(Session):
         self.outcome.attempt("times", lambda: self._write(whole_ns))
 
     def _write(self, whole_ns: int) -> None:
-        events = any(not isinstance(mark, int) for mark in self._marks)
-        if events:
+        has_events = any(not isinstance(mark, int) for mark in self._marks)
+        if has_events:
             self._torch.cuda.synchronize()
-        cycle = self.request.recipe.cycle or recipes.Cycle()
-        cold = cycle.skip_first + cycle.wait + cycle.warmup
         times_ns = [_between_ns(*pair) for pair in zip(self._marks, self._marks[1:])]
-        if len(times_ns) <= cold:
-            self.outcome.notes.append(f"no step's time: {len(times_ns)} steps were seen, of which {cold} warm up")
+        if len(times_ns) <= self.cold:
+            self.outcome.notes.append(f"no step's time: {len(times_ns)} steps were seen, of which {self.cold} warm up")
         document = {
-            "clock": "cuda events" if events else "host",
-            "warmup_ns": times_ns[:cold],
-            "times_ns": times_ns[cold:],
+            "clock": "cuda events" if has_events else "host",
+            "warmup_ns": times_ns[: self.cold],
+            "times_ns": times_ns[self.cold :],
             "whole_ns": whole_ns,
         }
-        self.wrote(write_json(self.path("torch", ".times.json"), document))
+        self.outcome.files.append(write_json(self.path("torch", ".times.json"), document))
 
 
 def _between_ns(before: Any, after: Any) -> int | None:  # noqa: ANN401
@@ -337,3 +324,16 @@ def _between_ns(before: Any, after: Any) -> int | None:  # noqa: ANN401
     if isinstance(before, int) != isinstance(after, int):
         return None
     return int(after - before if isinstance(after, int) else round(before.elapsed_time(after) * 1e6))
+
+
+_KINDS: dict[str, type[Session]] = {
+    recipes.TRACE: TraceSession,
+    recipes.TENSORBOARD: TraceSession,
+    recipes.TIMES: TimesSession,
+    recipes.RANGES: RangesSession,
+}
+
+
+def session(settings: Settings, outcome: Outcome) -> Session:
+    """Creates the session for a recipe."""
+    return _KINDS.get(settings.recipe.makes, Session)(settings, outcome)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -23,13 +25,6 @@ def whole(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write `path` atomically."""
-    with whole(path) as part:
-        part.write_text(text, encoding="utf-8")
-    return path
-
-
 def write_bytes(path: Path, content: bytes) -> Path:
     """Write `path` atomically."""
     with whole(path) as part:
@@ -39,4 +34,13 @@ def write_bytes(path: Path, content: bytes) -> Path:
 
 def write_json(path: Path, document: object) -> Path:
     """Write `path` as JSON, atomically."""
-    return write_text(path, json.dumps(document, indent=1) + "\n")
+    return write_bytes(path, (json.dumps(document, indent=1) + "\n").encode())
+
+
+def packed_copy(source: Path, target: Path) -> None:
+    """Copy a file, packed with gzip if it is not; several times faster than by default on traces of gigabytes."""
+    with whole(target) as part, source.open("rb") as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        with part.open("wb") if is_packed else gzip.open(part, "wb", 6) as out:
+            shutil.copyfileobj(file, out, 1 << 20)

@@ -6,24 +6,22 @@ import signal
 import subprocess
 import time
 import uuid
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
 from kanalyze.collectors.base import files
 from kanalyze.collectors.base.errors import InterruptedCaptureError
 from kanalyze.collectors.base.options import PASSES, Options, checked
-from kanalyze.collectors.base.step import Event, Progress, silent
+from kanalyze.collectors.base.process import Event, Progress
 from kanalyze.collectors.base.workload import resolve, resolve_other
 from kanalyze.collectors.run.plan import Plan, in_order, portable_script
 from kanalyze.collectors.run.recording import Capture, Recording
-from kanalyze.collectors.tools.found import Tools, find_tools, wants_torch
-from kanalyze.collectors.tools.torch_pass import python_of
+from kanalyze.collectors.tools.found import Tools, find_tools, python_of, wants_torch
 from kanalyze.errors import OutputError
 from kanalyze.turns import SIDES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from os import PathLike
     from pathlib import Path
 
@@ -56,7 +54,7 @@ def collect(
     workload: str | PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
-    progress: Progress = silent,
+    progress: Progress = lambda _: None,
     *,
     starter: Starter = subprocess.Popen,
     **changes: Unpack[Keywords],
@@ -88,28 +86,26 @@ def collect_against(  # noqa: PLR0913 - as of collect, and the other program
     other: str | PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
-    progress: Progress = silent,
+    progress: Progress = lambda _: None,
     *,
     starter: Starter = subprocess.Popen,
     **changes: Unpack[Keywords],
 ) -> Captures:
     """Profiles two programs with the same tools and options, in turns (A B B A …), into one folder.
 
+    What is not said here is as of :func:`collect`, which raises the same errors.
+
     Args:
-        workload: The first program, as of :func:`collect`.
+        workload: The first program.
         other: The other one: a program with its arguments in one text (``"train.py --fused"``), or only arguments, for
             the first program (``"--fused"``).
         args: Arguments of both programs; the other one's own come behind them.
-        options: How; see :class:`kanalyze.collectors.Options`.
+        options: How, of both.
         progress: Receives progress events, with the side before the step.
-        starter: Starts processes, as :class:`subprocess.Popen` does.
-        changes: Single options, overriding `options`.
+        starter: Starts processes.
+        changes: Single options.
 
     Raises:
-        WorkloadError: There is no such program.
-        BadOptionError: An option is invalid.
-        CompileError: A source does not compile, or there is no nvcc.
-        OutputError: The folder exists, or cannot be written.
         CollectError: Of one of the programs nothing could be recorded; nothing was saved.
         InterruptedCaptureError: The user interrupted it; finished runs are saved if there are some of both programs.
     """
@@ -177,23 +173,22 @@ def _recorded(plans: Sequence[Plan], final: Path, progress: Progress, starter: S
     Raises:
         OutputError: The folder cannot be written.
     """
+
+    def recording(plan: Plan) -> Recording:
+        def with_side(event: Event) -> None:
+            progress(replace(event, step=f"{plan.side} {event.step}".strip()))
+
+        return Recording(replace(plan, folder=made / plan.side), with_side, starter)
+
     made = files.scratch(final, [plan.side for plan in plans])
     try:
         if scarce := files.scarce(made):
             progress(Event("note", "disk", scarce))
-        sides = [
-            Recording(replace(plan, folder=made / plan.side), _of_side(progress, plan.side), starter) for plan in plans
-        ]
-        return _Turns(sides, made, final).whole()
+        return _Turns([recording(plan) for plan in plans], made, final).whole()
     except OSError as error:
         raise OutputError.because(final, error.strerror or str(error)) from error
     finally:
         files.discard({made})
-
-
-def _of_side(progress: Progress, side: str) -> Progress:
-    """Progress with the side before the step, where there are two."""
-    return (lambda event: progress(replace(event, step=f"{side} {event.step}"))) if side else progress
 
 
 @dataclass
@@ -210,22 +205,34 @@ class _Turns:
         """Run all stages in order, and keep what was recorded."""
         began = time.monotonic()
         try:
-            for side in self.sides:
-                side.compile()
-            for side in self.sides:
-                side.begin()
-            for side in self.sides:
-                if side.plan.options.prepare:
-                    self.current = _of("prepare", side)
-                    side.prepare()
-            for name in PASSES:
-                self._pass(name)
+            self._stages()
         except KeyboardInterrupt:
-            raise self._interrupted(time.monotonic() - began) from None
+            for side in self.sides:
+                side.interrupt()
+            are_some_of_each = all(side.recorded for side in self.sides)
+            if are_some_of_each:
+                self._kept(time.monotonic() - began, "interrupted")
+            raise InterruptedCaptureError.during(self.current, self.final if are_some_of_each else None) from None
         for error in (side.nothing() for side in self.sides):
             if error is not None:
                 raise error
         return self._kept(time.monotonic() - began)
+
+    def _stages(self) -> None:
+        for side in self.sides:
+            side.compile()
+        for side in self.sides:
+            side.begin()
+        for side in self.sides:
+            if side.plan.options.prepare:
+                self._come_to("prepare", side)
+                side.prepare()
+        for name in PASSES:
+            self._pass(name)
+
+    def _come_to(self, name: str, one: Recording) -> None:
+        """Note which pass or stage is run, and of which side."""
+        self.current = f"{name} of {one.plan.side}" if one.plan.side else name
 
     def _pass(self, name: str) -> None:
         """Run a pass as often as requested, until a run fails; the other program has its turn then nevertheless."""
@@ -235,51 +242,30 @@ class _Turns:
         for number in range(1, count + 1):
             finished = []
             for turn, (side, begun) in enumerate(in_order(taking_part, number), self.turns + 1):
-                self.current = _of(name, side)
+                self._come_to(name, side)
                 if side.run(begun, number, turn):
                     finished.append(begun)
             self.turns += len(SIDES)  # also where one takes part, so that a pair of turns is a pair of runs
             if len(finished) < len(taking_part):
                 for begun in finished if number < count else ():
-                    begun.say(f"ended after {number} of {count} runs, as the other program's failed")
+                    why = f"ended after {number} of {count} runs, as the other program's failed"
+                    begun.note(why, show=True)
                 break
         for side, begun in taking_part:
             side.end_pass(begun)
 
-    def _interrupted(self, seconds: float) -> InterruptedCaptureError:
-        """Save the finished runs of an interrupted collection, if there are some of each program."""
-        for side in self.sides:
-            side.interrupt()
-        if not all(side.recorded for side in self.sides):
-            return InterruptedCaptureError.during(self.current, None)
-        self._kept(seconds, "interrupted")
-        return InterruptedCaptureError.during(self.current, self.final)
-
     def _kept(self, seconds: float, status: str = "") -> list[Capture]:
         """Write the manifests and move the folder to its place; signals are deferred meanwhile."""
-        collection = uuid.uuid4().hex
-        with _uninterrupted():
+        collection, signals = uuid.uuid4().hex, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        try:
             self.final = files.vacant(self.final)
             for side in self.sides:
-                if side.plan.side:
-                    told = {"collection": collection, "side": side.plan.side, "turns": side.turns}
-                    side.content["against"] = told
-                found = "partial" if side.problems() else "complete"
-                side.write(status or found, seconds, self.final / side.plan.side)
-            files.settle(self.made, self.final)
+                name = side.plan.side
+                if name:
+                    side.content["against"] = {"collection": collection, "side": name, "turns": side.turns}
+                side.write(status or ("partial" if side.problems() else "complete"), seconds, self.final / name)
+            self.made.rename(self.final)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return [side.capture(self.final / side.plan.side) for side in self.sides]
-
-
-def _of(name: str, one: Recording) -> str:
-    """A pass or stage by its name, with the side whose it is."""
-    return f"{name} of {one.plan.side}" if one.plan.side else name
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Defers Ctrl-C and other signals until the block is done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

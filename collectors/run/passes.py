@@ -1,27 +1,98 @@
-"""The passes, one method each: run their steps and record results."""
+"""The passes, one method each: run their steps within a time limit, and record results."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.base import files
-from kanalyze.collectors.base.checks import Check, checks
+from kanalyze import outlets
+from kanalyze.collectors.base import files, process
+from kanalyze.collectors.base.process import Event, checks, end_of
 from kanalyze.collectors.in_workload import compiled
-from kanalyze.collectors.run.runner import Runner, StepFailedError, read_end
-from kanalyze.collectors.tools import ncu, nsys, nvtx_marks, permissions, torch_pass
-from kanalyze.collectors.tools.ncu_launches import Launch, first_launch, parse, select, unselected
+from kanalyze.collectors.in_workload.recipes import FAILED
+from kanalyze.collectors.tools import machine, ncu, nsys
+from kanalyze.collectors.tools.choose import Launch, first_launch, parse, select, unselected
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-    from kanalyze.collectors.base.step import Step
+    from kanalyze.collectors.base.process import Check, Ended, Progress, Starter, Step
     from kanalyze.collectors.run.plan import Plan
-    from kanalyze.collectors.tools.ncu_launches import Selection
+    from kanalyze.collectors.tools.choose import Selection
 
 #: Message of nsys stats for a program without kernels.
 NO_KERNELS: Final = "the program launched no kernel"
+
+#: Longest program line quoted within a sentence, in characters.
+_WIDE: Final = 200
+
+#: Replacement for possible secrets.
+_HIDDEN: Final = "(hidden)"
+
+#: Prefix of the torch runner's messages.
+_RUNNER_SAYS: Final = "kanalyze: "
+
+#: Lines shown of a failure's output, and lines that are searched: a tool may print much after the program's end.
+_LINES: Final = 12
+_LOOKED_AT: Final = 200
+
+#: The tool whose messages stand in a step's log, by the first word of its name.
+_TOOLS: Final = {"nsys": nsys, "samples": nsys, "ncu": ncu}
+
+#: The library that times NVTX ranges without a profiler: its source, how it is compiled, the variable by which NVTX
+#: loads one library (the program or the user may have another one), and that of the file that it writes.
+_MARKS: Final = Path(compiled.__file__).with_name("nvtx_marks.c")
+_COMPILERS: Final = ("cc", "gcc", "clang")
+_FLAGS: Final = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
+_COMPILING_S: Final = 60
+_INJECTION: Final = "NVTX_INJECTION64_PATH"
+_MARKS_FILE: Final = "KANALYZE_MARKS"
+
+
+@dataclass
+class PassRecord:
+    """Record of one pass, as the manifest has it: docs/collect.md describes every key."""
+
+    name: str
+    status: str = "done"
+    why: str = ""
+    remedy: str = ""
+    steps: list[dict[str, object]] = field(default_factory=list)
+    before: list[machine.Row] = field(default_factory=list)
+    after: list[machine.Row] = field(default_factory=list)
+    duration_ns: int = 0
+    notes: list[str] = field(default_factory=list)
+    chosen: list[str] = field(default_factory=list)
+    torch: dict[str, object] = field(default_factory=dict)
+
+
+class StepFailedError(Exception):
+    """A step failed; `of_program` says that the workload failed, not the tool."""
+
+    def __init__(self, why: str, step: Step, status: int | None = None, *, of_program: bool = False) -> None:
+        """Keep reason and step; without `status` the step was stopped or never started."""
+        super().__init__(why)
+        self.why, self.step, self.status, self.of_program = why, step, status, of_program
+
+    def reason(self, name: str) -> str:
+        """The reason, for the pass `name`; with the program's last output if that failed."""
+        last = self.last_words[-1:] if self.of_program else []
+        inside = "" if self.step.name == name else f"{self.step.name}: "
+        return f"{inside}{self.why}" + "".join(f": {' '.join(line.split())[:_WIDE]}" for line in last)
+
+    @property
+    def last_words(self) -> list[str]:
+        """The end of the step's output; of the program's output if that failed."""
+        return last_words(self.step, of_program=self.of_program)
 
 
 @dataclass
@@ -32,31 +103,129 @@ class Found:
     checks: dict[str, list[Check]] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True)
-class Pass(Runner):
+@dataclass
+class Pass:
     """A pass of a program, by its commands; the method of its name runs it once, for the `number`-th time from 1.
 
     Attributes:
-        plan: The commands.
+        record: What is recorded of it.
         found: Results of earlier passes.
+        stopped: Whether the tool stops the program at the end, so that its exit status is meaningless.
+        spent_s: Seconds that its steps took, without what other programs ran in between.
     """
 
     plan: Plan
+    record: PassRecord
     found: Found
+    progress: Progress
+    starter: Starter = subprocess.Popen
+    stopped: bool = False
+    spent_s: float = 0.0
+
+    def note(self, text: str, *, show: bool = False) -> None:
+        """Add a note to the pass, deduplicated, and perhaps show it."""
+        if text not in self.record.notes:
+            self.record.notes.append(text)
+        if show:
+            self.progress(Event("note", self.record.name, text))
+
+    # Steps
+
+    def run(self, step: Step, limit_s: float | None = None) -> None:
+        """Run a step to its end, and collect the program's check lines from its log.
+
+        Args:
+            step: The command, with the outputs that it must produce.
+            limit_s: Time limit in seconds; None for the rest of the pass's time.
+
+        Raises:
+            StepFailedError: It could not be started, exceeded the time limit, or failed. Its outputs are removed.
+        """
+        folder, began = step.log.parent.parent, time.monotonic()
+        before = {*folder.iterdir()}
+        left_s = self.plan.options.timeout_s - self.spent_s
+        with ExitStack() as failed:
+            failed.callback(lambda: files.discard({*folder.iterdir()} - before - {step.log.parent}))
+            try:
+                self._run(step, max(left_s if limit_s is None else min(limit_s, left_s), 0.0))
+            finally:
+                self.spent_s += time.monotonic() - began
+            failed.pop_all()  # what it made stays
+        if step.runs_workload:
+            self.found.checks[step.name] = checks(step.log)
+
+    def _run(self, step: Step, limit_s: float) -> None:
+        self.progress(Event("begin", step.name))
+
+        def tick(elapsed_s: float, line: str) -> None:
+            self.progress(Event("tick", step.name, outlets.line(line), elapsed_s))
+
+        try:
+            ended = process.run(step.argv, step.log, step.env, limit_s, tick, stdout=step.stdout, starter=self.starter)
+        except OSError as error:
+            self._record(step, None, 0.0, timed_out=False)
+            self.progress(Event("end", step.name, "failed"))
+            raise StepFailedError(f"{step.argv[0]} cannot be started ({error.strerror or error})", step) from error
+        self._record(step, ended.status, ended.seconds, timed_out=ended.status is None)
+        if ended.shortened:
+            kept = f"the first and the last {process.KEPT_BYTES >> 20} MiB"
+            self.note(f"logs/{step.log.name} keeps {kept} of what was printed, and leaves out the rest")
+        failed = self._judged(step, ended, limit_s)
+        self.progress(Event("end", step.name, "failed" if failed else "done", ended.seconds))
+        if failed is not None:
+            raise failed
+
+    def _record(self, step: Step, status: int | None, seconds: float, *, timed_out: bool) -> None:
+        self.record.steps.append(
+            {
+                "name": step.name,
+                "command": masked(step.argv),
+                "environment": dict(step.env),
+                "exit_status": status,
+                "timed_out": timed_out,
+                "duration_ns": int(seconds * 1e9),
+                "log": f"{step.log.parent.name}/{step.log.name}",
+            }
+        )
+
+    def _judged(self, step: Step, ended: Ended, limit_s: float) -> StepFailedError | None:
+        """The error for a step's result; None if it succeeded."""
+        status, timeout_s = ended.status, self.plan.options.timeout_s
+        if status is None:
+            left = f" that were left of {timeout_s:g} s" if limit_s == timeout_s - self.spent_s < timeout_s else ""
+            return StepFailedError(f"took longer than {limit_s:.4g} s{left}, and was stopped", step)
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
+        tool_how = f"{Path(step.argv[0]).name} {how}"
+        missing = [f"{path.name} {flaw}" for path in step.outputs if (flaw := files.incomplete(path))]
+        of_program, why = False, ""
+        if missing:
+            why = _meaning(step) or ", and ".join([*([tool_how] if status else []), *missing])
+        elif status == 0 or (step.runs_workload and self.stopped):
+            pass
+        elif status == FAILED and step.has_runner:  # which says why itself
+            own = [line for line in last_words(step) if line.startswith(_RUNNER_SAYS)]
+            why = own[-1].removeprefix(_RUNNER_SAYS) if own else "the script could not be profiled"
+        elif not step.runs_workload or status < 0:
+            why = tool_how
+        elif all(check.passed for check in checks(step.log)):  # else it reports a wrong result, but was recorded
+            of_program, why = True, f"the program {how}"
+        return StepFailedError(why, step, status, of_program=of_program) if why else None
+
+    # Passes
 
     def bare(self, number: int) -> None:
-        """Run the program without a profiler for the `number`-th time, timed by its NVTX ranges if it is no script."""
-        (step,) = self.plan.bare(number)
+        """Run the program without a profiler, timed by its NVTX ranges if it is no script."""
+        (step,) = self.plan.runs(self.record.name, number)
         if self.plan.workload.kind == "python":
-            self._run_program(step)
+            self.run(step)
             return
-        with nvtx_marks.environment((self.plan.folder / f"{step.name}.json").absolute()) as added:
-            self._run_program(replace(step, env=added))
+        with marking((self.plan.folder / f"{step.name}.json").absolute()) as added:
+            self.run(replace(step, env=added))
 
     def nsys(self, number: int) -> None:
-        """Record the run for the `number`-th time, and export it."""
-        for step in self.plan.nsys(number):
-            self._run_program(step)
+        """Record the run, and export it."""
+        for step in self.plan.runs(self.record.name, number):
+            self.run(step)
 
     def list_launches(self) -> None:
         """List the kernel launches of the first recording of nsys."""
@@ -68,56 +237,61 @@ class Pass(Runner):
         except StepFailedError as error:  # the report is complete nevertheless
             self.note(f"the kernel launches cannot be listed: {error.why}")
             return
-        listed = listing.log.with_name("launches.csv").read_text(encoding="utf-8", errors="replace")
-        self.found.launches = parse(listed)
+        self.found.launches = parse(listing.outputs[0].read_text(encoding="utf-8", errors="replace"))
         if not self.found.launches:
             self.note(NO_KERNELS)
 
     def samples(self, _: int) -> None:
         """Sample the program for a while, once, as far as it is permitted."""
-        plan, note = self.plan, self.note
-        cpu, counters = permissions.cpu_samples(), permissions.counters()
-        if plan.options.samples and not cpu.ok:
-            note(f"without CPU samples: {cpu.found}. To get them: {cpu.remedy}")
-        if plan.options.metrics and counters.ok is False:
-            note(f"without GPU metrics: {counters.found}. To get them: {counters.remedy}")
-        what = plan.sampled(nsys.options_of(plan.tools.nsys), cpu=bool(cpu.ok), metrics=counters.ok is not False)
-        if what.lacking:
-            note(f"nsys {plan.tools.nsys.version} has no {', '.join(what.lacking)}: without what that records")
-        sample, export = plan.samples(what)
+        plan = self.plan
+        cpu, counters = machine.cpu_samples(), machine.counters()
+        refused = {
+            "CPU samples": (plan.options.samples and not cpu.ok, cpu),
+            "GPU metrics": (plan.options.metrics and counters.ok is False, counters),
+        }
+        for what, (is_refused, permission) in refused.items():
+            if is_refused:
+                self.note(f"without {what}: {permission.found}. To get them: {permission.remedy}")
+        known = nsys.options_of(plan.tools.nsys)
+        sampled, (step, export) = plan.samples(known, cpu=bool(cpu.ok), metrics=counters.ok is not False)
+        if sampled.lacking:
+            names = ", ".join(sampled.lacking)
+            self.note(f"nsys {plan.tools.nsys.version} has no {names}: without what that records")
         try:
-            self._run_program(sample)
+            self.run(step)
         except StepFailedError:
-            if not (what.host and what.metrics and nsys.no_metrics(read_end(sample.log))):
+            if not (sampled.host and sampled.metrics and nsys.no_metrics(end_of(step.log))):
                 raise
-            note("without GPU metrics: nsys cannot sample them here; `kanalyze doctor` says what it says of that")
-            sample.log.rename(sample.log.with_name("samples-metrics.log"))
-            sample, export = plan.samples(replace(what, metrics=False))
-            self._run_program(sample)
-        for line in nsys.warnings(read_end(sample.log)):
-            note(line)
+            self.note("without GPU metrics: nsys cannot sample them here; `kanalyze doctor` says what it says of that")
+            step.log.rename(step.log.with_name("samples-metrics.log"))
+            step, export = plan.samples(known, cpu=bool(cpu.ok), metrics=False)[1]
+            self.run(step)
+        for line in nsys.warnings(end_of(step.log)):
+            self.note(line)
         self.run(export)
 
     def torch(self, number: int) -> None:
-        """Run the script under torch.profiler for the `number`-th time."""
-        for step in self.plan.torch(number):
-            self._run_program(step)
+        """Run the script under torch.profiler."""
+        (step,) = self.plan.runs(self.record.name, number)
+        self.run(step)
         folder = self.plan.torch_folder(number)
         if not self._take_up(folder):
             files.discard({folder} - {self.plan.folder})
-            raise StepFailedError("torch.profiler did not come to its end", self.plan.torch(number)[-1])
+            raise StepFailedError("torch.profiler did not come to its end", step)
 
     def _take_up(self, out: Path) -> bool:
         """Copy the runner's results in the folder `out` into the record; False if the runner did not finish."""
-        told = {path: json.loads(path.read_text(encoding="utf-8")) for path in out.glob("torch-run*.json")}
-        runs = {str(path.relative_to(self.plan.folder).with_suffix("")): run for path, run in told.items()}
-        self.record.torch |= runs
-        for note in (note for run in told.values() for note in (*run["notes"], *run["failures"])):
-            self.note(note)
+        runs = [
+            (path.relative_to(self.plan.folder), json.loads(path.read_text())) for path in out.glob("torch-run*.json")
+        ]
+        for path, run in runs:
+            self.record.torch[str(path.with_suffix(""))] = run
+            for note in (*run["notes"], *run["failures"]):
+                self.note(note)
         compiled.merge_ranks(out)
         # inductor's workers that exit after the program recreate their folders
-        files.discard(set(out.glob(f"{torch_pass.OWN_CACHES}*")))
-        return bool(told) and all(run["workload"]["ended"] != "unknown" for run in told.values())
+        files.discard(set(out.glob(f"{compiled.OWN_CACHES}*")))
+        return bool(runs) and all(run["workload"]["ended"] != "unknown" for _, run in runs)
 
     def ncu(self, _: int) -> None:
         """Profile the heaviest kernels, once: one program run per group of them, within the time budget."""
@@ -133,7 +307,7 @@ class Pass(Runner):
                 self.note(f"the time budget ended before: {names}")
                 break
             try:
-                self._profile_some(number, selection)
+                self._profile(number, selection)
             except StepFailedError as error:
                 if number == 1:
                     raise
@@ -141,40 +315,88 @@ class Pass(Runner):
                 continue
             self.record.chosen += selection.kernels
 
-    def _profile_some(self, number: int, selection: Selection) -> None:
-        """One run of ncu; falls back to the first launches if the selected ones never occurred."""
-        try:
-            self._profile(number, selection)
-        except StepFailedError as error:
-            first = first_launch(selection, self.plan.options)
-            if error.why != ncu.NONE_PROFILED or first is None:
-                raise
-            log = self.plan.ncu(number, selection)[0].log
-            log.rename(log.with_name(f"{log.stem}-none.log"))
-            self._profile(number, first)
-            self.note("the launches that were chosen did not come again: profiled the first ones")
-
     def _profile(self, number: int, selection: Selection) -> None:
-        """One run of ncu, and its report's pages; without locked clocks if locking is not permitted."""
-        options = self.plan.options
-        profile, *pages = self.plan.ncu(number, selection)
-        try:
-            self._run_program(profile, options.ncu_budget_s - self.spent_s)
-        except StepFailedError:
-            if options.clock_control == "none" or not ncu.cannot_lock_clocks(read_end(profile.log)):
-                raise
-            self.note("the clocks cannot be locked here: profiled with --clock-control none")
-            profile.log.rename(profile.log.with_name(f"{profile.name}-locked.log"))
-            unlocked = replace(self.plan, options=replace(options, clock_control="none"))
-            profile, *pages = unlocked.ncu(number, selection)
-            self._run_program(profile, options.ncu_budget_s - self.spent_s)
-        for line in ncu.warnings(read_end(profile.log), python=self.plan.workload.kind == "python"):
+        """One run of ncu, and its report's pages.
+
+        It is repeated without locked clocks if locking is not permitted, and at the first launches if the selected ones
+        never occurred.
+        """
+        plan, options, notes = self.plan, self.plan.options, list[str]()
+        while True:
+            profile, *pages = plan.ncu(number, selection)
+            try:
+                self.run(profile, options.ncu_budget_s - self.spent_s)
+                break
+            except StepFailedError as error:
+                first = first_launch(selection, options)
+                if plan.options.clock_control != "none" and ncu.cannot_lock_clocks(end_of(profile.log)):
+                    self.note("the clocks cannot be locked here: profiled with --clock-control none")
+                    plan, ending = replace(plan, options=replace(options, clock_control="none")), "locked"
+                elif error.why == ncu.NONE_PROFILED and first is not None:
+                    notes.append("the launches that were chosen did not come again: profiled the first ones")
+                    selection, ending = first, "none"
+                else:
+                    raise
+                profile.log.rename(profile.log.with_name(f"{profile.name}-{ending}.log"))
+        for line in ncu.warnings(end_of(profile.log), python=plan.workload.kind == "python"):
             self.note(line)
         for page in pages:
             self.run(page)
+        for note in notes:
+            self.note(note)
 
-    def _run_program(self, step: Step, limit_s: float | None = None) -> None:
-        """Run a step, and collect the program's check lines from its log."""
-        self.run(step, limit_s)
-        if step.runs_workload:
-            self.found.checks[step.name] = checks(step.log)
+
+def masked(words: Sequence[str]) -> list[str]:
+    """The words of a command with the values of secret flags masked."""
+    kept: list[str] = []
+    for word in words:
+        flag, equals, _ = word.partition("=")
+        if equals and flag.startswith("-") and machine.secret(flag):
+            kept.append(f"{flag}={_HIDDEN}")
+        elif kept and kept[-1].startswith("-") and not word.startswith("-") and machine.secret(kept[-1]):
+            kept.append(_HIDDEN)
+        else:
+            kept.append(word)
+    return kept
+
+
+def _meaning(step: Step) -> str:
+    """What a tool's messages mean where outputs are missing; empty if nothing is known."""
+    if files.full(step.log.parent):
+        return files.NO_SPACE
+    tool, log = _TOOLS.get(step.name.partition("-")[0]), end_of(step.log)
+    return next((meant for pattern, meant in tool.MESSAGES if re.search(pattern, log)), "") if tool else ""
+
+
+def last_words(step: Step, *, of_program: bool = False) -> list[str]:
+    """The last lines of a step's log; with `of_program` only the program's own, if there are any.
+
+    The temporary capture folder is removed from paths, since it is renamed at the end.
+    """
+    lines = process.tail(step.log, _LOOKED_AT)
+    tool = _TOOLS.get(step.name.partition("-")[0])
+    if of_program and tool is not None:
+        lines = [line for line in lines if not tool.OWN_LINE.search(line)] or lines
+    inside = f"{step.log.parent.parent}{os.sep}"
+    return [line.replace(inside, "") for line in lines[-_LINES:]]
+
+
+@contextmanager
+def marking(file: Path) -> Iterator[dict[str, str]]:
+    """Variables for a program that is to write when its NVTX ranges began and ended into `file`.
+
+    None where there is no C compiler, or something else is to be loaded in place of the library.
+    """
+    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    if compiler is None or _INJECTION in os.environ:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="kanalyze-") as folder:
+        library = str(Path(folder, "nvtx_marks.so"))
+        command = [compiler, *_FLAGS, "-o", library, str(_MARKS), "-lpthread"]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=_COMPILING_S)  # noqa: S603 - our source
+        except (OSError, subprocess.SubprocessError):
+            yield {}
+        else:
+            yield {_INJECTION: library, _MARKS_FILE: str(file)}

@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import subprocess
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.base import files, nvcc
-from kanalyze.collectors.base.checks import checks
 from kanalyze.collectors.base.errors import CompileError
 from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES
-from kanalyze.collectors.base.step import Event, Step
-from kanalyze.collectors.run import build_cache as cache
-from kanalyze.collectors.run import compiled_after
-from kanalyze.collectors.run.passes import NO_KERNELS, Found, Pass
+from kanalyze.collectors.base.process import Event
+from kanalyze.collectors.in_workload import compiled
+from kanalyze.collectors.in_workload.whole_files import write_bytes
+from kanalyze.collectors.run.passes import NO_KERNELS, Found, Pass, PassRecord, StepFailedError, masked
 from kanalyze.collectors.run.plan import numbered
-from kanalyze.collectors.run.runner import StepFailedError
-from kanalyze.collectors.tools import machine, manifest
+from kanalyze.collectors.tools import machine, nvcc
 from kanalyze.collectors.tools.found import obstacles, wanted_passes
-from kanalyze.collectors.tools.manifest import PassRecord
 from kanalyze.errors import CollectError
+from kanalyze.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from kanalyze.collectors.base.process import Starter
-    from kanalyze.collectors.base.step import Progress
+    from kanalyze.collectors.base.options import Options
+    from kanalyze.collectors.base.process import Progress, Starter
+    from kanalyze.collectors.base.workload import Workload
     from kanalyze.collectors.run.plan import Plan
+    from kanalyze.collectors.tools.found import Tools
+
+#: Schema version of the manifest; docs/collect.md has its history, and describes every key.
+_SCHEMA: Final = 1
+
+_MANIFEST: Final = "manifest.json"
+
+#: Most kernels named in a note.
+_NAMED: Final = 3
+
+#: Lock files of torch extension builds: one folder per extension, in the default location below one per Python and
+#: CUDA version. A stale one makes every later run wait for ever.
+_LOCKS: Final = ("lock", "*/lock", "*/*/lock")
 
 
 @dataclass(frozen=True)
@@ -56,18 +72,16 @@ class Capture:
     @property
     def checks(self) -> list[str]:
         """The program's distinct check lines."""
-        told: list[dict[str, object]] = self.manifest["checks"]  # type: ignore[assignment] # it is JSON
-        return list(dict.fromkeys(str(check["line"]) for check in told))
+        rows: list[dict[str, object]] = self.manifest["checks"]  # type: ignore[assignment] # it is JSON
+        return list(dict.fromkeys(str(check["line"]) for check in rows))
 
 
 @dataclass
 class Recording:
     """A program that is being recorded.
 
-    Attributes:
-        runs: How many runs each pass has finished.
-        turns: The place of each run among those of both programs, by the name of its report.
-        content: The manifest so far.
+    `runs` says how many runs each pass has finished, `turns` the place of each run among those of both programs, by the
+    name of its report; `content` is the manifest so far.
     """
 
     plan: Plan
@@ -81,7 +95,7 @@ class Recording:
     _found: Found = field(default_factory=Found)
     _begun: Pass | None = None
     _compiled: frozenset[Path] = frozenset()
-    _last_failure: StepFailedError | None = None
+    _last_words: list[str] = field(default_factory=list)
     _began_unix_s: float = field(default_factory=time.time)
 
     # Stages, in order
@@ -92,8 +106,34 @@ class Recording:
         Raises:
             CompileError: It does not compile, or there is no nvcc.
         """
-        if self.plan.workload.kind == "cuda":
-            self.plan = replace(self.plan, binary=self._built())
+        plan, compiler = self.plan, self.plan.tools.nvcc
+        if plan.workload.kind != "cuda" or plan.workload.path is None:
+            return
+        source = plan.workload.path
+        if not compiler.usable:
+            raise CompileError.without_nvcc(source, compiler.problem, compiler.remedy)
+
+        def compile_with(command: Sequence[str]) -> float:
+            work, step = self._pass_of(PassRecord("compile")), plan.step("compile", command)
+            try:
+                work.run(step)
+            except StepFailedError as error:
+                printed = step.log.read_text(encoding="utf-8", errors="replace").splitlines()
+                stopped = [f"nvcc {error.why}"] if error.status is None else []
+                raise CompileError.of(source, stopped or nvcc.errors(printed), printed) from error
+            return work.spent_s
+
+        build = nvcc.build(compiler, source, plan.arch, plan.options.nvcc_flags, compile_with)
+        if build.cached:
+            self.progress(Event("note", "compile", "compiled before"))
+        self.content["build"] = {
+            "command": list(build.command),
+            "binary": str(build.binary),
+            "key": build.key,
+            "cached": build.cached,
+            "duration_ns": int(build.seconds * 1e9),
+        }
+        self.plan = replace(plan, binary=build.binary)
 
     def begin(self) -> None:
         """Look which passes can run; the others are reported and recorded with their reason.
@@ -102,14 +142,14 @@ class Recording:
             CollectError: None can.
         """
         workload, options, tools = self.plan.workload, self.plan.options, self.plan.tools
-        self.content |= manifest.beginning(workload, options, tools, self.plan.command)
-        why, wanted = obstacles(workload, options, tools), wanted_passes(workload, options)
-        if {*wanted} <= {*why, BARE}:
-            reasons = {self.plan.said(name): obstacle.why for name, obstacle in why.items()}
-            raise CollectError.impossible(reasons, dict.fromkeys(obstacle.remedy for obstacle in why.values()))
-        for name, obstacle in why.items():
-            self._skip(name, obstacle.why, obstacle.remedy)
-        self._possible = [name for name in wanted if name not in why]
+        self.content |= _beginning(workload, options, tools, self.plan.command)
+        missing, wanted = obstacles(workload, options, tools), wanted_passes(workload, options)
+        if {*wanted} <= {*missing, BARE}:
+            reasons = {self.plan.with_side(name): obstacle.why for name, obstacle in missing.items()}
+            raise CollectError.impossible(reasons, dict.fromkeys(obstacle.remedy for obstacle in missing.values()))
+        for name, obstacle in missing.items():
+            self._skip(name, *obstacle)
+        self._possible = [name for name in wanted if name not in missing]
 
     def prepare(self) -> None:
         """Run the program without a profiler first; if it fails there, it fails in every pass.
@@ -117,29 +157,27 @@ class Recording:
         Raises:
             CollectError: It failed.
         """
-        plan, step, record = self.plan, self.plan.prepare(), PassRecord("prepare")
+        plan, work = self.plan, self._pass_of(PassRecord("prepare"))
         try:
             with self._compiling():
-                self._pass_of(record).run(step)
+                work.run(plan.step("prepare", plan.command, program=True))
         except StepFailedError as error:
-            self._say_locks(record, error)
+            self._note_locks(work, error)
             if error.of_program and error.status is not None:
-                raise CollectError.program_failed(plan.label, error.status, error.said) from error
-            reason = plan.said(f"without a profiler it {error.why}")
-            raise CollectError.every_pass_failed([reason], error.said) from error
-        self.content["prepare"] = record.steps[0]
-        self._found.checks[step.name] = checks(step.log)
+                raise CollectError.program_failed(plan.label, error.status, error.last_words) from error
+            reason = plan.with_side(f"without a profiler it {error.why}")
+            raise CollectError.every_pass_failed([reason], error.last_words) from error
+        self.content["prepare"] = work.record.steps[0]
 
     def begin_pass(self, name: str) -> Pass | None:
         """Begin a pass; None if it cannot run."""
         if name not in self._possible:
             return None
-        if name == NCU and self._found.launches is not None and not self._found.launches:
+        if name == NCU and self._found.launches == []:
             self._skip(name, NO_KERNELS)
             return None
-        record = PassRecord(name, before=machine.state(self.plan.tools.gpus.smi))
-        self.records.append(record)
-        self._begun = self._pass_of(record)
+        self.records.append(PassRecord(name, before=machine.state(self.plan.tools.gpus.smi)))
+        self._begun = self._pass_of(self.records[-1])
         self._begun.stopped = name == SAMPLES or (name == NSYS and self.plan.options.duration_s is not None)
         return self._begun
 
@@ -154,7 +192,13 @@ class Recording:
             with self._compiling():
                 getattr(begun, record.name)(number)
         except StepFailedError as error:
-            self._failed(record, error)
+            self._last_words = error.last_words
+            record.status, record.why = "failed", error.reason(record.name)
+            # without a profiler it may be the marks that a program does not bear: the other passes tell
+            if error.of_program and error.status is not None and not self.recorded and record.name != BARE:
+                raise CollectError.program_failed(self.plan.label, error.status, error.last_words) from error
+            self.progress(Event("note", record.name, f"failed: {record.why}"))
+            self._note_locks(begun, error)
             return False
         self.runs[record.name] = number
         self.turns[numbered(record.name, number)] = turn
@@ -165,7 +209,7 @@ class Recording:
         record = begun.record
         if why:
             record.status, record.why = "interrupted", why
-            self._say_locks(record)
+            self._note_locks(begun)
         elif record.name == NSYS and self.runs.get(NSYS):
             begun.list_launches()
         record.duration_ns = int(begun.spent_s * 1e9)
@@ -183,21 +227,27 @@ class Recording:
 
     def write(self, status: str, seconds: float, final: Path) -> None:
         """Write the manifest, with paths as they will be in the folder `final`."""
-        self._keep_compiled()
+        folder = self.plan.folder
+        recorded = [record for record in self.records if record.name in self.recorded]
+        if self.plan.workload.kind != "cuda" and not any(record.torch for record in recorded):
+            launched = {launch.kernel for launch in self._found.launches or ()}
+            recorded[0].notes += keep_compiled(folder, cached_kernels() - self._compiled, launched)
         self.records.sort(key=lambda record: PASSES.index(record.name))
+        paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
         self.content |= {
             "status": status,
             "duration_ns": int(seconds * 1e9),
-            "checks": [{"step": step, **vars(check)} for step, found in self._found.checks.items() for check in found],
+            "checks": [{"step": step, **one._asdict()} for step, every in self._found.checks.items() for one in every],
             "passes": [vars(record) for record in self.records],
-            "files": files.sizes(self.plan.folder),
+            "files": {str(path.relative_to(folder)): path.stat().st_size for path in paths},
         }
-        manifest.write(self.plan.folder, self.content, final.absolute())
+        write_manifest(folder, self.content, final.absolute())
 
     def capture(self, final: Path) -> Capture:
         """The finished capture, which lies in `final`."""
         notes = tuple(f"{record.name}: {note}" for record in self.records for note in record.notes)
-        return Capture(final, manifest.read(final), tuple(self.problems()), notes)
+        content: dict[str, object] = json.loads((final / _MANIFEST).read_text(encoding="utf-8"))
+        return Capture(final, content, tuple(self.problems()), notes)
 
     # What came of it
 
@@ -215,52 +265,15 @@ class Recording:
         """The error of a program of which nothing was recorded; None if there is a run of any pass."""
         if self.recorded:
             return None
-        reasons = [self.plan.said(reason) for reason in self._reasons()]
-        return CollectError.every_pass_failed(reasons, self._last_failure.said if self._last_failure else [])
+        return CollectError.every_pass_failed(map(self.plan.with_side, self._reasons()), self._last_words)
+
+    def _reasons(self) -> list[str]:
+        return [f"{record.name} failed: {record.why}" for record in self.records if record.status == "failed"]
 
     # Parts of the stages
 
     def _pass_of(self, record: PassRecord) -> Pass:
-        limit_s = self.plan.options.timeout_s
-        return Pass(record, self.progress, limit_s, self.starter, plan=self.plan, found=self._found)
-
-    def _failed(self, record: PassRecord, error: StepFailedError) -> None:
-        self._last_failure = error
-        record.status, record.why = "failed", error.reason(record.name)
-        # without a profiler it may be the marks that a program does not bear: the other passes tell
-        if error.of_program and error.status is not None and not self.recorded and record.name != BARE:
-            raise CollectError.program_failed(self.plan.label, error.status, error.said) from error
-        self.progress(Event("note", record.name, f"failed: {record.why}"))
-        self._say_locks(record, error)
-
-    def _built(self) -> Path:
-        plan = self.plan
-        source = plan.workload.path or Path()
-        if not plan.tools.nvcc.usable:
-            raise CompileError.without_nvcc(source, plan.tools.nvcc.problem)
-
-        def compile_with(command: Sequence[str]) -> float:
-            runner = self._pass_of(PassRecord("compile"))
-            step = Step("compile", tuple(command), plan.log("compile"))
-            try:
-                runner.run(step)
-            except StepFailedError as error:
-                said = step.log.read_text(encoding="utf-8", errors="replace").splitlines()
-                stopped = [f"nvcc {error.why}"] if error.status is None else []
-                raise CompileError.of(source, stopped or nvcc.errors(said), said) from error
-            return runner.spent_s
-
-        build = cache.build(plan.tools.nvcc, source, plan.arch, plan.options.nvcc_flags, compile_with)
-        if build.cached:
-            self.progress(Event("note", "compile", "compiled before"))
-        self.content["build"] = {
-            "command": list(build.command),
-            "binary": str(build.binary),
-            "key": build.key,
-            "cached": build.cached,
-            "duration_ns": int(build.seconds * 1e9),
-        }
-        return build.binary
+        return Pass(self.plan, record, self._found, self.progress, self.starter)
 
     def _skip(self, name: str, why: str, remedy: str = "") -> None:
         self.records.append(PassRecord(name, "skipped", why, remedy))
@@ -270,31 +283,106 @@ class Recording:
     @contextmanager
     def _compiling(self) -> Iterator[None]:
         """Note what comes new into Triton's caches meanwhile; another program may fill them between two runs."""
-        if self.plan.workload.kind == "cuda":
-            yield
-            return
-        before = compiled_after.cached()
+        before = cached_kernels()
         try:
             yield
         finally:
-            self._compiled |= compiled_after.cached() - before
+            self._compiled |= cached_kernels() - before
 
-    def _keep_compiled(self) -> None:
-        """Save Triton's compiled kernels if the torch pass did not."""
-        recorded = [record for record in self.records if record.name in self.recorded]
-        if self.plan.workload.kind == "cuda" or any(record.torch for record in recorded):
-            return
-        launched = {launch.kernel for launch in self._found.launches or ()}
-        recorded[0].notes += compiled_after.keep(self.plan.folder, compiled_after.cached() - self._compiled, launched)
-
-    def _say_locks(self, record: PassRecord, error: StepFailedError | None = None) -> None:
+    def _note_locks(self, work: Pass, error: StepFailedError | None = None) -> None:
         """Note lock files of torch extension builds that were stopped with the program."""
         of_program = error is not None and error.status is not None and error.status >= 0
         if self.plan.workload.kind == "cuda" or of_program:
             return
-        for note in compiled_after.notes(self._began_unix_s):
-            record.notes.append(note)
-            self.progress(Event("note", record.name, note))
+        for path in sorted({path for pattern in _LOCKS for path in extensions_folder().glob(pattern)}):
+            with suppress(OSError):
+                if path.stat().st_mtime >= self._began_unix_s:
+                    text = "left of a build that was stopped: remove it, or later runs wait for it for ever"
+                else:
+                    text = "older than this run, which may have waited for it: remove it, unless something is built"
+                work.note(f"{path} is {text}", show=True)
 
-    def _reasons(self) -> list[str]:
-        return [f"{record.name} failed: {record.why}" for record in self.records if record.status == "failed"]
+
+def cached_kernels() -> frozenset[Path]:
+    """The kernels in the user's caches, unread."""
+    return frozenset(path for cache in compiled.caches(os.environ) for path in cache.glob("*/*.json"))
+
+
+def keep_compiled(folder: Path, before: frozenset[Path], launched: Iterable[str]) -> list[str]:
+    """Write ``compiled.json`` and the PTX of cache entries that were not there before, unless the torch pass did.
+
+    A run without the torch pass uses the user's own caches, as without a profiler. New entries were compiled in the
+    run; for older entries it is unknown whether the run used them.
+
+    Returns:
+        Notes: which of the `launched` kernels came from the caches and are not among them.
+    """
+    if (folder / compiled.FILE).exists():
+        return []
+    found = compiled.entries(compiled.caches(os.environ))
+    old = frozenset(entry.metadata["hash"] for entry in found if entry.path in before)
+    made = compiled.rows(found, before=old, fresh=False)
+    compiled.keep(folder, found, made)
+    cached_names = {str(entry.metadata.get("name") or entry.path.stem) for entry in found}
+    names = sorted((set(launched) & cached_names) - {row["name"] for row in made})
+    if not names:
+        return []
+    named = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+    told = f"{plural(len(names), 'kernel')} ({named}) came from Triton's cache, so that compiled.json does not have "
+    return [f"{told}{'it' if len(names) == 1 else 'them'}; the torch pass compiles everything afresh"]
+
+
+def extensions_folder() -> Path:
+    """The folder in which torch builds extensions."""
+    chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(chosen) if chosen else Path(base) / "torch_extensions"
+
+
+def _beginning(workload: Workload, options: Options, tools: Tools, command: tuple[str, ...]) -> dict[str, object]:
+    """The part of the manifest that is known before the run."""
+    own, digest, path = None, None, workload.path
+    with suppress(PackageNotFoundError):
+        own = version("kanalyze")
+    if path:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    chosen = {name: value for name, value in asdict(options).items() if value not in (None, ())}
+    return {
+        "schema": _SCHEMA,
+        "kind": "kanalyze capture",
+        "kanalyze": own,
+        "status": "complete",
+        "began": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "duration_ns": 0,
+        "workload": {
+            "name": workload.name,
+            "kind": workload.kind,
+            "path": str(path) if path else None,
+            "sha256": digest,
+            "args": masked(workload.args),
+            "command": masked(command),
+            "cwd": str(Path.cwd()),
+        },
+        "options": {name: str(value) if isinstance(value, os.PathLike) else value for name, value in chosen.items()},
+        "machine": machine.host(),
+        "gpus": [dict(row) for row in tools.gpus.rows],
+        "tools": {
+            **{
+                program.name: {"path": str(program.path) if program.path else None, "version": program.version}
+                for program in (tools.nvcc, tools.nsys, tools.ncu)
+            },
+            "python": {"path": str(tools.python), "version": tools.python_version},
+            "torch": {**tools.torch_facts},
+        },
+        "git": machine.git(path.parent if path else Path.cwd()),
+        "environment": machine.environment(),
+    }
+
+
+def write_manifest(folder: Path, content: dict[str, object], final: Path) -> None:
+    """Write the manifest atomically into `folder`, with paths as they will be in `final`."""
+    before, after = (json.dumps(str(path), ensure_ascii=False)[1:-1] for path in (folder, final))
+    text = json.dumps(content, indent=1, ensure_ascii=False).replace(before, after) + "\n"
+    # undecodable bytes in paths or arguments can only be escaped in JSON
+    write_bytes(folder / _MANIFEST, text.encode(errors="backslashreplace"))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kanalyze.collectors.base import files, nvcc
+from kanalyze.collectors.base import files
 from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.tools import nsys, permissions
+from kanalyze.collectors.tools import machine, nsys, nvcc
 from kanalyze.collectors.tools.found import NO_GPU, Tools, find_tools
 from kanalyze.units import size
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.collectors.base.programs import Program
-    from kanalyze.collectors.tools.permissions import Permission
+    from kanalyze.collectors.tools.machine import Permission
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,13 @@ def doctor(options: Options | None = None, folder: Path | None = None) -> list[E
         _tool(tools.ncu, "reads the counters of single kernels"),
     ]
     if tools.gpus.present:
-        lines.append(_permission("counters", permissions.counters(), "ncu needs them, and GPU metrics"))
-    return [*lines, *_samples(tools), _torch(tools), _disk(folder or Path())]
+        lines.append(_permission("counters", machine.counters(), "ncu needs them, and GPU metrics"))
+    means = "records operators of Python workloads"
+    torch = _tool(tools.torch, means)
+    if torch.ok:
+        sees = "sees a GPU" if tools.torch_facts.get("gpu") else "sees no GPU"
+        torch = _checked("torch", means, f"{tools.torch.version} of {tools.python}, {sees}")
+    return [*lines, *_samples(tools), torch, _disk(folder or Path())]
 
 
 def _gpus(tools: Tools) -> list[Examined]:
@@ -69,32 +74,31 @@ def _gpus(tools: Tools) -> list[Examined]:
 
 
 def _nvcc(tools: Tools) -> list[Examined]:
-    lines = [_tool(tools.nvcc, "compiles .cu files")]
-    wanted = tools.gpus.compute_capabilities if tools.nvcc.usable else ()
-    if wanted:
-        known = nvcc.supported(tools.nvcc)
-        unknown = [text for text in wanted if known and text.replace(".", "") not in known]
-        found = ", ".join(f"sm_{text.replace('.', '')}" for text in wanted)
-        why = f"nvcc {tools.nvcc.version} does not compile for {', '.join(unknown)}" if unknown else ""
+    lines, compiler = [_tool(tools.nvcc, "compiles .cu files")], tools.nvcc
+    if wanted := tools.gpus.compute_capabilities if compiler.usable else ():
+        known, numbers = nvcc.supported(compiler), [text.replace(".", "") for text in wanted]
+        unknown = [text for text, number in zip(wanted, numbers, strict=True) if known and number not in known]
+        why = f"nvcc {compiler.version} does not compile for {', '.join(unknown)}" if unknown else ""
+        targets = ", ".join(f"sm_{number}" for number in numbers)
         remedy = "install a CUDA toolkit that knows this GPU"
-        lines.append(_checked("architecture", "compiled programs run on this GPU", found, why, remedy))
+        lines.append(_checked("architecture", "compiled programs run on this GPU", targets, why, remedy))
     return lines
 
 
 def _samples(tools: Tools) -> list[Examined]:
     """Checks of what CPU samples and GPU metrics need; a capture without these is complete."""
-    cpu = permissions.cpu_samples()
+    cpu = machine.cpu_samples()
     lines = [_permission("CPU samples", cpu, "tell what the host does while the GPU waits", optional=True)]
-    names = permissions.kernel_names() if cpu.ok else None
+    names = machine.kernel_names() if cpu.ok else None
     if names is not None:
         lines.append(_permission("OS symbols", names, "tell system calls in CPU samples apart", optional=True))
     if not tools.nsys.usable:
         return lines
     has = nsys.has_option(nsys.options_of(tools.nsys), "--python-sampling")
-    found = "nsys takes them inside the process, without CPU samples too"
+    taken = "nsys takes them inside the process, without CPU samples too"
     why = "" if has else f"nsys {tools.nsys.version or 'of unknown version'} does not take them"
     means, remedy = "tell which line of Python the host is in", "install a newer Nsight Systems"
-    lines.append(_checked("Python samples", means, found, why, remedy, optional=True))
+    lines.append(_checked("Python samples", means, taken, why, remedy, optional=True))
     if tools.gpus.present:  # whether nsys samples their counters, as it says itself
         means = "tell how busy the SMs, tensor cores and DRAM are over time"
         remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
@@ -109,21 +113,13 @@ def _checked(  # noqa: PLR0913 - all that is told of one thing
     return Examined(name, not why, why or found, means, remedy if why else "", optional=bool(why) and optional)
 
 
-def _permission(name: str, told: Permission, means: str, *, optional: bool = False) -> Examined:
-    return Examined(name, told.ok is not False, told.found, means, told.remedy, optional)
+def _permission(name: str, permission: Permission, means: str, *, optional: bool = False) -> Examined:
+    return Examined(name, permission.ok is not False, permission.found, means, permission.remedy, optional)
 
 
 def _tool(program: Program, means: str) -> Examined:
     found = f"{program.version or 'of unknown version'} ({program.path})"
     return _checked(program.name, means, found, "" if program.usable else program.problem, program.remedy)
-
-
-def _torch(tools: Tools) -> Examined:
-    means = "records operators of Python workloads"
-    if not tools.torch.usable:
-        return _tool(tools.torch, means)
-    sees = "sees a GPU" if tools.torch_facts.get("gpu") else "sees no GPU"
-    return _checked("torch", means, f"{tools.torch.version} of {tools.python}, {sees}")
 
 
 def _disk(folder: Path) -> Examined:

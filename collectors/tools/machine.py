@@ -1,16 +1,24 @@
-"""Records the environment of a run: GPUs and their state, git, environment variables."""
+"""The machine of a run: its GPUs and their state, git, environment variables, and what kernel and driver permit.
+
+Permissions are those of this process: CPU samples, names of kernel functions, counters of the GPU.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import platform
 import re
 import shutil
-from dataclasses import dataclass
+import struct
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.collectors.base.programs import Program, said
+from kanalyze.collectors.base.programs import Program, answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: nvidia-smi fields that do not change, with our names.
 _FIXED: Final = {
@@ -53,11 +61,47 @@ _SECRET: Final = re.compile(r"TOKEN(_|$)|SECRET|PASSW|CREDENTIAL|AUTH|PRIVATE|KE
 #: User and password in a URL.
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
 
+_ROOT: Final = Path("/")
+
+#: Bits of capability sets (linux/capability.h).
+_SYS_ADMIN: Final = 1 << 21
+_PERFMON: Final = 1 << 38
+
+#: Levels of perf_event_paranoid (Linux' Documentation/admin-guide/sysctl/kernel.rst) and what each permits of samples.
+_EVERY_PROCESS: Final = 0
+_KERNEL_TOO: Final = 1
+_OWN_ONLY: Final = 2
+
+#: Number of the system call perf_event_open.
+_PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
+
+#: perf_event_attr, first version: a timer of the CPU, disabled, of user code only; 64 bytes.
+_ATTRIBUTES: Final = struct.pack("<II5Q2IQ", 1, 64, 0, 0, 0, 0, 1 | 1 << 5 | 1 << 6, 0, 0, 0)
+
+#: How an administrator permits users to read counters.
+COUNTERS: Final = (
+    "an administrator allows it with `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
+    "/etc/modprobe.d/nvidia-profiling.conf and a reboot; or run as root; in a container, start it with "
+    "--cap-add=SYS_ADMIN (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
+)
+
+#: How an administrator permits samples of the CPU.
+_SAMPLES: Final = (
+    "an administrator allows it with `sysctl kernel.perf_event_paranoid=2` on the host, for good in /etc/sysctl.d; or "
+    "run as root"
+)
+_CONTAINER: Final = "in a container, start it with --cap-add=PERFMON, or --cap-add=SYS_ADMIN before Linux 5.8"
+
+_NAMES_OF_KERNEL: Final = (
+    "an administrator allows it with `sysctl kernel.kptr_restrict=0` on the host; without it samples inside the kernel "
+    "have addresses and no names"
+)
+
+
 Row = dict[str, str | int | float | None]
 
 
-@dataclass(frozen=True)
-class Gpus:
+class Gpus(NamedTuple):
     """The GPUs that `smi`, nvidia-smi, lists, with the constant fields of each.
 
     `present` says whether there is a GPU at all; nvidia-smi may be missing on a machine with one.
@@ -100,18 +144,16 @@ def _query(smi: Program, fields: dict[str, str]) -> list[Row]:
     """Queries fields per GPU; retries without a field that this nvidia-smi does not know."""
     wanted = dict(fields)
     while smi.path is not None and wanted:
-        ran = said(smi.path, f"--query-gpu={','.join(wanted.values())}", "--format=csv,noheader,nounits")
-        if ran is None:
-            return []
-        status, text = ran
+        ran = answer(smi.path, f"--query-gpu={','.join(wanted.values())}", "--format=csv,noheader,nounits")
+        status, text = ran or (0, "")
         if status == 0:
             lines = [line.split(", ") for line in text.splitlines() if line.strip()]
             rows = [dict(zip(wanted, map(_value, cells), strict=True)) for cells in lines if len(cells) == len(wanted)]
             return [{name: row.get(name) for name in fields} for row in rows]
-        unknown = [name for name, field in wanted.items() if f'"{field}"' in text]
-        if not unknown:
+        known = {name: field for name, field in wanted.items() if f'"{field}"' not in text}
+        if len(known) == len(wanted):
             return []
-        wanted = {name: field for name, field in wanted.items() if name not in unknown}
+        wanted = known
     return []
 
 
@@ -119,7 +161,7 @@ def _value(text: str) -> str | int | float | None:
     text = text.strip()
     if text in ("", "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]"):
         return None
-    if re.fullmatch(r"\d+", text):
+    if text.isdecimal():
         return int(text)
     return float(text) if re.fullmatch(r"\d+\.\d\d+", text) else text
 
@@ -137,36 +179,111 @@ def environment() -> dict[str, str]:
 
 def host() -> dict[str, str | int | None]:
     """Host name, operating system and CPU."""
+    model = re.search(r"^model name\s*:\s*(.+)$", _text(_ROOT, "proc/cpuinfo"), re.MULTILINE)
     return {
         "host": platform.node(),
         "system": platform.platform(),
-        "cpu": _cpu() or platform.processor() or platform.machine(),
+        "cpu": (model[1].strip() if model else "") or platform.processor() or platform.machine(),
         "cpus": os.cpu_count(),
     }
 
 
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else ""
-
-
 def git(folder: Path) -> dict[str, str | bool] | None:
     """Commit, branch and dirty state of the repository that contains `folder`; None if there is none."""
-    program = shutil.which("git")
-    head = said(program, "-C", folder, "rev-parse", "--show-toplevel", "HEAD", patience_s=10) if program else None
-    if program is None or head is None or head[0]:
+    program = shutil.which("git") or "git"
+    status, text = answer(program, "-C", folder, "rev-parse", "--show-toplevel", "HEAD", patience_s=10) or (1, "")
+    if status:
         return None
-    root, commit = head[1].splitlines()[:2]
-    branch = said(program, "-C", folder, "branch", "--show-current", patience_s=10)
+    root, commit = text.splitlines()[:2]
+    _, branch = answer(program, "-C", folder, "branch", "--show-current", patience_s=10) or (1, "")
     # --no-optional-locks: must not update the user's index
-    changed = said(program, "-C", folder, "--no-optional-locks", "status", "--porcelain", patience_s=30)
-    return {
-        "root": root,
-        "commit": commit,
-        "branch": branch[1].strip() if branch else "",
-        "changed": bool(changed and changed[1].strip()),
-    }
+    changed = answer(program, "-C", folder, "--no-optional-locks", "status", "--porcelain", patience_s=30)
+    is_changed = bool(changed and changed[1].strip())
+    return {"root": root, "commit": commit, "branch": branch.strip(), "changed": is_changed}
+
+
+class Permission(NamedTuple):
+    """Whether something is permitted to this process (None: nothing tells), by which settings, and how to get it."""
+
+    ok: bool | None
+    found: str
+    remedy: str = ""
+
+
+def counters(root: Path = _ROOT) -> Permission:
+    """Whether this process may read the GPU's performance counters; only running a tool shows for certain."""
+    setting = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", _text(root, "proc/driver/nvidia/params"), re.MULTILINE)
+    if setting is None:
+        return Permission(None, "the driver does not tell whether users may read them")
+    if not int(setting[1]):
+        return Permission(ok=True, found="every user may read them (RmProfilingAdminOnly is 0)")
+    if _capabilities(root) & _SYS_ADMIN:
+        why = "administrators only (RmProfilingAdminOnly is 1), which this process is (CAP_SYS_ADMIN)"
+        return Permission(ok=True, found=why)
+    return Permission(ok=False, found="administrators only (ERR_NVGPUCTRPERM is what tools will say)", remedy=COUNTERS)
+
+
+def cpu_samples(root: Path = _ROOT, opened: Callable[[], int] | None = None) -> Permission:
+    """Whether this process may sample the CPU; `opened` tries and returns the error's number, 0 without one."""
+    level, failed = _number(root, "perf_event_paranoid"), (opened or _opened)()
+    if level is None or failed == errno.ENOSYS:
+        remedy = f"run on a Linux that has perf events; {_CONTAINER}"
+        return Permission(ok=False, found="there is no perf_event_open here", remedy=remedy)
+    setting, privileged = f"perf_event_paranoid is {level}", bool(_capabilities(root) & (_SYS_ADMIN | _PERFMON))
+    if not failed:
+        scope = f"your own programs, {'and' if level <= _KERNEL_TOO else 'but not'} the kernel below them"
+        if level <= _EVERY_PROCESS or privileged:
+            scope = (
+                f"every process and the kernel{'' if level <= _EVERY_PROCESS else ', as this process is privileged'}"
+            )
+        return Permission(ok=True, found=f"{scope} ({setting})")
+    if level > _OWN_ONLY and not privileged:
+        return Permission(ok=False, found=f"{setting}, which denies them to users", remedy=f"{_SAMPLES}; {_CONTAINER}")
+    why = f"perf_event_open fails ({os.strerror(failed)}); {setting}"
+    if failed in (errno.EPERM, errno.EACCES):
+        why = f"perf_event_open is refused although {setting}, as by the filter of a container"
+    return Permission(ok=False, found=why, remedy=_CONTAINER)
+
+
+def kernel_names(root: Path = _ROOT) -> Permission | None:
+    """Whether samples inside the kernel get names; None where there are no such samples."""
+    level, setting = _number(root, "perf_event_paranoid"), _number(root, "kptr_restrict")
+    if level is None or (level > _KERNEL_TOO and not _capabilities(root) & (_SYS_ADMIN | _PERFMON)):
+        return None
+    restrict = "" if setting is None else f" (kptr_restrict is {setting})"
+    if re.search(r"^0*[1-9a-f][0-9a-f]* ", _text(root, "proc/kallsyms", 4096), re.MULTILINE):
+        return Permission(ok=True, found=f"functions of the operating system have names{restrict}")
+    return Permission(ok=False, found=f"the kernel hides where its functions lie{restrict}", remedy=_NAMES_OF_KERNEL)
+
+
+def _capabilities(root: Path) -> int:
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", _text(root, "proc/self/status"), re.MULTILINE)
+    return int(effective[1], 16) if effective else 0
+
+
+def _number(root: Path, setting: str) -> int | None:
+    number = re.fullmatch(r"-?\d+", _text(root, f"proc/sys/kernel/{setting}").strip())
+    return int(number[0]) if number else None
+
+
+def _text(root: Path, name: str, size: int = 1 << 16) -> str:
+    """The beginning of a file of the kernel; empty if there is none that can be read."""
+    try:
+        with (root / name).open(encoding="utf-8", errors="replace") as file:
+            return file.read(size)
+    except OSError:
+        return ""
+
+
+def _opened() -> int:
+    """Opens a counter of this process and closes it; the number of the error, 0 without one."""
+    number = _PERF_EVENT_OPEN.get(platform.machine())
+    if number is None:
+        return errno.ENOSYS
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    attributes = ctypes.create_string_buffer(_ATTRIBUTES, len(_ATTRIBUTES))
+    file = call(ctypes.c_long(number), attributes, 0, -1, -1, ctypes.c_ulong(0))
+    if file < 0:
+        return ctypes.get_errno()
+    os.close(file)
+    return 0

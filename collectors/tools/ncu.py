@@ -1,4 +1,4 @@
-"""ncu: finds it, builds its commands, interprets its messages."""
+"""ncu: where it lies, its commands and its messages."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors.base.files import NO_SPACE
-from kanalyze.collectors.base.programs import Program, find
-from kanalyze.collectors.base.step import with_flags
-from kanalyze.collectors.tools.permissions import COUNTERS
+from kanalyze.collectors.tools.machine import COUNTERS
+from kanalyze.collectors.tools.nsys import with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from kanalyze.collectors.base.options import Options
-    from kanalyze.collectors.tools.ncu_launches import Selection
+    from kanalyze.collectors.tools.choose import Selection
 
-_FOLDERS: Final = (
+FOLDERS: Final = (
     "/usr/local/cuda/bin",
     "/usr/local/cuda-*/bin",
     "/opt/nvidia/nsight-compute/*",
@@ -26,7 +25,7 @@ _FOLDERS: Final = (
     "/usr/lib/nsight-compute",
 )
 
-_REMEDY: Final = (
+REMEDY: Final = (
     "install Nsight Compute (https://developer.nvidia.com/nsight-compute; the CUDA toolkit has it) and put its ncu on "
     "PATH, or say where it is with --ncu"
 )
@@ -56,19 +55,13 @@ _CLOCKS: Final = re.compile(
     r"(?i)(fail\w*|unable|cannot|not) [^\n]*\b(lock|clock)|clock[^\n]*(fail|not (supported|permitted))"
 )
 
-#: Warnings of every run: metrics of absent units, slow replay.
-_USUAL: Final = re.compile(r"Unable to access the following \d+ metrics|taking more time than expected")
-
-#: Warnings about missing sources, useless for library kernels, which users of Python cannot recompile.
-_NO_SOURCES: Final = re.compile(r"No source files were imported")
+#: Warnings of every run: metrics of absent units, slow replay. Those about missing sources are useless for library
+#: kernels, which users of Python cannot recompile.
+_USUAL: Final = "Unable to access the following \\d+ metrics|taking more time than expected"
+_NO_SOURCES: Final = "No source files were imported"
 
 #: Lines of ncu in a log shared with the program.
 OWN_LINE: Final = re.compile(r"^==(PROF|WARNING|ERROR)==")
-
-
-def find_ncu(options: Options) -> Program:
-    """Finds ncu: the user's choice, else on PATH, else in an installation folder."""
-    return find("ncu", "--ncu", options.ncu, _FOLDERS, _REMEDY)
 
 
 def profile(ncu: str, report: Path, options: Options, selection: Selection, workload: Sequence[str]) -> tuple[str, ...]:
@@ -98,12 +91,12 @@ def page(ncu: str, report: Path, name: str) -> tuple[str, ...]:
 
 def cannot_lock_clocks(log: str) -> bool:
     """Whether ncu reported that it cannot lock clocks."""
-    said = "\n".join(line for line in log.splitlines() if line.startswith(("==ERROR==", "==WARNING==")))
-    return _CLOCKS.search(said) is not None
+    own = "\n".join(line for line in log.splitlines() if line.startswith(("==ERROR==", "==WARNING==")))
+    return _CLOCKS.search(own) is not None
 
 
 def warnings(log: str, *, python: bool = False) -> list[str]:
     """Distinct warnings of ncu that a user can act on; `python` says that the program is a script."""
     lines = (line.removeprefix("==WARNING==").strip() for line in log.splitlines() if line.startswith("==WARNING=="))
-    told = (line for line in lines if not _USUAL.search(line) and not (python and _NO_SOURCES.search(line)))
-    return list(dict.fromkeys(told))
+    useless = f"{_USUAL}|{_NO_SOURCES}" if python else _USUAL
+    return list(dict.fromkeys(line for line in lines if not re.search(useless, line)))

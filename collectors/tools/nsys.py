@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.collectors.base.files import NO_SPACE
-from kanalyze.collectors.base.programs import Program, find, said
-from kanalyze.collectors.base.step import with_flags
+from kanalyze.collectors.base.programs import Program, answer, find
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from kanalyze.collectors.base.options import Options
@@ -49,6 +49,9 @@ _TRACE: Final = (
 #: Names of the option for GPU metrics, newest first.
 METRICS: Final = ("--gpu-metrics-devices", "--gpu-metrics-device")
 
+#: Short forms of flags used here.
+_LONG: Final = {"-t": "--trace", "-s": "--sample", "-o": "--output", "-p": "--nvtx-capture", "-c": "--capture-range"}
+
 #: Longest text of nsys quoted, in characters.
 _WIDE: Final = 300
 
@@ -75,32 +78,20 @@ def find_nsys(options: Options) -> Program:
 
     The one in Nsight Compute's folder records, but most copies of it cannot make a report of the recording.
     """
-    found = find("nsys", "--nsys", options.nsys, _FOLDERS, _REMEDY)
-    if found.path is None or "nsight-compute" not in str(found.path):
-        return found
-    real = found.path.resolve()
-    if not any(real.parent.parent.glob("host-*/QdstrmImporter")) and not any(real.parent.glob("QdstrmImporter")):
-        missing = f"{found.path} lacks its importer, so that it records and cannot write a report"
-        return replace(found, problem=missing)
-    return found
+    nsys = find("nsys", "--nsys", options.nsys, _FOLDERS, _REMEDY)
+    if nsys.path is None or "nsight-compute" not in str(nsys.path):
+        return nsys
+    real = nsys.path.resolve()
+    if any(real.parent.parent.glob("host-*/QdstrmImporter")) or any(real.parent.glob("QdstrmImporter")):
+        return nsys
+    return nsys._replace(problem=f"{nsys.path} lacks its importer, so that it records and cannot write a report")
 
 
-def profile(nsys: str, report: Path, options: Options, workload: Sequence[str]) -> tuple[str, ...]:
-    """The command that records `workload` into ``report``, a path without suffix."""
-    ours = [(flag,) for flag in (*_TRACE, *_part(options), f"--output={report}")]
-    return (nsys, "profile", *with_flags(ours, options.nsys_flags), *workload)
+class Sampled(NamedTuple):
+    """Records of the pass of samples: CPU samples and the scheduler, Python samples and system calls, GPU counters.
 
-
-@dataclass(frozen=True)
-class Sampled:
-    """Records of the pass of samples.
-
-    Attributes:
-        cpu: CPU samples, and what the scheduler did.
-        host: Python samples and system calls.
-        metrics: Counters of the GPUs.
-        python: Whether the program runs Python.
-        known: The options of this nsys, as of :func:`options_of`; empty for those of the newest known one.
+    `python` says whether the program runs Python; `known` are the options of this nsys, as of :func:`options_of`, or
+    empty for those of the newest known one.
     """
 
     cpu: bool
@@ -125,21 +116,31 @@ class Sampled:
     def _wanted(self) -> list[str]:
         # system calls say what a thread is blocked on; frame pointers are the cheapest way through a stack
         scope = "process-tree" if self.cpu else "none"
-        wanted = [f"--trace=cuda,nvtx{',osrt' if self.host else ''}", "--cuda-graph-trace=node"]
-        wanted += [f"--sample={scope}", f"--cpuctxsw={scope}", *(["--backtrace=fp"] if self.cpu else [])]
-        if self.host and self.python:
-            wanted += ["--python-sampling=true", "--python-sampling-frequency=1000"]
-        if self.metrics:
-            older = self.known and not has_option(self.known, METRICS[0])
-            wanted.append(f"{METRICS[-1]}=all" if older else f"{METRICS[0]}=cuda-visible")
-        return wanted
+        metrics = f"{METRICS[0]}=cuda-visible" if self._has(METRICS[0]) else f"{METRICS[-1]}=all"
+        return [
+            *(f"--trace=cuda,nvtx{',osrt' if self.host else ''}", "--cuda-graph-trace=node"),
+            *(f"--sample={scope}", f"--cpuctxsw={scope}", *(["--backtrace=fp"] if self.cpu else [])),
+            *(["--python-sampling=true", "--python-sampling-frequency=1000"] if self.host and self.python else []),
+            *([metrics] if self.metrics else []),
+        ]
 
 
-def sampled(nsys: str, report: Path, options: Options, what: Sampled, workload: Sequence[str]) -> tuple[str, ...]:
-    """The command that samples `workload` into ``report``, a path without suffix, for a limited time."""
-    limited = replace(options, duration_s=min(options.samples_for_s, options.duration_s or options.samples_for_s))
-    ours = [(flag,) for flag in (*what.flags, *_part(limited), f"--output={report}")]
+def profile(
+    nsys: str, report: Path, options: Options, workload: Sequence[str], what: Sampled | None = None
+) -> tuple[str, ...]:
+    """The command that records `workload` into ``report``, a path without suffix; samples for a limited time."""
+    if what is not None:
+        options = replace(options, duration_s=min(options.samples_for_s, options.duration_s or options.samples_for_s))
+    records = _TRACE if what is None else what.flags
+    ours = [(flag,) for flag in (*records, *_part(options), f"--output={report}")]
     return (nsys, "profile", *with_flags(ours, options.nsys_flags), *workload)
+
+
+def with_flags(ours: Iterable[tuple[str, ...]], theirs: Sequence[str]) -> list[str]:
+    """Merges our flags with the user's, which override ours of the same name: tools reject repeated flags."""
+    replaced = {_LONG.get(word, word) for word in (flag.partition("=")[0] for flag in theirs)}
+    kept = (flag for flag in ours if flag[0].partition("=")[0] not in replaced)
+    return [*(word for flag in kept for word in flag), *theirs]
 
 
 def _part(options: Options) -> list[str]:
@@ -156,16 +157,9 @@ def _part(options: Options) -> list[str]:
         flags += ["--capture-range=nvtx", f"--nvtx-capture={name}", register, "--capture-range-end=stop"]
     elif options.cuda_profiler_api:
         flags += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
-    if options.delay_s is not None:
-        flags.append(f"--delay={_seconds(options.delay_s)}")
-    if options.duration_s is not None:
-        flags.append(f"--duration={_seconds(options.duration_s)}")
-    return flags
-
-
-def _seconds(value: float) -> str:
-    """Whole seconds, as nsys requires, rounded up."""
-    return str(max(int(-(-value // 1)), 1))
+    times = {"delay": options.delay_s, "duration": options.duration_s}
+    # nsys takes whole seconds
+    return flags + [f"--{name}={max(math.ceil(time), 1)}" for name, time in times.items() if time is not None]
 
 
 def export(nsys: str, report: Path) -> tuple[str, ...]:
@@ -192,7 +186,7 @@ def no_metrics(log: str) -> bool:
 
 def options_of(nsys: Program) -> str:
     """Output of ``nsys profile --help``; empty where it does not run."""
-    ran = said(nsys.command, "profile", "--help") if nsys.usable else None
+    ran = answer(nsys.command, "profile", "--help") if nsys.usable else None
     return ran[1] if ran else ""
 
 
@@ -207,7 +201,7 @@ def metrics_of(nsys: Program) -> tuple[str, str]:
     flag = next((name for name in METRICS if has_option(options, name)), None)
     if flag is None:
         return "", f"nsys {nsys.version or 'of unknown version'} does not sample them"
-    ran = said(nsys.command, "profile", f"{flag}=help")
-    told = ran[1] if ran else "it does not say for which GPUs it samples them"
-    gpus = re.findall(r"^\s*\d+: *(.+?)(?: PCI\[.*)?$", told, re.MULTILINE)
-    return ", ".join(gpus), "" if gpus else "nsys: " + " ".join(told.split())[:_WIDE]
+    ran = answer(nsys.command, "profile", f"{flag}=help")
+    printed = ran[1] if ran else "it does not say for which GPUs it samples them"
+    gpus = re.findall(r"^\s*\d+: *(.+?)(?: PCI\[.*)?$", printed, re.MULTILINE)
+    return ", ".join(gpus), "" if gpus else "nsys: " + " ".join(printed.split())[:_WIDE]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.base.workloads import references
+from kanalyze.collectors.base.workload import references
 from support.command import REPORTS, command_line, environment, refused, run
 from support.stand_ins import PROGRAM
 

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from kanalyze.collectors.base import programs
-from kanalyze.collectors.tools import machine, permissions
-from kanalyze.collectors.tools.permissions import Permission
+from kanalyze.collectors.tools import machine
+from kanalyze.collectors.tools.machine import Permission
 from support.bare import leave_out_bare
 from support.stand_ins import StandIns
 
@@ -23,7 +23,7 @@ def bare(tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "installed", lambda *_: [])
     monkeypatch.setattr(machine, "has_device_files", lambda: False)
     for name in ("counters", "cpu_samples", "kernel_names"):
-        monkeypatch.setattr(permissions, name, lambda: Permission(ok=True, found="permitted"))
+        monkeypatch.setattr(machine, name, lambda: Permission(ok=True, found="permitted"))
     monkeypatch.chdir(home)
     leave_out_bare(monkeypatch)
     return StandIns(folder)

@@ -4,6 +4,7 @@ import re
 import statistics
 import sys
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -39,11 +40,6 @@ def test_the_figures_are_in_order(times_ns):
     assert told.spread >= 0
 
 
-def test_a_share_outside_of_0_to_1_is_refused():
-    with pytest.raises(ValueError, match=r"a share of 1\.5 is not between 0 and 1"):
-        timing(1).quantile_ns(1.5)
-
-
 def test_a_timing_is_one_line():
     assert repr(timing(9_000, 9_450, 9_900, 12_000, flushed_bytes=1)) == (
         "Timing: median 9.675 µs (quartiles 9.338 µs to 10.43 µs, 9.000 µs to 12.00 µs in all) of 4 calls on H<200> by "
@@ -73,10 +69,8 @@ class Gpu:
     """A device whose clock goes on by what is put on its stream; it writes down what that was."""
 
     def __init__(self, *, available=True, call_ns=1_000):
-        self.told = []
-        self.now_ns = 0
-        self.call_ns = call_ns
-        gpu = self
+        self.told, self.now_ns, self.call_ns = [], 0, call_ns
+        gpu, self.module = self, MagicMock()
 
         class Event:
             def __init__(self, *, enable_timing):
@@ -90,32 +84,13 @@ class Gpu:
                 assert gpu.told[-1] == "wait"
                 return (later.at_ns - self.at_ns) / 1e6
 
-        class Device:
-            def __init__(self, which):
-                gpu.which = which
-
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *_):
-                return None
-
-        self.module = SimpleNamespace(
-            cuda=SimpleNamespace(
-                is_available=lambda: available,
-                device=Device,
-                current_device=lambda: 0,
-                get_device_properties=lambda _: SimpleNamespace(name="Stand-in", L2_cache_size=1_000),
-                synchronize=lambda: gpu.told.append("wait"),
-                Event=Event,
-                _sleep=lambda cycles: gpu.put("sleep", cycles),
-            ),
-            zeros=lambda count, **_: SimpleNamespace(nbytes=count * 4),
-            empty=lambda *_, **__: None,
-            sum=lambda *_, **__: gpu.put("flush", 500),
-            int32=None,
-            int64=None,
-        )
+        cuda = self.module.cuda
+        cuda.Event, cuda.is_available.return_value = Event, available
+        cuda.get_device_properties.return_value.configure_mock(name="Stand-in", L2_cache_size=1_000)
+        cuda.synchronize.side_effect = lambda: self.told.append("wait")
+        cuda._sleep.side_effect = lambda cycles: self.put("sleep", cycles)  # noqa: SLF001 - torch's own
+        self.module.zeros.side_effect = lambda count, **_: SimpleNamespace(nbytes=count * 4)
+        self.module.sum.side_effect = lambda *_, **__: self.put("flush", 500)
 
     def put(self, what, takes_ns):
         self.told.append(what)
@@ -138,18 +113,8 @@ def test_only_the_call_is_between_the_events(gpu):
     assert gpu.told[-16:] == [*["flush", "sleep", "event", "call", "event"] * 3, "wait"]
     calls = gpu.told.count("call")
     assert told.times_ns == tuple(1_000 + 10 * n for n in range(calls - 3, calls))
-    assert (told.device, told.clock, told.warmup, told.flushed_bytes, gpu.which) == (
-        "Stand-in",
-        "cuda events",
-        2,
-        2_000,
-        "cuda:1",
-    )
-
-
-def test_without_a_flush_the_device_still_waits_for_the_host(gpu):
-    assert time_cuda(gpu.call, repeats=1).flushed_bytes == 0
-    assert gpu.told[-5:] == ["sleep", "event", "call", "event", "wait"]
+    assert (told.device, told.clock, told.warmup, told.flushed_bytes) == ("Stand-in", "cuda events", 2, 2_000)
+    gpu.module.cuda.device.assert_called_once_with("cuda:1")
 
 
 def test_the_budget_gives_the_number_of_calls(gpu):
@@ -180,9 +145,3 @@ def test_without_a_gpu_or_torch_it_says_what_to_do(monkeypatch):
 def test_counts_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=r"warmup is 0 or more|flush_l2 is for GPUs"):
         time_cuda(lambda: None, **wrong)
-
-
-@pytest.mark.usefixtures("gpu")
-def test_what_the_function_raises_goes_through():
-    with pytest.raises(ZeroDivisionError):
-        time_cuda(lambda: 1 / 0, repeats=1)

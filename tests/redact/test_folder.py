@@ -27,21 +27,9 @@ MANIFEST = {
         "sha256": "ab12",
     },
     "machine": {"host": "brontes-17", "system": "Linux-6.8-x86_64", "cpu": "Intel Xeon", "cpus": 16},
-    "gpus": [
-        {
-            "index": 0,
-            "name": "NVIDIA H200",
-            "uuid": "GPU-6c2e0d36-1418-64af-ccf0-d561691817a5",
-            "driver_version": "580.159.04",
-        }
-    ],
+    "gpus": [{"index": 0, "name": "NVIDIA H200", "uuid": "GPU-6c2e0d36-1418-64af-ccf0-d561691817a5"}],
     "git": {"root": "/home/quillon/geheim", "commit": "0dedf65", "branch": "quillon/idea", "changed": True},
-    "environment": {
-        "CUDA_VISIBLE_DEVICES": "0,1",
-        "LD_LIBRARY_PATH": "/opt/x",
-        "MASTER_ADDR": "brontes-17",
-        "RANK": "0",
-    },
+    "environment": {"CUDA_VISIBLE_DEVICES": "0,1", "LD_LIBRARY_PATH": "/x", "MASTER_ADDR": "brontes-17", "RANK": "0"},
     "options": {"passes": ["nsys"], "any": "new option of brontes-17"},
     "passes": [
         {"name": "nsys", "duration_ns": 12, "notes": ["saw /home/quillon/geheim"], "invented": "uncovered", "steps": []}
@@ -76,21 +64,12 @@ def capture(tmp_path):
     return folder
 
 
-def test_a_manifest_may_begin_with_what_was_built(tmp_path):
-    """That of a `.cu` file does: its first key is `build`."""
-    path = tmp_path / "manifest.json"
-    path.write_text(json.dumps({"build": {"command": ["/home/quillon/nvcc"], "key": "1f"}} | MANIFEST, indent=1))
-    redact(path, tmp_path / "out.json")
-    made = json.loads((tmp_path / "out.json").read_text())
-    assert (made["build"], made["machine"]["host"]) == ({"command": ["nvcc"], "key": "1f"}, None)
-
-
 def test_what_a_capture_says_of_its_machine_is_what_redaction_looks_for(tmp_path, monkeypatch):
     """The host's name is learned from there, and covered wherever else it stands."""
     monkeypatch.setattr(platform, "node", lambda: "brontes-17")
     made = {"schema": 1, "kind": "kanalyze capture", "machine": machine.host(), "options": {"any": "run on brontes-17"}}
-    assert "brontes-17" in made["machine"].values()
     (tmp_path / "manifest.json").write_text(json.dumps(made))
+    assert "brontes-17" in made["machine"].values()
     redact(tmp_path / "manifest.json", tmp_path / "out.json")
     assert "brontes" not in (tmp_path / "out.json").read_text()
 
@@ -103,13 +82,8 @@ def test_a_capture_whole(capture, tmp_path):
         if path.is_file()
     }
     assert [*made] == [
-        "[host]_12.345.pt.trace.json.gz",
-        "compiled.json",
-        "logs/nsys.log",
-        "manifest.json",
-        "ncu.details.csv",
-        "nsys.sqlite",
-        "triton/k.ptx",
+        *("[host]_12.345.pt.trace.json.gz", "compiled.json", "logs/nsys.log", "manifest.json"),
+        *("ncu.details.csv", "nsys.sqlite", "triton/k.ptx"),
     ]
     assert made["logs/nsys.log"].read_text() == "Generated:\n    run.nsys-rep\nMax error: 0\n"
     assert made["triton/k.ptx"].read_text() == '.file 1 "k.py"\n.loc 1 7 0\n'
@@ -176,7 +150,7 @@ MANIFEST_MADE = {
         "sha256": "ab12",
     },
     "machine": {"host": None, "system": "Linux-6.8-x86_64", "cpu": "Intel Xeon", "cpus": 16},
-    "gpus": [{"index": 0, "name": "NVIDIA H200", "uuid": None, "driver_version": "580.159.04"}],
+    "gpus": [{"index": 0, "name": "NVIDIA H200", "uuid": None}],
     "git": {"root": None, "commit": "0dedf65", "branch": None, "changed": True},
     "environment": {"CUDA_VISIBLE_DEVICES": "0,1", "RANK": "0"},
     "options": {"passes": ["nsys"], "any": "new option of [host]"},
@@ -195,6 +169,12 @@ def test_a_manifest_alone(capture, tmp_path):
     redact(capture / "manifest.json", tmp_path / "out.json")
     made = json.loads((tmp_path / "out.json").read_text())
     assert made == {**MANIFEST_MADE, "files": MANIFEST["files"]}
+    # one of a `.cu` file begins with what was built
+    build = {"build": {"command": ["/home/quillon/nvcc"], "key": "1f"}}
+    (capture / "manifest.json").write_text(json.dumps(build | MANIFEST, indent=1))
+    redact(capture / "manifest.json", tmp_path / "built.json")
+    made = json.loads((tmp_path / "built.json").read_text())
+    assert (made["build"], made["machine"]["host"]) == ({"command": ["nvcc"], "key": "1f"}, None)
 
 
 def test_a_folder_is_never_overwritten_or_written_into_itself(capture, tmp_path):
@@ -203,6 +183,10 @@ def test_a_folder_is_never_overwritten_or_written_into_itself(capture, tmp_path)
         redact(capture, tmp_path / "out")
     with pytest.raises(OutputError, match="within the folder"):
         redact(capture, capture / "out")
+    with pytest.raises(OutputError, match="exists already"):
+        redact(ADD, tmp_path / "out")
+    with pytest.raises(OutputError, match="No such file or directory"):
+        redact(ADD, tmp_path / "nowhere" / "out.sqlite")
     assert [*(tmp_path / "out").iterdir()] == []
 
 
@@ -229,11 +213,6 @@ def test_what_is_no_capture_is_refused(path, error, message, tmp_path):
         path.mkdir()
     with pytest.raises(error, match=message):
         redact(path, tmp_path / "out")
-
-
-def test_nowhere_to_write(tmp_path):
-    with pytest.raises(OutputError, match="No such file or directory"):
-        redact(ADD, tmp_path / "nowhere" / "out.sqlite")
 
 
 def test_a_capture_of_which_only_the_manifest_can_be_redacted(tmp_path):

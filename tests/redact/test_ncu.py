@@ -35,30 +35,18 @@ def block(session, *entries, process="/projekte/geheim/add"):
 
 
 def report(system="brontes-17", address="10.20.30.40"):
-    target = message(
-        (1, "Linux"),
-        (2, "#1 SMP uncovered-forge"),
-        (3, "Intel(R) Xeon(R)"),
-        (4, "x86_64"),
-        (5, system),
-        (6, 2),
-        (7, message((1, address), (2, 1))),
-    )
-    code = b"\x7fELF\x02\x01\0\xff/projekte/geheim\0add.cu\0/usr/local/cuda/include/x.h\0\xfe\xff\0\0" + bytes(
-        range(256)
-    )
+    kernel, processor = (2, "#1 SMP uncovered-forge"), (3, "Intel(R) Xeon(R)")
+    network = (7, message((1, address), (2, 1)))
+    target = message((1, "Linux"), kernel, processor, (4, "x86_64"), (5, system), (6, 2), network)
+    lines = b"/projekte/geheim\0add.cu\0/usr/local/cuda/include/x.h"
+    code = b"\x7fELF\x02\x01\0\xff" + lines + b"\0\xfe\xff\0\0" + bytes(range(256))
     source = message(
         (1, 7),
         (4, code),
         (8, message((1, message((1, "/projekte/geheim/add.cu"), (2, "// by bob@example.com\nint main() {}\n"))))),
     )
-    result = message(
-        (1, 4711),
-        (5, "_Z3addiPf"),
-        (6, "add"),
-        (7, "add(int, float *)"),
-        (13, message((1, 3), (2, message((5, 4096))))),
-    )
+    metrics = (13, message((1, 3), (2, message((5, 4096)))))
+    result = message((1, 4711), (5, "_Z3addiPf"), (6, "add"), (7, "add(int, float *)"), metrics)
     return (
         b"NVR\0"
         + len(version := message((1, 7))).to_bytes(4, "little")
@@ -123,16 +111,12 @@ def test_short_names_do_not_touch_what_is_no_text(tmp_path):
     assert after.count(b"xyz") == 1
 
 
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 0.99])
-def test_a_report_that_cannot_be_followed_is_refused(share, tmp_path):
-    data = report()
-    (tmp_path / "in.ncu-rep").write_bytes(data[: int(len(data) * share)])
+@pytest.mark.parametrize(
+    "data",
+    [*(report()[: int(len(report()) * share)] for share in (0.02, 0.3, 0.7, 0.99)), b"NVR\0\2\0\0\0" + b"\xff" * 99],
+)
+def test_a_report_that_cannot_be_followed_is_refused(data, tmp_path):
+    (tmp_path / "in.ncu-rep").write_bytes(data)
     with pytest.raises(RedactError, match="not built as those known here"):
         redact(tmp_path / "in.ncu-rep", tmp_path / "out.ncu-rep")
     assert [path.name for path in tmp_path.iterdir()] == ["in.ncu-rep"]
-
-
-def test_a_report_of_another_layout_is_refused(tmp_path):
-    (tmp_path / "in.ncu-rep").write_bytes(b"NVR\0\2\0\0\0" + b"\xff" * 100)
-    with pytest.raises(RedactError):
-        redact(tmp_path / "in.ncu-rep", None)

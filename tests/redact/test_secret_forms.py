@@ -10,8 +10,7 @@ from contextlib import closing
 import pytest
 
 from kanalyze.redact import Removed, redact
-from kanalyze.redact.rules.names import Names
-from kanalyze.redact.rules.texts import Texts
+from kanalyze.redact.texts import Names, Texts
 from redact.test_ncu import block, message
 from support.command import ADD
 
@@ -65,6 +64,8 @@ FORMS = [
     *('{{\\"password\\": \\"{}\\"}}', '{{\\\\\\"token\\\\\\": \\\\\\"{}\\\\\\"}}'),
     *('password = b"{}"', 'password = """{}"""', 'password: str = "{}"', 'token = ("{}")', "tokens = ['{}']"),
     *('os.environ["TOKEN"] = "{}"', 'if password == "{}":', "password          =          {}", "dbPwd={}"),
+    *("--auth {}", "--hf.token {}", "apiKey={}", "X-API-KEY={}", "SSH_AUTH_SOCK={}", "MY_PIN={}", "PWD_X_KEY={}"),
+    '--pass "correct horse {}" x',
     *('subprocess.run(["x", "--password", "{}"])', "A=1\\nTOKEN={}\\nB=2", "?a=b&api_key={}&c=d", "passcode={}"),
 ]  # fmt: skip
 
@@ -118,21 +119,14 @@ def test_also_in_names_of_ranges(form):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "token = tokenizer(x)",
-        "tokens := 5",
-        "tokens: 512 batch=8",
-        "token = os.environ['TOKEN_NAME']",
-        "TOKEN=$HF_TOKEN python train.py",
-        "PWD=/a",
-        "triton_meta={'signature': {'in_ptr0': '*fp32', 'xnumel': 'i32'}}",
-        "docker run -u 1000:1000 x",
-        "void topk_tokens<128, (Token)1>(int*, float)",
-        "void token_permute<float, 4>(Token<int>, __half*)",
-        "python -u train.py",
-        "expects -----BEGIN CERTIFICATE----- here",
-    ],
-)
+    ["token = tokenizer(x)", "tokens := 5", "tokens: 512 batch=8", "token = os.environ['TOKEN_NAME']", "PWD=/a",
+     "TOKEN=$HF_TOKEN python train.py", "triton_meta={'signature': {'in_ptr0': '*fp32', 'xnumel': 'i32'}}",
+     "docker run -u 1000:1000 x", "void topk_tokens<128, (Token)1>(int*, float)", "python -u train.py",
+     "void token_permute<float, 4>(Token<int>, __half*)", "expects -----BEGIN CERTIFICATE----- here",
+     "--passes nsys,ncu", "--bypass x", "PASS_COUNT=3", "--max-tokens 4096", "--use-auth false", "--token --next x",
+     "keys and values", "tokens per second", "--keyboard qwerty", "monkey=banana", "at::token::x",
+     '--token "" x', "--token '' x", '--token "'],
+)  # fmt: skip
 def test_what_is_no_secret_stays(text):
     assert (texts().free(text), texts().name(text)) == (text, text)
 

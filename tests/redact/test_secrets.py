@@ -2,7 +2,6 @@
 
 import base64
 import gzip
-import itertools
 import json
 import re
 import shutil
@@ -13,11 +12,10 @@ from contextlib import closing
 import pytest
 
 from kanalyze.redact import Removed, redact
+from kanalyze.redact.assigned import values
 from kanalyze.redact.documents import document
-from kanalyze.redact.rules.assigned import is_secret, values
-from kanalyze.redact.rules.names import Names
-from kanalyze.redact.rules.texts import ADDRESSES, URL, Texts
-from support.command import ADD, REPORTS
+from kanalyze.redact.texts import ADDRESSES, URL, Names, Texts
+from support.command import ADD
 
 TOKENS = (
     "ghp_" + "a1B2" * 9,
@@ -59,24 +57,6 @@ def test_a_value_of_a_secret_goes_however_it_is_given(form, secret):
     assert texts().free(text) == form.format("[secret]")
 
 
-def test_a_value_with_blanks_goes_whole():
-    assert texts().free('--pass "correct horse battery" x') == '--pass "[secret]" x'
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["--passes nsys,ncu", "--bypass x", "PASS_COUNT=3", "--max-tokens 4096", "--use-auth false", "--token --next x",
-     "PWD=/a", "keys and values", "tokens per second", "--keyboard qwerty", "monkey=banana", "at::token::x"],
-)  # fmt: skip
-def test_what_is_no_secret_stays(text):
-    assert taken_out(text) == []
-
-
-@pytest.mark.parametrize("name", ["--pass", "DB_PASS", "PWD_X_KEY", "apiKey", "X-API-KEY", "SSH_AUTH_SOCK", "MY_PIN"])
-def test_names_of_secrets(name):
-    assert is_secret(name)
-
-
 @pytest.mark.parametrize("token", TOKENS)
 @pytest.mark.parametrize(
     "around", ["{}", "run_{}_kernel", "void k_{}<int>(float*)", "ns::{}::f", "a {} b", "({})", "x={}"]
@@ -87,26 +67,21 @@ def test_a_token_goes_from_names_and_texts(token, around):
         assert token[5:20] not in made
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "stays"),
-    [
-        ("CUDA_X", "hunter2-s3cr3t", False),
-        ("NCCL_SOCKET_IFNAME", "customernet0", False),
-        ("TORCH_RUN_NAME", "projectx", False),
-        ("CUDA_VISIBLE_DEVICES", "0,1,3", True),
-        ("CUDA_LAUNCH_BLOCKING", "1", True),
-        ("CUDA_MODULE_LOADING", "LAZY", True),
-        ("NCCL_DEBUG", "INFO", True),
-        ("OMP_NUM_THREADS", "8", True),
-        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:128", True),
-        ("LOCAL_RANK", "3", True),
-        ("CUDA_API_KEY", "12", False),
-        ("PATH", "1", False),
-    ],
-)
-def test_only_switches_and_numbers_stay_of_the_environment(name, value, stays):
-    made = document({"schema": 1, "environment": {name: value}}, texts())
-    assert made["environment"] == ({name: value} if stays else {})
+def test_only_switches_and_numbers_stay_of_the_environment():
+    kept = {
+        "CUDA_VISIBLE_DEVICES": "0,1,3",
+        "CUDA_LAUNCH_BLOCKING": "1",
+        "CUDA_MODULE_LOADING": "LAZY",
+        "NCCL_DEBUG": "INFO",
+        "OMP_NUM_THREADS": "8",
+        "LOCAL_RANK": "3",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128",
+    }
+    gone = {"CUDA_X": "hunter2-s3cr3t", "NCCL_SOCKET_IFNAME": "customernet0", "TORCH_RUN_NAME": "projectx"}
+    gone |= {"CUDA_API_KEY": "12", "PATH": "1"}
+    made = texts()
+    assert document({"schema": 1, "environment": kept | gone}, made)["environment"] == kept
+    assert made.removed.counts == {"variables of the environment": len(gone)}
 
 
 # Planting
@@ -193,7 +168,7 @@ def test_nothing_that_was_planted_is_left_in_a_capture(capture, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["manifest.json", "logs/brontes-17.log", "x.py", "k.ptx", "ncu.details.csv", "torch.json", "nsys.sqlite"]
+    "name", ["manifest.json", "logs/brontes-17.log", "x.py", "ncu.details.csv", "torch.json", "nsys.sqlite"]
 )
 def test_nor_in_a_single_file(capture, tmp_path, name):
     """Of a file alone: what only another one gives away cannot be known, so names of host and user are given."""
@@ -235,15 +210,3 @@ def test_dashes_by_the_ten_thousand():
     assert all(pattern.search("-" * 100_000) is None for _, pattern, _ in ADDRESSES)
     assert URL.search("a+" * 50_000) is None
     assert re.fullmatch(r"(?:-+\n)+", texts().free(("-" * 500 + "\n") * 100))
-
-
-@pytest.mark.parametrize("quote", ['"', "'"])
-def test_an_empty_value_is_no_secret(quote):
-    text = f"--token {quote}"
-    assert list(values(text)) == []
-    assert texts().free(f"{text}{quote} x") == f"{text}{quote} x"
-
-
-def test_everything_in_this_file_is_checked():
-    assert len(list(itertools.chain.from_iterable(map(spellings, PLANTED.values())))) == 6 * len(PLANTED)
-    assert REPORTS.is_dir()

@@ -53,16 +53,6 @@ def test_texts_stay_where_the_user_lets_them_but_names_do_not(tmp_path):
     assert [text for *_, text in read(tmp_path / "out.json.gz")["places"]] == [TEXT, "x = [user](x)", ""]
 
 
-def test_in_a_folder_they_are_copied_without_texts(tmp_path):
-    folder = tmp_path / "capture"
-    folder.mkdir()
-    (folder / "manifest.json").write_text(json.dumps({"schema": 1, "kind": "kanalyze capture", "files": {}}))
-    written(folder, CONTENT)
-    redact(folder, tmp_path / "out")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["lines-nsys.json.gz", "manifest.json"]
-    assert "geheim" not in gzip.decompress((tmp_path / "out" / "lines-nsys.json.gz").read_bytes()).decode()
-
-
 def test_what_the_collector_writes_is_known(tmp_path):
     path = tmp_path / "lines-torch.json.gz"
     lines = Lines(path, __file__)

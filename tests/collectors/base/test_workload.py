@@ -1,24 +1,40 @@
-"""What a text names: files, reference workloads, programs on PATH, and scripts behind their launchers."""
+"""What a text names: files, reference workloads, programs on PATH, and scripts behind launchers and wrappers."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
+from kanalyze.collectors import collect
 from kanalyze.collectors.base.errors import BadOptionError, WorkloadError
-from kanalyze.collectors.base.workload import resolve, resolve_other
-from kanalyze.collectors.base.workloads import Reference, references
+from kanalyze.collectors.base.options import Options
+from kanalyze.collectors.base.workload import (
+    Behind,
+    Reference,
+    behind,
+    references,
+    resolve,
+    resolve_other,
+    starts_python,
+)
+from kanalyze.collectors.run.plan import Plan
+from kanalyze.collectors.tools.found import find_tools, obstacles, python_of, wanted_passes
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def files(bare):
-    """A folder with one file of each kind, and programs on PATH."""
+    """A folder with one file of each kind; a script, and every launcher, on PATH."""
     for name in ("add.cu", "train.py", "notes.txt", "-x.cu", "a b.cu"):
         Path(name).write_text("")
-    for name in ("torchrun", "python3.99", "tool"):
+    for name in ("mpirun", "srun", "conda", "uv", "python3.99", "tool"):
         bare.write(name, "#!/bin/sh\n")
-    bare.write("script", f"#!{sys.executable}\n")
+    for name in ("accelerate", "deepspeed", "torchrun", "script"):
+        bare.write(name, f"#!{sys.executable}\n")
     Path("folder").mkdir()
+    Path("train.sh").write_text("#!/bin/bash\nset -e\n# python is not started here\ncd x; torchrun train.py\n")
+    Path("bare.sh").write_text("#!/bin/sh\n# python train.py\n./tool\n")
+    for name in ("train.sh", "bare.sh"):
+        Path(name).chmod(0o755)
     return bare.folder
 
 
@@ -29,11 +45,15 @@ def told(work):
     return work.kind, [Path(word).name for word in work.launcher[:1]], list(work.launcher[1:]), paths, list(work.args)
 
 
+def resolved(command):
+    program, *args = command.split()
+    return resolve(program, args)
+
+
 @pytest.mark.parametrize(
     ("text", "args", "kind", "name"),
     [
-        ("add.cu", ["1"], "cuda", "add"),
-        ("./add.cu", [], "cuda", "add"),
+        ("./add.cu", ["1"], "cuda", "add"),
         ("-x.cu", ["-x"], "cuda", "x"),
         ("a b.cu", [], "cuda", "a_b"),
         ("train.py", [], "python", "train"),
@@ -41,8 +61,7 @@ def told(work):
         ("script", [], "python", "script"),
     ],
 )
-def test_a_text_names_a_file_or_a_program(files, text, args, kind, name):
-    del files
+def test_a_text_names_a_file_or_a_program(text, args, kind, name):
     work = resolve(text, args)
     assert (work.kind, work.name, work.args) == (kind, name, tuple(args))
     assert work.path.is_absolute()
@@ -50,29 +69,112 @@ def test_a_text_names_a_file_or_a_program(files, text, args, kind, name):
 
 
 @pytest.mark.parametrize(
-    ("command", "launcher", "target", "args"),
+    ("command", "found"),
     [
-        ("torchrun --nproc-per-node=2 train.py --lr 1", ["--nproc-per-node=2"], ["train.py"], ["--lr", "1"]),
-        ("torchrun --nproc_per_node 2 train.py", ["--nproc_per_node", "2"], ["train.py"], []),
-        ("torchrun --standalone train.py -m", ["--standalone"], ["train.py"], ["-m"]),
-        ("torchrun --nnodes 1 -m pkg.train x", ["--nnodes", "1"], ["-m", "pkg.train"], ["x"]),
-        ("python3.99 -u -X dev train.py a", ["-u", "-X", "dev"], ["train.py"], ["a"]),
-        ("python3.99 -m pkg.train a", [], ["-m", "pkg.train"], ["a"]),
+        ("mpirun -n 2 python train.py --lr 1", ("mpirun -n 2 python", "train.py", "--lr 1")),
+        ("env X=1 python -u -m pkg.train a", ("env X=1 python -u", "-m pkg.train", "a")),
+        ("conda run -n ml python train.py", ("conda run -n ml python", "train.py", "")),
+        ("env A=b nice -n 5 python3.12 train.py", ("env A=b nice -n 5 python3.12", "train.py", "")),
+        ("srun -N 2 torchrun --nnodes 2 train.py x", ("srun -N 2 torchrun --nnodes 2", "train.py", "x")),
+        ("accelerate launch --num_processes 2 train.py a", ("accelerate launch --num_processes 2", "train.py", "a")),
+        ("deepspeed --num_gpus 2 train.py --x", ("deepspeed --num_gpus 2", "train.py", "--x")),
+        ("torchrun --module --nnodes 1 pkg.train", ("torchrun --nnodes 1", "-m pkg.train", "")),
+        ("torchrun --nproc-per-node=2 train.py --lr 1", ("torchrun --nproc-per-node=2", "train.py", "--lr 1")),
+        ("torchrun --nproc_per_node 2 train.py", ("torchrun --nproc_per_node 2", "train.py", "")),
+        ("torchrun --standalone train.py -m", ("torchrun --standalone", "train.py", "-m")),
+        ("torchrun --run_path --nnodes 1 -m pkg.train x", ("torchrun --run_path --nnodes 1", "-m pkg.train", "x")),
+        ("python3.99 -u -X dev train.py a", ("python3.99 -u -X dev", "train.py", "a")),
+        (
+            "python -m torch.distributed.run --nproc_per_node 2 train.py -m",
+            ("python -m torch.distributed.run --nproc_per_node 2", "train.py", "-m"),
+        ),
+        (
+            "python -u -m accelerate.commands.launch --x 1 train.py",
+            ("python -u -m accelerate.commands.launch --x 1", "train.py", ""),
+        ),
+        ("accelerate launch -m pkg.train", None),
+        ("accelerate config", None),
+        ("accelerate launch none.py", None),
+        ("torchrun --no-python tool", None),
+        ("mpirun -n 2 ./tool", None),
+        ("env", None),
+        ("python -c pass", None),
+        ("python -m", None),
+        ("tool python train.py", None),
     ],
 )
-def test_a_script_behind_its_launcher_is_the_workload(files, command, launcher, target, args):
-    del files
-    program, *rest = command.split()
-    work = resolve(program, rest)
-    assert told(work) == ("python", [program], launcher, target, args)
-    assert work.name == "train"
+def test_the_script_behind_a_command(command, found):
+    program, *args = command.split()
+    assert behind(program, args) == (Behind(*(tuple(part.split()) for part in found)) if found else None)
 
 
-@pytest.mark.parametrize("command", ["torchrun --no-python tool", "python3.99 -c pass", "python3.99", "torchrun"])
-def test_a_launcher_without_script_is_a_program(files, command):
-    del files
-    program, *rest = command.split()
-    assert (resolve(program, rest).kind, resolve(program, rest).name) == ("executable", program)
+def test_a_script_behind_its_launcher_is_the_workload():
+    work = resolved("torchrun --nnodes 1 -m pkg.train x")
+    assert (work.name, told(work)) == (
+        "train",
+        ("python", ["torchrun"], ["--nnodes", "1"], ["-m", "pkg.train"], ["x"]),
+    )
+    for command in ("torchrun --no-python tool", "python3.99 -c pass", "torchrun"):
+        assert (resolved(command).kind, resolved(command).name) == ("executable", command.partition(" ")[0])
+
+
+def test_the_runner_stands_in_the_script_s_place_and_the_plain_command_is_as_given():
+    work = resolve("mpirun", ["-n", "2", "python3.99", "-u", "train.py", "a b"])
+    plan = Plan(work, Options(), find_tools(Options(), work, torch=False), Path("/c"))
+    script = str(Path("train.py").absolute())
+    assert list(plan.command[1:]) == ["-n", "2", "python3.99", "-u", script, "a b"]
+    under = list(plan.runs("torch", 1)[0].argv)
+    assert under[1:5] == ["-n", "2", "python3.99", "-u"]
+    assert Path(under[5]).name == "torch_runner.py"
+    assert under[-3:] == ["--", script, "a b"]
+
+
+@pytest.mark.parametrize(
+    ("command", "python"),
+    [
+        ("env X=1 python3.99 train.py", "{bin}/env X=1 python3.99"),
+        ("conda run -n ml python3.99 train.py", "{bin}/conda run -n ml python3.99"),
+        ("srun -N 2 python3.99 train.py", "{bin}/python3.99"),
+        ("python3.99 -u train.py", "{bin}/python3.99"),
+    ],
+)
+def test_torch_is_looked_for_in_the_python_that_the_wrapper_starts(bare, command, python):
+    bare.write("env", "#!/bin/sh\n")
+    assert " ".join(python_of(resolved(command), Options())) == python.format(bin=bare.folder)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["./train.sh", "bash train.sh", "accelerate launch -m pkg.train", "torchrun --no-python tool", "env sh a.sh"],
+)
+def test_where_the_script_cannot_be_told_the_torch_pass_says_so(command):
+    work = resolved(command)
+    assert (work.kind, work.starts_python) == ("executable", True)
+    assert wanted_passes(work, Options()) == ("bare", "nsys", "torch", "ncu")
+    why = obstacles(work, Options(), find_tools(Options(), work, torch=False))["torch"]
+    assert why.why.startswith("the script that this program starts cannot be told")
+    assert "kanalyze collect torchrun --nproc" in why.remedy
+
+
+@pytest.mark.parametrize("command", ["./bare.sh", "bash bare.sh", "env", "mpirun -n 2 ./tool"])
+def test_a_program_that_starts_no_python_has_no_torch_pass(command):
+    work = resolved(command)
+    assert (work.kind, work.starts_python) == ("executable", False)
+    assert wanted_passes(work, Options()) == ("bare", "nsys", "ncu")
+
+
+@pytest.mark.parametrize(("lines", "seen"), [(6_552, True), (6_554, False)])
+def test_of_a_script_of_the_shell_the_first_64_kib_are_looked_through(tmp_path, lines, seen):
+    script = tmp_path / "long.sh"
+    script.write_text("./tool 12\n" * lines + "python x\n")
+    assert starts_python("bash", [str(script)], b"") == seen
+
+
+def test_a_script_of_the_shell_that_starts_python_is_collected_but_for_the_torch_pass(stand_ins):
+    program = stand_ins.write("train", "#!/bin/sh\nfalse && python train.py\necho 'Max error: 0'\n")
+    capture = collect(program, output=Path("cap"))
+    passes = {one["name"]: one["status"] for one in capture.manifest["passes"]}
+    assert (passes, capture.problems) == ({"nsys": "done", "torch": "skipped", "ncu": "done"}, ())
 
 
 @pytest.mark.parametrize(
@@ -88,34 +190,26 @@ def test_a_launcher_without_script_is_a_program(files, command):
         ),
     ],
 )
-def test_what_is_no_workload_is_told_with_what_may_be_meant(files, text, message, remedy):
-    del files
+def test_what_is_no_workload_is_told_with_what_may_be_meant(text, message, remedy):
     with pytest.raises(WorkloadError) as caught:
         resolve(text)
     assert (str(caught.value), caught.value.remedy) == (message, remedy)
-
-
-def test_a_script_that_its_launcher_does_not_find_is_told(files):
-    del files
     with pytest.raises(WorkloadError, match=r"nowhere\.py: no such file"):
         resolve("torchrun", ["nowhere.py"])
 
 
-def test_a_reference_workload_is_found_by_its_name_and_its_file_s_unless_there_is_a_file(files):
-    del files
-    assert resolve("gelu").path == next(one.path for one in references() if one.name == "gelu")
-    assert resolve("matmul.py").name == "matmul"
-    assert resolve("add.cu").path == Path("add.cu").absolute()
-
-
-def test_every_reference_workload_says_what_it_teaches():
+def test_reference_workloads_say_what_they_teach_and_are_found_by_name_unless_there_is_a_file():
     found = {one.name: one for one in references()}
     assert set(found) == {
         *("add", "add_parallel", "add_extension", "square", "square_inline", "square_triton"),
         *("gelu", "cdist", "matmul", "mlp_train", "launch_bound", "streams", "remedies"),
     }
     assert all(isinstance(one, Reference) and one.teaches.endswith(".") for one in found.values())
+    assert {resolve(str(one.path)).kind for one in found.values()} == {"cuda", "python"}
     assert found["add_parallel"].variants == ("managed", "explicit")
+    assert resolve("gelu").path == found["gelu"].path
+    assert resolve("matmul.py").name == "matmul"
+    assert resolve("add.cu").path == Path("add.cu").absolute()
 
 
 # The other program of two
@@ -135,8 +229,7 @@ def test_every_reference_workload_says_what_it_teaches():
         (["-m", "package.train", "1"], "train.py", ["train.py"], ["1"]),
     ],
 )
-def test_the_other_of_two_scripts(files, first, other, target, given):
-    del files
+def test_the_other_of_two_scripts(first, other, target, given):
     kind, launcher, _, told_target, told_args = told(resolve_other(other, resolve(first[0], first[1:])))
     assert (kind, launcher, told_target, told_args) == ("python", [], target, given)
 
@@ -150,39 +243,32 @@ def test_the_other_of_two_scripts(files, first, other, target, given):
         ("tool", [], "add", ("cuda", "add", ())),
         # what a launcher starts is among its arguments, so that none are for both
         ("sh", ["run.sh", "1"], "sh other.sh", ("executable", "sh", ("other.sh",))),
-        ("sh", ["run.sh", "1"], "tool", ("executable", "tool", ())),
         ("sh", ["run.sh", "1"], "--fused", ("executable", "sh", ("run.sh", "1", "--fused"))),
     ],
 )
-def test_the_other_of_two_programs(files, first, args, other, found):
-    (files / "add.cu").write_text("")
-    Path("add.cu").write_text("")
+def test_the_other_of_two_programs(first, args, other, found):
     work = resolve_other(other, resolve(first, args))
     assert (work.kind, work.name, work.args) == found
 
 
-def test_a_script_alone_is_started_as_the_first_one(files):
-    del files
-    first = resolve("torchrun", ["--standalone", "train.py", "--lr", "1"])
+@pytest.mark.parametrize(
+    ("other", "launcher", "target"),
+    [
+        ("other.py -x", ["torchrun"], ["other.py"]),
+        ("-x", ["torchrun"], ["train.py"]),
+        ("python3.99 other.py -x", ["python3.99"], ["other.py"]),
+    ],
+)
+def test_a_script_alone_is_started_as_the_first_one(other, launcher, target):
     Path("other.py").write_text("")
-    for other, launcher in (
-        ("other.py -x", ["torchrun"]),
-        ("-x", ["torchrun"]),
-        ("python3.99 other.py -x", ["python3.99"]),
-    ):
-        kind, found, _, target, args = told(resolve_other(other, first))
-        assert (kind, found, args) == ("python", launcher, ["--lr", "1", "-x"])
-        assert target == (["train.py"] if other == "-x" else ["other.py"])
+    work = resolve_other(other, resolved("torchrun --standalone train.py --lr 1"))
+    kind, found, _, told_target, args = told(work)
+    assert (kind, found, told_target, args) == ("python", launcher, target, ["--lr", "1", "-x"])
 
 
-@pytest.mark.parametrize("text", ["", " ", "train.py 'open"])
-def test_another_program_needs_words(files, text):
-    del files
-    with pytest.raises(BadOptionError, match="--against"):
-        resolve_other(text, resolve("train.py"))
-
-
-def test_another_program_that_is_none(files):
-    del files
+def test_another_program_that_is_none():
+    for text in ("", " ", "train.py 'open"):
+        with pytest.raises(BadOptionError, match="--against"):
+            resolve_other(text, resolve("train.py"))
     with pytest.raises(WorkloadError, match=r"no\.py: no such file"):
         resolve_other("no.py", resolve("train.py"))

@@ -3,17 +3,25 @@
 import json
 import logging
 import os
+import struct
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kanalyze.collectors.in_workload import compiled
-from kanalyze.collectors.in_workload.compiled import Compilation
-from kanalyze.collectors.in_workload.compiled_live import Caches, Compilations, OutputCode
-from kanalyze.collectors.in_workload.import_hooks import when_imported
+from kanalyze.collectors.in_workload.compiled import (
+    Caches,
+    Compilation,
+    OutputCode,
+    Resources,
+    resources,
+)
+from kanalyze.collectors.in_workload.hooks import when_imported
 
 INDUCTOR_FILE = f"/home/me/torchinductor_me/ab/c{'a' * 51}.py"
 MS = 1_000_000
@@ -23,22 +31,11 @@ def put(cache, key, name, *, source="/home/me/square.py", took_ms=90, **metadata
     """A kernel in the cache, with `took_ms` between its first file and its last."""
     folder = cache / f"FOLDER{key}"
     folder.mkdir(parents=True)
-    stages = {
-        "source": f'#loc = loc("{source}":12:1)\nmodule {{}}',
-        "ptx": f"// {name}",
-        "ttir": f'loc("{source}":12:1)',
-    }
-    for ending, text in stages.items():
+    place = f'loc("{source}":12:1)'
+    for ending, text in (("source", f"#loc = {place}\nmodule {{}}"), ("ptx", f"// {name}"), ("ttir", place)):
         (folder / f"{name}.{ending}").write_text(text)
-    document = {
-        "hash": key * 32,
-        "target": {"backend": "cuda", "arch": 90, "warp_size": 32},
-        "num_warps": 4,
-        "num_stages": 3,
-        "shared": 1024,
-        "name": name,
-        **metadata,
-    }
+    document = {"hash": key * 32, "name": name, "target": {"backend": "cuda", "arch": 90, "warp_size": 32}}
+    document |= {"num_warps": 4, "num_stages": 3, "shared": 1024, **metadata}
     (folder / f"{name}.json").write_text(json.dumps(document))
     (folder / f"__grp__{name}.json").write_text(json.dumps({"child_paths": {}}))
     os.utime(folder / f"{name}.source", ns=(0, 0))
@@ -48,23 +45,10 @@ def put(cache, key, name, *, source="/home/me/square.py", took_ms=90, **metadata
 
 def row(name, key, **changes):
     """A row as `put` with no further words makes it."""
-    return {
-        "name": name,
-        "source": "triton",
-        "hash": key * 32,
-        "backend": "cuda",
-        "arch": 90,
-        "num_warps": 4,
-        "num_stages": 3,
-        "registers": None,
-        "spills": None,
-        "shared_memory_bytes": 1024,
-        "compile_ns": 90 * MS,
-        "compile_measured_by": "files",
-        "cache_hit": False,
-        "ptx": None,
-        **changes,
-    }
+    compiled_as = {"backend": "cuda", "arch": 90, "num_warps": 4, "num_stages": 3, "shared_memory_bytes": 1024}
+    unseen = {"registers": None, "spills": None, "ptx": None}
+    spent = {"compile_ns": 90 * MS, "compile_measured_by": "files", "cache_hit": False}
+    return {"name": name, "source": "triton", "hash": key * 32, **compiled_as, **unseen, **spent, **changes}
 
 
 def test_one_row_per_kernel_in_the_order_of_names_and_warps(tmp_path):
@@ -84,21 +68,19 @@ def test_what_is_no_kernel_is_passed_over(tmp_path):
         (tmp_path / "FOLDERaa" / name).write_text(text)
     (tmp_path / "FOLDERbb").mkdir()
     assert compiled.rows(compiled.entries([tmp_path, tmp_path / "none"])) == [row("square", "aa")]
+    assert (compiled.keep(tmp_path, [], []), compiled.merge_ranks(tmp_path)) == ([], None)
 
 
-def test_tritons_own_clock_wins_over_the_files(tmp_path):
+def test_tritons_own_clock_wins_over_the_files_but_for_what_a_worker_of_inductor_compiled(tmp_path):
+    put(tmp_path / "worker", "bb", "triton_red_fused_sum_0", source=INDUCTOR_FILE, took_ms=25)
+    heard = {"bb" * 32: Compilation(cache_hit=True, compile_ns=50_000)}
+    assert compiled.rows(compiled.entries([tmp_path / "worker"]), heard=heard) == [
+        row("triton_red_fused_sum_0", "bb", source="inductor", compile_ns=25 * MS)
+    ]
     put(tmp_path, "aa", "square")
     said = {"aa" * 32: Compilation(cache_hit=False, compile_ns=123_000)}
-    assert compiled.rows(compiled.entries([tmp_path]), said=said) == [
+    assert compiled.rows(compiled.entries([tmp_path]), heard=said) == [
         row("square", "aa", compile_ns=123_000, compile_measured_by="triton")
-    ]
-
-
-def test_what_an_inductor_worker_compiled_is_no_hit_in_a_cache_of_ones_own(tmp_path):
-    put(tmp_path, "aa", "triton_red_fused_sum_0", source=INDUCTOR_FILE, took_ms=25)
-    said = {"aa" * 32: Compilation(cache_hit=True, compile_ns=50_000)}
-    assert compiled.rows(compiled.entries([tmp_path]), said=said) == [
-        row("triton_red_fused_sum_0", "aa", source="inductor", compile_ns=25 * MS)
     ]
 
 
@@ -111,17 +93,10 @@ def test_in_the_users_cache_hits_are_seen_and_other_kernels_are_not_the_runs(tmp
         "bb" * 32: Compilation(cache_hit=True, compile_ns=40_000),
         "cc" * 32: Compilation(cache_hit=False, compile_ns=123_000),
     }
-    assert compiled.rows(compiled.entries([tmp_path]), before=before, said=said, fresh=False) == [
+    assert compiled.rows(compiled.entries([tmp_path]), before=before, heard=said, fresh=False) == [
         row("from_the_cache", "bb", cache_hit=True, compile_ns=None, compile_measured_by=None),
         row("new", "cc", compile_ns=123_000, compile_measured_by="triton"),
     ]
-
-
-def test_without_a_listener_only_what_is_new_is_known_of_the_users_cache(tmp_path):
-    put(tmp_path, "aa", "old")
-    before = frozenset(one.metadata["hash"] for one in compiled.entries([tmp_path]))
-    put(tmp_path, "bb", "new")
-    assert compiled.rows(compiled.entries([tmp_path]), before=before, fresh=False) == [row("new", "bb")]
 
 
 def test_a_kernel_of_triton_without_stages_is_told_by_its_name(tmp_path):
@@ -156,16 +131,6 @@ def test_ptx_and_rows_are_kept_beside_the_reports(tmp_path):
         ],
     }
     assert (capture / "triton" / "square-bbbbbbbb.ptx").read_text() == "// square"
-    assert sorted(path.name for path in capture.rglob("*") if path.is_file()) == [
-        "compiled.json",
-        "square-aaaaaaaa.ptx",
-        "square-bbbbbbbb.ptx",
-    ]
-
-
-def test_nothing_is_kept_where_nothing_was_compiled(tmp_path):
-    assert compiled.keep(tmp_path, [], []) == []
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_ranks_become_one_table_with_the_longest_time_of_each_kernel(tmp_path):
@@ -175,11 +140,6 @@ def test_ranks_become_one_table_with_the_longest_time_of_each_kernel(tmp_path):
     assert compiled.merge_ranks(tmp_path) == tmp_path / "compiled.json"
     merged = json.loads((tmp_path / "compiled.json").read_text())
     assert merged == {"schema": 1, "kernels": [row("gelu", "bb"), row("square", "aa", compile_ns=30)]}
-
-
-def test_without_ranks_there_is_nothing_to_merge(tmp_path):
-    (tmp_path / "compiled.json").write_text('{"schema": 1, "kernels": []}')
-    assert compiled.merge_ranks(tmp_path) is None
 
 
 def test_where_triton_keeps_kernels(tmp_path):
@@ -221,7 +181,7 @@ def test_a_module_is_met_when_the_program_imports_it(package):
     assert met == [1, 2]
 
 
-def test_the_listener_hears_of_the_first_time_and_passes_on_to_the_one_before():
+def test_the_listener_hears_of_the_first_time_and_passes_on_to_the_one_before(tmp_path):
     class Times:
         total = 1_500
 
@@ -229,21 +189,17 @@ def test_the_listener_hears_of_the_first_time_and_passes_on_to_the_one_before():
         class compilation:  # noqa: N801 - Triton's own name
             listener = None
 
-    others, heard = [], Compilations()
+    others, heard = [], Caches(tmp_path, "", fresh=False)
     Knobs.compilation.listener = lambda **event: others.append(event["cache_hit"])
-    heard.attach(Knobs)
+    heard.listen(object())
+    assert heard.heard is None  # an older Triton has no listener
+    heard.listen(Knobs)
     for hit in (False, True):
         Knobs.compilation.listener(
             src=None, metadata={"hash": "aa"}, metadata_group={}, times=Times(), cache_hit=hit, new_keyword=1
         )
-    assert heard.said == {"aa": Compilation(cache_hit=False, compile_ns=1_500_000)}
+    assert heard.heard == {"aa": Compilation(cache_hit=False, compile_ns=1_500_000)}
     assert others == [False, True]
-
-
-def test_an_older_triton_has_nobody_to_tell():
-    heard = Compilations()
-    heard.attach(object())
-    assert (heard.heard, heard.said) == (False, {})
 
 
 def test_output_code_is_kept_and_nothing_else(tmp_path):
@@ -256,13 +212,6 @@ def test_output_code_is_kept_and_nothing_else(tmp_path):
     assert code.finish() == [tmp_path / "inductor" / "output_code.py"]
     assert (tmp_path / "inductor" / "output_code.py").read_text() == "# graph 1\nx = 1\n\n\n# graph 2\ny = 2\n\n\n"
     assert [path.name for path in (tmp_path / "inductor").iterdir()] == ["output_code.py"]
-
-
-def test_without_output_code_there_is_no_file(tmp_path):
-    code = OutputCode(tmp_path / "inductor" / "output_code.py")
-    code.listen()
-    assert code.finish() == []
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_caches_of_ones_own_are_gone_afterwards(tmp_path, monkeypatch):
@@ -281,7 +230,7 @@ def test_what_is_made_in_them_after_the_end_is_gone_too(tmp_path):
     """Inductor makes its folder again at exit."""
     script = textwrap.dedent(f"""
         import atexit, pathlib
-        from kanalyze.collectors.in_workload.compiled_live import Caches
+        from kanalyze.collectors.in_workload.compiled import Caches
         caches = Caches(pathlib.Path({str(tmp_path)!r}), "", fresh=True)
         caches.begin()
         atexit.register(lambda: (caches.own / "inductor").mkdir(parents=True))
@@ -317,7 +266,7 @@ def test_a_real_triton_is_heard_and_its_cache_read(tmp_path):
     script.write_text(textwrap.dedent(KERNEL))
     watching = textwrap.dedent(f"""
         import json, pathlib, runpy
-        from kanalyze.collectors.in_workload.compiled_live import Caches
+        from kanalyze.collectors.in_workload.compiled import Caches
         caches = Caches(pathlib.Path({str(tmp_path)!r}), "", fresh=True)
         caches.own = pathlib.Path({str(tmp_path / "kept")!r})
         caches.begin()
@@ -342,3 +291,41 @@ def test_a_real_triton_is_heard_and_its_cache_read(tmp_path):
         command = [tool, "--dump-resource-usage", binaries[each["hash"]]]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
         assert f"REG:{each['registers']} STACK:0 " in said
+
+
+# Registers and local memory, held against cubins put together by hand
+
+
+def cubin(functions, extra=b""):
+    """An ELF file with a symbol per function, and a .nv.info with their registers and frames; `extra` stands first."""
+    strings, symbols, info = b"\0", bytes(24), extra
+    for number, (name, registers, frame) in enumerate(functions, 1):
+        symbols += struct.pack("<IBBHQQ", len(strings), 0x12, 0, 5, 0, 0)
+        strings += name.encode() + b"\0"
+        info += struct.pack("<BBHII", 4, 0x11, 8, number, frame) + struct.pack("<BBHII", 4, 0x2F, 8, number, registers)
+    names = b"\0.shstrtab\0.strtab\0.symtab\0.nv.info\0"
+    parts = [(0, 0, b"", 0), (1, 3, names, 0), (11, 3, strings, 0), (19, 2, symbols, 2), (27, 0x70000000, info, 3)]
+    body, headers = b"", b""
+    for name, kind, content, link in parts:
+        headers += struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, 64 + len(body), len(content), link, 0, 4, 0)
+        body += content
+    head = b"\x7fELF\x02\x01".ljust(16, b"\0") + struct.pack("<HHIQQQ", 2, 190, 1, 0, 0, 64 + len(body))
+    return head + struct.pack("<IHHHHHH", 0, 64, 56, 0, 64, len(parts), 1) + body + headers
+
+
+def test_each_function_has_its_own():
+    file = cubin([("add_kernel", 22, 0), ("_Z3mulPf", 255, 26_608)])
+    assert resources(file, "add_kernel") == Resources(registers=22, local_bytes=0)
+    assert resources(file, "_Z3mulPf") == Resources(registers=255, local_bytes=26_608)
+    assert resources(file, "add") is resources(b"", "add") is resources(b"#!/bin/sh\n", "add") is None
+
+
+def test_records_of_other_forms_are_stepped_over():
+    others = struct.pack("<BBH", 3, 0x1B, 0xFF) + struct.pack("<BBHIII", 4, 0x0A, 12, 1, 2, 3)
+    assert resources(cubin([("add_kernel", 40, 16)], others), "add_kernel") == Resources(40, 16)
+
+
+@given(st.binary(max_size=300), st.integers(0, 510))
+def test_damage_never_raises(noise, at):
+    file = cubin([("add_kernel", 22, 8)])
+    resources(file[:at] + noise + file[at + len(noise) :], "add_kernel")

@@ -39,23 +39,21 @@ TORCH = """
 """
 
 
-def marked(folder, source, **environment):
-    """The file that a run of a script left."""
+def marked(folder, source, *, nvtx=False, **environment):
+    """The file that a run of a script left, with a package nvtx on demand."""
+    if nvtx:
+        (folder / "nvtx").mkdir()
+        (folder / "nvtx" / "nvtx.py").write_text(textwrap.dedent(NVTX))
+        (folder / "nvtx" / "__init__.py").write_text("from nvtx.nvtx import *\n")
     script, file = folder / "script.py", folder / "bare.json"
     script.write_text(textwrap.dedent(source))
     words = [sys.executable, str(RUNNER), "--bare", str(file), "--", str(script)]
-    subprocess.run(  # noqa: S603 - a script of the test
-        words, check=True, env=os.environ | environment
-    )
+    subprocess.run(words, check=True, env=os.environ | environment)  # noqa: S603 - a script of the test
     (written,) = folder.glob("bare*.json")
     return written.name, json.loads(written.read_text())
 
 
 def test_ranges_of_nvtx_are_marked_by_name_in_order(tmp_path):
-    package = tmp_path / "nvtx"
-    package.mkdir()
-    (package / "nvtx.py").write_text(textwrap.dedent(NVTX))
-    (package / "__init__.py").write_text("from nvtx.nvtx import *\n")
     source = """
         import nvtx.nvtx as nvtx
         for number in range(3):
@@ -65,7 +63,7 @@ def test_ranges_of_nvtx_are_marked_by_name_in_order(tmp_path):
             nvtx.pop_range()
         nvtx.pop_range()
     """
-    name, told = marked(tmp_path, source, RANK="1")
+    name, told = marked(tmp_path, source, nvtx=True, RANK="1")
     assert name == "bare-rank1.json"
     outer, inner = told["starts_ns"]["outer"], told["starts_ns"]["inner"]
     # from Python 3.12 on passes of the loop are marked, too
@@ -96,10 +94,6 @@ def test_a_program_that_profiles_itself_is_marked_so(tmp_path):
 
 
 def test_threads_that_share_a_range_and_go_on_at_the_end_do_no_harm(tmp_path):
-    package = tmp_path / "nvtx"
-    package.mkdir()
-    (package / "nvtx.py").write_text(textwrap.dedent(NVTX))
-    (package / "__init__.py").write_text("from nvtx.nvtx import *\n")
     source = """
         import sys, threading
         import nvtx.nvtx as nvtx
@@ -114,7 +108,7 @@ def test_threads_that_share_a_range_and_go_on_at_the_end_do_no_harm(tmp_path):
             thread.start()
         threads[0].join()
     """
-    _, told = marked(tmp_path, source)
+    _, told = marked(tmp_path, source, nvtx=True)
     assert 2000 <= len(told["starts_ns"]["step"]) <= 16000
     assert len(told["starts_ns"]) <= bare_run.NAMES + 8
 

@@ -75,21 +75,17 @@ def run(tmp_path):
     def run(text, *options, arguments=(), environ=None, timeout_s=110):
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(text))
-        command = [
-            sys.executable,
-            "-W",
-            "ignore",
-            RUNNER,
-            "--out",
-            tmp_path / "out",
-            *options,
-            "--",
-            script,
-            *arguments,
-        ]
+        command = [sys.executable, "-W", "ignore", RUNNER, "--out", tmp_path / "out", *options, "--", script]
+        command += arguments
         environment = {**os.environ, **(environ or {})}
         done = subprocess.run(  # noqa: S603
-            command, check=False, capture_output=True, text=True, timeout=timeout_s, env=environment, cwd=tmp_path
+            [*command, *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=environment,
+            cwd=tmp_path,
         )
         return Ran(tmp_path / "out", done)
 
@@ -106,12 +102,8 @@ def test_plain_records_everything(run):
     assert "aten::addmm" in (ran.folder / "torch.key_averages.txt").read_text()
     told = ran.told
     assert told["workload"].pop("duration_ns") > 0
-    assert told["workload"] == {
-        "argv": [str(ran.folder.parent / "script.py")],
-        "ended": "return",
-        "status": 0,
-        "exception": None,
-    }
+    script = str(ran.folder.parent / "script.py")
+    assert told["workload"] == {"argv": [script], "ended": "return", "status": 0, "exception": None}
     assert (told["traces"], told["files"]) == (
         ["torch.json.gz"],
         ["lines-torch.json.gz", "torch.json.gz", "torch.key_averages.txt"],
@@ -151,8 +143,8 @@ def test_each_step_of_a_trace_holds_its_own_ranges(run):
         (TRAIN, ("--step-on", "__main__:train"), {"by": "function", "name": "__main__:train", "seen": 12}),
         (
             INFER,
-            ("--step-on", "torch.nn.functional:relu"),
-            {"by": "function", "name": "torch.nn.functional:relu", "seen": 12},
+            ("--step-on", "torch.nn:ReLU.forward"),
+            {"by": "function", "name": "torch.nn:ReLU.forward", "seen": 12},
         ),
     ],
 )
@@ -246,13 +238,9 @@ def test_toggle_leaves_the_optimizer_out(run, recipe, counts):
     assert ran.told["left_out"] == {"by": "optimizer", "name": "", "seen": 12}
 
 
-def test_toggle_leaves_a_range_out(run):
-    ran = run(TRAIN, "--recipe", "toggle", "--leave-out", "data")
-    names = ran.names()
+def test_toggle_leaves_a_range_out_and_says_where_it_meets_none(run):
+    names = run(TRAIN, "--recipe", "toggle", "--leave-out", "data").names()
     assert [names.count(name) for name in ("data", "aten::rand", "forward")] == [0, 0, 12]
-
-
-def test_toggle_that_meets_nothing_says_so(run):
     ran = run(INFER, "--recipe", "toggle", "--leave-out", "validate", "--activities", "cpu")
     (note,) = ran.told["notes"]
     assert note == (
@@ -358,11 +346,6 @@ def test_the_scripts_end_is_its_own_and_the_trace_is_kept(run, last, status, end
     assert str(RUNNER.parent) not in ran.err
 
 
-def test_a_script_that_leaves_at_once_leaves_the_beginning_of_a_report(run):
-    ran = run("import os, torch\nos._exit(3)")
-    assert (ran.status, ran.told["workload"]["ended"]) == (3, "unknown")
-
-
 def test_a_trace_that_cannot_be_written_is_told_and_the_script_runs_on(run):
     ran = run(
         """
@@ -395,21 +378,10 @@ def test_every_spawned_process_has_its_trace(run):
     ran = run(SPAWN, "--no-key-averages")
     assert sorted(ran.out.splitlines()) == ["rank 0 Thing", "rank 1 Thing"], ran.err
     assert ran.files == [
-        "torch-rank0.json.gz",
-        "torch-rank1.json.gz",
-        "torch-run-rank0.json",
-        "torch-run-rank1.json",
-        "torch-run.json",
-        "torch.json.gz",
+        *("torch-rank0.json.gz", "torch-rank1.json.gz", "torch-run-rank0.json", "torch-run-rank1.json"),
+        *("torch-run.json", "torch.json.gz"),
     ]
     assert all("aten::neg" in ran.names(f"torch-rank{rank}.json.gz") for rank in (0, 1))
-
-
-def test_every_rank_of_a_launcher_has_its_trace(run):
-    for rank in ("0", "1"):
-        ran = run(INFER, "--no-key-averages", environ={"RANK": rank, "WORLD_SIZE": "2"})
-        assert ran.status == 0
-    assert [name for name in ran.files if name.endswith(".gz")] == ["torch-rank0.json.gz", "torch-rank1.json.gz"]
 
 
 def test_a_child_that_is_told_to_end_ends(run):

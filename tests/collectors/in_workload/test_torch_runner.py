@@ -11,30 +11,14 @@ from pathlib import Path
 import pytest
 
 from kanalyze.collectors.in_workload import torch_runner, torch_script
+from kanalyze.collectors.in_workload.hooks import Part
 from kanalyze.collectors.in_workload.recipes import RECIPES
-from kanalyze.collectors.in_workload.torch_arguments import Settings, parse, rank
-from kanalyze.collectors.in_workload.torch_parts import Part
+from kanalyze.collectors.in_workload.torch_run import parse, rank
+from kanalyze.collectors.in_workload.torch_sessions import Settings
 
 RUNNER = Path(torch_runner.__file__).resolve()
 #: What runs inside the workload's Python.
-INSIDE = [
-    "bare_run",
-    "compiled",
-    "compiled_live",
-    "cubin",
-    "import_hooks",
-    "recipes",
-    "source_lines",
-    "torch_arguments",
-    "torch_children",
-    "torch_foreign",
-    "torch_parts",
-    "torch_run",
-    "torch_runner",
-    "torch_script",
-    "torch_sessions",
-    "whole_files",
-]
+INSIDE = sorted(path.stem for path in RUNNER.parent.glob("*.py"))
 
 
 @pytest.mark.parametrize("name", INSIDE)
@@ -49,6 +33,7 @@ def test_what_runs_in_the_workloads_python_is_python_3_9_and_alone(name):
         elif isinstance(node, ast.ImportFrom):
             assert (node.module or "") in {"", *INSIDE}
     assert roots <= sys.stdlib_module_names
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "strict"]  # of 3.10
 
 
 @pytest.fixture
@@ -123,33 +108,33 @@ def test_a_wrong_command_line_ends_with_status_2(line, why, script, capsys):
 
 
 @pytest.mark.parametrize(
-    ("environ", "number"),
+    ("variables", "number"),
     [
-        ({}, None),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, 0),
-        ({"RANK": "5", "WORLD_SIZE": "8"}, 5),
-        ({"RANK": "5"}, None),
-        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, 2),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, 1),
-        ({"RANK": "-1", "WORLD_SIZE": "x"}, None),
+        ("", None),
+        ("RANK=0 WORLD_SIZE=1", 0),
+        ("RANK=5 WORLD_SIZE=8", 5),
+        ("RANK=5", None),
+        ("OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4", 2),
+        ("SLURM_PROCID=0 SLURM_NTASKS=1", None),
+        ("SLURM_PROCID=1 SLURM_NTASKS=2", 1),
+        ("RANK=-1 WORLD_SIZE=x", None),
     ],
 )
-def test_ranks_of_launchers(environ, number):
-    assert rank(environ) == number
+def test_ranks_of_launchers(variables, number):
+    assert rank(dict(variable.split("=") for variable in variables.split())) == number
+
+
+def output_of(command, **more):
+    return subprocess.run(  # noqa: S603 - a script of the test
+        command, check=False, capture_output=True, text=True, timeout=60, **more
+    )
 
 
 def test_without_torch_it_says_so_and_runs_nothing(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("print('ran')")
     # -S: no installed packages, so no torch, whatever this Python has
-    done = subprocess.run(  # noqa: S603
-        [sys.executable, "-S", RUNNER, "--out", tmp_path / "o", "--", script],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = output_of([sys.executable, "-S", RUNNER, "--out", tmp_path / "o", "--", script])
     assert (done.returncode, done.stdout) == (120, "")
     assert "the workload cannot be profiled: ModuleNotFoundError: No module named 'torch'" in done.stderr
     document = json.loads((tmp_path / "o" / "torch-run.json").read_text())
@@ -170,15 +155,8 @@ def run_script(tmp_path, text, *arguments, wrappers="{}", before="", name="work 
 
 def run_program(tmp_path, program):
     """What a program prints and ends with in a Python that finds what this one finds."""
-    return subprocess.run(  # noqa: S603
-        [sys.executable, "-c", program],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=tmp_path,
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return output_of([sys.executable, "-c", program], env=environment, cwd=tmp_path)
 
 
 WHO = """
@@ -191,25 +169,14 @@ WHO = """
 
 def test_a_script_is_main_as_python_itself_runs_it(tmp_path):
     told = run_script(tmp_path, WHO, "a b", "'", "--x")
-    alone = subprocess.run(  # noqa: S603
-        [sys.executable, tmp_path / "work load.py", "a b", "'", "--x"],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    alone = output_of([sys.executable, tmp_path / "work load.py", "a b", "'", "--x"])
     assert (told.stdout, told.returncode) == (alone.stdout, 0)
     assert f"['a b', \"'\", '--x'] __main__ What it is. {tmp_path} {tmp_path}/work load.py None None" in told.stdout
 
 
 def test_a_script_is_still_main_when_the_program_ends(tmp_path):
-    told = run_script(tmp_path, "import atexit, sys\nx = 5\natexit.register(lambda: print(sys.modules['__main__'].x))")
-    assert told.stdout == "5\n"
-
-
-def test_classes_of_a_script_can_be_pickled(tmp_path):
-    told = run_script(tmp_path, "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))) is A)")
-    assert told.stdout == "True\n"
+    last = "atexit.register(lambda: print(sys.modules['__main__'].x, type(pickle.loads(pickle.dumps(A()))) is A))"
+    assert run_script(tmp_path, f"import atexit, pickle, sys\nx = 5\nclass A: pass\n{last}").stdout == "5 True\n"
 
 
 def test_a_spawned_process_finds_the_script_and_not_us(tmp_path):

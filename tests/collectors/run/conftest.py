@@ -1,4 +1,6 @@
-"""A program to collect, and processes that are ended quickly."""
+"""A program and a script to collect, and processes that are ended quickly."""
+
+from pathlib import Path
 
 import pytest
 
@@ -16,3 +18,11 @@ def program(stand_ins):
 def quick(monkeypatch):
     """A process that does not end when asked is ended after a moment."""
     monkeypatch.setattr(process, "_GRACE_S", 0.3)
+
+
+@pytest.fixture
+def script(stand_ins):
+    """A script (of the shell, as its Python is a stand-in), and a Python that has torch."""
+    path = Path("train.py")
+    path.write_text("echo 'check: ok'\n")
+    return path.absolute(), stand_ins.make("python3")

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,10 @@ import pytest
 from kanalyze.collectors import collect, collect_against, dry_run
 from kanalyze.collectors.base.options import Options
 from kanalyze.collectors.base.workload import resolve
+from kanalyze.collectors.run import passes, recording
 from kanalyze.collectors.run import plan as planning
-from kanalyze.collectors.run import recording
-from kanalyze.collectors.run.plan import RUNNER, Plan
-from kanalyze.collectors.tools import found, nvtx_marks
+from kanalyze.collectors.run.plan import Plan
+from kanalyze.collectors.tools import found
 from kanalyze.collectors.tools.found import find_tools
 from kanalyze.errors import CollectError
 from support.bare import WANTED
@@ -49,9 +48,7 @@ def test_a_program_runs_without_a_profiler_first(program):
 
 def test_without_it_there_is_no_such_pass(program):
     assert statuses(collect(program, output=Path("cap"), bare=False, passes=("nsys",))) == {"nsys": "done"}
-
-
-def test_nothing_would_end_a_program_of_which_nsys_records_a_time(program):
+    # nothing would end a program of which nsys records a given time
     assert WANTED(resolve(str(program), []), Options(duration_s=2.0)) == ("nsys", "ncu")
 
 
@@ -83,15 +80,8 @@ def test_a_program_that_fails_without_a_profiler_alone_is_recorded(with_bare):
 def test_an_old_python_runs_the_script_itself(stand_ins, version, hooked):
     del stand_ins
     Path("train.py").write_text("")
-    tools = replace(find_tools(Options(), torch=False), python_version=version)
-    assert ("--bare" in Plan(resolve("train.py", []), Options(), tools, Path()).bare(1)[0].argv) == hooked
-
-
-def test_a_run_without_a_profiler_alone_is_no_capture(with_bare, program):
-    with_bare.mode("nsys", "fails")
-    with pytest.raises(CollectError, match="nsys failed"):
-        collect(program, output=Path("cap"), passes=("nsys",))
-    assert left() == set()
+    tools = find_tools(Options(), torch=False)._replace(python_version=version)
+    assert ("--bare" in Plan(resolve("train.py", []), Options(), tools, Path()).runs("bare", 1)[0].argv) == hooked
 
 
 def test_the_marks_of_a_script_are_kept(stand_ins):
@@ -113,29 +103,6 @@ def test_a_dry_run_has_it_first(program):
     assert at == sorted(at)
     Path("train.py").write_text("")
     assert any("--bare cap/bare.json -- train.py" in line for line in dry_run("train.py", output="cap"))
-
-
-@pytest.mark.parametrize(
-    ("source", "status", "said"),
-    [
-        ("raise SystemExit(3)", 3, ""),
-        ("raise ValueError('no')", 1, 'Traceback (most recent call last):\n  File "{path}", line 1, in <module>\n'),
-        ("import os; os._exit(4)", 4, ""),
-        ("import sys; sys.exit('no')", 1, "no\n"),
-    ],
-)
-def test_a_script_ends_as_it_would_alone(tmp_path, source, status, said):
-    script, file = tmp_path / "script.py", tmp_path / "bare.json"
-    script.write_text(source)
-    ended = subprocess.run(  # noqa: S603 - a script of the test
-        [sys.executable, str(RUNNER), "--bare", str(file), "--", str(script)],
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    assert ended.returncode == status
-    assert ended.stderr.startswith(said.format(path=script))
-    assert file.exists() == ("_exit" not in source)
 
 
 NVTX = """
@@ -166,17 +133,13 @@ def test_the_nvtx_ranges_of_a_program_are_marked(tmp_path):
     source.write_text(NVTX)
     compile_it = ["cc", f"-I{HEADERS[0].parents[1]}", "-o", program, source, "-ldl"]
     subprocess.run(compile_it, check=True)  # noqa: S603 - a program of the test
-    with nvtx_marks.environment(file) as added:
+    with passes.marking(file) as added:
         subprocess.run([program], check=True, env=os.environ | added)  # noqa: S603 - as above
         first = file.read_bytes()
         subprocess.run([program], check=True, env=os.environ | added)  # noqa: S603 - as above
     starts = json.loads(first)["starts_ns"]
-    assert {name: len(times) for name, times in starts.items()} == {
-        "step": 7,
-        'a "name"': 7,
-        "elsewhere": 7,
-        "never ends": 1,
-    }
+    counts = {name: len(times) for name, times in starts.items()}
+    assert counts == {"step": 7, 'a "name"': 7, "elsewhere": 7, "never ends": 1}
     assert starts["step"] == sorted(starts["step"])
     assert file.read_bytes() == first
     assert [*tmp_path.glob("*.part")] == []
@@ -184,5 +147,5 @@ def test_the_nvtx_ranges_of_a_program_are_marked(tmp_path):
 
 def test_a_library_that_the_user_has_nvtx_load_stays(monkeypatch, tmp_path):
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "other.so")
-    with nvtx_marks.environment(tmp_path / "bare.json") as added:
+    with passes.marking(tmp_path / "bare.json") as added:
         assert added == {}

@@ -5,26 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.base import nvcc
 from kanalyze.collectors.base.errors import BadOptionError
 from kanalyze.collectors.base.options import Options, checked
+from kanalyze.collectors.base.process import Step
 from kanalyze.collectors.base.programs import Program
-from kanalyze.collectors.base.step import Step
 from kanalyze.collectors.base.workload import Workload
 from kanalyze.collectors.run.plan import RUNNER, Plan, script
-from kanalyze.collectors.tools import ncu, nsys, torch_pass
+from kanalyze.collectors.tools import ncu, nsys, nvcc
+from kanalyze.collectors.tools.choose import Selection
 from kanalyze.collectors.tools.found import Tools
 from kanalyze.collectors.tools.machine import Gpus
-from kanalyze.collectors.tools.ncu_launches import Selection
 from kanalyze.errors import KanalyzeError, UnknownNameError
 
 TRACE = [
-    "--trace=cuda,nvtx",
-    "--cuda-graph-trace=node",
-    "--cuda-um-cpu-page-faults=true",
-    "--cuda-um-gpu-page-faults=true",
-    "--sample=none",
-    "--cpuctxsw=none",
+    *("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--cuda-um-cpu-page-faults=true"),
+    *("--cuda-um-gpu-page-faults=true", "--sample=none", "--cpuctxsw=none"),
 ]
 NOWHERE = Tools(Gpus(Program("nvidia-smi")), Program("nvcc"), Program("nsys"), Program("ncu"), Path("/usr/bin/python3"))
 SCRIPT = Workload("train", "python", Path("/w/train.py"), ("--lr", "0.1"), (), ("/w/train.py",))
@@ -43,13 +38,8 @@ CUDA = Workload("add", "cuda", Path("/w/add.cu"), ("a b", "it's", "$HOME"))
         (["90a"], ["-arch=sm_90a"]),
         (["90", "sm_90", "compute_90"], ["-arch=sm_90"]),
         (
-            ["100", "sm_80", "9.0"],
-            [
-                "-gencode=arch=compute_100,code=sm_100",
-                "-gencode=arch=compute_80,code=sm_80",
-                "-gencode=arch=compute_90,code=sm_90",
-                "-gencode=arch=compute_100,code=compute_100",
-            ],
+            ["sm_80", "9.0"],
+            [f"-gencode=arch=compute_{code}" for code in ("80,code=sm_80", "90,code=sm_90", "90,code=compute_90")],
         ),
     ],
 )
@@ -63,12 +53,6 @@ def test_a_source_is_compiled_with_its_lines_and_the_user_s_flags():
         *("nvcc", "-lineinfo", "-arch=sm_90", "-O3", "-DA=a b"),
         *("-MD", "-MF", "/b/depends", "-o", "/b/-x", "/w/-x.cu"),
     ]
-
-
-@pytest.mark.parametrize("flag", ["-arch=sm_80", "--gpu-architecture=sm_80", "-gencode=arch=compute_80,code=sm_80"])
-def test_an_architecture_among_the_user_s_flags_is_the_only_one(flag):
-    command = nvcc.command("nvcc", Path("/w/x.cu"), Path("/b/x"), ["90"], [flag])
-    assert list(command) == ["nvcc", "-lineinfo", flag, "-o", "/b/x", "/w/x.cu"]
 
 
 def test_the_files_of_a_dependency_file():
@@ -97,12 +81,10 @@ def test_errors_of_nvcc_host_compiler_and_linker_are_told_from_the_rest():
     [
         (Options(), []),
         (
-            Options(range_name="step"),
+            Options(range_name="a@b"),
             [
-                "--capture-range=nvtx",
-                "--nvtx-capture=step",
-                "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0",
-                "--capture-range-end=stop",
+                *("--capture-range=nvtx", r"--nvtx-capture=a\@b"),
+                *("--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0", "--capture-range-end=stop"),
             ],
         ),
         (Options(cuda_profiler_api=True), ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]),
@@ -125,21 +107,18 @@ def test_further_flags_of_nsys_replace_ours():
 # ncu
 
 
-def test_ncu_profiles_what_was_selected():
-    selection = Selection(("_Z1a",), ("--kernel-id", "::_Z1a:2"))
-    command = ncu.profile("ncu", Path("/c/ncu"), Options(ncu_flags=("--cache-control=none",)), selection, ("/b/add",))
-    assert list(command) == [
-        *("ncu", "--set", "full", "--import-source", "yes", "--target-processes", "all", "--clock-control", "base"),
-        *("--kernel-id", "::_Z1a:2", "--export", "/c/ncu", "--cache-control=none", "/b/add"),
-    ]
-
-
-def test_further_flags_of_ncu_replace_ours():
+def test_ncu_profiles_what_was_selected_and_further_flags_replace_ours():
     selection = Selection((), ("--kernel-name-base", "mangled", "--kernel-id", "::_Z1a:2"))
     options = Options(ncu_flags=("--set", "basic", "--kernel-id=::b:1"))
     assert list(ncu.profile("ncu", Path("/c/ncu"), options, selection, ("/b/add",))) == [
         *("ncu", "--import-source", "yes", "--target-processes", "all", "--clock-control", "base"),
         *("--kernel-name-base", "mangled", "--export", "/c/ncu", "--set", "basic", "--kernel-id=::b:1", "/b/add"),
+    ]
+    selection = Selection(("_Z1a",), ("--kernel-id", "::_Z1a:2"))
+    command = ncu.profile("ncu", Path("/c/ncu"), Options(ncu_flags=("--cache-control=none",)), selection, ("/b/add",))
+    assert list(command) == [
+        *("ncu", "--set", "full", "--import-source", "yes", "--target-processes", "all", "--clock-control", "base"),
+        *("--kernel-id", "::_Z1a:2", "--export", "/c/ncu", "--cache-control=none", "/b/add"),
     ]
 
 
@@ -158,21 +137,13 @@ def test_ncu_keeps_to_the_part_that_nsys_recorded(options, flags):
     assert list(command[start + 2 : command.index("--export")]) == flags
 
 
-def test_pages_of_ncu_are_csv_in_base_units():
-    assert ncu.page("ncu", Path("/c/ncu"), "raw") == (
-        *("ncu", "--import", "/c/ncu.ncu-rep", "--csv", "--page", "raw", "--print-units", "base"),
-    )
-
-
 # torch
 
 
 def test_a_script_runs_under_the_runner_with_its_arguments_as_they_are():
-    command = torch_pass.command(
-        "python", Path("/k/torch_runner.py"), Path("/c"), Options(recipe="schedule", recipe_flags=("--wait=2",)), SCRIPT
-    )
-    assert list(command) == [
-        *("python", "/k/torch_runner.py", "--out", "/c", "--recipe", "schedule", "--wait=2"),
+    plan = Plan(SCRIPT, Options(recipe="schedule", recipe_flags=("--wait=2",)), NOWHERE, Path("/c"))
+    assert list(plan.runs("torch", 1)[0].argv) == [
+        *("/usr/bin/python3", str(RUNNER), "--out", "/c", "--recipe", "schedule", "--wait=2"),
         *("--", "/w/train.py", "--lr", "0.1"),
     ]
 
@@ -180,15 +151,16 @@ def test_a_script_runs_under_the_runner_with_its_arguments_as_they_are():
 def test_a_launcher_starts_the_runner_in_place_of_the_script():
     launcher = ("/v/bin/torchrun", "--nproc-per-node=2")
     work = Workload("m", "python", None, ("x",), launcher, ("-m", "package.train"))
-    assert list(torch_pass.command("python", RUNNER, Path("/c"), Options(), work)) == [
-        *(*launcher, str(RUNNER), "--out", "/c", "--recipe", "plain", "--", "-m", "package.train", "x"),
+    plan = Plan(work, Options(), NOWHERE, Path("/c"))
+    assert list(plan.runs("torch", 1)[0].argv) == [
+        *(*launcher, str(RUNNER), "--out", "/c", "--recipe", "plain", "--", "-m", "package.train", "x")
     ]
-    assert Plan(work, Options(), NOWHERE, Path("/c")).command == (*launcher, "-m", "package.train", "x")
+    assert plan.command == (*launcher, "-m", "package.train", "x")
 
 
 def test_the_recipe_of_ranges_runs_under_nsys():
     plan = Plan(SCRIPT, Options(recipe="nvtx"), NOWHERE, Path("/c"))
-    workload = plan.nsys(1)[0].argv[len(TRACE) + 3 :]
+    workload = plan.runs("nsys", 1)[0].argv[len(TRACE) + 3 :]
     assert workload == (
         *("/usr/bin/python3", str(RUNNER), "--out", "/c", "--recipe", "nvtx", "--caches", "user"),
         *("--", "/w/train.py", "--lr", "0.1"),
@@ -255,6 +227,8 @@ def test_without_nsys_ncu_takes_the_first_launches_and_never_those_of_nccl():
         (Options(arch=("hopper",)), BadOptionError, "--arch 'hopper': not a GPU architecture such as sm_90."),
         (Options(repeat=0), BadOptionError, "--repeat '0': not a whole number from 1."),
         (Options(kernels=-1), BadOptionError, "--kernels '-1': not a whole number from 1."),
+        (Options(passes=("samples",)), UnknownNameError, "no pass 'samples'"),
+        (Options(samples_for_s=0), BadOptionError, "--samples-for '0': not a time above 0."),
         (Options(timeout_s=0), BadOptionError, "--timeout '0': not a time above 0."),
         (Options(ncu_budget_s=float("nan")), BadOptionError, "--ncu-budget 'nan': not a time above 0."),
         (Options(delay_s=-1), BadOptionError, "--delay '-1': not a time from 0."),
@@ -284,19 +258,12 @@ PYTHON = ["--python-sampling=true", "--python-sampling-frequency=1000"]
         (SCRIPT, {"samples": True}, [*HOST, *PYTHON]),
         (CUDA, {"samples": True}, HOST),
         (CUDA, {"samples": True, "metrics": True}, [*HOST, "--gpu-metrics-devices=cuda-visible"]),
-        (
-            CUDA,
-            {"metrics": True},
-            [
-                *("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--sample=none", "--cpuctxsw=none"),
-                "--gpu-metrics-devices=cuda-visible",
-            ],
-        ),
+        (CUDA, {"metrics": True}, [*TRACE[:2], *TRACE[4:], "--gpu-metrics-devices=cuda-visible"]),
     ],
 )
 def test_a_pass_of_its_own_records_samples_for_a_limited_time(workload, wanted, flags):
     plan = Plan(workload, checked(Options(**wanted, samples_for_s=7.5)), NOWHERE, Path("cap"))
-    profile, export = plan.samples(plan.sampled())
+    profile, export = plan.samples()[1]
     assert list(profile.argv) == ["nsys", "profile", *flags, "--duration=8", "--output=cap/samples", *plan.command]
     assert export.argv[-2:] == ("--output=cap/samples.sqlite", "cap/samples.nsys-rep")
 
@@ -306,11 +273,8 @@ def test_what_an_nsys_does_not_know_is_left_out_or_has_its_older_name():
     what = nsys.Sampled(cpu=True, host=True, metrics=True, python=True, known=known)
     assert what.flags == [*HOST, "--gpu-metrics-device=all"]
     assert what.lacking == ["--python-sampling", "--python-sampling-frequency"]
-
-
-def test_without_permission_to_sample_the_cpu_the_rest_is_recorded():
-    what = nsys.Sampled(cpu=False, host=True, metrics=False, python=True)
-    assert what.flags == [
+    # without permission to sample the CPU the rest is recorded
+    assert nsys.Sampled(cpu=False, host=True, metrics=False, python=True).flags == [
         *("--trace=cuda,nvtx,osrt", "--cuda-graph-trace=node", "--sample=none", "--cpuctxsw=none"),
         *PYTHON,
     ]
@@ -320,14 +284,4 @@ def test_without_permission_to_sample_the_cpu_the_rest_is_recorded():
 def test_the_part_of_a_run_is_that_of_nsys_and_no_longer_than_samples_may_take(duration, limit):
     options = checked(Options(samples=True, delay_s=3, duration_s=duration))
     plan = Plan(CUDA, options, NOWHERE, Path("cap"))
-    assert {"--delay=3", f"--duration={limit}"} <= set(plan.samples(plan.sampled())[0].argv)
-
-
-def test_the_time_of_samples_is_checked():
-    with pytest.raises(BadOptionError, match="--samples-for"):
-        checked(Options(samples_for_s=0))
-
-
-def test_samples_are_no_pass_to_choose():
-    with pytest.raises(UnknownNameError):
-        checked(Options(passes=("samples",)))
+    assert {"--delay=3", f"--duration={limit}"} <= set(plan.samples()[1][0].argv)

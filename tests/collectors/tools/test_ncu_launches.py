@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.tools.choose import main
-from kanalyze.collectors.tools.ncu_launches import Launch, parse, select
+from kanalyze.collectors.tools.choose import Launch, main, parse, select
 from support.stand_ins import LAUNCHES
 
 
@@ -22,8 +21,8 @@ def launches(*runs):
     return found
 
 
-def expressions(of, **options):
-    return [selection.expression for selection in select(of, Options(**options))]
+#: Launches of one kernel in two shapes, which come in turns.
+SHAPES = [("k", [5], 1), ("k", [5], 1), ("k", [100], 2), ("k", [5], 1), ("k", [90], 2), ("k", [100], 2)]
 
 
 def test_a_listing_of_nsys_gives_kernels_in_order_and_no_copies():
@@ -39,36 +38,25 @@ def test_a_listing_without_launches_is_empty(text):
     assert parse(text) == []
 
 
-def test_the_heaviest_kernels_share_a_run_at_their_second_launch():
-    found = launches(("light", [1, 1]), ("heavy", [900, 100, 100]), ("middle", [50, 50]))
-    assert expressions(found, kernels=2) == ["::regex:^(heavy|middle)$:2"]
-
-
-def test_a_kernel_that_is_launched_once_is_profiled_then():
-    assert expressions(launches(("once", [10]), ("twice", [3, 3]))) == ["::regex:^(once)$:1", "::regex:^(twice)$:2"]
-
-
-def test_a_second_launch_that_is_not_typical_gives_way_to_one_that_is():
-    assert expressions(launches(("k", [500, 400, 100, 101, 99]))) == ["::regex:^(k)$:3"]
-
-
-def test_several_launches_are_several_numbers():
-    assert expressions(launches(("k", [500, 100, 100, 100])), launches=2) == ["::regex:^(k)$:2|3"]
-
-
-def test_launches_are_counted_by_name_whatever_their_shapes_and_the_heaviest_shape_decides():
-    found = launches(("k", [5], 1), ("k", [5], 1), ("k", [100], 2), ("k", [5], 1), ("k", [90], 2), ("k", [100], 2))
-    assert expressions(found) == ["::regex:^(k)$:3"]
-    assert expressions(found, launches=3) == ["::regex:^(k)$:3|5|6"]
-
-
-def test_communication_is_never_profiled():
-    found = launches(("ncclDevKernel_AllReduce", [10**6] * 3), ("_Z7nvshmem_k", [10**6]), ("k", [1, 1]))
-    assert expressions(found) == ["::regex:^(k)$:2"]
-
-
-def test_names_are_taken_literally():
-    assert expressions(launches(("_Z1a$x.y", [1, 1]))) == [r"::regex:^(_Z1a\$x\.y)$:2"]
+@pytest.mark.parametrize(
+    ("runs", "options", "told"),
+    [
+        ([("light", [1, 1]), ("heavy", [900, 100, 100]), ("middle", [50, 50])], {"kernels": 2}, ["heavy|middle:2"]),
+        ([("once", [10]), ("twice", [3, 3])], {}, ["once:1", "twice:2"]),
+        # a second launch that is not typical gives way to one that is
+        ([("k", [500, 400, 100, 101, 99])], {}, ["k:3"]),
+        ([("k", [500, 100, 100, 100])], {"launches": 2}, ["k:2|3"]),
+        # launches are counted by name whatever their shapes, and the heaviest shape decides
+        (SHAPES, {}, ["k:3"]),
+        (SHAPES, {"launches": 3}, ["k:3|5|6"]),
+        # communication is never profiled, and names are taken literally
+        ([("ncclDevKernel_AllReduce", [10**6] * 3), ("_Z7nvshmem_k", [10**6]), ("k", [1, 1])], {}, ["k:2"]),
+        ([("_Z1a$x.y", [1, 1])], {}, [r"_Z1a\$x\.y:2"]),
+    ],
+)
+def test_the_heaviest_kernels_share_a_run_at_a_warm_and_typical_launch(runs, options, told):
+    found = [selection.expression for selection in select(launches(*runs), Options(**options))]
+    assert found == [f"::regex:^({names})$:{numbers}" for names, numbers in (one.split(":") for one in told)]
 
 
 def test_of_a_part_of_a_run_the_first_launches_are_taken():

@@ -1,14 +1,19 @@
-"""What a user is told of a run: the program's own words, each note once, and no name that is gone afterwards."""
+"""What is said of a run: the program's own words, each note once, what was stopped, and what printed very much."""
 
 from pathlib import Path
 
 import pytest
 
 from kanalyze.collectors import collect
-from kanalyze.collectors.base.step import Step
-from kanalyze.collectors.run.runner import last_words
+from kanalyze.collectors.base import process
+from kanalyze.collectors.base.options import Options
+from kanalyze.collectors.base.process import Step
+from kanalyze.collectors.base.workload import Workload
+from kanalyze.collectors.run.passes import Found, Pass, PassRecord, StepFailedError, last_words
+from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools import ncu
 from kanalyze.errors import CollectError
+from support.stand_ins import left
 
 #: What nsys 2025.3 writes when the program ends with an error, as it was recorded.
 NSYS_LOG = """usage: add [SIZE]
@@ -26,11 +31,11 @@ RuntimeError: no
 """
 
 
-def step(folder, name, text):
+def step(folder, name="nsys", text="", argv=("tool",)):
     (folder / "logs").mkdir()
     log = folder / "logs" / f"{name}.log"
     log.write_text(text.format(folder=folder))
-    return Step(name, ("tool",), log)
+    return Step(name, argv, log)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +62,12 @@ def test_where_the_program_said_nothing_the_tool_s_words_are_shown_without_the_f
     ]
 
 
-def test_a_program_that_fails_under_nsys_is_told_with_its_own_words(stand_ins):
-    program = stand_ins.write("bad", "#!/bin/sh\necho 'usage: bad N' >&2\nexit 2\n")
+def test_a_program_that_fails_is_told_with_its_own_words_and_nothing_is_kept(stand_ins):
+    program = stand_ins.write("bad", "#!/bin/sh\necho first\necho 'ValueError: no' >&2\nexit 3\n")
     with pytest.raises(CollectError) as caught:
-        collect(program, output=Path("cap"), passes=("nsys",))
-    assert str(caught.value) == "bad: the program ended with exit status 2: usage: bad N."
-    assert caught.value.details == ["usage: bad N"]
+        collect(program, output=Path("cap"))
+    assert str(caught.value) == "bad: the program ended with exit status 3: ValueError: no."
+    assert (caught.value.details, left(), stand_ins.called("ncu")) == (["first", "ValueError: no"], set(), [])
 
 
 def test_a_program_that_fails_under_a_later_tool_only_is_told_with_its_words(stand_ins):
@@ -100,10 +105,33 @@ def test_what_several_runs_of_ncu_warn_of_is_said_once(stand_ins):
     assert capture.notes == (f"ncu: {NO_SOURCES}", f"ncu: {UNHEARD}")
 
 
-def test_nothing_that_is_told_names_the_folder_that_is_gone(stand_ins):
-    program = stand_ins.write("program", "#!/bin/sh\necho 'Max error: 0'\n")
-    for name in ("nsys", "ncu"):
-        stand_ins.mode(name, "fails")
-    with pytest.raises(CollectError) as caught:
-        collect(program, output=Path("cap"))
-    assert ".collecting" not in "\n".join([str(caught.value), *caught.value.details])
+KEPT = "logs/nsys.log keeps the first and the last 1 MiB of what was printed, and leaves out the rest"
+
+
+def begun(timeout_s, spent_s=0.0):
+    plan = Plan(Workload("x", "executable", Path("x")), Options(timeout_s=timeout_s), None, Path())
+    return Pass(plan, PassRecord("nsys"), Found(), lambda _: None, spent_s=spent_s)
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "limit_s", "said"),
+    [
+        (0.0, None, "took longer than 4 s, and was stopped"),
+        (2.5, None, "took longer than 1.5 s that were left of 4 s, and was stopped"),
+        (2.5, 1.0, "took longer than 1 s, and was stopped"),
+        (0.0, 9.0, "took longer than 4 s, and was stopped"),
+    ],
+)
+def test_the_limit_is_said_and_not_how_long_stopping_took(tmp_path, monkeypatch, spent_s, limit_s, said):
+    monkeypatch.setattr(process, "run", lambda *_, **__: process.Ended(None, 9.0))
+    with pytest.raises(StepFailedError) as caught:
+        begun(4.0, spent_s).run(step(tmp_path), limit_s)
+    assert caught.value.why == said
+
+
+@pytest.mark.parametrize(("printed", "notes"), [(100, []), (3 << 20, [KEPT])])
+def test_output_that_is_left_out_is_said(tmp_path, monkeypatch, printed, notes):
+    monkeypatch.setattr(process, "KEPT_BYTES", 1 << 20)
+    work = begun(60.0)
+    work.run(step(tmp_path, argv=("sh", "-c", f"head -c {printed} /dev/zero | tr '\\0' x")))
+    assert work.record.notes == notes

@@ -1,29 +1,112 @@
-"""Hooks into recurring parts of a program (step, phase), without changes to the script.
+"""Hooks into a program without changes to its script: modules that it imports, functions, recurring parts, profilers.
 
-A part is one of: the optimizer's step, the top-level module's call, a record_function or NVTX range by name, a function
-by name. :func:`watch` calls back right before and right after each occurrence, outside of what the profiler records of
-it, so that no range of the trace is cut in two.
+A part (step, phase) is one of: the optimizer's step, the top-level module's call, a record_function or NVTX range by
+name, a function by name. :func:`watch` calls back right before and right after each occurrence, outside of what the
+profiler records of it, so that no range of the trace is cut in two.
+
+torch lets a second profiler take the first one's events without a word. So where the program starts its own, ours ends
+first and keeps what it has; and the traces that the program exports itself are copied into the capture.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.abc
 import inspect
+import sys
 import threading
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .import_hooks import hook, when_imported  # relative: the runner loads these files without their package
+from .whole_files import packed_copy  # relative: the runner loads these files without their package
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 
-@dataclass(frozen=True)
-class Part:
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Finder at the front of ``sys.meta_path``; handles only awaited modules, with Python's own finder."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.waiting:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            # The loader belongs to this import only, so that replacing its method affects nothing else.
+            loader: Any = spec.loader
+            original = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                original(module)
+                del loader.exec_module
+                for action in self.waiting.pop(fullname, ()):
+                    action(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+_finder = _AfterImport()
+
+
+def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Call `action` with the module `name` once it is imported, at once if it is loaded.
+
+    A module that is built in, frozen or found by another finder than Python's own for files is not seen.
+    """
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        action(module)
+        return
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.waiting.setdefault(name, []).append(action)
+
+
+def hook(
+    owner: Any,  # noqa: ANN401 - a module or class
+    name: str,
+    before: Callable[..., object] | None = None,
+    after: Callable[..., object] | None = None,
+) -> None:
+    """Has a function of a module or class call `before` first and `after` at its end, with its own arguments."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def hooked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if before is not None:
+            before(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if after is not None:
+                after(*args, **kwargs)
+
+    setattr(owner, name, hooked)
+
+
+#: Kinds of parts, in words for messages.
+_KINDS = {
+    "auto": "the optimizer's step, or the top-level module's call",
+    "optimizer": "the optimizer's step",
+    "forward": "the top-level module's call",
+    "range": "the range {}",
+    "function": "the function {}",
+}
+
+
+class Part(NamedTuple):
     """The part to hook: `kind` is 'auto', 'optimizer', 'forward', 'range' (with a pattern) or 'function'.
 
     `auto` is the optimizer's step where an optimizer exists by the time that a module is first called, else the
@@ -50,19 +133,10 @@ class Part:
     @property
     def text(self) -> str:
         """Description for messages."""
-        words = {
-            "auto": "the optimizer's step, or the top-level module's call",
-            "optimizer": "the optimizer's step",
-            "forward": "the top-level module's call",
-            "range": f"the range {self.name}",
-            "function": f"the function {self.name}",
-        }
-        return words[self.kind]
+        return _KINDS[self.kind].format(self.name)
 
 
-AUTO = Part("auto")
-OPTIMIZER = Part("optimizer")
-FORWARD = Part("forward")
+AUTO, OPTIMIZER, FORWARD = Part("auto"), Part("optimizer"), Part("forward")
 
 
 @dataclass
@@ -122,8 +196,8 @@ def compiling_test() -> Callable[[], bool]:
     It is called by its own name, so that torch.compile knows it and sees a constant.
     """
     torch: Any = import_module("torch")
-    found: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
-    return found
+    test: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+    return test
 
 
 def wrap(function: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
@@ -158,29 +232,37 @@ def _wrap_function(module: ModuleType, name: str, watched: Watched) -> None:
     owner: Any = module
     for step in owners:
         owner = getattr(owner, step, None)
-    found = inspect.getattr_static(owner, last, None) if owner is not None else None
-    if isinstance(found, (staticmethod, classmethod)):
-        setattr(owner, last, type(found)(wrap(found.__func__, watched)))
-    elif callable(found):
-        setattr(owner, last, wrap(found, watched))
+    function = inspect.getattr_static(owner, last, None) if owner is not None else None
+    if isinstance(function, (staticmethod, classmethod)):
+        setattr(owner, last, type(function)(wrap(function.__func__, watched)))
+    elif callable(function):
+        setattr(owner, last, wrap(function, watched))
 
 
 def _watch_optimizer(watched: Watched) -> None:
     """Wrap every optimizer class's step when its first object is created; with several objects one is counted.
 
-    Not by torch's global step hooks: they run inside the range that torch records around the step.
+    That is the first one, until another steps twice without it. Not by torch's global step hooks: they run inside the
+    range that torch records around the step.
     """
-    optimizer: Any = import_module("torch.optim").Optimizer
-    initialize = optimizer.__init__
     compiling = compiling_test()
-    counts = _OneOptimizer()
+    chosen: object = None
+    others: set[int] = set()
 
-    def after_init(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        initialize(self, *args, **kwargs)
+    def ends_step(optimizer: object) -> bool:
+        nonlocal chosen
+        if chosen is not None and optimizer is not chosen and id(optimizer) not in others:
+            others.add(id(optimizer))
+            return False
+        chosen = optimizer
+        others.clear()
+        return True
+
+    def created(optimizer: Any, *_: Any, **__: Any) -> None:  # noqa: ANN401
         watched.found = watched.found or OPTIMIZER
-        step = type(self).__dict__.get("step")
+        step = type(optimizer).__dict__.get("step")
         if callable(step) and not hasattr(step, "of_kanalyze"):
-            type(self).step = of_step(step)
+            type(optimizer).step = of_step(step)
 
     def of_step(step: Callable[..., Any]) -> Callable[..., Any]:
         around = wrap(step, watched)
@@ -189,29 +271,12 @@ def _watch_optimizer(watched: Watched) -> None:
         def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
             if compiling() or watched.found != OPTIMIZER:
                 return step(self, *args, **kwargs)
-            return (around if counts.is_step(self) else step)(self, *args, **kwargs)
+            return (around if ends_step(self) else step)(self, *args, **kwargs)
 
         stepped.of_kanalyze = True  # type: ignore[attr-defined]
         return stepped
 
-    optimizer.__init__ = functools.wraps(initialize)(after_init)
-
-
-class _OneOptimizer:
-    """Selects the optimizer that ends steps: the first one, until another steps twice without it."""
-
-    def __init__(self) -> None:
-        self.chosen: object = None
-        self.others: set[int] = set()
-
-    def is_step(self, optimizer: object) -> bool:
-        """Whether this call of `optimizer.step` ends a step of the program."""
-        if self.chosen is not None and optimizer is not self.chosen and id(optimizer) not in self.others:
-            self.others.add(id(optimizer))
-            return False
-        self.chosen = optimizer
-        self.others.clear()
-        return True
+    hook(import_module("torch.optim").Optimizer, "__init__", after=created)
 
 
 def _watch_forward(watched: Watched) -> None:
@@ -231,31 +296,23 @@ def _watch_forward(watched: Watched) -> None:
         if watched.found is not None and watched.found.kind != "forward":
             return call(self, *args, **kwargs)
         watched.found = FORWARD
-        _watch_module(self, watched)
+        kind = type(self)
+        original = kind.__call__
+        around = wrap(original, watched)
+
+        def watched_call(module: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            return (original if compiling() or module is not self else around)(module, *args, **kwargs)
+
+        kind.__call__ = watched_call
         return wrap(call, watched)(self, *args, **kwargs)
 
     base.__call__ = first_call
 
 
-def _watch_module(module: Any, watched: Watched) -> None:  # noqa: ANN401
-    kind = type(module)
-    call = kind.__call__
-    around = wrap(call, watched)
-    compiling = compiling_test()
-
-    def watched_call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        return (call if compiling() or self is not module else around)(self, *args, **kwargs)
-
-    kind.__call__ = watched_call
-
-
 class Ranges(NamedTuple):
-    """What is done at ranges of record_function, torch.cuda.nvtx and the package nvtx.
+    """What is done at ranges of record_function, torch.cuda.nvtx and the package nvtx, of the names that match.
 
-    Attributes:
-        matches: Whether a range of that name is meant.
-        opens: Called with the name before the range begins.
-        closes: Called after its end; None where ends do not matter.
+    `opens` is called with the name before the range begins, `closes` after its end; None where ends do not matter.
     """
 
     matches: Callable[[object], bool]
@@ -302,3 +359,52 @@ class Ranges(NamedTuple):
         hook(module, push, pushing)
         if closes is not None:
             hook(module, pop, after=popped)
+
+
+class Foreign:
+    """Tracks profilers of the program: their number, and the traces that they exported.
+
+    Traces are copied into `folder`; `before` is called before the first such profiler starts.
+    """
+
+    def __init__(self, folder: Path, suffix: str, before: Callable[[], None]) -> None:
+        """Hook into torch.profiler, to see every profiler that starts."""
+        self.started = 0
+        self.files: list[Path] = []
+        self.failures: list[str] = []
+        self._folder, self._suffix, self._before = folder, suffix, before
+        self._is_stopping = False  # ours, which is no start of another one
+        kineto: Any = getattr(import_module("torch.profiler.profiler"), "_KinetoProfile", None)
+        legacy: Any = import_module("torch.autograd.profiler")
+        starts = ((kineto, "prepare_trace"), (legacy.profile, "__enter__"), (legacy.emit_nvtx, "__enter__"))
+        for owner, method in starts:
+            if hasattr(owner, method):
+                hook(owner, method, self._starting)
+        if kineto is not None:
+            kineto.export_chrome_trace = self._exporting(kineto.export_chrome_trace)
+
+    def _starting(self, profiler: Any, *_: Any) -> None:  # noqa: ANN401
+        if self._is_foreign(profiler):
+            self.started += 1
+            if self.started == 1:
+                self._is_stopping = True
+                self._before()
+                self._is_stopping = False
+
+    def _is_foreign(self, profiler: Any) -> bool:  # noqa: ANN401
+        return not self._is_stopping and not getattr(profiler, "of_kanalyze", False)
+
+    def _exporting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def exporting(profiler: Any, path: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            given = original(profiler, path, *args, **kwargs)
+            if self._is_foreign(profiler):
+                target = self._folder / f"torch-own{len(self.files) + 1}{self._suffix}.json.gz"
+                try:
+                    packed_copy(Path(path), target)
+                    self.files.append(target)
+                except OSError as error:
+                    self.failures.append(f"copy of {path}: {error}")
+            return given
+
+        return exporting
