@@ -21,14 +21,13 @@ import polars as pl
 from kanalyze import catalog, outlets, queries, readers
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
-from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
+from kanalyze.analyses.page import counters_page, overview_page, time_page
 from kanalyze.analyses.replay import _changes, _whatif
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.unprofiled import _correction
 from kanalyze.errors import ClosedReportError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.report_file import document
-from kanalyze.renderers.report_file import notebook as html
 from kanalyze.report import Report
 from kanalyze.schema import COLUMNS
 from kanalyze.several import jobs, reducing, sides
@@ -59,10 +58,12 @@ _TOP: Final = 8
 _PAGES: Final[dict[Any, int | None]] = {
     overview_page.Overview: None,
     _comparison.Comparison: None,
-    **dict.fromkeys((time_page.Summary, counters_page.CounterSummary, joint_page.JointSummary, _whatif.WhatIf), _TOP),
+    **dict.fromkeys(
+        (time_page.Summary, counters_page.CounterSummary, counters_page.JointSummary, _whatif.WhatIf), _TOP
+    ),
 }
 for _page, _rows in _PAGES.items():
-    _page._repr_html_ = partialmethod(html.page, _rows)
+    _page._repr_html_ = partialmethod(document.page, _rows)
 
 #: Events of a timeline in a cell, single ones and sums.
 _EVENTS: Final = 100_000
@@ -83,7 +84,7 @@ class NotebookTable(pl.DataFrame):
         return found
 
     def _repr_html_(self, *, _from_series: bool = False) -> str:
-        return html.table(self)
+        return document.table(self)
 
 
 #: What pandas makes of columns with nulls.
@@ -190,7 +191,7 @@ class NotebookJob:
 
     def _repr_html_(self) -> str:
         told = "".join(f"<p>Left out: {outlets.html(str(error))}</p>" for error in self.left_out)
-        return html.page(self.job, None) + told
+        return document.page(self.job, None) + told
 
 
 class NotebookReport(Report):
@@ -208,11 +209,11 @@ class NotebookReport(Report):
             except ClosedReportError as error:
                 return f"<p>{outlets.html(str(error))}</p>"
         told = "".join(f"<p>Left out: {outlets.html(str(error))}</p>" for error in missing)
-        return html.page(page, _TOP if page.kind == "counters" else None) + told
+        return document.page(page, _TOP if page.kind == "counters" else None) + told
 
     def _first_page(self, *others: Report) -> overview_page.Overview | counters_page.CounterSummary:
         if others:
-            return joint_page.overviews_together(self, *others)[0]
+            return counters_page.overviews_together(self, *others)[0]
         return counters_page.summarize_counters(self) if self.meta.timeless else overview_page.overview(self)
 
     def _beside(self, missing: list[KanalyzeError]) -> list[Report]:
@@ -261,19 +262,18 @@ def without_profiler(report: Report) -> Report:
     return _shown_well(_correction.without(report))
 
 
-def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSummary | joint_page.JointSummary:
+def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSummary | counters_page.JointSummary:
     """Summarises a report as the data of its page; see :func:`kanalyze.analyses.page.time_page.summarize`.
 
     Of a report of ncu see :func:`kanalyze.analyses.page.counters_page.summarize_counters`; of several, of one program
-    by different tools, :func:`kanalyze.analyses.page.joint_page.summarize_together`: the page of the first that gives
-    time.
+    by different tools, :func:`kanalyze.analyses.page.counters_page.summarize_together`: that of the first with times.
     """
     _refuse_others("summarize", reports, several=True)
     if not reports:
         raise TypeError("kanalyze.summarize takes reports, which kanalyze.read(path) gives")
     report, *others = reports
     if others:
-        return joint_page.summarize_together(*reports)[0]
+        return counters_page.summarize_together(*reports)[0]
     return counters_page.summarize_counters(report) if report.meta.timeless else time_page.summarize(report)
 
 

@@ -14,8 +14,7 @@ import kanalyze
 import kanalyze.collectors.base.errors  # its kinds are known once it is imported
 from kanalyze import catalog, explanations
 from kanalyze.analyses.host._call_kinds import bucket_of
-from kanalyze.analyses.page._headline import WINDOWS
-from kanalyze.analyses.page.time_page import TABLES
+from kanalyze.analyses.page.time_page import TABLES, WINDOWS
 from kanalyze.analyses.ranges._instances import compare
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.cli import kanalyze as command_line
@@ -284,7 +283,7 @@ def test_every_check_of_health_is_defined():
 
 def test_every_rule_is_explained_and_no_other():
     rooms = (ROOT / "analyzer/analyses/findings/rules").glob("*.py")
-    others = ("analyzer/analyses/ranks/_job_findings.py", "analyzer/analyses/page/joint_page.py")
+    others = ("analyzer/analyses/ranks/_job_findings.py", "analyzer/analyses/page/counters_page.py")
     files = (*rooms, *(ROOT / other for other in others))
     made = {rule for path in files for rule in rule_names(path)} | {"overhead"}  # a word of pages that is no finding
     assert sorted(made) == explanations.names() == list(sections(FINDINGS))

@@ -8,7 +8,8 @@ import pytest
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.torch.decode import old_forms as trace_loose
 from kanalyze.renderers.formats import terminal
-from kanalyze.renderers.page import sections
+from kanalyze.renderers.page import of_any_kind
+from kanalyze.renderers.page import time as sections
 from kanalyze.renderers.tables import frame
 from kanalyze.renderers.text import grid
 
@@ -17,7 +18,7 @@ TRIED = [
     (sections._FOLDERS, "a/"),
     (sections._AROUND, " in a"),
     (sections._AROUND, " in a.py(1): "),
-    (sections._VERSION, "_v"),
+    (of_any_kind._VERSION, "_v"),
     (frame._PHRASE, " on "),
     (grid.QUANTITY, "1 "),
     (terminal._SHELL_WORD, "a"),

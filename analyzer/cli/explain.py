@@ -13,7 +13,7 @@ from kanalyze.errors import UnknownNameError, nearest
 
 with late():
     from kanalyze import explanations
-    from kanalyze.analyses.page import evidence
+    from kanalyze.analyses.page import overview_page
     from kanalyze.renderers.tables import explanations as rendered
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def explain(
     """
     if name is not None and name in explanations.names() and reports:
         parts = [part for report in reports for part in _options.opened_parts(report, where).values()]
-        emit_pages([page for part in parts for page in evidence.evidence(part, name)], form, top, output)
+        emit_pages([page for part in parts for page in overview_page.evidence(part, name)], form, top, output)
         return
     found = [] if name is None else explanations.meanings(" ".join(map(str, (name, *reports))))
     if found and name not in explanations.names():

@@ -20,7 +20,7 @@ from kanalyze.units import plural
 with late():
     from kanalyze import catalog
     from kanalyze.analyses.slices import slices
-    from kanalyze.renderers.exports import perfetto, speedscope, typed
+    from kanalyze.renderers.exports import traces, typed
     from kanalyze.several import pictures
 
 if TYPE_CHECKING:
@@ -124,7 +124,10 @@ def _write_trace(reports: Sequence[Path], where: _options.Where, form: str, outp
     found = _slices(reports, where)
     name = Path(os.path.realpath(reports[0])).name
     emit_file(
-        lambda file: perfetto.write(found, file) if form == "perfetto" else speedscope.write(found, file, name), output
+        lambda file: (
+            traces.write_perfetto(found, file) if form == "perfetto" else traces.write_speedscope(found, file, name)
+        ),
+        output,
     )
     further = sum(track.lane > 0 for track in found.tracks)
     overlaps = f", {further} of them for what overlaps" if further else ""

@@ -14,7 +14,7 @@ from kanalyze.errors import CannotTellError, UnknownNameError
 with late():
     from kanalyze.analyses.counters import counters, hot_lines
     from kanalyze.readers.capture import reports as captures
-    from kanalyze.renderers.tables import source as rendered
+    from kanalyze.renderers.tables import listings
     from kanalyze.renderers.text import grid
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
     if rows.is_empty() or (view == "ptx" and rows.get_column("ptx").null_count() == rows.height):
         raise CannotTellError.without_source(report, view.upper() if view else "source lines of this kernel", _REMEDY)
     if form == "json":
-        emit(rendered.json(name, rows), output)
+        emit(listings.source_json(name, rows), output)
     elif view:
-        emit(rendered.instructions(name, rows, view, look), output)
+        emit(listings.instructions(name, rows, view, look), output)
     else:
         texts = {file: text.split("\n") for file, text in opened.table("source_files").iter_rows()}
-        emit(rendered.lines(name, rows, texts, look), output)
+        emit(listings.source_lines(name, rows, texts, look), output)
 
 
 def _chosen(report: Report, kernel: str) -> tuple[int, str]:

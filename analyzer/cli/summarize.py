@@ -17,7 +17,7 @@ from kanalyze.errors import KanalyzeError
 from kanalyze.readers.shared.archives import unpacked
 
 with late():
-    from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
+    from kanalyze.analyses.page import counters_page, overview_page, time_page
     from kanalyze.analyses.ranges import _instances
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kanalyze.analyses.page.counters_page import CounterSummary
-    from kanalyze.analyses.page.joint_page import JointSummary
+    from kanalyze.analyses.page.counters_page import CounterSummary, JointSummary
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.renderers.page.of_any_kind import Shown
@@ -111,9 +110,11 @@ def _pages(reports: Sequence[Path], where: _options.Where, form: Form) -> Sequen
         given.clear()  # each goes when its page is made
         return of_each(reports, lambda report: _page(report, where, form, known.pop(report, None)))
     if form.full:
-        return [_with_runs(page, where, form) for page in joint_page.summarize_together(*given, **_options.part(where))]
+        return [
+            _with_runs(page, where, form) for page in counters_page.summarize_together(*given, **_options.part(where))
+        ]
     how = {"whole": form.whole, "as_recorded": form.recorded}
-    pages = joint_page.overviews_together(*given, **how, **_options.part(where))
+    pages = counters_page.overviews_together(*given, **how, **_options.part(where))
     return [_with_runs(page, where, form) for page in pages]
 
 

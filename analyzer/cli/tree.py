@@ -14,7 +14,7 @@ from kanalyze.units import parse_percent
 
 with late():
     from kanalyze.analyses.operators import tree as trees_of
-    from kanalyze.renderers.tables import tree as rendered
+    from kanalyze.renderers.tables import listings
     from kanalyze.renderers.text import grid
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def tree(  # noqa: PLR0913 - a click command has a parameter per option
         lambda part: (trees_of.tree(part, by=by, depth=depth, min_share=share), trees_of.default_order(part)),
     )
     if form == "json":
-        emit(rendered.json({name: found for name, (found, _) in trees.items()}), output)
+        emit(listings.tree_json({name: found for name, (found, _) in trees.items()}), output)
         return
     look = grid.Look(width(), colour(output))
-    texts = [rendered.terminal(found, by or order, look, name or "") for name, (found, order) in trees.items()]
+    texts = [listings.call_tree(found, by or order, look, name or "") for name, (found, order) in trees.items()]
     emit("\n".join(texts), output)

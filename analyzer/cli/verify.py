@@ -12,7 +12,7 @@ from kanalyze.cli._output import emit, emit_rows, width
 
 with late():
     from kanalyze.analyses.joining import agreement
-    from kanalyze.renderers.tables import agreement as rendered
+    from kanalyze.renderers.tables import fitted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,7 @@ def verify(
     rows = agreement.agreement(*_options.opened_together(reports, where), **_options.part(where))
     shown = rows if every else rows.filter(rows.get_column("verdict") != "equal")
     if form == "terminal":
-        emit(rendered.render(rows, shown, width()), output)
+        emit(fitted.agreement(rows, shown, width()), output)
     else:
         emit_rows(shown, form, output, no_formulas=no_formulas)
     if "unexplained" in rows.get_column("verdict"):

@@ -61,6 +61,32 @@ class Shown:
         return self.page.text_content("[data-role=details]")
 
 
+@pytest.fixture
+def opened(browser):
+    """Opens a report; at the end of the test the browser has said nothing."""
+    pages = []
+
+    def shown(path, address="", **look):
+        pages.append(Shown(browser, path, address, **look))
+        return pages[-1]
+
+    yield shown
+    for page in pages:
+        assert page.said == []
+        page.context.close()
+
+
+@pytest.fixture
+def html(tmp_path):
+    """Makes the HTML file of a report."""
+
+    def made(report):
+        assert run("html", report, "-o", tmp_path / "report.html").status == 0
+        return tmp_path / "report.html"
+
+    return made
+
+
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory):
     path = tmp_path_factory.mktemp("html") / "mlp.html"
@@ -69,12 +95,10 @@ def mlp(tmp_path_factory):
 
 
 @pytest.fixture
-def shown(browser, mlp):
-    found = Shown(browser, mlp)
+def shown(opened, mlp):
+    found = opened(mlp)
     yield found
-    assert found.said == []
     assert found.requests == [mlp.as_uri()]
-    found.context.close()
 
 
 def drag(shown, low, high, *keys):
@@ -178,27 +202,25 @@ def test_tables_sort_and_filter(shown):
     assert 0 < len(shown.tell(column)) < len(falling)
 
 
-def test_the_address_holds_the_place(browser, shown, mlp):
+def test_the_address_holds_the_place(opened, shown, mlp):
     shown.page.click("#first button[data-window]")
     shown.page.wait_for_timeout(500)
     low, address = shown.tell("kanalyzeTimeline.low"), shown.tell("location.hash")
-    again = Shown(browser, mlp)
+    again = opened(mlp)
     again.page.goto(f"{mlp.as_uri()}{address}")
     again.page.reload()
     again.page.wait_for_selector("#timeline[data-ready=yes]", state="attached")
     assert again.tell("kanalyzeTimeline.low") == pytest.approx(low, abs=1)
-    again.context.close()
 
 
-def test_the_theme_is_the_reader_s(browser, shown, mlp):
+def test_the_theme_is_the_reader_s(opened, shown, mlp):
     assert shown.tell("document.documentElement.dataset.theme") == "light"
     paper = shown.tell("kanalyzeTimeline.paper")
     shown.page.click("#theme")
     assert shown.tell("document.documentElement.dataset.theme") == "dark"
     assert shown.tell("kanalyzeTimeline.paper") != paper
-    dark = Shown(browser, mlp, color_scheme="dark")
+    dark = opened(mlp, color_scheme="dark")
     assert dark.tell("document.documentElement.dataset.theme") == "dark"
-    dark.context.close()
 
 
 def test_an_idle_gpu_looks_idle(shown):
@@ -225,22 +247,18 @@ def test_an_idle_gpu_looks_idle(shown):
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if (path / "manifest.json").is_file()))
-def test_samples_show_without_a_word(browser, name, tmp_path):
+def test_samples_show_without_a_word(opened, name, tmp_path):
     path = tmp_path / "report.html"
     assert run("html", SAMPLES / name, "-o", path).status == 0
     for width, scheme in product((400, 1280), ("light", "dark")):
-        found = Shown(browser, path, viewport={"width": width, "height": 900}, color_scheme=scheme)
+        found = opened(path, viewport={"width": width, "height": 900}, color_scheme=scheme)
         assert found.tell("document.documentElement.scrollWidth") <= width
         if folder := os.environ.get("KANALYZE_SCREENSHOTS"):
             found.page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
-        assert found.said == []
-        found.context.close()
 
 
-def test_ranks_begin_on_one_clock(browser, tmp_path):
-    path = tmp_path / "report.html"
-    assert run("html", SAMPLES / "ddp_late", "-o", path).status == 0
-    found = Shown(browser, path)
+def test_ranks_begin_on_one_clock(opened, html):
+    found = opened(html(SAMPLES / "ddp_late"))
     begins = found.tell(
         """(() => {
           const {head, start, name} = kanalyzeTimeline.data;
@@ -255,14 +273,10 @@ def test_ranks_begin_on_one_clock(browser, tmp_path):
     )
     assert abs(begins[0] - begins[1]) < 1_000_000
     assert found.tell("[...kanalyzeTimeline.folded].every((group) => group.includes('thread'))")
-    assert found.said == []
-    found.context.close()
 
 
-def test_the_call_tree_zooms_and_turns_inside_out(browser, tmp_path):
-    path = tmp_path / "report.html"
-    assert run("html", SAMPLES / "ddp_late" / "rank0.json.gz", "-o", path).status == 0
-    found = Shown(browser, path)
+def test_the_call_tree_zooms_and_turns_inside_out(opened, html):
+    found = opened(html(SAMPLES / "ddp_late" / "rank0.json.gz"))
     boxes = found.page.locator("#flame .box")
     before = boxes.count()
     forward = found.page.locator("#flame .box", has_text=re.compile("^forward$")).first
@@ -283,14 +297,10 @@ def test_the_call_tree_zooms_and_turns_inside_out(browser, tmp_path):
         })()"""
     )
     assert sums[0][0] == sums[0][1] > 0
-    assert found.said == []
-    found.context.close()
 
 
-def test_the_time_that_a_gpu_waited_is_told_by_stacks(browser, tmp_path):
-    path = tmp_path / "report.html"
-    assert run("html", REPORTS / "sampled_lock.sqlite", "-o", path).status == 0
-    found = Shown(browser, path)
+def test_the_time_that_a_gpu_waited_is_told_by_stacks(opened, html):
+    found = opened(html(REPORTS / "sampled_lock.sqlite"))
     whole = found.page.text_content("#waiting-flame select")
     assert whole == "GPU 0: 99.36 ms"
     boxes = found.page.locator("#waiting-flame .box")
@@ -300,11 +310,9 @@ def test_the_time_that_a_gpu_waited_is_told_by_stacks(browser, tmp_path):
     found.page.check("#waiting-flame input[type=checkbox]")
     assert boxes.nth(1).text_content() == "blocked in pthread_mutex_lock (lock)"
     assert found.page.locator("#flame").count() == 0
-    assert found.said == []
-    found.context.close()
 
 
-def test_hostile_names_are_text(browser, tmp_path):
+def test_hostile_names_are_text(opened, tmp_path):
     events = [{"ph": "X", "cat": "kernel", "name": text, "ts": 10 * at, "dur": 5, "pid": 0, "tid": 7,
                "args": {"device": 0, "stream": 7, "correlation": at}} for at, text in enumerate(WHOLE)]  # fmt: skip
     events += [{"ph": "X", "cat": "user_annotation", "name": text, "ts": 10 * at, "dur": 9, "pid": 1, "tid": 1,
@@ -316,15 +324,13 @@ def test_hostile_names_are_text(browser, tmp_path):
         json.dumps({"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": WHOLE[4]}], "traceEvents": events})
     )
     assert run("html", trace, "-o", path).status == 0
-    found = Shown(browser, path)
+    found = opened(path)
     found.page.locator("#timeline canvas").focus()
     for _ in range(len(WHOLE)):
         found.page.keyboard.press("n")
     found.page.keyboard.press("v")
     assert found.tell("document.querySelectorAll('script:not([type])').length") == 1
     assert found.tell("document.querySelectorAll('img').length") == 0
-    assert found.said == []
-    found.context.close()
 
 
 def test_the_counts_of_a_selection_are_those_of_its_window(shown):
@@ -352,19 +358,17 @@ NONSENSE = ["t=5..1&e=99999999", "t=1e300..1e301&s=1e300..1e301", "t=-9..-5&s=-9
 
 
 @pytest.mark.parametrize("address", NONSENSE)
-def test_a_nonsense_address_shows_the_timeline(browser, mlp, address):
-    found = Shown(browser, mlp, address=address)
+def test_a_nonsense_address_shows_the_timeline(opened, mlp, address):
+    found = opened(mlp, address=address)
     low, high, length = found.tell("[kanalyzeTimeline.low, kanalyzeTimeline.high, kanalyzeTimeline.length]")
     assert 0 <= low < high <= length
     assert high - low >= 20
     assert found.tell("kanalyzeTimeline.chosen") == -1
     assert not re.search(r"NaN|undefined|Infinity", found.page.text_content("main"))
-    assert found.said == []
-    found.context.close()
 
 
-def test_printed_tables_keep_their_headings_and_are_light(browser, mlp):
-    found = Shown(browser, mlp, color_scheme="dark")
+def test_printed_tables_keep_their_headings_and_are_light(opened, mlp):
+    found = opened(mlp, color_scheme="dark")
     found.page.emulate_media(media="print")
     assert found.page.locator("#hot_kernels th button").first.is_visible()
     assert not found.page.locator("#theme").is_visible()
@@ -372,15 +376,12 @@ def test_printed_tables_keep_their_headings_and_are_light(browser, mlp):
     assert found.tell("document.documentElement.dataset.theme") == "light"
     found.tell("dispatchEvent(new Event('afterprint'))")
     assert found.tell("document.documentElement.dataset.theme") == "dark"
-    found.context.close()
 
 
-def test_a_very_narrow_page_leaves_half_to_the_picture(browser, mlp):
-    found = Shown(browser, mlp, viewport={"width": 240, "height": 600})
+def test_a_very_narrow_page_leaves_half_to_the_picture(opened, mlp):
+    found = opened(mlp, viewport={"width": 240, "height": 600})
     assert found.tell("kanalyzeTimeline.width === kanalyzeTimeline.canvas.getBoundingClientRect().width")
     assert found.tell("kanalyzeTimeline.labels < kanalyzeTimeline.width / 2")
-    assert found.said == []
-    found.context.close()
 
 
 def test_names_unfold_by_keyboard(shown):
@@ -412,11 +413,11 @@ def annotation(name, start_us, dur_us):
             "args": {}}  # fmt: skip
 
 
-def test_what_is_chosen_is_scrolled_to_and_far_times_are_drawn(browser, tmp_path):
+def test_what_is_chosen_is_scrolled_to_and_far_times_are_drawn(opened, tmp_path):
     """Deep nesting and a time far from all others; every zoom ends."""
     deep = [annotation(f"deep {at}", 1.7e15 + at, 200 - 2 * at) for at in range(90)]
     path = trace_of(tmp_path, [annotation("early", 0, 1), *deep])
-    found = Shown(browser, path, viewport={"width": 800, "height": 500})
+    found = opened(path, viewport={"width": 800, "height": 500})
     found.page.locator("#timeline input[type=search]").fill("deep 89")
     found.page.locator("#timeline input[type=search]").press("Enter")
     found.tell("kanalyzeTimeline.draw()")
@@ -429,8 +430,6 @@ def test_what_is_chosen_is_scrolled_to_and_far_times_are_drawn(browser, tmp_path
     found.page.locator("#timeline canvas").focus()
     for key in "vgngmfp0s":
         found.page.keyboard.press(key)
-    assert found.said == []
-    found.context.close()
 
 
 def touched(shown, *steps):
@@ -446,8 +445,8 @@ def touched(shown, *steps):
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_a_pinch_zooms_and_a_finger_moves(browser, mlp, width):
-    found = Shown(browser, mlp, viewport={"width": width, "height": 900}, has_touch=True)
+def test_a_pinch_zooms_and_a_finger_moves(opened, mlp, width):
+    found = opened(mlp, viewport={"width": width, "height": 900}, has_touch=True)
     low, high = found.tell("[kanalyzeTimeline.low, kanalyzeTimeline.high]")
     touched(found, [0.6, 0.7], [0.55, 0.75], [0.5, 0.8], [])
     near, far = found.tell("[kanalyzeTimeline.low, kanalyzeTimeline.high]")
@@ -464,15 +463,11 @@ def test_a_pinch_zooms_and_a_finger_moves(browser, mlp, width):
     box = found.page.locator("#timeline canvas").bounding_box()
     found.page.touchscreen.tap(box["x"] + place[1] * box["width"], box["y"] + place[2])
     assert found.tell("kanalyzeTimeline.chosen") == place[0]
-    assert found.said == []
-    found.context.close()
 
 
-def test_a_search_tells_single_events_from_sums(browser, tmp_path, monkeypatch):
+def test_a_search_tells_single_events_from_sums(opened, html, monkeypatch):
     monkeypatch.setattr("kanalyze.cli.html._EVENTS", 400)
-    path = tmp_path / "report.html"
-    assert run("html", MLP / "nsys.sqlite", "-o", path).status == 0
-    found = Shown(browser, path)
+    found = opened(html(MLP / "nsys.sqlite"))
     name = found.tell(
         "(() => { const { data } = kanalyzeTimeline; for (let at = 0; at < data.count; at++)"
         " if (data.events[at] > 1 && data.name[at]) return data.head.texts[data.name[at]]; return null; })()"
@@ -490,8 +485,6 @@ def test_a_search_tells_single_events_from_sums(browser, tmp_path, monkeypatch):
     assert sums > 0
     found.page.locator("#timeline input[type=search]").fill("no such name")
     assert found.status == "Nothing found; more may be in sums of short events, which have the name of the longest."
-    assert found.said == []
-    found.context.close()
 
 
 def test_points_of_pictures_say_what_they_are(shown):
@@ -506,11 +499,11 @@ def test_points_of_pictures_say_what_they_are(shown):
     assert shown.page.text_content("#roofline-picture [data-role=told]") == last
 
 
-def test_blocks_of_events_are_drawn_as_the_events_are(browser, tmp_path):
+def test_blocks_of_events_are_drawn_as_the_events_are(opened, tmp_path):
     events = [annotation(f"short {at % 7}", 3 * at + at % 5 / 10, 1 + at % 3 / 2) for at in range(20_000)]
     kernels = [{"ph": "X", "cat": "kernel", "name": f"k{at % 3}", "ts": 7 * at, "dur": 2 + at % 4, "pid": 0, "tid": 7,
                 "args": {"device": 0, "stream": 7, "correlation": at}} for at in range(9_000)]  # fmt: skip
-    found = Shown(browser, trace_of(tmp_path, events + kernels), viewport={"width": 400, "height": 900})
+    found = opened(trace_of(tmp_path, events + kernels), viewport={"width": 400, "height": 900})
     skipped, most = found.tell(
         """(() => {
           const t = kanalyzeTimeline, add = t.addBlock.bind(t);
@@ -530,8 +523,7 @@ def test_blocks_of_events_are_drawn_as_the_events_are(browser, tmp_path):
     )
     assert skipped > 100
     assert most <= 2
-    assert [said for said in found.said if "getImageData" not in said] == []
-    found.context.close()
+    found.said[:] = [said for said in found.said if "getImageData" not in said]
 
 
 def test_a_pixel_of_utilisation_is_the_mean_of_its_bins(shown):

@@ -1,5 +1,6 @@
 """`kanalyze explain`: a line per finding, or the text on one, at any width."""
 
+import ast
 import inspect
 import json
 import re
@@ -79,17 +80,25 @@ def test_output_is_written_as_it_would_be_printed(tmp_path):
 
 
 SOURCES = Path("analyzer/renderers/page")
-LABEL = re.compile(r'(?:Column|words|_or_none|Block|section|Section|Ledger)\(\s*"([^"]+)"')
+LABEL = re.compile(r'(?:Column|words|dashed|_whole|Block|section|Section|Ledger)\(\s*"([^"]+)"')
+#: Functions whose keywords are the headings of columns, with ``_`` for spaces.
+KEYWORDS = ("numbers", "_each", "_or_dash")
+
+
+def headings(source):
+    """The headings of sections and columns, and titles of blocks, in the source of a module or function."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    named = [word.arg or "" for call in calls if getattr(call.func, "id", "") in KEYWORDS for word in call.keywords]
+    return {*LABEL.findall(source), *(name.replace("_", " ") for name in named if name)}
 
 
 def labels():
-    """The headings of sections and columns, and titles of blocks, that modules of the page of a report name."""
+    """All that the modules of the page of a report name."""
     found = {*MEANINGS, "rest", "total", "elsewhere", "WHERE A STEP GOES", "BUSY OVER TIME", "WHAT TO DO FIRST"}
-    found |= {"FINDINGS", "START-UP", "BEFORE", "process", "thread", "context", "executable", "wait", "GPU work"}
-    for name in ("overview", "sections", "time"):
-        found |= {*LABEL.findall((SOURCES / f"{name}.py").read_text(encoding="utf-8"))}
-    kernels = inspect.getsource(counters.joined_kernels)
-    return sorted(found | {*LABEL.findall(kernels)})
+    found |= {"FINDINGS", "START-UP", "BEFORE", "BESIDE", "process", "thread", "context", "executable", "wait"}
+    for name in ("overview", "time"):
+        found |= headings((SOURCES / f"{name}.py").read_text(encoding="utf-8"))
+    return sorted(found | {"GPU work"} | headings(inspect.getsource(counters.joined_kernels)))
 
 
 def test_the_labels_of_the_page_are_found():

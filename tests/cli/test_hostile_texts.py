@@ -23,7 +23,7 @@ from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError
 from kanalyze.renderers.formats import markdown, terminal
 from kanalyze.renderers.page import of_any_kind as pages
-from kanalyze.renderers.report_file import notebook as html
+from kanalyze.renderers.report_file import document as html
 from kanalyze.renderers.tables import fitted
 from kanalyze.renderers.tables import frame as frames
 from kanalyze.renderers.text.grid import Advice, Chapter

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.renderers.text.colours import COLOURS
+from kanalyze.renderers.text.grid import COLOURS
 from support.command import ADD, REPORTS, ROOT, SAMPLES, refused, run
 
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"

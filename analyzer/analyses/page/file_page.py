@@ -22,8 +22,7 @@ from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.joining._roof_points import counted_of, roof_points, timed_groups
 from kanalyze.analyses.operators.tree import tree
-from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
-from kanalyze.analyses.page.joint_page import overviews_together
+from kanalyze.analyses.page.counters_page import CounterSummary, overviews_together, summarize_counters
 from kanalyze.analyses.page.overview_page import Overview, overview, unprofiled_page
 from kanalyze.analyses.page.time_page import TABLES, tables_of
 from kanalyze.analyses.shared.workers import side_by_side
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from kanalyze.report import Meta, Report, Where
     from kanalyze.schema import Table
 
-#: Points of the picture; the sizes with least time are left out.
-_POINTS: Final = 400
 
 #: The least size of a copy that shows what its link can do: below it, the start of a copy takes most of its time.
 LARGE_BYTES: Final = 1 << 20
@@ -77,7 +74,7 @@ def copy_points(report: Report) -> CopyPoints | None:
     keys = [*named, "size_bytes"]
     sums = copies.group_by(keys).agg(count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum())
     told = sums.with_columns(bandwidth_bytes_per_s=rate(pl.col("size_bytes") * pl.col("count"), pl.col("total_ns")))
-    points = told.sort("total_ns", *keys, descending=[True, *[False] * 4]).head(_POINTS)
+    points = told.sort("total_ns", *keys, descending=[True, *[False] * 4]).head(400)
     order = fastest.sort("bandwidth_bytes_per_s", "size_bytes", descending=True)
     links = order.group_by("direction", maintain_order=True).first()
     return CopyPoints(
@@ -85,12 +82,6 @@ def copy_points(report: Report) -> CopyPoints | None:
         links.select("direction", "size_bytes", "bandwidth_bytes_per_s"),
         copies.height - int(points.get_column("count").sum()),
     )
-
-
-#: What is shown of the kernels that take most time: kernels, reasons and lines of each.
-_MEASURED: Final = 8
-_REASONS: Final = 6
-_LINES: Final = 8
 
 
 @dataclass(frozen=True)
@@ -126,28 +117,21 @@ def measured(reports: Sequence[Report]) -> Measured | None:
         roofs = roof_points(reports)
     except CannotTellError:
         return None
-    kernels = timed.rows.sort("time_ns", "event_id", descending=[True, False], nulls_last=True).head(_MEASURED)
+    kernels = timed.rows.sort("time_ns", "event_id", descending=[True, False], nulls_last=True).head(8)
     waits, lines = stalls(ncu), hot_lines(ncu).filter(pl.col("line").is_not_null() & (pl.col("samples") > 0))
     tables = [(ROOFLINE, roofline(ncu)), (STALLS, waits), (HOT_LINES, lines)]
-    return Measured(
-        roofs if roofs.points.height else None,
-        kernels,
-        timed.time_from,
-        _first_of(kernels, waits, _REASONS),
-        _first_of(kernels, lines, _LINES),
-        [(table, rows) for table, rows in tables if rows.height and _told(table, rows)],
+    shown = []
+    for table, rows in tables:
+        # there is more in its rows than which kernels there are
+        telling = [rows.get_column(name) for name in table.telling if name != "dur_ns"]
+        if rows.height and not (telling and all(values.is_null().all() for values in telling)):
+            shown.append((table, rows))
+    first = ((waits, 6), (lines, 8))
+    reasons, most = (
+        rows.join(kernels.select("event_id"), on="event_id", how="semi").group_by("event_id").head(number)
+        for rows, number in first
     )
-
-
-def _first_of(kernels: pl.DataFrame, rows: pl.DataFrame, most: int) -> pl.DataFrame:
-    """The first rows of each of the kernels."""
-    return rows.join(kernels.select("event_id"), on="event_id", how="semi").group_by("event_id").head(most)
-
-
-def _told(table: Table, rows: pl.DataFrame) -> bool:
-    """Whether there is more in the rows of a table than which kernels there are."""
-    telling = [name for name in table.telling if name != "dur_ns"]
-    return not telling or not all(rows.get_column(name).is_null().all() for name in telling)
+    return Measured(roofs if roofs.points.height else None, kernels, timed.time_from, reasons, most, shown)
 
 
 Pages: TypeAlias = Overview | CounterSummary
@@ -156,8 +140,7 @@ Page_co = TypeVar("Page_co", covariant=True)
 #: Nodes of the call tree from this share of the time on.
 _TREE_SHARE: Final = 0.002
 
-#: Kernels whose durations are shown as distributions, and the bins of one.
-_KERNELS: Final = 40
+#: The bins of a distribution of durations.
 _BINS: Final = 40
 
 
@@ -207,7 +190,8 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
         where: The part to look at.
     """
     if all(report.meta.timeless for report in reports):
-        return [_counted(report.narrow(**where)) for report in reports]
+        parts = [report.narrow(**where) for report in reports]
+        return [_with_counters(FilePage(summarize_counters(one), [one.meta], []), [one]) for one in parts]
     if len(reports) == 1:
         report = reports[0].narrow(**where)
         return [_timed(report, report, [], most)]
@@ -219,10 +203,6 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
         timed = _timed(each.base, called or each.base, [one.meta for one in each.given[1:]], most, page)
         made.append(_with_counters(timed, each.given if each.ncu is not None else ()))
     return made
-
-
-def _counted(report: Report) -> FilePage[Pages]:
-    return _with_counters(FilePage(summarize_counters(report), [report.meta], []), [report])
 
 
 def _with_counters(page: FilePage[Pages], reports: Sequence[Report]) -> FilePage[Pages]:
@@ -238,8 +218,8 @@ def _timed(
 
     Times are those without the profiler where the page's are.
     """
-    called = unprofiled_page(report) if called is report else called
-    report = unprofiled_page(report)
+    plain = unprofiled_page(report)
+    called, report = plain if called is report else called, plain
     # the critical path is half of the timeline's work, and made beside the rest of it
     makers: list[Callable[[Report], Any]] = [
         lambda report: page or overview(report),
@@ -247,9 +227,7 @@ def _timed(
         partial(_drawn, most=most),
         tables_of,
     ]
-    shown, _, drawn, (tables, reasons) = side_by_side(report, makers)
-    if isinstance(drawn, CannotTellError):
-        drawn, reasons = None, reasons | {"timeline": str(drawn)}
+    shown, _, (drawn, reason), (tables, reasons) = side_by_side(report, makers)
     return FilePage(
         shown,
         [report.meta, *others],
@@ -257,19 +235,19 @@ def _timed(
         drawn,
         _iterations(report),
         durations(report) if drawn else pl.DataFrame(),
-        reasons,
+        reasons | reason,
         _trees(called),
         _waits(report) if drawn else {},
         copies=copy_points(report) if drawn else None,
     )
 
 
-def _drawn(report: Report, most: int) -> Timeline | CannotTellError:
+def _drawn(report: Report, most: int) -> tuple[Timeline | None, dict[str, str]]:
     """The timeline, or why there is none."""
     try:
-        return timeline(report, most)
+        return timeline(report, most), {}
     except CannotTellError as reason:
-        return reason
+        return None, {"timeline": str(reason)}
 
 
 def _waits(report: Report) -> dict[str, pl.DataFrame]:
@@ -314,16 +292,13 @@ def durations(report: Report) -> pl.DataFrame:
 
     Bins have equal ratios of their ends, so that two modes stand apart whatever their size.
     """
+    ns = pl.col("dur_ns")
     work = device_operations(report).filter(pl.col("kind") == "kernel").select("name", "dur_ns")
-    heavy = work.group_by("name").agg(
-        ns=pl.col("dur_ns").sum(), least_ns=pl.col("dur_ns").min(), most_ns=pl.col("dur_ns").max()
-    )
-    heavy = heavy.sort("ns", "name", descending=[True, False]).head(_KERNELS).drop("ns")
+    heavy = work.group_by("name").agg(ns=ns.sum(), least_ns=ns.min(), most_ns=ns.max())
+    heavy = heavy.sort("ns", "name", descending=[True, False]).head(40).drop("ns")
     low, high = (pl.col(name).clip(1).log() for name in ("least_ns", "most_ns"))
-    share = (pl.col("dur_ns").clip(1).log() - low) / (high - low)
+    share = (ns.clip(1).log() - low) / (high - low)
     at = (share.fill_nan(0) * _BINS).floor().clip(0, _BINS - 1).cast(pl.Int64)
-    every = work.join(heavy, on="name").with_columns(bin=at).group_by("name", "bin").len()
-    grid = heavy.select("name").join(pl.DataFrame({"bin": range(_BINS)}, schema={"bin": pl.Int64}), how="cross")
-    counts = grid.join(every, on=["name", "bin"], how="left").with_columns(pl.col("len").fill_null(0))
-    lists = counts.sort("name", "bin").group_by("name").agg(counts=pl.col("len"))
-    return heavy.join(lists, on="name", maintain_order="left")
+    of_bin = [(pl.col("bin") == number).sum() for number in range(_BINS)]
+    counts = work.join(heavy, on="name").with_columns(bin=at).group_by("name").agg(counts=pl.concat_list(of_bin))
+    return heavy.join(counts, on="name", maintain_order="left")

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.communication._partners import WAITING, has_partners
-from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
+from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings._gains import MOST_REPLAYED, with_replays
-from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
+from kanalyze.analyses.findings._places import claimed
+from kanalyze.analyses.findings.findings import by_gain, ordered, ranked_with_samples
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
-from kanalyze.analyses.idle.code import code, has_lines
+from kanalyze.analyses.idle._attribution import bucket_of, idle_pieces
+from kanalyze.analyses.idle.code import code, has_lines, placed_with_text
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations._parts_of_step import inner_parts, parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, spread_of
 from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded_of
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
-from kanalyze.analyses.page._first_sentence import first_sentence
-from kanalyze.analyses.page._headline import made, page_answer, process_count, sampled_beside, windows_of
+from kanalyze.analyses.page.time_page import made, page_answer, process_count, sampled_beside, windows_of
 from kanalyze.analyses.unprofiled._bare import Bare, bare_sentence, corrected_sentence
 from kanalyze.analyses.unprofiled._correction import bare_of, corrected
-from kanalyze.units import percent, plural, time
+from kanalyze.errors import UnknownNameError
+from kanalyze.units import instead, percent, plural, time
 from kanalyze.window import WORDS, with_article
 from kanalyze.wording import CUDA, worded
 
@@ -37,8 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page._headline import Maker
-    from kanalyze.analyses.page.time_page import Summary
+    from kanalyze.analyses.page.time_page import Maker, Summary
     from kanalyze.report import Meta, Report
     from kanalyze.window import Scope, Window
 
@@ -55,9 +60,6 @@ _ALONE: Final = {
     False: "Of one kernel there is nothing to tune here; `kanalyze collect --with nsys,ncu` records its counters.",
     True: "Of one kernel there is nothing to tune here but what its counters say.",
 }
-
-#: From so many devices on the page is of one of them.
-_SEVERAL: Final = 2
 
 #: The critical path of a step is told in reports of so many operations and calls; others would take much longer.
 _MOST_ON_PATH: Final = 1 << 17
@@ -121,19 +123,22 @@ class Overview:
     @property
     def communicates(self) -> bool:
         """Whether the ledger has time of collectives."""
-        ledger = self.tables.get("ledger")
-        return ledger is not None and "communication" in ledger.get_column("bucket")
-
-    @property
-    def starts(self) -> bool:
-        """Whether what came before the steady part is the program's start: no other loop of it to speak of."""
-        return _is_start(self.tables.get("phases", PHASES.empty()))
+        return self._ledger_has(pl.col("bucket") == "communication")
 
     @property
     def waits_for_others(self) -> bool:
         """Whether the ledger tells of a GPU that it waits for another one."""
-        ledger = self.tables.get("ledger")
-        return ledger is not None and bool(ledger.get_column("detail").cast(pl.String).str.starts_with(WAITING).any())
+        return self._ledger_has(pl.col("detail").cast(pl.String).str.starts_with(WAITING))
+
+    def _ledger_has(self, rows: pl.Expr) -> bool:
+        return "ledger" in self.tables and self.tables["ledger"].filter(rows).height > 0
+
+    @property
+    def starts(self) -> bool:
+        """Whether what came before the steady part is the program's start: no other loop of it to speak of."""
+        before = self.tables.get("phases", PHASES.empty()).filter(pl.col("phase") == BEFORE)
+        others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{OTHERS} ")).sum()
+        return bool(before.select(others <= _OF_START * pl.col("ns").sum()).item())
 
 
 class PageKernels(NamedTuple):
@@ -169,15 +174,16 @@ def overview(
     view = report if steady is None else report.narrow(window=steady.window)
     spans = windows_of(view)
     main = _main_device(spans, steady)
-    of_device = view if spans.height < _SEVERAL else view.narrow(device=main)
+    of_device = view if spans.height <= 1 else view.narrow(device=main)
     # the answer tells of every GPU where nothing repeats, and what GPUs of one job wait for is told of all of them
     of_answer = view if steady is None or has_partners(view) else of_device
     tables, reasons = made(of_answer, {"culprits": culprits})  # attributes with names, for all others
     more, further = made(report, {"ledger": lambda _: ledger(of_answer)} | _makers(recorded, of_device, steady))
     tables, reasons = tables | more, reasons | further
     shown = view if steady is None else of_device
-    findings = _worth_doing(view, *_of_main_device(shown, main, tables, beside))
-    alone = steady is None and _few_kernels(of_device)
+    findings = _worth_doing(view, shown, main, tables, beside)
+    kernels = device_operations(of_device).filter(pl.col("kind").is_in(["kernel", "graph"])).height
+    alone = steady is None and 0 < kernels <= _ONE  # the host's time around it is that of starting up and checking
     findings = [one for one in findings if not (alone and one.rule in _AROUND)]
     bare = bare_of(recorded)
     if bare is not None and steady is None:
@@ -188,7 +194,9 @@ def overview(
     else:
         first = first_sentence(view, steady, tables, findings)
         sentences = [first, _length(steady), unprofiled, _slice(recorded, steady)]
-    if all(one.vague for one in findings) and (alone or _is_one_kernel(tables.get("hot_kernels"))):
+    hot = tables.get("hot_kernels")
+    alone |= hot is not None and bool((hot.get_column("window_share") >= _NEARLY_ALL).any())
+    if alone and all(one.vague for one in findings):
         sentences.append(_ALONE[beside is not None])
     sentences.append(sampled_beside(report, view) if "ledger" in tables else "")
     return Overview(
@@ -210,31 +218,27 @@ def overview(
     )
 
 
-def _of_main_device(
+def _worth_doing(
+    view: Report,
     shown: Report,
     main: int | None,
     tables: dict[str, pl.DataFrame],
     beside: Callable[[PageKernels], list[Finding]] | None,
-) -> tuple[list[Finding], dict[int, int]]:
-    """The findings on the device that the page is about, but for one-time costs, and the usual times of each device."""
-    found = ranked_with_samples(shown) if "ledger" in tables and tables["ledger"].height else []
-    usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
-    times = _usual_times(tables["ledger"]) if "ledger" in tables else {}
-    if beside is not None and main in times and "hot_kernels" in tables:
-        told = {name for one in usual for name in one.names}
-        usual += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
-    return usual, times
+) -> list[Finding]:
+    """The findings on the device that the page is about, what gains most first.
 
-
-def _few_kernels(report: Report) -> bool:
-    """Whether one kernel ran, or it and another: the host's time around it is that of starting up and checking."""
-    kernels = device_operations(report).filter(pl.col("kind").is_in(["kernel", "graph"])).height
-    return 0 < kernels <= _ONE
-
-
-def _is_one_kernel(hot: pl.DataFrame | None) -> bool:
-    """Whether one kernel takes nearly all of the time."""
-    return hot is not None and bool((hot.get_column("window_share") >= _NEARLY_ALL).any())
+    Without one-time costs, and what gains less than a hundredth of the time: modules and contexts are apart from it.
+    """
+    rows = tables.get("ledger", pl.DataFrame(schema={"device": pl.Int64, "bucket": pl.String, "ns": pl.Int64}))
+    found = ranked_with_samples(shown) if rows.height else []
+    found = [one for one in found if one.device == main and one.rule not in ONE_TIME]
+    usual = rows.filter(pl.col("bucket") != _APART)
+    times = dict(usual.group_by("device").agg(pl.col("ns").sum()).iter_rows())
+    if beside is not None and main is not None and main in times and "hot_kernels" in tables:
+        told = {name for one in found for name in one.names}
+        found += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
+    replayed = with_replays(view, found, MOST_REPLAYED)
+    return ordered(view, [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)])
 
 
 def unprofiled_page(report: Report) -> Report:
@@ -258,19 +262,6 @@ def _unprofiled(report: Report, view: Report, steady: SteadyPart | None, bare: B
     estimate = estimated(view, steady, MOST_REPLAYED)
     told = "" if estimate is None else estimated_sentence(estimate, steady.ns / steady.number, tool)
     return " ".join(filter(None, (told, measured)))
-
-
-def _worth_doing(view: Report, found: list[Finding], times: dict[int, int]) -> list[Finding]:
-    """The findings on a part, what gains most first; without those that gain less than a hundredth of its `times`."""
-    told = with_replays(view, found, MOST_REPLAYED)
-    worth = [one for one in told if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)]
-    return ordered(view, worth)
-
-
-def _usual_times(ledger: pl.DataFrame) -> dict[int, int]:
-    """Time of the `ledger` by device, ns, without what modules and contexts took: that is apart on the page."""
-    usual = ledger.filter(pl.col("bucket") != _APART).group_by("device").agg(pl.col("ns").sum())
-    return {int(device): int(ns) for device, ns in usual.iter_rows()}
 
 
 def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
@@ -336,12 +327,6 @@ def _slice(report: Report, steady: SteadyPart) -> str:
     return f"The report shows {time(end - start)} of the {time(last - first)} of the session."
 
 
-def _is_start(phases: pl.DataFrame) -> bool:
-    before = phases.filter(pl.col("phase") == BEFORE)
-    others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{OTHERS} ")).sum()
-    return bool(before.select(others <= _OF_START * pl.col("ns").sum()).item())
-
-
 def repeated(runs: Sequence[Summary | Overview]) -> Summary | Overview:
     """The page of the first of several runs, with the variation of all runs added to its headline."""
     first = runs[0]
@@ -359,3 +344,251 @@ def _spread(values: Sequence[int]) -> str:
     middle = median(values)
     apart = f", {percent((max(values) - min(values)) / middle)} apart" if middle else ""
     return f"{time(min(values))} to {time(max(values))} (median {time(middle)}{apart})"
+
+
+# The first sentence: what limits an iteration, why and where, and what it would take without that.
+
+#: What holds an iteration up, by bucket of the ledger and by cause on its critical path.
+_GPU: Final = "the GPU"
+_HOST: Final = "the host"
+_OF_BUCKET: Final = {
+    **dict.fromkeys(("kernel", "memset", "queued"), _GPU),
+    "communication": "communication",
+    "memcpy": "copies",
+    "launch": "launches",
+    "sync": "blocking calls",
+    "api": "other CUDA calls",
+    "allocation": "allocations of memory",
+    "loading": "loading of modules",
+    "profiler": "the profiler",
+    "host": _HOST,
+}
+_OF_CAUSE: Final = {
+    **dict.fromkeys(("kernel", "memset", "stream order", "graph order", "event wait"), _GPU),
+    **dict.fromkeys(("communication", "transfer"), "communication"),
+    "memcpy": "copies",
+    **dict.fromkeys(("launch", "launch latency"), "launches"),
+    "return of a wait": "blocking calls",
+    "call": "other CUDA calls",
+    "host": _HOST,
+}
+_WORK: Final = {_GPU, "communication", "copies"}
+_SINGULAR: Final = (_GPU, _HOST, "communication", "loading of modules", "the profiler")
+
+#: What takes this part of an iteration limits it; two things together, of which each takes so much, and what takes or
+#: gains less is no cause of it.
+_MOST: Final = 0.5
+_NOTABLE: Final = 0.1
+
+#: What is promised gains at least this part of an iteration.
+_PROMISED: Final = 0.03
+
+#: Headlines that name the remedy, not the trouble; those that begin with a word that is no name.
+_REMEDY: Final = re.compile(r"\bcould\b")
+_PLAIN: Final = re.compile(r"(?:A|An|The|Each|Every|No|Page|Small|Images|Layout|Tensors?|Whole|Most|Many)\b(?!:)")
+
+
+class Limit(NamedTuple):
+    """What limits an iteration.
+
+    Attributes:
+        text: Its names, as in ``the host and launches``.
+        many: Whether that is a plural.
+        working: Whether the device's work is in it.
+        first: Whether that is most of it.
+    """
+
+    text: str
+    many: bool
+    working: bool
+    first: bool
+
+
+def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
+    """The sentence on a steady part: what limits it, the first finding with its place, and what its remedy leaves.
+
+    Empty where nothing takes most of an iteration and there is no finding.
+
+    Args:
+        view: The report of that part.
+        steady: The same.
+        tables: Its tables, of which `ledger` and `critical_path` tell the limit.
+        findings: Its findings in order.
+    """
+    limit = limit_of(steady, tables) if "ledger" in tables else None
+    cause = _cause(view, steady, findings)
+    each = f"the {steady.each}" if steady.each in WORDS else f"each {steady.each!r}"
+    if steady.found_by.startswith(BY_LOOPS):
+        each = f"the {steady.found_by}"
+    if not limit:
+        return f"First: {cause}." if cause else ""
+    limits = f"{limit.text[0].upper()}{limit.text[1:]} {'limit' if limit.many else 'limits'} {each}"
+    busy, ns = pl.col("bucket").cast(pl.String).is_in(BUSY_BUCKETS), pl.col("ns")
+    if (
+        not limit.working
+        and _of_device(tables, steady).select(ns.filter(busy).sum() / ns.sum().clip(1)).item() >= _MOST
+    ):
+        limits = f"{limits}, though the GPU works for most of it"
+    if not cause:
+        return f"{limits}."
+    small = max(findings[0].at_stake_ns, findings[0].replayed_ns or 0) < _NOTABLE * steady.ns
+    if small or ":" in _headline(findings[0].brief) or _busy_part(view, findings[0]) is not limit.first:
+        return f"{limits}. First: {cause}."
+    return f"{limits}: {cause}."
+
+
+def _of_device(tables: dict[str, pl.DataFrame], steady: SteadyPart) -> pl.DataFrame:
+    """The ledger of the iterations' device."""
+    return tables["ledger"].filter((pl.col("device") == steady.device) | pl.lit(steady.device is None))
+
+
+def limit_of(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> Limit | None:
+    """What takes at least half of an iteration: of its critical path where that is known, else of its ledger."""
+    path = tables.get("critical_path")
+    if path is not None and path.height:
+        named, parts = pl.col("cause").cast(pl.String).replace_strict(_OF_CAUSE, default=None), path.get_column("share")
+        sums = path.select(named.alias("what"), parts.alias("part"))
+    else:
+        named = pl.col("bucket").cast(pl.String).replace_strict(_OF_BUCKET, default=None)
+        sums = _of_device(tables, steady).select(named.alias("what"), part=pl.col("ns") / pl.col("ns").sum())
+    shares = sums.group_by("what").agg(pl.col("part").sum()).drop_nulls("what").sort("part", "what", descending=True)
+    largest = shares.filter(pl.col("part") >= _NOTABLE).head(2)
+    if largest.height and largest.item(0, "part") >= _MOST:
+        largest = largest.head(1)
+    elif largest.height <= 1 or largest.get_column("part").sum() < _MOST:
+        return None
+    chosen = largest.get_column("what").to_list()
+    many = len(chosen) > 1 or chosen[0] not in _SINGULAR
+    return Limit(" and ".join(chosen), many, working=bool(_WORK & {*chosen}), first=chosen[0] in _WORK)
+
+
+def _cause(view: Report, steady: SteadyPart, findings: list[Finding]) -> str:
+    """The first finding with its place, and what its remedy leaves of an iteration where that is told."""
+    if not findings or findings[0].vague:
+        return ""
+    best = findings[0].brief
+    headline = _headline(best)
+    headline = f"{headline[0].lower()}{headline[1:]}" if _PLAIN.match(headline) else headline
+    where = best.line if best.headline.endswith(f" in {best.where}") else best.place
+    there = f", in {where.format()}" if where else ""
+    return f"{headline}{there}{_promise(view, steady, best)}"
+
+
+def _headline(finding: Finding) -> str:
+    """The headline without names of kernels, which are long."""
+    return finding.headline.format(*("…" for _ in finding.names)).removesuffix(": …")
+
+
+def _promise(view: Report, steady: SteadyPart, best: Finding) -> str:
+    """What an iteration takes with a finding's remedy, and without it; empty where that gains little."""
+    whole_ns, gain_ns = best.unmended_ns or 0, best.replayed_ns or 0
+    if not best.replayed_low_ns or gain_ns < _PROMISED * whole_ns:
+        return ""
+    how = "with" if _REMEDY.search(best.headline) else "without"
+    told = instead((whole_ns - gain_ns) / steady.number, whole_ns / steady.number)
+    slower = view.meta.slower is None and whole_ns < (1 - _PROMISED) * steady.ns
+    return f"; {how} that about {told}{f' without {view.meta.tool}' if slower else ''}"
+
+
+def _busy_part(view: Report, finding: Finding) -> bool | None:
+    """Whether a finding is about work of its device, not about idle time; None where that is not known."""
+    if finding.claims is None or finding.claims.is_empty():
+        return True if finding.shortens else None
+    claimed = intervals.union(finding.claims.select("start", "end"))
+    busy = busy_spans(view).get(finding.device)
+    if busy is None:
+        return None
+    return 2 * intervals.length(intervals.intersect(claimed, busy)) > intervals.length(claimed)
+
+
+# What shows a finding in a report: its sentence, and the lines, kernels and waits that its time is made of.
+
+#: Lines and waits: by name, how often, and how much of their time a finding is about.
+_LINES: Final = {"place": pl.String, "text": pl.String, "ns": pl.Int64}
+_WAITS: Final = {"reason": pl.String, "culprit": pl.String, "count": pl.Int64, "ns": pl.Int64}
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A finding with what it is made of.
+
+    Attributes:
+        kind: Kind of page, by which renderers dispatch without importing the class.
+        meta: Where the report came from.
+        finding: The finding.
+        window: The part that it is about; None for all of the report.
+        lines: Its time by line of the program: place, text, ns.
+        kernels: The device's work in it, or the kernels that it names: name, count, ns.
+        waits: The idle time in it: reason, culprit, count, ns.
+    """
+
+    kind: ClassVar[Literal["evidence"]] = "evidence"
+
+    meta: Meta
+    finding: Finding
+    window: Window | None
+    lines: pl.DataFrame
+    kernels: pl.DataFrame
+    waits: pl.DataFrame
+
+
+def evidence(recorded: Report, rule: str) -> list[Evidence]:
+    """What shows the findings of a rule in a report, one of each device: on its page's part, else in all of it.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+        UnknownNameError: It has no such finding.
+    """
+    report = unprofiled_page(recorded)
+    steady = None if report.scope.window is not None else known_steady_part(report)
+    views = [report] if steady is None else [report.narrow(window=steady.window), report]
+    known: set[str] = set()
+    for view in views:
+        every = by_gain(view, MOST_REPLAYED)
+        if own := [one for one in every if one.rule == rule]:
+            return [_of(view, one) for one in own]
+        known |= {one.rule for one in every}
+    raise UnknownNameError.of(f"finding of {recorded.meta.path.name} called", rule, sorted(known))
+
+
+def _of(view: Report, finding: Finding) -> Evidence:
+    spans = intervals.union(finding.claims.select("start", "end")) if finding.claims is not None else None
+    return Evidence(
+        meta=view.meta,
+        finding=finding,
+        window=view.scope.window,
+        lines=_lines_of(view, finding),
+        kernels=_kernels_of(view, finding, spans),
+        waits=_waits_of(view, finding, spans),
+    )
+
+
+def _lines_of(view: Report, finding: Finding) -> pl.DataFrame:
+    if finding.claims is None or not has_lines(view):
+        return pl.DataFrame(schema=_LINES)
+    sums = claimed(view, finding).group_by("place").agg(pl.col("ns").sum())
+    return placed_with_text(view, sums).sort("ns", "place", descending=[True, False]).select(list(_LINES))
+
+
+def _kernels_of(view: Report, finding: Finding, spans: pl.DataFrame | None) -> pl.DataFrame:
+    """The device's work in the time that is claimed; without that the kernels that the finding names."""
+    kind, name = pl.col("kind").is_in(["kernel", "graph"]), pl.col("name").cast(pl.String)
+    work = exclusive_operations(view, "name").filter(kind, device=finding.device)
+    if spans is None:
+        inside = work.filter(name.is_in(finding.names)).with_columns(ns="exclusive_ns")
+    else:
+        covered = intervals.overlap(work.get_column("start"), work.get_column("end"), spans)
+        inside = work.with_columns(covered.alias("ns")).filter(pl.col("ns") > 0)
+    sums = inside.group_by(name).agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
+    return sums.sort("ns", "name", descending=[True, False])
+
+
+def _waits_of(view: Report, finding: Finding, spans: pl.DataFrame | None) -> pl.DataFrame:
+    """The idle time that is claimed by bucket, and by what held the device up."""
+    if spans is None:
+        return pl.DataFrame(schema=_WAITS)
+    pieces = intervals.cut(idle_pieces(view)[finding.device], spans)
+    named = pieces.select(bucket_of(view, pieces).alias("reason"), "culprit").cast(pl.String)
+    lengths = named.with_columns(ns=pieces.get_column("end") - pieces.get_column("start"))
+    sums = lengths.group_by("reason", "culprit").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
+    return sums.sort("ns", "reason", "culprit", descending=[True, False, False]).select(list(_WAITS))

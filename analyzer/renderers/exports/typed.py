@@ -20,12 +20,9 @@ if TYPE_CHECKING:
 
     from kanalyze.schema import Table
 
-#: The file in a folder of tables that says what is in it; its layout's version, which grows where programs break.
+#: The file in a folder of tables that says what is in it.
 CONTENTS: Final = "tables.json"
-_VERSION: Final = 1
 
-#: Rows of a batch of Arrow.
-_BATCH: Final = 1 << 16
 
 #: Meanings of columns that a table has where it is of several windows or reports.
 _KEYS: Final = {
@@ -56,7 +53,7 @@ def _write(form: str, table: Exported, path: Path) -> None:
     """Writes a whole table."""
     with path.open("wb") as file:
         writer = PartWriter(table, form, file)
-        for part in [*table.frame.iter_slices(_BATCH)] if form == "arrow" and table.frame.height else [table.frame]:
+        for part in [*table.frame.iter_slices(1 << 16)] if form == "arrow" and table.frame.height else [table.frame]:
             writer.add(part)
         writer.close()
 
@@ -136,7 +133,7 @@ class Contents:
 
     def render(self, missing: Mapping[str, str]) -> bytes:
         """All tables as JSON; `missing` has the reason for each that could not be given."""
-        found = {"version": _VERSION, "reports": self._reports, "tables": self._tables, "cannot_tell": dict(missing)}
+        found = {"version": 1, "reports": self._reports, "tables": self._tables, "cannot_tell": dict(missing)}
         return json.dumps(found, indent=1).encode() + b"\n"
 
 

@@ -15,23 +15,22 @@ from kanalyze.renderers.page import comparison
 from kanalyze.renderers.page import job as job_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.iterations._steady import SteadyPart
-    from kanalyze.analyses.page.overview_page import Overview
+    from kanalyze.analyses.page.counters_page import JointSummary
+    from kanalyze.analyses.page.overview_page import Evidence, Overview
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
-    from kanalyze.analyses.unprofiled._bare import Bare
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Meta
 
-#: Metadata fields that are paths.
-_PATHS: Final = ("path", "read_from", "capture")
+    Object = dict[str, Any]
 
-#: Rows of the first page's tables, its findings, and the length of a text in it.
+#: Rows of the first page's tables, its findings and doubts, and the length of a text in it.
 _OVERVIEW: Final = {
     "ledger": 30,
     "critical_path": 3,
@@ -56,113 +55,115 @@ SCHEMA_VERSION: Final = 2
 def render(shown: Sequence[Shown]) -> str:
     """Renders reports as one JSON object; each table is a list of objects with the columns of `kanalyze tables`."""
     found = [content(one) for one in shown]
-    whole = found[0] if len(found) == 1 else {"schema_version": SCHEMA_VERSION, "reports": found}
-    return outlets.json(whole)
+    return outlets.json(found[0] if len(found) == 1 else {"schema_version": SCHEMA_VERSION, "reports": found})
 
 
-def content(shown: Shown) -> dict[str, Any]:
+def content(shown: Shown) -> Object:
     """The JSON object of one report."""
-    if shown.kind == "noise" or shown.kind == "whatif":  # noqa: PLR1714 - narrows the type
-        return asdict(shown) if shown.kind == "noise" else _whatif(shown)
-    if shown.kind == "evidence":
-        tables = {name: getattr(shown, name).to_dicts() for name in ("lines", "kernels", "waits")}
-        head = {"schema_version": SCHEMA_VERSION, "report": _meta(shown.meta)}
-        return {**head, "window": shown.window and shown.window.name, "finding": _finding(shown.finding), **tables}
-    if shown.kind == "comparison" or shown.kind == "job":  # noqa: PLR1714 - narrows the type
-        return _comparison(shown) if shown.kind == "comparison" else _job(shown)
-    if shown.kind == "joint":
-        return content(shown.summary) | {
-            "joined_with": [str(_path(meta.path)) for meta in shown.metas[1:]],
-            "joined_reports": [_meta(meta) for meta in shown.metas[1:]],
-            "joined": shown.joined.to_dicts(),
-            "gains": [] if shown.gains is None else shown.gains.to_dicts(),
-        }
+    made = _CONTENTS[shown.kind](shown)
+    return made if shown.kind == "noise" else {"schema_version": SCHEMA_VERSION, **made}
+
+
+def _tables(found: object, *names: str) -> Object:
+    """These tables of a page by name."""
+    return {name: getattr(found, name).to_dicts() for name in names}
+
+
+def _of_time(shown: Any, more: Object) -> Object:  # noqa: ANN401 - any page of a part of a report
+    """What pages of a report begin with, and what this one has beside it."""
     window = shown.scope.window
-    head = {
-        "schema_version": SCHEMA_VERSION,
+    return {
         "report": _meta(shown.meta),
         "scope": {
-            "window": window.name if window else None,
-            "window_start_ns": window.start_ns if window else None,
-            "window_end_ns": window.end_ns if window else None,
+            "window": window and window.name,
+            "window_start_ns": window and window.start_ns,
+            "window_end_ns": window and window.end_ns,
             "device": shown.scope.device,
             "process": shown.scope.process,
         },
         "answer": shown.answer,
+    } | more
+
+
+def _joint(shown: JointSummary) -> Object:
+    return _summary(shown.summary) | {
+        "joined_with": [_path(meta.path) for meta in shown.metas[1:]],
+        "joined_reports": [_meta(meta) for meta in shown.metas[1:]],
+        "joined": shown.joined.to_dicts(),
+        "gains": [] if shown.gains is None else shown.gains.to_dicts(),
     }
-    if shown.kind == "counters":
-        names = ("devices", "kernels", "groups", "stalls", "advice", "health")
-        own: dict[str, Any] = {name: getattr(shown, name).to_dicts() for name in names}
-    elif shown.kind == "instances":
-        tables = {"instances": shown.instances.to_dicts(), "spread": shown.spread.to_dicts()}
-        own = {"range": shown.name, **tables}
-    else:
-        own = _overview(shown) if shown.kind == "overview" else _summary(shown)
-    return head | own
 
 
-def _whatif(found: WhatIf) -> dict[str, Any]:
+def _evidence(shown: Evidence) -> Object:
+    window = shown.window and shown.window.name
+    head = {"report": _meta(shown.meta), "window": window, "finding": _finding(shown.finding)}
+    return head | _tables(shown, "lines", "kernels", "waits")
+
+
+def _whatif(found: WhatIf) -> Object:
     """Result of a change: times of the whole window, in ns."""
-    told = asdict(found)
     lists = {name: [one._asdict() for one in getattr(found, name)] for name in ("critical", "single")}
-    told.pop("meta")
-    head = {"schema_version": SCHEMA_VERSION, "report": _meta(found.meta)}
-    return {**head, **told, "gain_ns": found.gain_ns, **lists}
+    told = {name: value for name, value in asdict(found).items() if name != "meta"}
+    return {"report": _meta(found.meta), **told, "gain_ns": found.gain_ns, **lists}
 
 
-def _job(job: Job) -> dict[str, Any]:
+def _job(job: Job) -> Object:
     """A job of several ranks: the answer, its late ranks, and all tables."""
     return {
-        "schema_version": SCHEMA_VERSION,
         "answer": job_pages.answer(job),
         "reports": [outlets.line(one) for one in job.ranks.get_column("report")],
         "world_size": job.world_size,
         "missing_ranks": job.missing,
         "late_ranks": [one._asdict() | {"causes": dict(one.causes)} for one in late_ranks(job)],
         "findings": [one._asdict() for one in job_findings(job)],
-        "doubts": [{"check": check, "count": count, "effect": effect} for check, count, effect in job.doubts],
+        "doubts": [dict(zip(("check", "count", "effect"), doubt, strict=True)) for doubt in job.doubts],
         **{name: frame.to_dicts() for name, frame in job.tables.items()},
     }
 
 
-def _meta(meta: Meta) -> dict[str, Any]:
+def _meta(meta: Meta) -> Object:
     """Metadata of a report, without what only comparisons of runs (turn) and the answer (wsl) use."""
-    told = {**asdict(meta), **{name: _path(getattr(meta, name)) for name in _PATHS}}
-    for unused in ("turn", "wsl"):
-        told.pop(unused)
-    return told
+    told = {name: _path(value) if isinstance(value, Path) else value for name, value in asdict(meta).items()}
+    return {name: value for name, value in told.items() if name not in ("turn", "wsl")}
 
 
-def _path(path: Path | None) -> str | None:
-    return None if path is None else outlets.line(str(path))
+def _path(path: Path) -> str:
+    return outlets.line(str(path))
 
 
-def _summary(summary: Summary) -> dict[str, Any]:
-    return {
-        "windows": summary.windows.to_dicts(),
-        "processes": summary.processes.to_dicts(),
-        **{name: frame.to_dicts() for name, frame in summary.tables.items()},
-        "findings": [_finding(found) for found in summary.findings],
-        "cannot_tell": _reasons(summary.cannot_tell),
-        "not_recorded": summary.not_recorded,
-    }
+def _summary(summary: Summary) -> Object:
+    return _of_time(
+        summary,
+        {
+            **_tables(summary, "windows", "processes"),
+            **{name: frame.to_dicts() for name, frame in summary.tables.items()},
+            "findings": [*map(_finding, summary.findings)],
+            "cannot_tell": _reasons(summary.cannot_tell),
+            "not_recorded": summary.not_recorded,
+        },
+    )
 
 
-def _overview(found: Overview) -> dict[str, Any]:
+def _overview(found: Overview) -> Object:
     """The first page: the largest rows of each table, with names cut, so that it stays small."""
-    tables = {
-        name: _short_rows(found.tables[name].head(most)) for name, most in _OVERVIEW.items() if name in found.tables
-    }
-    doubts = found.tables["health"].filter("doubt") if "health" in found.tables else None
-    return {
-        "iterations": None if found.steady is None else _iterations(found.steady),
-        "windows": found.windows.to_dicts(),
-        **tables,
-        "findings": [_short_finding(one) for one in found.findings[:_FINDINGS]],
-        "health": [] if doubts is None else _short_rows(doubts.select("check", "count").head(_FINDINGS)),
-        "cannot_tell": _reasons(found.cannot_tell),
-        **({} if found.bare is None else {"without_profiler": _bare(found.bare)}),
-    } | ({"joined_with": [str(_path(meta.path)) for meta in found.others]} if found.others else {})
+    shown = {name: found.tables[name].head(most) for name, most in _OVERVIEW.items() if name in found.tables}
+    doubts = found.tables["health"].filter("doubt").select("check", "count") if "health" in found.tables else None
+    iteration = found.bare and found.bare.iteration
+    bare = iteration and iteration._asdict() | {"mark": _cut(iteration.mark)}
+    more = {"without_profiler": {"programs_ns": found.bare.programs_ns, "iteration": bare}} if found.bare else {}
+    return _of_time(
+        found,
+        {
+            "iterations": None if found.steady is None else _iterations(found.steady),
+            "windows": found.windows.to_dicts(),
+            **{name: _short_rows(rows) for name, rows in shown.items()},
+            "findings": [_short_finding(one) for one in found.findings[:_FINDINGS]],
+            "health": [] if doubts is None else _short_rows(doubts.head(_FINDINGS)),
+            "cannot_tell": _reasons(found.cannot_tell),
+            **more,
+            **({"joined_with": [_path(meta.path) for meta in found.others]} if found.others else {}),
+        },
+    )
 
 
 def _reasons(cannot_tell: dict[str, str]) -> dict[str, str]:
@@ -172,13 +173,7 @@ def _reasons(cannot_tell: dict[str, str]) -> dict[str, str]:
     return cannot_tell | told
 
 
-def _bare(bare: Bare) -> dict[str, Any]:
-    """Runs without a profiler."""
-    iteration = bare.iteration and bare.iteration._asdict() | {"mark": _cut(bare.iteration.mark)}
-    return {"programs_ns": bare.programs_ns, "iteration": iteration}
-
-
-def _iterations(steady: SteadyPart) -> dict[str, Any]:
+def _iterations(steady: SteadyPart) -> Object:
     kinds = steady.rows.filter(pl.col("name") == steady.each).group_by("kind").len().sort("kind")
     return {
         "name": _cut(steady.each),
@@ -197,34 +192,26 @@ def _iterations(steady: SteadyPart) -> dict[str, Any]:
     }
 
 
-def _short_rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
+def _short_rows(frame: pl.DataFrame) -> list[Object]:
     """Rows with texts cut, without what is missing."""
-    return [
-        {name: _cut(value) if isinstance(value, str) else value for name, value in row.items() if value is not None}
-        for row in frame.to_dicts()
-    ]
+    return [{name: _cut(value) for name, value in row.items() if value is not None} for row in frame.to_dicts()]
 
 
-def _short_finding(found: Finding) -> dict[str, Any]:
-    whole = _finding(found.brief)
-    replayed = ("replayed_ns", "replayed_low_ns", "replayed_high_ns")
-    kept = ("rule", "device", "at_stake_ns", "at_most", *replayed, "headline", "action", "where", "table")
-    return {name: _cut(whole[name]) if isinstance(whole[name], str) else whole[name] for name in kept}
+def _short_finding(found: Finding) -> Object:
+    left_out = ("sentence", "kernels", "remedy", "definition")
+    return {name: _cut(value) for name, value in _finding(found.brief).items() if name not in left_out}
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+def _cut(value: Any) -> Any:  # noqa: ANN401 - what is no text stays
+    if not isinstance(value, str) or len(value) <= _LONGEST:
+        return value
+    return f"{value[: _LONGEST - 1]}…"
 
 
-def _finding(found: Finding) -> dict[str, Any]:
+def _finding(found: Finding) -> Object:
+    numbers = ("rule", "device", "at_stake_ns", "at_most", "replayed_ns", "replayed_low_ns", "replayed_high_ns")
     return {
-        "rule": found.rule,
-        "device": found.device,
-        "at_stake_ns": found.at_stake_ns,
-        "at_most": found.at_most,
-        "replayed_ns": found.replayed_ns,
-        "replayed_low_ns": found.replayed_low_ns,
-        "replayed_high_ns": found.replayed_high_ns,
+        **{name: getattr(found, name) for name in numbers},
         "headline": found.headline.format(*found.names),
         "action": found.action,
         "where": found.place.format() or None,
@@ -236,43 +223,36 @@ def _finding(found: Finding) -> dict[str, Any]:
     }
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "verdict": verdict.word,
-        "ratio": verdict.ratio,
-        "ratio_low": verdict.low,
-        "ratio_high": verdict.high,
-        "base_ns": verdict.base_ns,
-        "new_ns": verdict.new_ns,
-    }
+def _verdict(verdict: Verdict) -> Object:
+    ends = {"ratio_low": verdict.low, "ratio_high": verdict.high, "base_ns": verdict.base_ns, "new_ns": verdict.new_ns}
+    return {"verdict": verdict.word, "ratio": verdict.ratio, **ends}
 
 
-def _comparison(found: Comparison) -> dict[str, Any]:
-    verdict = found.verdict
+def _comparison(found: Comparison) -> Object:
+    about, gate = found.base.about, found.gate
+    sides = {"base": found.base, "new": found.new}
     buckets = found.table("compare").select("bucket", "detail", "base_ns", "new_ns", "delta_ns")
     return {
-        "schema_version": SCHEMA_VERSION,
-        **_verdict(verdict),
+        **_verdict(found.verdict),
         "scope": {
-            "of": found.base.about.scope,
-            "each": found.base.about.each or None,
-            "base_iterations": [one.about.iterations for one in found.base.digests],
-            "new_iterations": [one.about.iterations for one in found.new.digests],
+            "of": about.scope,
+            "each": about.each or None,
+            **{f"{name}_iterations": [one.about.iterations for one in side.digests] for name, side in sides.items()},
             "reason": found.reason or None,
             "note": found.note or None,
             "ranks": len(found.pairs),
-            "rank": found.base.about.rank,
+            "rank": about.rank,
         },
-        "basis": verdict.basis or None,
+        "basis": found.verdict.basis or None,
         "quick": None if found.quick is None else _verdict(found.quick),
-        "repeats_needed": verdict.repeats,
-        "gate": None if found.gate is None else found.gate._asdict() | {"sentence": outlets.line(found.gate.sentence)},
+        "repeats_needed": found.verdict.repeats,
+        "gate": None if gate is None else gate._asdict() | {"sentence": outlets.line(gate.sentence)},
         "runs": {
             name: {
                 "used": [{"name": outlets.line(one.about.name), "ns": one.about.iteration_ns} for one in side.digests],
                 "left_out": [{"name": outlets.line(one.name), "reason": one.reason} for one in side.left_out],
             }
-            for name, side in (("base", found.base), ("new", found.new))
+            for name, side in sides.items()
         },
         "differs": [{"kind": one.kind, "text": outlets.line(one.text)} for one in found.doubts],
         "buckets": buckets.to_dicts(),
@@ -280,22 +260,38 @@ def _comparison(found: Comparison) -> dict[str, Any]:
     }
 
 
+#: What the object of a kind of page has beside the version.
+_CONTENTS: Final[dict[str, Callable[[Any], Object]]] = {
+    "comparison": _comparison,
+    "counters": lambda found: _of_time(
+        found, _tables(found, "devices", "kernels", "groups", "stalls", "advice", "health")
+    ),
+    "evidence": _evidence,
+    "instances": lambda found: _of_time(found, {"range": found.name, **_tables(found, "instances", "spread")}),
+    "job": _job,
+    "joint": _joint,
+    "noise": asdict,
+    "overview": _overview,
+    "time": _summary,
+    "whatif": _whatif,
+}
+
 #: What a verdict is as a test, where no gate was asked for.
 _STATES: Final = {"faster": "held", "same": "held", "slower": "failed", "cannot tell": "cannot judge"}
 
 
 def junit(found: Comparison) -> str:
     """Renders a comparison as one test suite with one test case: failed where new is slower, or as the gate says."""
-    gate, verdict = found.gate, found.verdict
-    state = gate.state if gate is not None else _STATES[verdict.word]
+    answer = outlets.line(comparison.answer(found))
+    state, metric, text = _STATES[found.verdict.word], found.each, answer
+    if found.gate is not None:
+        state, metric, text = found.gate.state, found.gate.metric, outlets.line(found.gate.sentence)
     failed, skipped = state == "failed", state == "cannot judge"
     counts = {"tests": "1", "failures": str(int(failed)), "skipped": str(int(skipped)), "errors": "0"}
     suite = ET.Element("testsuite", {"name": "kanalyze compare", **counts})
-    metric = gate.metric if gate is not None else found.each
     case = ET.SubElement(suite, "testcase", classname="kanalyze.compare", name=outlets.line(metric))
-    text = outlets.line(gate.sentence if gate is not None else comparison.answer(found))
     if failed or skipped:
         ET.SubElement(case, "failure" if failed else "skipped", message=text)
-    ET.SubElement(case, "system-out").text = outlets.line(comparison.answer(found))
+    ET.SubElement(case, "system-out").text = answer
     ET.indent(suite)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suite, encoding="unicode")}\n'

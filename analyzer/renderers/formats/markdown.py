@@ -5,22 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.outlets import code, markdown, paragraph
-from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.page.time import Block, short_names
+from kanalyze.renderers.page.of_any_kind import Block, page_of_any, short_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.renderers.page.time import Ledger, Page
-    from kanalyze.renderers.text.grid import Chapter, Grid, Section
+    from kanalyze.renderers.page.of_any_kind import Ledger, Page, Shown
+    from kanalyze.renderers.text.grid import Chapter, Section
 
-_NAME: Final = 60
-
-#: Lines of a comparison, which is pasted into a pull request.
+#: Lines of a comparison, which is pasted into a pull request, and the rows of its tables that are tried for it.
 _MOST_LINES: Final = 39
-
-#: Rows of its tables: as many as usual, or fewer where it would be too long.
 _ROWS: Final = (None, 5, 4, 3, 2, 1)
 
 
@@ -32,109 +26,99 @@ def render(shown: Sequence[Shown], top: int | None) -> str:
 
 def _short(shown: Shown) -> str:
     """A page for a pull request: where it would be too long, fewer rows, and the remarks alone of the last sections."""
-    found = next((text for rows in _ROWS if _lines(text := _page(page_of_any(shown, rows))) <= _MOST_LINES), None)
-    page = page_of_any(shown, 1)
-    kept = len(page.sections)
-    while found is None:
-        kept -= 1
+    for rows in _ROWS:
+        page = page_of_any(shown, rows)
+        text = _page(page)
+        if text.count("\n") <= _MOST_LINES:
+            return text
+    for kept in range(len(page.sections) - 1, -1, -1):
         told = ", ".join(f"{one.plain_title.lower()} ({one.remark})" for one in page.sections[kept:])
         text = _page(page._replace(sections=page.sections[:kept], blocks=[*page.blocks, Block("ALSO", f"{told}.")]))
-        found = text if _lines(text) <= _MOST_LINES or not kept else None
-    return found
-
-
-def _lines(text: str) -> int:
-    return text.count("\n")
+        if text.count("\n") <= _MOST_LINES:
+            break
+    return text
 
 
 def _page(page: Page) -> str:
-    names = {name: code(short) for name, short in short_names(page, _NAME).items()}
+    names = {name: code(short) for name, short in short_names(page, 60).items()}
+    points = _points(page, names) if page.points else []
+    sections = [line for section in page.sections for line in _section(section, names)]
+    blocks = [
+        line for one in page.blocks for line in ("", f"**{markdown(one.title.capitalize())}** {markdown(one.text)}")
+    ]
     lines = [
         f"### {code(page.heading[0])}",
         "",
         paragraph(page.beside),
         "",
         f"**{markdown(page.answer)}**",
+        *(line for ledger in page.ledgers for line in _ledger(ledger)),
+        *(points if page.overview else []),
+        *sections,
+        *blocks,
+        *([] if page.overview else points),
+        *(line for chapter in page.chapters for line in _chapter(chapter, names)),
+        *(line for reason in page.cannot_tell for line in ("", paragraph(reason))),
     ]
-    for ledger in page.ledgers:
-        lines += ["", *_ledger(ledger)]
-    points = _points(page, names)
-    lines += points if page.overview else []
-    for section in page.sections:
-        lines += ["", *_section(section, names)]
-    for block in page.blocks:
-        lines += ["", f"**{markdown(block.title.capitalize())}** {markdown(block.text)}"]
-    lines += [] if page.overview else points
-    for chapter in page.chapters:
-        lines += ["", *_chapter(chapter, names)]
-    for reason in page.cannot_tell:
-        lines += ["", paragraph(reason)]
     return "\n".join(lines) + "\n"
 
 
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def _ledger(ledger: Ledger) -> list[str]:
-    rows = [
-        f"| {markdown(share.bucket)} | {share.time} | {share.share} | {markdown(share.description)} |"
-        for share in ledger.shares
-    ]
+    shares = ((markdown(one.bucket), one.time, one.share, markdown(one.description)) for one in ledger.shares)
     return [
+        "",
         f"#### {ledger.title.capitalize()}: {markdown(ledger.heading)}",
         "",
         "| bucket | time | share | most of it |",
         "| :-- | --: | --: | :-- |",
-        *rows,
+        *map(_row, shares),
         f"| **total** | **{ledger.total}** | **100.0 %** | |",
     ]
 
 
 def _section(section: Section, names: dict[str, str]) -> list[str]:
-    remark = f" ({markdown(section.remark)})" if section.remark else ""
-    foot = ["", paragraph(section.foot)] if section.foot else []
-    return [f"#### {section.plain_title}{remark}", "", *_grid(section.grid, names), *foot]
-
-
-def _grid(grid: Grid, names: dict[str, str]) -> list[str]:
+    grid = section.grid
     rows = [[*map(markdown, row)] for row in grid.rows]
     if grid.named:
-        rows = [[*row[:-1], names[whole[-1]]] for row, whole in zip(rows, grid.rows, strict=True)]
-    heads = " | ".join(head.title or " " for head in grid.heads)
-    rule = " | ".join(":--" if head.left else "--:" for head in grid.heads)
+        rows = [[*row[:-1], names[name]] for row, name in zip(rows, grid.names(), strict=True)]
     return [
-        f"| {heads} |",
-        f"| {rule} |",
-        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        f"#### {section.plain_title}{f' ({markdown(section.remark)})' if section.remark else ''}",
+        "",
+        _row(head.title or " " for head in grid.heads),
+        _row(":--" if head.left else "--:" for head in grid.heads),
+        *map(_row, rows),
+        *(["", paragraph(section.foot)] if section.foot else []),
     ]
 
 
 def _points(page: Page, names: dict[str, str]) -> list[str]:
     """Findings as a list: all that one action is for, and where to read on."""
-    if not page.points:
-        return []
     lines = ["", f"#### {'What to do first' if page.overview else 'Findings'}: {markdown(page.points_remark)}", ""]
     for one in page.points:
-        saved = f" (→ {one.saved})" if one.saved else ""
-        texts = [f"**{part.worth}** {part.said(names, markdown)}" for part in one.together()]
-        texts[0] = texts[0].replace("** ", f"**{saved} ", 1)
-        table, _, rest = one.more.partition(", ")
-        action = (
-            f": {markdown(one.action)} ({code(f'kanalyze {one.more}')})"
-            if page.overview
-            else f" {markdown(one.action)} ({code(table)}, {rest})"
-        )
-        lines.append(f"- {'; '.join(texts)}{action}")
+        first, *others = (f"**{part.worth}** {part.said(names, markdown)}" for part in one.together())
+        first = first.replace("** ", f"** (→ {one.saved}) ", 1) if one.saved else first
+        action, (table, _, rest) = markdown(one.action), one.more.partition(", ")
+        told = f": {action} ({code(f'kanalyze {one.more}')})" if page.overview else f" {action} ({code(table)}, {rest})"
+        lines.append(f"- {'; '.join([first, *others])}{told}")
     return lines
 
 
 def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:
-    facts = [f"| {markdown(label)} | {markdown(text)} |" for label, text in chapter.facts]
-    table = ["", "| | |", "| :-- | :-- |", *facts] if facts else []
+    facts = [_row(map(markdown, fact)) for fact in chapter.facts]
     advice = [
         f"- {f'**{markdown(one.worth)}** ' if one.worth else ''}{markdown(f'{one.sentence} {one.remedy}')}"
         for one in chapter.advice
     ]
-    title = [
+    return [
+        "",
         f"#### {names[chapter.name]} ({markdown(chapter.launch)})",
         *(["", paragraph(chapter.conclusion)] if chapter.conclusion else []),
+        *(["", "| | |", "| :-- | :-- |", *facts] if facts else []),
+        *(["", f"Advice, {markdown(chapter.legend)}:", "", *advice] if advice else []),
+        *(["", paragraph(chapter.more)] if chapter.more else []),
     ]
-    legend = ["", f"Advice, {markdown(chapter.legend)}:", "", *advice] if advice else []
-    return [*title, *table, *legend, *(["", paragraph(chapter.more)] if chapter.more else [])]

@@ -8,33 +8,30 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
-from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.page.time import short_names
-from kanalyze.renderers.text.colours import CODES
-from kanalyze.renderers.text.grid import LEAST_NAME, Look, wrapped
+from kanalyze.renderers.page.of_any_kind import page_of_any, short_names
+from kanalyze.renderers.text.grid import CODES, LEAST_NAME, Look, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.renderers.page.time import Ledger, Page, Point
+    from kanalyze.renderers.page.of_any_kind import Ledger, Page, Point, Shown
     from kanalyze.renderers.text.grid import Chapter, Section
 
-_WIDEST: Final = 160
-_NARROWEST: Final = 60
 _GLYPHS: Final = "█▓▒░╬≡∷"
-_REST: Final = "·"
+_LEVELS: Final = " ▁▂▃▄▅▆▇█"
+_INDENT: Final = "  "
+_STAKE: Final = 11
 
 #: Most lines of the first page, and the rows per table that are tried for it: 0 for fewer findings, then fewer tables.
 _LINES: Final = 45
 _ROWS: Final = (5, 4, 3, 2, 1, 0, -1, -2)
-_LEVELS: Final = " ▁▂▃▄▅▆▇█"
+
 #: A word of a command line, quoted as :func:`kanalyze.outlets.command` does.
 _SHELL_WORD: Final = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|[^\s'"]|['"])+""")
 _MORE: Final = "More: "
-_NAME_MOST: Final = 72
-_INDENT: Final = "  "
-_STAKE: Final = 11
+
+#: Shortest prefix of a name that is still informative, in characters.
+_TELLING: Final = 24
 
 #: Replacements for an ASCII-only terminal.
 ASCII: Final = str.maketrans("█▓▒░╬≡∷·×≤µ−…▁▂▃▄▅▆▇─→λ‹›", "#%=-+~:.x<u-~.:-=+*%->L<>")
@@ -44,16 +41,16 @@ _BOLD, _DIM = "1", "2"
 
 def render(shown: Sequence[Shown], look: Look, top: int | None) -> str:
     """Renders a page per report as text, ending with a newline."""
-    look = Look(max(_NARROWEST, min(look.width, _WIDEST)), look.colour)
-    pages = [_page(page_of_any(one, top), look) if top else _fitting(one, look) for one in shown]
+    look = Look(max(60, min(look.width, 160)), look.colour)
+    pages = [_fitting(one, look, top) for one in shown]
     return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(pages)
 
 
-def _fitting(shown: Shown, look: Look) -> str:
-    """A page with the usual number of rows; the first page with as many as make it no longer than :data:`_LINES`."""
-    page = page_of_any(shown, None)
+def _fitting(shown: Shown, look: Look, top: int | None) -> str:
+    """A page; without `top`, the first page has as many rows as make it no longer than :data:`_LINES`."""
+    page = page_of_any(shown, top)
     text = _page(page, look)
-    for rows in _ROWS if page.overview else ():
+    for rows in _ROWS if page.overview and not top else ():
         if text.count("\n") <= _LINES:
             break
         text = _page(page_of_any(shown, rows), look)
@@ -62,22 +59,22 @@ def _fitting(shown: Shown, look: Look) -> str:
 
 def _page(page: Page, look: Look) -> str:
     room = [part.grid.room_for_names(look.width - len(_INDENT)) for part in page.sections if part.grid.named]
-    names = short_names(page, max(LEAST_NAME, min([*room, _NAME_MOST, look.width])))
-    blocks = [_heading(page, look), *wrapped(page.answer, look.width)]
-    for ledger in page.ledgers:
-        blocks += ["", *_ledger(ledger, look)]
-    points = _points(page, look, names)
-    blocks += points if page.overview else []
-    for section in page.sections:
-        blocks += ["", *_section(section, look, names)]
-    blocks += [] if page.overview else points
-    blocks += _blocks(page, look)
-    for chapter in page.chapters:
-        blocks += ["", *_chapter(chapter, look, names[chapter.name])]
-    for reason in page.cannot_tell:
-        blocks += ["", *wrapped(reason, look.width)]
-    blocks += ["", *(look.paint(line, _DIM) for line in _commands(page.more, look.width))]
-    return "\n".join(blocks) + "\n"
+    names = short_names(page, max(LEAST_NAME, min([*room, 72, look.width])))
+    points = _points(page, look, names) if page.ledgers else []
+    sections = [line for section in page.sections for line in _section(section, look, names)]
+    body = [*points, *sections] if page.overview else [*sections, *points]
+    lines = [
+        *_heading(page, look),
+        *wrapped(page.answer, look.width),
+        *(line for ledger in page.ledgers for line in _ledger(ledger, look)),
+        *body,
+        *_blocks(page, look),
+        *(line for chapter in page.chapters for line in _chapter(chapter, look, names[chapter.name])),
+        *(line for reason in page.cannot_tell for line in ("", *wrapped(reason, look.width))),
+        "",
+        *(look.paint(line, _DIM) for line in _commands(page.more, look.width)),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _commands(more: str, width: int) -> list[str]:
@@ -85,8 +82,7 @@ def _commands(more: str, width: int) -> list[str]:
     lines: list[str] = []
     rest = " " * len(_MORE)
     for text in more.split("\n"):
-        begin = rest if lines else _MORE
-        line = begin
+        begin = line = rest if lines else _MORE
         for word in _SHELL_WORD.findall(text):
             space = " " * (line is not begin)
             if space and len(line + word) + len(" \\ ") > width:
@@ -98,7 +94,7 @@ def _commands(more: str, width: int) -> list[str]:
     return lines
 
 
-def _heading(page: Page, look: Look) -> str:
+def _heading(page: Page, look: Look) -> list[str]:
     name, *parts = page.heading
     lines = [name]
     for part in parts:
@@ -106,7 +102,7 @@ def _heading(page: Page, look: Look) -> str:
         lines[-1:] = [joined] if len(joined) <= look.width else [lines[-1], part]
     first, *rest = [*lines, page.health] if page.health else lines
     below = [line for text in rest for line in wrapped(text, look.width)]
-    return "\n".join([first.replace(name, look.paint(name, _BOLD), 1), *below, ""])
+    return [first.replace(name, look.paint(name, _BOLD), 1), *below, ""]
 
 
 def _title(title: str, right: str, look: Look) -> str:
@@ -119,24 +115,21 @@ def _title(title: str, right: str, look: Look) -> str:
 
 
 def _ledger(ledger: Ledger, look: Look) -> list[str]:
-    glyphs = {share.bucket: _GLYPHS[i] if i < len(_GLYPHS) else _REST for i, share in enumerate(ledger.shares)}
-    cells = units.apportioned([share.ns for share in ledger.shares], look.width)
-    bar = "".join(
-        look.paint(glyphs[share.bucket] * cell, CODES[share.bucket])
-        for share, cell in zip(ledger.shares, cells, strict=True)
-    )
-    names = max((len(share.bucket) for share in ledger.shares), default=5)
-    times = len(ledger.total)
-    lines = [_title(ledger.title, ledger.heading, look), bar]
-    spread = max((len(share.spread) for share in ledger.shares), default=0)
-    for share in ledger.shares:
-        glyph = look.paint(glyphs[share.bucket], CODES[share.bucket])
+    shares = ledger.shares
+    glyphs = [_GLYPHS[at] if at < len(_GLYPHS) else "·" for at in range(len(shares))]
+    cells = units.apportioned([share.ns for share in shares], look.width)
+    painted = zip(shares, glyphs, cells, strict=True)
+    bar = "".join(look.paint(glyph * cell, CODES[share.bucket]) for share, glyph, cell in painted)
+    names, times = max((len(share.bucket) for share in shares), default=5), len(ledger.total)
+    lines = ["", _title(ledger.title, ledger.heading, look), bar]
+    spread = max((len(share.spread) for share in shares), default=0)
+    for share, glyph in zip(shares, glyphs, strict=True):
         start = f"{share.bucket.ljust(names)}  {share.time.rjust(times)}  {share.share.rjust(7)}"
         start += f"  {share.spread.rjust(spread)}" if spread else ""
         room = look.width - len(start) - 6
         cut = f"{share.detail[: room - 1]}…" if share.detail and room >= _TELLING else ""
         detail = _fitted(share.detail, room) or _fitted(share.plain, room) or cut
-        lines.append(f"{glyph} {start}    {look.paint(detail, _DIM)}".rstrip())
+        lines.append(f"{look.paint(glyph, CODES[share.bucket])} {start}    {look.paint(detail, _DIM)}".rstrip())
     lines.append(f"  {'total'.ljust(names)}  {ledger.total}  100.0 %")
     return [*lines, *_over_time(ledger, look)] if ledger.busy else lines
 
@@ -151,10 +144,6 @@ def _over_time(ledger: Ledger, look: Look) -> list[str]:
     return ["", _title("BUSY OVER TIME", remark, look), "".join(levels).rstrip(), axis]
 
 
-#: Shortest prefix of a name that is still informative, in characters.
-_TELLING: Final = 24
-
-
 def _fitted(detail: str, width: int) -> str:
     """As many comma-separated parts as fit."""
     parts = detail.split(", ")
@@ -167,6 +156,7 @@ def _fitted(detail: str, width: int) -> str:
 def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
     head, rows = section.grid.lines(look.width - len(_INDENT), names)
     return [
+        "",
         _title(section.title, section.remark, look),
         look.paint(_INDENT + head, _DIM),
         *(_INDENT + row for row in rows),
@@ -176,39 +166,37 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
 
 def _points(page: Page, look: Look, names: dict[str, str]) -> list[str]:
     """Findings: the time, what is wrong, what to do, and where to read on."""
-    if not page.ledgers:
-        return []
-    title, laid_out = ("WHAT TO DO FIRST", _to_do) if page.overview else ("FINDINGS", _findings)
-    body = laid_out(page.points, look, names) if page.points else wrapped(page.nothing, look.width, _INDENT)
-    return ["", _title(title, page.points_remark, look), *body]
-
-
-def _findings(points: Sequence[Point], look: Look, names: dict[str, str]) -> list[str]:
-    lines, space = [], look.width - _STAKE - len(_INDENT)
-    for point in points:
+    lines = ["", _title("WHAT TO DO FIRST" if page.overview else "FINDINGS", page.points_remark, look)]
+    if not page.points:
+        return [*lines, *wrapped(page.nothing, look.width, _INDENT)]
+    if page.overview:
+        return [*lines, *_to_do(page.points, look, names)]
+    space = look.width - _STAKE - len(_INDENT)
+    for point in page.points:
         remedy = wrapped(f"{point.action} → {point.more}", space)
         body = [*wrapped(point.said(names), space), *(look.paint(text, _DIM) for text in remedy)]
-        saved = f"→ {point.saved}" if point.saved else ""
-        lines += _beside([look.paint(point.worth.rjust(_STAKE), _BOLD), saved.rjust(_STAKE)], body, _STAKE)
+        lines += _beside([look.paint(point.worth.rjust(_STAKE), _BOLD), _saved(point).rjust(_STAKE)], body, _STAKE)
     return lines
+
+
+def _saved(point: Point) -> str:
+    return f"→ {point.saved}" if point.saved else ""
 
 
 def _to_do(points: Sequence[Point], look: Look, names: dict[str, str]) -> list[str]:
     """One action for each point, below all findings that it is for."""
     lines: list[str] = []
-    wide = max(len(text) for one in points for text in (*(part.worth for part in one.together()), one.saved))
-    space = look.width - wide - 2 * len(_INDENT)
+    longest = max(len(text) for one in points for text in (*(part.worth for part in one.together()), one.saved))
+    wide = longest + len(_INDENT)
+    space = look.width - wide - len(_INDENT)
     for one in points:
         for part in one.together():
-            worth = f"{_INDENT}{look.paint(part.worth.rjust(wide), _BOLD)}"
-            lines += _beside([worth], wrapped(part.said(names), space), wide + len(_INDENT))
+            worth = f"{_INDENT}{look.paint(part.worth.rjust(longest), _BOLD)}"
+            lines += _beside([worth], wrapped(part.said(names), space), wide)
         room = space - len(one.action)
         texts = [one.action, one.more] if len(one.more) + 2 > room else [f"{one.action}{one.more.rjust(room)}"]
         body = [line for text in texts for line in (wrapped(text, space) if len(text) > space else [text])]
-        saved = f"→ {one.saved}" if one.saved else ""
-        lines += _beside(
-            [saved.rjust(wide + len(_INDENT))], [look.paint(line, _DIM) for line in body], wide + len(_INDENT)
-        )
+        lines += _beside([_saved(one).rjust(wide)], [look.paint(line, _DIM) for line in body], wide)
     return lines
 
 
@@ -219,10 +207,8 @@ def _beside(left: Sequence[str], body: Sequence[str], wide: int) -> list[str]:
 
 def _blocks(page: Page, look: Look) -> list[str]:
     """Titles with their texts beside them."""
-    if not page.blocks:
-        return []
-    wide = max(len(one.title) for one in page.blocks)
-    lines = [""]
+    wide = max((len(one.title) for one in page.blocks), default=0)
+    lines = [""] if page.blocks else []
     for one in page.blocks:
         title = look.paint(one.title, _BOLD) + " " * (wide - len(one.title))
         lines += _beside([title], wrapped(one.text, look.width - wide - len(_INDENT)), wide)
@@ -233,7 +219,7 @@ def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
     """Renders the chapter of one kernel: labels on the left, each advice with its estimated gain."""
     wide = max((len(label) for label, _ in chapter.facts), default=0)
     beside = len(name) + 2 + len(chapter.launch) <= look.width
-    lines = [_title(name, chapter.launch if beside else "", look)]
+    lines = ["", _title(name, chapter.launch if beside else "", look)]
     lines += wrapped("" if beside else chapter.launch, look.width, _INDENT)
     lines += wrapped(chapter.conclusion, look.width, _INDENT)
     lines += [""] * bool(chapter.facts and chapter.conclusion)

@@ -1,41 +1,28 @@
-"""Builds the pages of a comparison (the verdict, where the difference went, what changed) and of a noise floor."""
+"""Builds the pages of changes: a comparison (verdict, where the difference went), a noise floor, a replayed change."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze import units
 from kanalyze.outlets import command
-from kanalyze.renderers.page.sections import unversioned
-from kanalyze.renderers.page.time import Block, Page
-from kanalyze.renderers.text.grid import ARROW, Column, Section, section, words
+from kanalyze.renderers.page.of_any_kind import ROWS, Block, Page, unversioned
+from kanalyze.renderers.text.grid import ARROW, Column, Section, numbers, section, words
 from kanalyze.renderers.text.kernel_names import short_forms
-from kanalyze.window import WORDS
+from kanalyze.window import WORDS, PerIteration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
+    from kanalyze.analyses.comparing._noise import Noise
     from kanalyze.analyses.comparing._pair import Side
+    from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.text.grid import Row
 
-    #: A column, or what makes the text of a row.
-    Told = str | Callable[[Row], str]
-    from kanalyze.analyses.comparing._noise import Noise
-
-#: Rows of each table, unless told.
-ROWS: Final = 6
-
-#: Buckets that are named in the sentence.
-_NAMED: Final = 3
-
-#: A bucket is named there from this part of the largest one on.
-_WORTH_NAMING: Final = 0.05
-
-#: Most characters of a kernel's name.
-_NAME: Final = 36
 
 #: Lines of all sections together, and those of a section that are no rows.
 _LINES: Final = 31
@@ -48,16 +35,39 @@ _BAR: Final = 12
 _CLOSE: Final = 1.2
 _LARGE: Final = 100
 
-_ONE: Final = "1 run a side"
+#: Of the gain of a change, what Amdahl's differs by for the page to say so.
+_NOTABLE: Final = 0.1
+
+#: Counters on the page, the most telling one first: what they are called there, and how their values are told.
+_COUNTED: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
+    "roof_share": ("of roof", units.percent),
+    "intensity_flop_per_byte": ("FLOP per byte", "{:,.4g}".format),
+    "flop": ("FLOP", units.flop),
+    "dram_read_bytes": ("DRAM read", units.size),
+    "dram_write_bytes": ("DRAM written", units.size),
+    "memory_share": ("memory", units.percent),
+    "compute_share": ("compute", units.percent),
+    "achieved_occupancy_share": ("occupancy", units.percent),
+    "l1_hit_share": ("L1 hits", units.percent),
+    "l2_hit_share": ("L2 hits", units.percent),
+    "registers_per_thread": ("registers", "{:,.4g}".format),
+    "sm_clock_hz": ("SM clock", units.frequency),
+}
 
 
 def comparison_page(found: Comparison, top: int) -> Page:
     """Builds the page of a comparison, at most `top` rows per table."""
+    about, (base, new) = found.base.about, found.paths
+    parts = [f"base {found.names[0]}", f"new {found.names[1]}", about.tool, *([about.gpu] if about.gpu else [])]
+    parts += [f"rank {about.rank} of {len(found.pairs)}"] if len(found.pairs) > 1 else []
+    single = len(base) == len(new) == 1
+    sides = [*base, *new] if single else [*(word for path in base for word in ("--base", path)), *new]
+    more = [command("kanalyze", "show", "compare_kernels", *sides)] if single else []
     return Page(
-        heading=_heading(found),
+        heading=["kanalyze compare", *parts],
         answer=answer(found),
         sections=_sections(found, top),
-        more=_more(found),
+        more="\n".join([*more, command("kanalyze", "compare", *sides, "--format", "markdown")]),
         blocks=[] if found.gate is None else [Block("GATE", found.gate.sentence)],
     )
 
@@ -65,71 +75,62 @@ def comparison_page(found: Comparison, top: int) -> Page:
 def _sections(found: Comparison, top: int) -> list[Section]:
     """The sections, with fewer rows each than the usual number where all together would be too long."""
     for rows in range(top, 0, -1):
-        made = [_waterfall(found, rows), *(make(found, rows) for make in _SECTIONS)]
-        sections = [section for section in made if section is not None and section.grid.rows]
+        made = [_waterfall(found, rows), *_tables(found, rows)]
+        sections = [section for section in made if section.grid.rows]
         if top > ROWS or sum(len(section.grid.rows) + _AROUND for section in sections) <= _LINES:
             return sections
     return [_waterfall(found, top)]
 
 
+# The sentences.
+
+
 def answer(found: Comparison) -> str:
     """The verdict in a sentence with its interval, and where the difference went."""
-    verdict = found.verdict
-    doubts = [f"Not the same on both sides: {'; '.join(one.text for one in found.doubts)}."] if found.doubts else []
-    whole = [f"The whole recordings are compared, since {found.reason}."] if found.reason else []
-    note = [f"{found.note[0].upper()}{found.note[1:]}."] if found.note else []
-    apart = "No kernel is on both sides: these are different programs, or one whose kernels were all replaced."
-    return " ".join([
-        *doubts, *whole, *note, f"{_told(found, verdict)}{_where(found)}.", *_sure(found), *_quick(found),
-        *([apart] if found.apart else []),
-    ])  # fmt: skip
+    told = [
+        f"Not the same on both sides: {'; '.join(one.text for one in found.doubts)}." if found.doubts else "",
+        f"The whole recordings are compared, since {found.reason}." if found.reason else "",
+        f"{found.note[0].upper()}{found.note[1:]}." if found.note else "",
+        f"{_verdict(found)}{_where(found)}.",
+        *_sure(found),
+        _quick(found),
+        "No kernel is on both sides: these are different programs, or one whose kernels were all replaced."
+        if found.apart
+        else "",
+    ]
+    return " ".join(filter(None, told))
 
 
-def _told(found: Comparison, verdict: Verdict) -> str:
+def _verdict(found: Comparison) -> str:
     """``A step is 1.61 × faster (1.58 to 1.64, 4 against 4 runs): 12.4 ms less``."""
-    what = _what(found)
+    verdict, what = found.verdict, _what(found)
     runs = _runs(found.timed.base, found.timed.new, verdict)
     if verdict.ratio is None:
         return f"{what} took no time in base and {units.time(verdict.new_ns)} in new"
     if verdict.low is None or verdict.high is None:
         return f"{what} takes {units.time(verdict.new_ns)} in new and {units.time(verdict.base_ns)} in base ({runs})"
-    if verdict:
-        return f"{what} is {_factors(verdict, runs)}"
-    if verdict.word == "same":
-        return f"{what} takes the same time: {_within(found, verdict, runs)}"
+    if verdict or verdict.word == "same":
+        return f"{what} {_judged(found, verdict, 'is', 'takes', runs)}"
+    inner = f"{what[0].lower()}{what[1:]}"
     if verdict.basis == "steps" and not verdict.low <= 1 <= verdict.high:
-        told = f"{what[0].lower()}{what[1:]} by {units.change(verdict.ratio)}"
-        return f"These two runs differ, {told} ({_ends(verdict, runs)})"
-    return f"Cannot tell whether {what[0].lower()}{what[1:]} is faster or slower ({_ends(verdict, runs)})"
+        return f"These two runs differ, {inner} by {units.change(verdict.ratio)} ({_ends(verdict, runs)})"
+    return f"Cannot tell whether {inner} is faster or slower ({_ends(verdict, runs)})"
 
 
-def _factors(verdict: Verdict, *more: str) -> str:
-    """``1.61 × faster (1.58 to 1.64, 4 against 4 runs)``."""
+def _judged(found: Comparison, verdict: Verdict, be: str, take: str, *more: str) -> str:
+    """``is 1.61 × faster (1.58 to 1.64, 4 runs)``, or ``takes the same time: within 2 % (−0.3 % to +0.4 %)``."""
+    if not verdict:
+        within = units.percent(found.pair.limits.least_effect)
+        return f"{take} the same time: within {within} ({_ends(verdict, *more)})"
     ends = (verdict.ratio or 1, verdict.low or 1, verdict.high or 1)
     ratio, *between = (1 / end for end in ends) if verdict.word == "faster" else ends
     told = " to ".join(map(_factor, sorted(between)))
-    return f"{_factor(ratio)} × {verdict.word} ({', '.join([told, *more])})"
-
-
-def _within(found: Comparison, verdict: Verdict, *more: str) -> str:
-    """``within 2 % (−0.3 % to +0.4 %, 4 against 4 runs)``."""
-    return f"within {units.percent(found.pair.limits.least_effect)} ({_ends(verdict, *more)})"
+    return f"{be} {_factor(ratio)} × {verdict.word} ({', '.join([told, *more])})"
 
 
 def _ends(verdict: Verdict, *more: str) -> str:
     """``−0.3 % to +0.4 %, 4 against 4 runs``."""
-    ends = (verdict.low or 1, verdict.high or 1)
-    return ", ".join([" to ".join(map(units.change, ends)), *more])
-
-
-def _quick(found: Comparison) -> list[str]:
-    """The quicker iterations in a sentence, where these tell something and the mean does not."""
-    verdict, each = found.quick, found.base.about.each
-    if verdict is None:
-        return []
-    those = units.plural_of(each) if each in WORDS else f"of each {each!r}"
-    told = f"are {_factors(verdict)}" if verdict else f"take the same time: {_within(found, verdict)}"
-    return [f"The quicker {those} (the lower quartile of each run) {told}."]
+    return ", ".join([" to ".join(map(units.change, (verdict.low or 1, verdict.high or 1))), *more])
 
 
 def _factor(ratio: float) -> str:
@@ -137,45 +138,51 @@ def _factor(ratio: float) -> str:
     return f"{ratio:,.3f}" if ratio < _CLOSE else f"{ratio:,.2f}" if ratio < _LARGE else f"{ratio:,.0f}"
 
 
+def _quick(found: Comparison) -> str:
+    """The quicker iterations in a sentence, where these tell something and the mean does not."""
+    if found.quick is None:
+        return ""
+    each = found.base.about.each
+    those = units.plural_of(each) if each in WORDS else f"of each {each!r}"
+    told = _judged(found, found.quick, "are", "take")
+    return f"The quicker {those} (the lower quartile of each run) {told}."
+
+
 def _what(found: Comparison) -> str:
     """Scope of the comparison, with its ranks where there are several."""
+    about = found.base.about
+    if about.scope == "kernels":
+        one = "The sum of all kernels"
+    elif not about.each:
+        one = f"The {'whole recording' if about.scope == 'whole' else about.scope}"
+    else:
+        one = f"A {about.each}" if about.each in WORDS else f"Each {about.each!r}"
     if len(found.pairs) == 1:
-        return _one(found)
-    ranks = f"rank {found.base.about.rank}" if found.job is None else f"{len(found.pairs):,} ranks"
-    return f"{_one(found)} of {ranks}"
-
-
-def _one(found: Comparison) -> str:
-    each = found.base.about.each
-    if found.base.about.scope == "kernels":
-        return "The sum of all kernels"
-    if not each:
-        return "The whole recording" if found.base.about.scope == "whole" else f"The {found.base.about.scope}"
-    return f"A {each}" if each in WORDS else f"Each {each!r}"
+        return one
+    return f"{one} of {f'rank {about.rank}' if found.job is None else f'{len(found.pairs):,} ranks'}"
 
 
 def _runs(base: Side, new: Side, verdict: Verdict) -> str:
     if verdict.basis == "steps":
         steps = [one.digests[0].steps.height for one in (base, new)]
-        return f"{_ONE}, by {steps[0]:,} and {steps[1]:,} of it"
-    counts = f"{len(base.digests)} against {len(new.digests)} runs"
+        return f"1 run a side, by {steps[0]:,} and {steps[1]:,} of it"
     if len(base.digests) == len(new.digests) == 1:
-        return _ONE
-    return f"{counts}, interleaved" if verdict.basis == "paired runs" else counts
+        return "1 run a side"
+    paired = ", interleaved" if verdict.basis == "paired runs" else ""
+    return f"{len(base.digests)} against {len(new.digests)} runs{paired}"
 
 
 def _where(found: Comparison) -> str:
     """``: 12.4 ms less: launch −9.1 ms, kernel −1.8 ms``."""
     verdict = found.verdict
     delta = verdict.new_ns - verdict.base_ns
-    sums = _buckets(found).sort(pl.col("delta_ns").abs(), descending=True)
     if verdict.word == "same" or not delta:
         return ""
-    least = _WORTH_NAMING * max(map(abs, sums.get_column("delta_ns").to_list()), default=0)
-    named = [(bucket, ns) for bucket, ns in sums.select("bucket", "delta_ns").iter_rows() if abs(ns) >= max(least, 1)]
-    told = ", ".join(f"{bucket} {signed(ns)}" for bucket, ns in named[:_NAMED])
+    sums = _buckets(found).select("bucket", "delta_ns").sort(pl.col("delta_ns").abs(), descending=True).rows()
+    least = 0.05 * max((abs(ns) for _, ns in sums), default=0)
+    named = [f"{bucket} {signed(ns)}" for bucket, ns in sums if abs(ns) >= max(least, 1)]
     rank = f" in rank {found.base.about.rank}" if found.job is not None else ""
-    return f": {units.time(abs(delta))} {'less' if delta < 0 else 'more'}{rank}: {told}"
+    return f": {units.time(abs(delta))} {'less' if delta < 0 else 'more'}{rank}: {', '.join(named[:3])}"
 
 
 def _sure(found: Comparison) -> list[str]:
@@ -203,8 +210,11 @@ def _no_interval(base: Side, new: Side) -> str:
         return f"Iterations ({each}) within one run a side vary too much to say anything"
     if not any(steps) or not each:
         return "One run a side without iterations says nothing of how much runs vary"
-    told = " and ".join(f"{number:,} in {name}" for name, number in zip(("base", "new"), steps, strict=True))
+    told = f"{steps[0]:,} in base and {steps[1]:,} in new"
     return f"One run a side with too few iterations ({each}: {told}) says nothing of how much they vary"
+
+
+# The tables.
 
 
 def signed(ns: float) -> str:
@@ -213,52 +223,34 @@ def signed(ns: float) -> str:
 
 
 def _buckets(found: Comparison) -> pl.DataFrame:
-    rows = found.table("compare")
-    return rows.group_by("bucket", maintain_order=True).agg(
-        pl.col("base_ns", "new_ns", "delta_ns").sum(), pl.col("changed").any()
-    )
-
-
-def _heading(found: Comparison) -> list[str]:
-    base = found.base.about
-    parts = [f"base {found.names[0]}", f"new {found.names[1]}", base.tool, *([base.gpu] if base.gpu else [])]
-    if len(found.pairs) > 1:
-        parts.append(f"rank {base.rank} of {len(found.pairs)}")
-    return ["kanalyze compare", *parts]
+    sums = found.table("compare").group_by("bucket", maintain_order=True)
+    return sums.agg(pl.col("base_ns", "new_ns", "delta_ns").sum())
 
 
 def _waterfall(found: Comparison, top: int) -> Section:
     """The buckets in the order of their difference, with a bar each, and the sum."""
     rows = _buckets(found).filter((pl.col("base_ns") > 0) | (pl.col("new_ns") > 0))
     rows = rows.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
-    shown, rest = rows.head(top + 2), rows.slice(top + 2)
+    rest = rows.slice(top + 2).select(pl.lit("rest").alias("bucket"), pl.exclude("bucket").sum())
     largest = max(1, *map(abs, rows.get_column("delta_ns").to_list()))
     base_ns, new_ns = found.verdict.base_ns, found.verdict.new_ns
-    sums = rest.select(pl.lit("rest").alias("bucket"), pl.col("base_ns", "new_ns", "delta_ns").sum()).to_dicts()
     together = {"bucket": "together", "base_ns": base_ns, "new_ns": new_ns, "delta_ns": new_ns - base_ns}
-    lines = [*shown.to_dicts(), *(sums if rest.height else []), together]
+    lines = [*rows.head(top + 2).to_dicts(), *(rest.to_dicts() if rows.height > top + 2 else []), together]
     columns = (
         Column("bucket", "bucket", left=True),
-        Column("base", "base_ns"),
-        Column("new", "new_ns"),
+        *numbers(base="base_ns", new="new_ns"),
         Column("difference", "delta_ns", signed),
         Column("", lambda row: "" if row is together else _bar(row["delta_ns"] / largest), left=True),
     )
-    remark = f"per {found.each}, mean of {units.plural(len(found.base.digests), 'run')} and {len(found.new.digests)}"
-    remark = remark if found.base.about.each else ""
-    return section("WHERE THE DIFFERENCE WENT", lines, columns, remark=remark, foot=_unchanged(found))
-
-
-def _unchanged(found: Comparison) -> str:
-    """Remark on how many rows are within noise of the tables in which nothing changed; the others have a section."""
-    tables = {
-        "kernels and copies": found.table("compare_kernels"),
-        "operators": found.table("compare_ops"),
-        "ranges": found.table("compare_ranges"),
-        "calls that wait": found.table("compare_calls").filter("blocking"),
-    }
-    same = {title: rows.height for title, rows in tables.items() if rows.height and not rows["changed"].any()}
-    return f"Within noise: {', '.join(f'{title} ({rows:,})' for title, rows in same.items())}." if same else ""
+    runs = f"{units.plural(len(found.base.digests), 'run')} and {len(found.new.digests)}"
+    remark = f"per {found.each}, mean of {runs}" if found.base.about.each else ""
+    # tables in which nothing changed; the others have a section
+    tables = {"kernels and copies": "compare_kernels", "operators": "compare_ops", "ranges": "compare_ranges"}
+    same = {title: found.table(name) for title, name in tables.items()}
+    same["calls that wait"] = found.table("compare_calls").filter("blocking")
+    told = [f"{title} ({one.height:,})" for title, one in same.items() if one.height and not one["changed"].any()]
+    foot = f"Within noise: {', '.join(told)}." if told else ""
+    return section("WHERE THE DIFFERENCE WENT", lines, columns, remark=remark, foot=foot)
 
 
 def _bar(part: float) -> str:
@@ -267,62 +259,77 @@ def _bar(part: float) -> str:
     return f"{'█' * length:>{_BAR}}|" if part < 0 else f"{'':>{_BAR}}|{'█' * length}"
 
 
-def _kernels(found: Comparison, top: int) -> Section:
-    table = found.table("compare_kernels")
-    names = _short_names(table.filter("changed").head(top))
-    return _changes("KERNELS AND COPIES", table, "kernel", lambda row: _kernel(row, names), top)
-
-
-def _short_names(rows: pl.DataFrame) -> dict[str, str]:
-    return short_forms(
-        sorted({name for side in ("base", "new") for name in rows.get_column(f"{side}_kernel") if name}), _NAME
+def _tables(found: Comparison, top: int) -> Iterator[Section]:
+    """What changed in each table, in the order of the page; without rows where nothing did."""
+    changes = partial(_changes, top)
+    if found.base.about.gpu != found.new.about.gpu:  # which may give other names to the same kernels
+        yield changes("FAMILIES OF KERNELS", found.table("compare_families"), "family", "family")
+    kernels = found.table("compare_kernels")
+    names = _short_names(kernels.filter("changed").head(top))
+    yield changes("KERNELS AND COPIES", kernels, "kernel", partial(_kernel, names))
+    yield changes("OPERATORS", found.table("compare_ops"), "operator", _operator)
+    yield _counters(found, top + 1)
+    yield changes("RANGES", found.table("compare_ranges"), "range", "range")
+    calls = found.table("compare_calls").filter("blocking")
+    yield changes("CALLS THAT WAIT", calls, "call", lambda row: unversioned(row["name"] or "(no name)"))
+    findings = found.table("compare_findings").filter("changed", pl.col("change").cast(pl.String) != "stays")
+    kinds = findings.get_column("change").cast(pl.String).to_list()
+    columns: tuple[Column, ...] = (
+        Column("", "change", left=True),
+        Column("at stake", lambda row: units.time(max(row["base_ns"], row["new_ns"]))),
+        Column("finding", "headline", left=True),
     )
+    remark = f"{kinds.count('gone')} gone, {kinds.count('new')} new"
+    yield section("FINDINGS", findings.head(top), columns, remark=remark, cut=True)
+    columns = (
+        Column("peak", partial(_became, "peak_bytes", units.size)),
+        Column("allocations", partial(_became, "allocations", number)),
+        words("memory", "memory", missing="(not told)"),
+    )
+    yield section("MEMORY", found.table("compare_memory").filter("changed"), columns, top)
+    ranks = found.table("compare_ranks")
+    if len(found.pairs) > 1 and ranks.get_column("changed").any():
+        order = ranks.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
+        columns = (
+            Column("rank", "rank"),
+            Column("difference", "delta_ns", signed),
+            *numbers(base="base_ns", new="new_ns"),
+            Column("verdict", "verdict", left=True),
+        )
+        yield section("RANKS", order, columns, top)
 
 
-def _families(found: Comparison, top: int) -> Section | None:
-    """The families of kernels, where another GPU may give other names to the same ones."""
-    table = found.table("compare_families")
-    same_gpu = found.base.about.gpu == found.new.about.gpu
-    return None if same_gpu else _changes("FAMILIES OF KERNELS", table, "family", "family", top)
-
-
-def _waiting_calls(found: Comparison, top: int) -> Section:
-    table = found.table("compare_calls").filter("blocking")
-    return _changes("CALLS THAT WAIT", table, "call", lambda row: unversioned(row["name"] or "(no name)"), top)
-
-
-def _changes(title: str, table: pl.DataFrame, plain: str, told: Told, top: int) -> Section:
+def _changes(top: int, title: str, table: pl.DataFrame, plain: str, told: str | Callable[[Row], str]) -> Section:
     """The rows of a table that changed, the others counted."""
     changed = table.filter("changed")
-    kinds = "change" in table.columns
     columns = (
         Column("difference", "delta_ns", signed),
-        *([Column("", "change", left=True)] if kinds else []),
-        Column("count", lambda row: "" if row["base_count"] is None else _became(row, "count", number)),
-        Column("time", lambda row: _became(row, "ns", units.time), spare=True),
+        *([Column("", "change", left=True)] if "change" in table.columns else []),
+        Column("count", lambda row: "" if row["base_count"] is None else _became("count", number, row)),
+        Column("time", partial(_became, "ns", units.time), spare=True),
         Column(plain, told, left=True),
     )
     remark = f"{units.plural(changed.height, 'change')}, {table.height - changed.height:,} within noise"
     return section(title, changed.head(top), columns, remark=remark, cut=True, broken=plain == "kernel")
 
 
-def _became(row: Row, what: str, say: Callable[[Any], str]) -> str:
+def _became(what: str, say: Callable[[Any], str], row: Row) -> str:
     return f"{say(row[f'base_{what}'])}{ARROW}{say(row[f'new_{what}'])}"
 
 
-def _kernel(row: Row, names: dict[str, str]) -> str:
+def _short_names(rows: pl.DataFrame) -> dict[str, str]:
+    names = pl.concat([rows.get_column(f"{side}_kernel").cast(pl.String) for side in ("base", "new")])
+    return short_forms(sorted(filter(None, names.unique())), 36)
+
+
+def _kernel(names: dict[str, str], row: Row) -> str:
     """The kernels of a row, before and after, and the range that launched them."""
-    base, new = (_several(row, side, names) for side in ("base", "new"))
-    told = base if base == new or not new else new if not base else f"{base}{ARROW}{new}"
-    return f"{told} in {row['range']}" if row["range"] else told
-
-
-def _several(row: Row, side: str, names: dict[str, str]) -> str:
-    name, several = row[f"{side}_kernel"], row[f"{side}_names"]
-    if not several:
-        return ""
-    told = names[name] if name else "(no name)"
-    return f"{told} and {several - 1} more" if several > 1 else told
+    told = []
+    for name, several in ((row[f"{side}_kernel"], row[f"{side}_names"]) for side in ("base", "new")):
+        if several:
+            told.append((names[name] if name else "(no name)") + (f" and {several - 1} more" if several > 1 else ""))
+    text = ARROW.join(dict.fromkeys(told))
+    return f"{text} in {row['range']}" if row.get("range") else text
 
 
 def number(count: float) -> str:
@@ -341,14 +348,12 @@ def _operator(row: Row) -> str:
 
 def _counters(found: Comparison, top: int) -> Section:
     """The counters that changed, of the kernels with the most time first."""
-    table = found.table("compare_counters")
     told = pl.col("ratio").is_not_null() | pl.col("counter").str.ends_with("_share")
     order = pl.col("counter").replace_strict({name: at for at, name in enumerate(_COUNTED)}, default=None)
-    both = table.filter(~pl.col("change").cast(pl.String).is_in(["new", "gone"]))
+    both = found.table("compare_counters").filter(~pl.col("change").cast(pl.String).is_in(["new", "gone"]))
     kernels = both.with_columns(at=pl.struct("change", "base_kernel", "new_kernel").rank("dense"))
     kernels = kernels.with_columns(first=pl.int_range(pl.len()).min().over("at"), order=order)
     changed = kernels.filter("changed", told, pl.col("order").is_not_null()).sort("first", "order")
-    names = _short_names(changed.head(top + 1))
 
     def change(row: Row) -> str:
         """A difference of shares, else a ratio."""
@@ -357,101 +362,13 @@ def _counters(found: Comparison, top: int) -> Section:
         return f"{'−' if row['difference'] < 0 else '+'}{abs(row['difference']) * 100:.1f} points"
 
     columns = (
-        Column("counter", "counter", _COUNTED.__getitem__, left=True),
-        Column("base", lambda row: _counted(row, "base")),
-        Column("new", lambda row: _counted(row, "new")),
+        Column("counter", lambda row: _COUNTED[row["counter"]][0], left=True),
+        Column("base", lambda row: _COUNTED[row["counter"]][1](row["base"])),
+        Column("new", lambda row: _COUNTED[row["counter"]][1](row["new"])),
         Column("change", change),
-        Column("kernel", lambda row: _kernel({**row, "range": None}, names), left=True),
+        Column("kernel", partial(_kernel, _short_names(changed.head(top))), left=True),
     )
-    return section("COUNTERS", changed, columns, top + 1, "by ncu", cut=True)
-
-
-def _counted(row: Row, side: str) -> str:
-    name = row["counter"]
-    show = units.percent if name.endswith("_share") else _SHOWN.get(name, lambda value: f"{value:,.4g}")
-    return show(row[side])
-
-
-def _findings(found: Comparison, top: int) -> Section:
-    """Findings that one side alone has."""
-    table = found.table("compare_findings").filter("changed", pl.col("change").cast(pl.String) != "stays")
-    columns = (
-        Column("", "change", left=True),
-        Column("at stake", lambda row: units.time(max(row["base_ns"], row["new_ns"]))),
-        Column("finding", "headline", left=True),
-    )
-    remark = f"{(table.get_column('change') == 'gone').sum()} gone, {(table.get_column('change') == 'new').sum()} new"
-    return section("FINDINGS", table.head(top), columns, remark=remark, cut=True)
-
-
-def _memory(found: Comparison, top: int) -> Section:
-    table = found.table("compare_memory").filter("changed")
-    columns = (
-        Column("peak", lambda row: _became(row, "peak_bytes", units.size)),
-        Column("allocations", lambda row: _became(row, "allocations", number)),
-        words("memory", "memory", missing="(not told)"),
-    )
-    return section("MEMORY", table, columns, top)
-
-
-def _ranks(found: Comparison, top: int) -> Section | None:
-    """The ranks, the largest difference first, where there are several and one of them changed."""
-    table = found.table("compare_ranks")
-    if len(found.pairs) == 1 or not table.get_column("changed").any():
-        return None
-    order = table.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
-    columns = (
-        Column("rank", "rank"),
-        Column("difference", "delta_ns", signed),
-        Column("base", "base_ns"),
-        Column("new", "new_ns"),
-        Column("verdict", "verdict", left=True),
-    )
-    return section("RANKS", order, columns, top)
-
-
-#: Counters on the page, the most telling one first, and what they are called there.
-_COUNTED: Final = {
-    "roof_share": "of roof",
-    "intensity_flop_per_byte": "FLOP per byte",
-    "flop": "FLOP",
-    "dram_read_bytes": "DRAM read",
-    "dram_write_bytes": "DRAM written",
-    "memory_share": "memory",
-    "compute_share": "compute",
-    "achieved_occupancy_share": "occupancy",
-    "l1_hit_share": "L1 hits",
-    "l2_hit_share": "L2 hits",
-    "registers_per_thread": "registers",
-    "sm_clock_hz": "SM clock",
-}
-_SHOWN: Final[dict[str, Callable[[float], str]]] = {
-    "flop": units.flop,
-    "dram_read_bytes": units.size,
-    "dram_write_bytes": units.size,
-    "sm_clock_hz": units.frequency,
-}
-
-_SECTIONS: Final[tuple[Callable[[Comparison, int], Section | None], ...]] = (
-    _families,
-    _kernels,
-    lambda found, top: _changes("OPERATORS", found.table("compare_ops"), "operator", _operator, top),
-    _counters,
-    lambda found, top: _changes("RANGES", found.table("compare_ranges"), "range", "range", top),
-    _waiting_calls,
-    _findings,
-    _memory,
-    _ranks,
-)
-
-
-def _more(found: Comparison) -> str:
-    base, new = found.paths
-    single = len(base) == len(new) == 1
-    sides = [*base, *new] if single else [*(word for path in base for word in ("--base", path)), *new]
-    lines = [["show", "compare_kernels", *sides]] if single else []
-    lines.append(["compare", *sides, "--format", "markdown"])
-    return "\n".join(command("kanalyze", *words) for words in lines)
+    return section("COUNTERS", changed.drop("range", strict=False), columns, top, "by ncu", cut=True)
 
 
 def noise_page(found: Noise, top: int) -> Page:
@@ -475,11 +392,70 @@ def noise_page(found: Noise, top: int) -> Page:
     sections = []
     for title, what, rows in (("BUCKETS", "bucket", found.buckets), ("KERNELS AND COPIES", "kernel", found.kernels)):
         if rows:
-            own = (*columns, Column(what, lambda row: row[0], left=True))
-            sections.append(section(title, [*rows.items()], own, top, "between runs", named=rows is found.kernels))
+            named = (*columns, Column(what, lambda row: row[0], left=True))
+            sections.append(section(title, [*rows.items()], named, top, "between runs", named=what == "kernel"))
     more = "kanalyze compare --noise RUN… -o floor.json\nkanalyze compare BASE NEW --floor floor.json"
     return Page([f"noise of {found.name}"], answer, sections, more)
 
 
 def _repeats(number: int | None) -> str:
     return "more than 1,000" if number is None else str(number)
+
+
+def whatif_page(found: WhatIf, top: int) -> Page:
+    """Builds the page of a replayed change: time now and then with bounds, what is critical then, single changes."""
+    per = PerIteration(found.iterations, found.each)
+
+    def gain(then_ns: float) -> str:
+        return per.mean_time(found.now_ns - then_ns)
+
+    critical = (
+        Column("now", lambda one: per.mean_time(one.now_ns)),
+        Column("then", lambda one: per.mean_time(one.then_ns)),
+        Column("of then", lambda one: units.percent(one.then_ns / found.then_ns) if found.then_ns else ""),
+        Column("", lambda one: one.name or one.cause, left=True),
+    )
+    single = (
+        Column("gain", lambda one: gain(one.then_ns)),
+        Column("then", lambda one: per.mean_time(one.then_ns)),
+        Column("at least", lambda one: gain(one.high_ns), wide=True),
+        Column("at most", lambda one: gain(one.low_ns), wide=True),
+        Column("by Amdahl", lambda one: gain(one.amdahl_ns)),
+        Column("change", lambda one: one.change, left=True),
+    )
+    sections = []
+    if found.changes or not found.single:
+        remark = "what the end waits for, adding up to all of it"
+        sections.append(section("CRITICAL PATH", found.critical, critical, top, remark, named=True))
+    if found.single:
+        sections.append(section("CHANGES", found.single, single, top, "each alone", cut=True))
+    heading = ["kanalyze whatif", found.meta.path.name, found.meta.tool, *found.changes]
+    more = command("kanalyze", "whatif", found.meta.path, *(["--faster", "NAME=2"] if found.single else ["--each"]))
+    return Page(heading, _replayed(found, per), sections, more)
+
+
+def _replayed(found: WhatIf, per: PerIteration) -> str:
+    """Time now and then, the bounds, what Amdahl's law would have promised, and what was measured."""
+    measured = "" if found.measured_ns is None else f" {_profiler(found)}"
+    if not found.changes:
+        return f"The recording takes {per.time(found.now_ns)}.{measured}"
+    then, low, high = map(per.mean_time, (found.then_ns, found.low_ns, found.high_ns))
+    gained, gain = "nothing is gained", abs(found.gain_ns)
+    if found.now_ns and gain * 1000 >= found.now_ns:
+        less = "less" if found.gain_ns > 0 else "more"
+        gained = f"{per.mean_time(gain)} {less}, {units.percent(gain / found.now_ns)}"
+    promised = found.now_ns - found.amdahl_ns
+    apart = abs(promised - found.gain_ns) > _NOTABLE * max(promised, found.gain_ns, 1)
+    amdahl = f" By Amdahl's law it would be {per.mean_time(promised)} less." if apart else ""
+    return f"Now {per.time(found.now_ns)}, then {then} ({low} to {high}): {gained}.{amdahl}{measured}"
+
+
+def _profiler(found: WhatIf) -> str:
+    """How much of the host's time is left without the profiler, and how well that is known."""
+    low, usual, high = map(units.percent, (found.host_kept_low, found.host_kept, found.host_kept_high))
+    if found.host_kept < 1:
+        return f"Without the profiler {usual} ({low} to {high}) of the host's time is taken to be left."
+    if found.host_kept_low < 1:
+        untold = "How much shorter the host's time is without the profiler cannot be told from the measured time"
+        return f"{untold}: the bounds take {low} to {high} of it."
+    return "No shorter time of the host explains the measured time."

@@ -9,30 +9,23 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import units
-from kanalyze.renderers.page.sections import launch_shape
-from kanalyze.renderers.page.time import Page, gpu, heading, page_of, show
-from kanalyze.renderers.text.grid import Advice, Chapter, Column, Section, section, telling_apart, words
+from kanalyze.renderers.page.of_any_kind import Page, health_line
+from kanalyze.renderers.page.time import gpu, launch_shape, page_of, show
+from kanalyze.renderers.text.grid import Advice, Chapter, Column, Section, numbers, section, telling_apart, words
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.analyses.page.counters_page import CounterSummary
-    from kanalyze.analyses.page.joint_page import JointSummary
+    from kanalyze.analyses.page.counters_page import CounterSummary, JointSummary
     from kanalyze.report import Meta
 
     Row = dict[str, Any]
 
-_KERNELS: Final = "KERNELS"
+#: Most stall reasons and ncu rules shown per kernel.
+_MOST: Final = 4
 
-#: Most stall reasons and ncu rules shown per kernel, and rules where there are operators beside them.
-_STALLS: Final = 4
-_RULES: Final = 4
-_JOINT_RULES: Final = 3
-
-#: One-word forms of verdicts.
-_SHORT: Final = {"too few blocks": "grid"}
-
+#: Waves from so many on are told without decimals, and a FLOP per byte without a point.
 _MANY_WAVES: Final = 100
 _MANY: Final = 1000
 
@@ -42,74 +35,78 @@ _WORTH: Final = 0.01
 #: Share of the duration from which tensor pipe activity above its useful work is mentioned.
 _BUSIER: Final = 0.05
 
-_or_none = partial(Column, missing="-")
+
+#: Explanations of uncertain matches.
+_MEANINGS: Final = {
+    "shape": "same name and launch shape; which of the launches was measured is not known",
+    "name": "the name alone fits: another launch shape, or a name that ncu cut short",
+}
 
 
 def counters_page(found: CounterSummary, top: int) -> Page:
     """Builds the page of an ncu report, with at most `top` kernels."""
     rows = found.groups.join(found.kernels, left_on="first", right_on="event_id", how="left", maintain_order="left")
     devices = found.devices.select("name", "compute_capability", "sm_count")
-    path = found.meta.path
+    checks = found.health.group_by("check", "doubt", maintain_order=True).agg(pl.col("count").sum())
+    several = found.kernels.height > 1  # of a single one, the conclusion is the page's answer
     return Page(
-        heading=heading(found.meta, [gpu(*one) for one in devices.iter_rows()]),
-        health=_health(found.health),
+        heading=[found.meta.path.name, found.meta.recorded_by, *(gpu(*one) for one in devices.iter_rows())],
+        health=health_line(checks),
         answer=found.answer,
-        sections=[_kernels(rows, top)] if found.kernels.height > 1 else [],
-        more=f"counters, or stalls, roofline, advice, metrics: {show('counters', path, scope=found.scope)}",
-        chapters=[_chapter(row, found) for row in rows.head(top).iter_rows(named=True)],
+        sections=[_kernels(rows, top)] if several else [],
+        more=f"counters, or stalls, roofline, advice, metrics: {show('counters', found.meta.path, scope=found.scope)}",
+        chapters=[_chapter(row, found, several=several) for row in rows.head(top).iter_rows(named=True)],
     )
 
 
-def _health(health: pl.DataFrame) -> str:
-    wrong = health.filter(pl.col("doubt")).group_by("check", maintain_order=True).agg(pl.col("count").sum())
-    if wrong.is_empty():
-        return "health: complete"
-    return "health: " + "; ".join(units.checked(check, count) for check, count in wrong.iter_rows())
+def _or_dash(**columns: str) -> list[Column]:
+    """Columns of quantities, with a dash for what is not known."""
+    return [one._replace(missing="-") for one in numbers(**columns)]
 
 
 def _kernels(rows: pl.DataFrame, top: int) -> Section:
+    bound = pl.col("verdict").str.strip_suffix("-bound").replace("too few blocks", "grid")
     columns = (
-        _or_none("time", "dur_ns"),
-        Column("count", "count", spare=True),
-        _or_none("compute", "compute_share"),
-        _or_none("memory", "memory_share"),
-        _or_none("occupancy", "achieved_occupancy_share", wide=True),
-        _or_none("of roof", "roof_share", spare=True),
-        Column("bound", lambda row: _SHORT.get(row["verdict"], row["verdict"].removesuffix("-bound")), left=True),
+        *_or_dash(time="dur_ns", count="count spare", compute="compute_share", memory="memory_share"),
+        *_or_dash(occupancy="achieved_occupancy_share wide", of_roof="roof_share spare"),
+        Column("bound", "verdict", left=True),
         words("kernel", "name"),
     )
-    return section(_KERNELS, rows, columns, top, "of the peaks; time of the longest", named=True)
+    remark = "of the peaks; time of the longest"
+    return section("KERNELS", rows.with_columns(bound), columns, top, remark, named=True)
 
 
-def _chapter(row: Row, found: CounterSummary) -> Chapter:
-    facts = [
-        ("speed of light", joined(*(percent(row, f"{what}_share", f"{what} {{}}") for what in ("compute", "memory")))),
-        ("memory", _memory(row)),
-        ("roofline", _roofline(row)),
-        ("occupancy", _occupancy(row)),
-        ("warps", _warps(row)),
-        ("waits", _waits(found.stalls.filter(pl.col("event_id") == row["first"]))),
-        ("accesses", _accesses(row)),
-    ]
-    advice, more = _advice(found.advice.filter(pl.col("event_id") == row["first"]))
+def _chapter(row: Row, found: CounterSummary, *, several: bool) -> Chapter:
+    stalls, advice = (rows.filter(pl.col("event_id") == row["first"]) for rows in (found.stalls, found.advice))
+    waits = ~pl.col("reason").is_in(["selected", "not_selected"]) & pl.col("share").is_not_null()
+    most = stalls.filter(waits).head(_MOST).select("reason", "share")
+    share = partial(_share, row)
+    facts = {
+        "speed of light": _joined(share("compute_share", "compute {}"), share("memory_share", "memory {}")),
+        "memory": _memory(row),
+        "roofline": _roofline(row),
+        "occupancy": _occupancy(row),
+        "warps": _warps(row),
+        "waits": ", ".join(f"{reason} {units.percent(part)}" for reason, part in most.iter_rows()),
+        "accesses": _accesses(row),
+    }
     took = "" if row["dur_ns"] is None else units.time(row["dur_ns"])
     times = f", longest of {units.plural(row['count'], 'launch')}" if row["count"] > 1 else ""
     return Chapter(
         row["name"] or "(no name)",
-        f"{joined(took, launch_shape(row, 'grid {} × block {}'))}{times}",
-        row["conclusion"] if found.kernels.height > 1 else "",  # with a single kernel, it is the page's answer
-        [(label, text) for label, text in facts if text],
-        advice,
-        more,
+        f"{_joined(took, launch_shape(row, 'grid {} × block {}'))}{times}",
+        row["conclusion"] if several else "",
+        [(label, text) for label, text in facts.items() if text],
+        *_advice(advice),
     )
 
 
-def joined(*parts: str) -> str:
+def _joined(*parts: str) -> str:
     """The parts that are not empty, with commas between them."""
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, parts))
 
 
-def percent(row: Row, column: str, text: str) -> str:
+def _share(row: Row, column: str, text: str) -> str:
     """Formats a share into `text`; empty if unknown."""
     return "" if row[column] is None else text.format(units.percent(row[column]))
 
@@ -117,10 +114,10 @@ def percent(row: Row, column: str, text: str) -> str:
 def _memory(row: Row) -> str:
     rate = row["dram_bytes_per_s"]
     moved = f" ({units.rate(rate)})" if rate is not None else ""
-    return joined(
-        percent(row, "dram_share", "DRAM {}" + moved),
-        percent(row, "l2_share", "L2 {}" + percent(row, "l2_hit_share", " (hits {})")),
-        percent(row, "l1_share", "L1 {}" + percent(row, "l1_hit_share", " (hits {})")),
+    hits = {level: _share(row, f"{level}_hit_share", " (hits {})") for level in ("l2", "l1")}
+    return _joined(
+        _share(row, "dram_share", f"DRAM {{}}{moved}"),
+        *(_share(row, f"{level}_share", f"{level.upper()} {{}}{told}") for level, told in hits.items()),
     )
 
 
@@ -138,11 +135,8 @@ def _roofline(row: Row) -> str:
     intensity = row["intensity_flop_per_byte"]  # three significant digits, or all before the point
     per_byte = f"{intensity:.3g}" if intensity < _MANY else f"{intensity:,.0f}"
     achieved, attainable = (units.flop(row[f"{what}_flop_per_s"], unit) for what in ("achieved", "attainable"))
-    work = (
-        f"{joined(floats, integers)} and {moved} of DRAM traffic, "
-        f"{per_byte} {unit}/byte; {achieved}/s of {attainable}/s attainable"
-    )
-    return f"{work}: {roof}{_tensor(row)}"
+    work = f"{_joined(floats, integers)} and {moved} of DRAM traffic, {per_byte} {unit}/byte"
+    return f"{work}; {achieved}/s of {attainable}/s attainable: {roof}{_tensor(row)}"
 
 
 def _tensor(row: Row) -> str:
@@ -151,23 +145,21 @@ def _tensor(row: Row) -> str:
         return ""
     told = f" ({row['precision']}{', ' + row['instruction'] if row['instruction'] else ''})"
     part = row["achieved_flop_per_s"] / row["peak_flop_per_s"]
-    if row["roof_share"] - part <= _BUSIER:
-        return told
-    return f"{told}; their pipe is busy so long for {units.percent(part)} of their peak"
+    busier = row["roof_share"] - part > _BUSIER
+    return f"{told}; their pipe is busy so long for {units.percent(part)} of their peak" if busier else told
 
 
 def _occupancy(row: Row) -> str:
-    shared = None
-    if row["static_shared_bytes"] is not None and row["dynamic_shared_bytes"] is not None:
-        shared = row["static_shared_bytes"] + row["dynamic_shared_bytes"]
-    achieved = percent(row, "achieved_occupancy_share", "{} achieved")
-    return joined(
-        achieved + percent(row, "occupancy_share", (" of " if achieved else "") + "{} possible"),
+    shared = (row["static_shared_bytes"], row["dynamic_shared_bytes"])
+    achieved = _share(row, "achieved_occupancy_share", "{} achieved")
+    waves = row["waves"]
+    return _joined(
+        achieved + _share(row, "occupancy_share", (" of " if achieved else "") + "{} possible"),
         f"limited by {row['limiter']}" if row["limiter"] else "",
         f"{row['registers_per_thread']} registers" if row["registers_per_thread"] is not None else "",
-        f"{units.size(shared)} shared" if shared is not None else "",
-        "" if row["waves"] is None else f"{row['waves']:,.{2 if row['waves'] < _MANY_WAVES else 0}f} waves",
-        percent(row, "tail_share", "tail {}") if row["tail_share"] else "",
+        f"{units.size(sum(shared))} shared" if None not in shared else "",
+        "" if waves is None else f"{waves:,.2f} waves" if waves < _MANY_WAVES else f"{waves:,.0f} waves",
+        _share(row, "tail_share", "tail {}") if row["tail_share"] else "",
     )
 
 
@@ -175,43 +167,36 @@ def _warps(row: Row) -> str:
     if row["active_warps"] is None or row["eligible_warps"] is None:
         return ""
     only_moves = {row["tensor_flop"], row["tensor_int_op"]} == {0}  # of registers, which the tensor pipe executes, too
-    return joined(
+    return _joined(
         f"{row['active_warps']:.1f} active and {row['eligible_warps']:.2f} eligible per scheduler",
-        percent(row, "issue_share", "issues in {} of cycles"),
+        _share(row, "issue_share", "issues in {} of cycles"),
         f"{row['threads_per_instruction']:.1f} threads per instruction" if row["threads_per_instruction"] else "",
-        percent(row, "tensor_share", "tensor pipe {}") if row["tensor_share"] and not only_moves else "",
+        _share(row, "tensor_share", "tensor pipe {}") if row["tensor_share"] and not only_moves else "",
     )
-
-
-def _waits(stalls: pl.DataFrame) -> str:
-    waits = ~pl.col("reason").is_in(["selected", "not_selected"]) & pl.col("share").is_not_null()
-    most = stalls.filter(waits).head(_STALLS)
-    return ", ".join(f"{reason} {units.percent(part)}" for reason, part in most.select("reason", "share").iter_rows())
 
 
 def _accesses(row: Row) -> str:
     parts = [
-        f"{row[f'{what}_sectors_per_request']:.1f} sectors per {what}"
-        + percent(row, f"{what}_used_share", " ({} used)")
+        f"{row[f'{what}_sectors_per_request']:.1f} sectors per {what}{_share(row, f'{what}_used_share', ' ({} used)')}"
         for what in ("load", "store")
         if row[f"{what}_sectors_per_request"] is not None
     ]
-    conflicts = percent(row, "bank_conflict_share", "bank conflicts {}") if row["bank_conflicts"] else ""
+    conflicts = _share(row, "bank_conflict_share", "bank conflicts {}") if row["bank_conflicts"] else ""
     local = (row["local_loads"] or 0) + (row["local_stores"] or 0)
-    spills = f"{units.plural(local, 'access')} to local memory" if local else ""
-    return joined(*parts, conflicts, spills)
+    return _joined(*parts, conflicts, f"{units.plural(local, 'access')} to local memory" if local else "")
 
 
 def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
     """Our advice, then the most specific ncu rules; and the number of those left out."""
-    ours = rows.filter(pl.col("source") == "kanalyze")
+    ours = pl.col("source") == "kanalyze"
+    others = rows.filter(~ours)
     worth = pl.coalesce("possible_share", "speedup_share").fill_null(1.0) >= _WORTH
-    others = rows.filter(pl.col("source") != "kanalyze")
     theirs = others.filter((pl.col("kind") != "information") & worth)
     order = ["scope", "possible_share", "speedup_share"]
-    estimated = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True)
-    told = estimated.head(_RULES)
-    shown = [_advised(row, "possible_share", row["sentence"], row["remedy"] or "") for row in ours.to_dicts()]
+    told = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True).head(_MOST)
+    shown = [
+        _advised(row, "possible_share", row["sentence"], row["remedy"] or "") for row in rows.filter(ours).to_dicts()
+    ]
     shown += [
         _advised(row, "possible_share", f"{_key(row['sentence'])} (ncu: {row['rule']})") for row in told.to_dicts()
     ]
@@ -220,32 +205,20 @@ def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
 
 
 def _advised(row: Row, gain: str, sentence: str, remedy: str = "") -> Advice:
-    """One advice with its estimated gain, as a share of the whole or, in brackets, of one unit's activity."""
-    worth = percent(row, gain, "{}") or percent(row, "speedup_share", "({})")
-    return Advice(worth, f"{sentence}{_capped(row)}", remedy)
+    """One advice with its estimated gain, as a share of the whole or, in brackets, of one unit's activity.
 
-
-def _capped(row: Row) -> str:
-    """Formats the gain that the roofline allows, if it is below a rule's estimate."""
-    estimate, possible = row["speedup_share"], row["possible_share"]
-    if estimate is None or possible is None or row["possible_from"] != "roof":
-        return ""
-    return f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
+    Where the roofline allows less than a rule's estimate, the sentence says so.
+    """
+    estimate, possible, capped = row["speedup_share"], row["possible_share"], ""
+    if estimate is not None and possible is not None and row["possible_from"] == "roof":
+        capped = f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
+    return Advice(_share(row, gain, "{}") or _share(row, "speedup_share", "({})"), f"{sentence}{capped}", remedy)
 
 
 def _key(text: str) -> str:
     """The first sentence of a message that contains a number, else its first sentence."""
-    sentences = [part.rstrip(".") + "." for part in text.split(". ")]
+    sentences = [f"{part.rstrip('.')}." for part in text.split(". ")]
     return next((sentence for sentence in sentences if re.search(r"\d", sentence)), sentences[0])
-
-
-_LEGEND: Final = "at most this part of the window; in brackets: of one unit of the GPU"
-
-#: Explanations of uncertain matches.
-_MEANINGS: Final = {
-    "shape": "same name and launch shape; which of the launches was measured is not known",
-    "name": "the name alone fits: another launch shape, or a name that ncu cut short",
-}
 
 
 def joint_page(found: JointSummary, top: int) -> Page:
@@ -254,65 +227,54 @@ def joint_page(found: JointSummary, top: int) -> Page:
     base, *others = found.metas
     # reports in a capture's folder are that folder
     given = dict.fromkeys(meta.path for meta in found.metas if meta.path.parent != base.path)
-    tables = f"joined, or gains: {show('joined', *given, scope=found.summary.scope)}"
     kernels = joined_kernels(found.joined, found.tools, top, (_left_over(found), _little(found)))
     return page._replace(
         heading=[*page.heading, *joined_with(others, found.tools, base)],
-        sections=[kernels if one.title == _KERNELS else one for one in page.sections],
+        sections=[kernels if one.title == "KERNELS" else one for one in page.sections],
         chapters=_chapters(found, top),
-        more=f"{tables}\n{page.more}",
+        more=f"joined, or gains: {show('joined', *given, scope=found.summary.scope)}\n{page.more}",
     )
 
 
 def joined_with(others: Sequence[Meta], tools: Sequence[str], base: Meta) -> list[str]:
     """The other reports, those of each tool that has some."""
-    of_tools = ([meta for meta in others if meta.tool == tool] for tool in tools[1:])
-    return [_with(some, base) for some in of_tools if some]
-
-
-def _with(others: Sequence[Meta], base: Meta) -> str:
-    first, *more = others
-    if more:
-        return f"with {units.plural(len(others), 'report')} of {first.tool}"
-    if first.path == first.capture == base.capture:
-        return f"with {first.tool}"
-    return f"with {first.path.name} ({first.tool})"
+    told = []
+    for first, *more in filter(None, ([meta for meta in others if meta.tool == tool] for tool in tools[1:])):
+        if more:
+            told.append(f"with {units.plural(1 + len(more), 'report')} of {first.tool}")
+        else:
+            captured = first.path == first.capture == base.capture
+            told.append(f"with {first.tool if captured else f'{first.path.name} ({first.tool})'}")
+    return told
 
 
 def joined_kernels(joined: pl.DataFrame, tools: Sequence[str], top: int, remarks: Sequence[str] = ()) -> Section:
     """Section of the heaviest kernels by launch shape, with counters and operators where known."""
-    measured, traced = (
-        any(tool_of(name).counts for name in tools),
-        joined.get_column("operator").null_count() < joined.height,
-    )
-    timed = joined.filter(pl.col("count").is_not_null())
+    measured = any(tool_of(name).counts for name in tools)
+    traced = joined.get_column("operator").null_count() < joined.height
+    timed = joined.drop_nulls("count")
     axes = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
+    dashed = partial(Column, left=True, missing="-")
     counters = (
-        _or_none("compute", "compute_share", wide=True),
-        _or_none("memory", "memory_share"),
-        _or_none("occupancy", "achieved_occupancy_share", wide=True),
-        _or_none("of roof", "roof_share", spare=True),
-        _or_none("match", "ncu_match", left=True, spare=True),
+        *_or_dash(compute="compute_share wide", memory="memory_share", occupancy="achieved_occupancy_share wide"),
+        *_or_dash(of_roof="roof_share spare"),
+        dashed("match", "ncu_match", spare=True),
     )
     columns = (
-        _or_none("time", "exclusive_ns"),
-        _or_none("window", "window_share"),
-        _or_none("count", "count", spare=True),
+        *_or_dash(time="exclusive_ns", window="window_share", count="count spare"),
         *[Column("GPU", "device")] * bool(telling_apart(timed, ("name",), ("device",))),
         *(counters if measured else ()),
-        *[_or_none("operator", "operator", left=True, wide=True)] * traced,
+        *[dashed("operator", "operator", wide=True)] * traced,
         *[Column("grid × block", launch_shape, left=True)] * bool(telling_apart(timed.head(top), ("name",), axes)),
         words("kernel", "name"),
     )
     remark = "by launch shape; counters are ncu's" if measured else "by launch shape"
-    return section(_KERNELS, timed, columns, top, remark, "; ".join(filter(None, remarks)), named=True)
+    return section("KERNELS", timed, columns, top, remark, "; ".join(filter(None, remarks)), named=True)
 
 
 def _little(found: JointSummary) -> str:
     """The largest potential gain, if too small for a chapter."""
-    if found.gains is None:
-        return ""
-    most = found.gains.get_column("gain_share").max()
+    most = None if found.gains is None else found.gains.get_column("gain_share").max()
     if not isinstance(most, float) or most >= _WORTH:
         return ""
     told = units.percent(most)
@@ -323,16 +285,21 @@ def _little(found: JointSummary) -> str:
 def _left_over(found: JointSummary) -> str:
     """Lists what only one tool recorded."""
     rows, texts = found.joined, []
-    alone = rows.filter(pl.col("count").is_null())
-    for name, tool, did in ((one.name, one.short, "measure" if one.counts else "see") for one in reversed(TOOLS)):
-        if f"{tool}_match" not in rows.columns or rows.get_column(f"{tool}_match").null_count() == rows.height:
+    timed = pl.col("count").is_not_null()
+    for tool in reversed(TOOLS):
+        match = f"{tool.short}_match"
+        if match not in rows.columns or rows.get_column(match).null_count() == rows.height:
             continue
-        without = rows.filter(pl.col("count").is_not_null() & (pl.col(f"{tool}_match") == "none"))
-        outside = found.outside[name]
-        only = alone.filter(pl.col(f"{tool}_count").is_not_null()).height - outside
-        texts += [f"{units.plural(without.height, 'row')} that {tool} did not {did}"] * bool(without.height)
-        texts += [f"{units.plural(only, 'row')} that only {tool} saw"] * bool(only)
-        texts += [f"{units.plural(outside, 'row')} of {tool} outside of the window"] * bool(outside)
+        outside = found.outside[tool.name]
+        only = rows.filter(~timed & pl.col(f"{tool.short}_count").is_not_null()).height - outside
+        numbers_of = {
+            f"that {tool.short} did not {'measure' if tool.counts else 'see'}": rows.filter(
+                timed & (pl.col(match) == "none")
+            ).height,
+            f"that only {tool.short} saw": only,
+            f"of {tool.short} outside of the window": outside,
+        }
+        texts += [f"{units.plural(number, 'row')} {told}" for told, number in numbers_of.items() if number]
     return f"left over: {'; '.join(texts)}" if texts else ""
 
 
@@ -348,31 +315,31 @@ def _chapters(found: JointSummary, top: int) -> list[Chapter]:
 
 def _joint_chapter(row: Row, advice: Sequence[Row]) -> Chapter:
     telling = [one for one in advice if one["gain_share"] is not None or one["source"] == "kanalyze"]
-    shown = (telling or [*advice])[:_JOINT_RULES]
-    took = (
-        f"{units.time(row['exclusive_ns'])}, {units.percent(row['window_share'])} of the window"
-        if row["count"]
-        else "no time known"
-    )
-    facts = [
-        ("launched by", joined(row["module"] or "", row["path"] or row["operator"] or "")),
-        ("counters", _counters(row)),
-        ("match", _match(row)),
-    ]
+    shown = (telling or [*advice])[:3]
+    took = "no time known"
+    if row["count"]:
+        took = f"{units.time(row['exclusive_ns'])}, {units.percent(row['window_share'])} of the window"
+    facts = {
+        "launched by": _joined(row["module"] or "", row["path"] or row["operator"] or ""),
+        "counters": _joined(
+            f"{units.time(row['ncu_dur_ns'])} alone under ncu" if row["ncu_dur_ns"] is not None else "",
+            _share(row, "compute_share", "compute {}"),
+            _share(row, "memory_share", "memory {}"),
+            _share(row, "roof_share", f"{{}} of the {row['bound']} roof"),
+            f"waits for {row['top_stall']}" if row["top_stall"] else "",
+        ),
+        "match": _match(row),
+    }
     more = len(advice) - len(shown)
+    told = [f"{_key(one['sentence'])} ({one['source']}: {one['rule']})" for one in shown]
     return Chapter(
         row["name"] or "(no name)",
-        joined(took, launch_shape(row, "grid {} × block {}")),
+        _joined(took, launch_shape(row, "grid {} × block {}")),
         "",
-        [(label, text) for label, text in facts if text],
-        [
-            _advised(
-                one, "gain_share", f"{_key(one['sentence'])} ({one['source']}: {one['rule']})", one["remedy"] or ""
-            )
-            for one in shown
-        ],
+        [(label, text) for label, text in facts.items() if text],
+        [_advised(one, "gain_share", text, one["remedy"] or "") for one, text in zip(shown, told, strict=True)],
         f"{units.plural(more, 'further result')}, in the table gains" if more > 0 else "",
-        _LEGEND,
+        "at most this part of the window; in brackets: of one unit of the GPU",
     )
 
 
@@ -384,14 +351,3 @@ def _match(row: Row) -> str:
     if row["ncu_match"] in _MEANINGS:
         return f"{row['ncu_match']}: {_MEANINGS[row['ncu_match']]}"
     return f"exact: {number}, {units.time(row['launch_ns'])} in the run" if number and row["count"] != 1 else ""
-
-
-def _counters(row: Row) -> str:
-    parts = [
-        f"{units.time(row['ncu_dur_ns'])} alone under ncu" if row["ncu_dur_ns"] is not None else "",
-        percent(row, "compute_share", "compute {}"),
-        percent(row, "memory_share", "memory {}"),
-        percent(row, "roof_share", f"{{}} of the {row['bound']} roof"),
-        f"waits for {row['top_stall']}" if row["top_stall"] else "",
-    ]
-    return joined(*parts)

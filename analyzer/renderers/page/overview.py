@@ -1,4 +1,4 @@
-"""Builds the first page of a timeline report: a typical iteration, what to do first, kernels, ranges, start-up."""
+"""Builds the first page of a timeline report (a typical iteration, what to do first), and that of a finding in it."""
 
 from __future__ import annotations
 
@@ -9,83 +9,55 @@ import polars as pl
 from kanalyze import units
 from kanalyze.named_ranges import of_iteration
 from kanalyze.outlets import command
-from kanalyze.renderers.page import sections
-from kanalyze.renderers.page.time import (
+from kanalyze.renderers.page.of_any_kind import (
+    ROWS,
+    UNNAMED,
+    WORTH_NAMING,
     Block,
     Ledger,
     Page,
     Point,
     Share,
-    culprits_of,
-    heading,
     health_line,
     ledger,
     options,
     rank_of,
-    told_waits,
+    unversioned,
 )
-from kanalyze.renderers.text.grid import Column, Section, section, words
+from kanalyze.renderers.page.time import culprits_of
+from kanalyze.renderers.text.grid import Column, Section, numbers, section, words
+from kanalyze.renderers.text.kernel_names import short_forms
+from kanalyze.schema import unit_of
 from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.overview_page import Overview
+    from kanalyze.analyses.page.overview_page import Evidence, Overview
     from kanalyze.window import Window
 
-#: Most rows of the page's tables, findings, and buckets of a ledger; a page of fewer lines has fewer rows.
-ROWS: Final = 6
-_FINDINGS: Final = 3
-_FEWEST: Final = 2
+#: Rows of the page's tables where it has few lines.
 _FEW_ROWS: Final = 2
-_TABLES: Final = 2
-_BUCKETS: Final = 6
-_MORE_BUCKETS: Final = 4
-_DETAILS: Final = 3
 
 #: Room for the remark on the times of findings, beside the title at 80 columns.
 _REMARK: Final = 62
 
-#: What is left of a ledger beside its largest buckets.
-_REST: Final = "rest"
+#: What an iteration is called in titles, where its own name is too long.
+_ITERATION: Final = "iteration"
 
-#: A part of a bucket is named from this share of it on.
-_WORTH_NAMING: Final = 0.02
-
-#: Parts that are named, of what came before the steady iterations and of the rest.
-_PARTS: Final = 5
-_PARTS_BESIDE: Final = 2
+#: The longest name of a range in the detail of a bucket; and of a line of the program.
+_LONGEST_IN: Final = 28
+_LONGEST_PLACE: Final = 32
 
 #: Ranges are told where the host was in them for this part of an iteration.
 _LEAST_INSIDE: Final = 0.1
-_BETWEEN: Final = "(between them)"
-
-#: What kernels are called that a graph launched, where only the whole graph was recorded.
-_GRAPHS: Final = "CUDA graphs"
-
-#: What an iteration is called in titles, where its name is longer than this.
-_ITERATION: Final = "iteration"
-_LONGEST_NAME: Final = 24
-
-#: The longest name of a range in the detail of a bucket.
-_LONGEST_IN: Final = 28
 
 #: Rows with less than this share of the whole are folded.
 _LEAST_SHARE: Final = 0.005
 
-_NO_TEXT: Final = pl.lit(None, dtype=pl.String)
-
-#: The parts of a line's time by their headings; all that lies in no line that is shown; the longest name of a line.
+#: The parts of a line's time by their headings.
 _OF_LINE: Final = {"host": "host_ns", "GPU work": "work_ns", "launch": "launch_ns", "wait": "wait_ns"}
-_ELSEWHERE: Final = "elsewhere"
-_LONGEST_PLACE: Final = 32
-
-#: Buckets without a detail of their own are told by the ranges that they lie in.
-_KERNEL: Final = "kernel"
-_HOST: Final = "host"
-_LOADING: Final = "loading"
-_COMMUNICATION: Final = "communication"
 
 
 def overview_page(found: Overview, top: int) -> Page:
@@ -93,48 +65,46 @@ def overview_page(found: Overview, top: int) -> Page:
 
     0 is for fewer findings, -1 for no table but that of lines, -2 for none.
     """
-    per, rows = _per(found.window), top if top > 0 else _FEW_ROWS
+    per, rows = _per(found.window, 24), top if top > 0 else _FEW_ROWS
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
-    shown, others = found.windows.filter(main), found.windows.filter(~main)
+    shown, others = (found.windows.filter(these).sort("device").to_dicts() for these in (main, ~main))
     code = _code(found, per, rows + 1)
-    tables = [code, _kernels(found, per, rows)][: max(top + _TABLES, 0)]
+    tables = [code, _kernels(found, per, rows)][: max(top + 2, 0)]
     if top > _FEW_ROWS or (code is None and top >= 0):  # lines tell more than ranges and operators
         tables.append(_ranges(found, per, rows + 1) or _operators(found, per, rows))
-    to_do = _to_do(found.findings)[: _FINDINGS if top > 0 else _FEWEST]
+    to_do = _to_do(found.findings)[: 3 if top > 0 else 2]
     findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
     points = [_point(one, per, beside) for one, beside in findings]
-    most = min(_BUCKETS, max(top, 0) + _MORE_BUCKETS)
+    busy = ", ".join(
+        f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}" for row in others
+    )
+    more = [command("kanalyze", "summarize", found.meta.path, *options(found.scope), "--full")]
     return Page(
         heading=_heading(found),
         answer=found.answer,
-        ledgers=[_ledger(found, per, row, most) for row in shown.sort("device").iter_rows(named=True)],
+        ledgers=[_ledger(found, per, row, min(ROWS, max(top, 0) + 4)) for row in shown],
         sections=[table for table in tables if table is not None],
-        more=_more(found),
+        more="\n".join([*more, *(command("kanalyze", "explain", one.rule) for one in found.findings[:1])]),
         points=points,
         points_remark=_points_remark(per, points),
-        blocks=[*_other_devices(others), *_blocks(found)],
+        blocks=[*([Block("OTHER GPUS", f"busy {busy}; --device N shows one")] if busy else []), *_blocks(found)],
         overview=True,
         nothing="Nothing that gains a hundredth of it.",
     )
 
 
-def _per(window: Window | None) -> PerIteration:
+def _per(window: Window | None, longest: int | None = None) -> PerIteration:
     """How times and counts of the page are told: per iteration, where it is of iterations."""
     if window is None or not window.count:
         return PerIteration(None, "")
     each = window.each or _ITERATION
-    return PerIteration(window.count, each if len(each) <= _LONGEST_NAME else _ITERATION)
+    return PerIteration(window.count, each if longest is None or len(each) <= longest else _ITERATION)
 
 
-def _words(found: Overview, per: PerIteration) -> str:
-    """Remark on times and counts: ``average of 60 steps``; empty where they are totals.
-
-    ``in a row`` where there are more such steps.
-    """
-    if not per.iterations:
-        return ""
-    some = found.steady is not None and per.iterations < found.steady.usual.height
-    return f"one {per.each}" if per.iterations == 1 else f"average of {per.all}{' in a row' if some else ''}"
+def _each(per: PerIteration, **columns: str) -> list[Column]:
+    """Columns of times, counts and shares, per iteration."""
+    says = {"ns": per.mean_time, "": per.mean}
+    return [one._replace(say=says.get(unit_of(str(one.value)))) for one in numbers(**columns)]
 
 
 def _heading(found: Overview) -> list[str]:
@@ -147,30 +117,33 @@ def _heading(found: Overview) -> list[str]:
         parts += joined_with(found.others, found.tools, found.meta)
     parts += rank_of(found.meta)
     if found.steady is not None:
-        parts.append(
-            f"{units.count(found.steady.rows.filter(pl.col('name') == found.steady.each).height)} × {found.steady.each}"
-        )
+        number = found.steady.rows.filter(pl.col("name") == found.steady.each).height
+        parts.append(f"{units.count(number)} × {found.steady.each}")
     elif found.scope.window is not None:
         parts.append(f"window {found.scope.window}")
     parts += [health_line(found.tables["health"])] if "health" in found.tables else []
-    parts += [found.named] if found.named else []
-    return heading(found.meta, parts)
+    return [found.meta.path.name, found.meta.recorded_by, *parts, *([found.named] if found.named else [])]
 
 
 def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: int) -> Ledger:
     """The ledger of a device, of at most so many buckets; the others become one."""
     rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
     if found.window is None:
-        rows = rows.filter(pl.col("bucket") != _LOADING)
-    iterations = per.iterations or 1
-    spread = _spread(found, round(rows.get_column("ns").sum() / iterations)) if iterations > 1 else {}
-    span = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
-    apart = ", loading apart" if found.window is None and _once(found) else ""
-    words = _words(found, per)
-    words = (words and f"{words}; least to most") if spread else words or f"{span}{apart}"
+        rows = rows.filter(pl.col("bucket") != "loading")
+    iterations, table, spread = per.iterations or 1, found.tables.get("spread"), {}
+    if iterations > 1 and table is not None:
+        shown_ns = round(rows.get_column("ns").sum() / iterations)
+        spread = {name: units.least_to_most(least, most, shown_ns) for name, least, most in table.iter_rows()}
+    if per.iterations:
+        some = found.steady is not None and per.iterations < found.steady.usual.height
+        told = f"one {per.each}" if iterations == 1 else f"average of {per.all}{' in a row' if some else ''}"
+        told += "; least to most" if spread else ""
+    else:
+        told = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
+        told += ", loading apart" if found.window is None and _once(found) else ""
     whole = ledger(
         rows,
-        f"GPU {window['device']}, {words}",
+        f"GPU {window['device']}, {told}",
         lambda bucket, parts: _detail(found, per, bucket, window["device"], parts),
         found.interface,
         iterations,
@@ -180,62 +153,40 @@ def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: in
     return whole._replace(shares=_with_rest(shares, whole.window_ns, most), title=title)
 
 
-def _spread(found: Overview, shown_ns: int) -> dict[str, str]:
-    """Least and most of each bucket over the steady iterations, in the unit of the ledger."""
-    table = found.tables.get("spread")
-    if table is None:
-        return {}
-    return {bucket: units.least_to_most(least, most, shown_ns) for bucket, least, most in table.iter_rows()}
-
-
 def _with_rest(shares: list[Share], length: int, most: int) -> list[Share]:
     """The largest buckets, and the others as one, which is told by their names."""
-    large = [one for one in shares if one.ns >= _LEAST_SHARE * length]
-    if len(shares) <= min(most, len(large) + 1):
+    large = sum(one.ns >= _LEAST_SHARE * length for one in shares)
+    if len(shares) <= min(most, large + 1):
         return shares
-    number = min(most - 1, len(large))
+    number = min(most - 1, large)
     kept, rest = shares[:number], shares[number:]
-    ns, each_ns = (sum(getattr(one, name) for one in rest) for name in ("ns", "each_ns"))
+    ns, each_ns = sum(one.ns for one in rest), sum(one.each_ns for one in rest)
     times_ns = [*(one.each_ns for one in kept), each_ns]
     *texts, last = units.adding_up(times_ns, sum(times_ns))
-    named = [one._replace(time=text) for one, text in zip(kept, texts, strict=True)]
     names = ", ".join(one.bucket for one in rest)
-    return [*named, Share(_REST, ns, each_ns, last, units.percent(ns / max(length, 1)), names, names)]
-
-
-def _other_devices(rows: pl.DataFrame) -> list[Block]:
-    """How busy each further device was."""
-    if rows.is_empty():
-        return []
-    told = [
-        f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}"
-        for row in rows.sort("device").iter_rows(named=True)
-    ]
-    return [Block("OTHER GPUS", f"busy {', '.join(told)}; --device N shows one")]
+    named = [one._replace(time=text) for one, text in zip(kept, texts, strict=True)]
+    return [*named, Share("rest", ns, each_ns, last, units.percent(ns / max(length, 1)), names, names)]
 
 
 def _detail(found: Overview, per: PerIteration, bucket: str, device: int, details: list[tuple[str | None, int]]) -> str:
     """Largest parts of a bucket: kernel families, ranges, or what held the device up."""
-    if bucket == _KERNEL:
-        return _families(found)
-    if told := told_waits(bucket, details):
-        return told
+    if bucket == "kernel":
+        return _families(found.tables.get("hot_kernels"))
     named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device, details)
     whole = sum(ns for _, ns in details)
-    worth = [(name, ns) for name, ns in named if ns >= _WORTH_NAMING * whole][:_DETAILS]
-    return ", ".join(f"{sections.unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
+    worth = [(name, ns) for name, ns in named if ns >= WORTH_NAMING * whole][:3]
+    return ", ".join(f"{unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
 
 
-def _families(found: Overview) -> str:
+def _families(table: pl.DataFrame | None) -> str:
     """The kernel families with most time, and whole graphs, as shares of kernel time without communication."""
-    table = found.tables.get("hot_kernels")
     if table is None or table.is_empty():
         return ""
-    known = table.with_columns(pl.col("family").fill_null(_GRAPHS)).filter(pl.col("family") != _COMMUNICATION)
-    whole = int(known.get_column("exclusive_ns").sum())
-    sums = known.group_by("family").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "family", descending=True)
-    told = [f"{family} {ns / max(whole, 1):.0%}".replace("%", " %") for family, ns in sums.iter_rows()]
-    return ", ".join(told[:_DETAILS])
+    named = pl.col("family").fill_null("CUDA graphs")  # of which the whole alone was recorded
+    sums = table.group_by(named).agg(pl.col("exclusive_ns").sum()).filter(pl.col("family") != "communication")
+    whole = max(int(sums.get_column("exclusive_ns").sum()), 1)
+    largest = sums.sort("exclusive_ns", "family", descending=True).head(3)
+    return ", ".join(f"{family} {ns / whole:.0%}".replace("%", " %") for family, ns in largest.iter_rows())
 
 
 def _by_range(found: Overview, bucket: str, device: int) -> list[tuple[str, int]]:
@@ -246,8 +197,7 @@ def _by_range(found: Overview, bucket: str, device: int) -> list[tuple[str, int]
     parts = found.tables.get("parts")
     if parts is None or parts.is_empty() or found.steady is None or device != found.steady.device:
         return []
-    rows = zip(parts["range"].to_list(), parts[f"{bucket}_ns"].to_list(), strict=True)
-    largest = sorted(rows, key=lambda row: -row[1])
+    largest = parts.select("range", f"{bucket}_ns").sort(f"{bucket}_ns", descending=True, maintain_order=True).rows()
     if largest[0][0].startswith("("):  # most of it lies in none of them
         return []
     inner = {name: rest for name, *rest in found.tables["inner"].filter(bucket=bucket).drop("bucket").iter_rows()}
@@ -269,16 +219,14 @@ def _by_culprit(
     found: Overview, bucket: str, device: int, details: list[tuple[str | None, int]]
 ) -> list[tuple[str, int]]:
     """A bucket by what held the device up: host time by culprit, others by the ledger's own details."""
-    reasons = found.tables.get("culprits")
-    if bucket == _HOST and reasons is not None:
-        sums: dict[str | None, int] = {}
-        for name, ns in culprits_of(bucket, reasons.filter(pl.col("device") == device)):
-            told = name and of_iteration(name, found.steady.each if found.steady else "")
+    sums: dict[str | None, int] = {}
+    if bucket == "host" and "culprits" in found.tables:
+        each = found.steady.each if found.steady else ""
+        for name, ns in culprits_of(bucket, found.tables["culprits"].filter(pl.col("device") == device)):
+            told = name and of_iteration(name, each)
             sums[told] = sums.get(told, 0) + ns
-        named = sorted(sums.items(), key=lambda part: -part[1])
-    else:
-        named = sorted(details, key=lambda row: -row[1])
-    return [(sections.UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
+    named = sorted(sums.items() or details, key=lambda part: -part[1])
+    return [(UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
 
 
 def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
@@ -286,42 +234,44 @@ def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
     table = found.tables.get("code")
     if table is None or found.device is None:
         return None
-    own = table.filter(pl.col("device") == found.device).with_columns(ns=pl.sum_horizontal(*_OF_LINE.values()))
-    lines = own.drop_nulls("place").with_columns(pl.col("text").fill_null(pl.col("function")).cast(pl.String))
-    shown = lines.head(min(_worth_a_row(lines, "share"), top, ROWS - 1))
+    of_device = table.filter(pl.col("device") == found.device).with_columns(ns=pl.sum_horizontal(*_OF_LINE.values()))
+    lines = of_device.drop_nulls("place").with_columns(pl.col("text").fill_null(pl.col("function")).cast(pl.String))
+    shown = lines.head(min(_worth_a_row(lines.get_column("share")), top, ROWS - 1))
     if shown.is_empty():
         return None
-    parts = ("ns", *_OF_LINE.values())
+    parts = ["ns", *_OF_LINE.values()]
     left = [pl.col(part).sum() - shown.get_column(part).sum() for part in parts]
-    rest = own.select(*left, place=pl.lit(_ELSEWHERE), text=_NO_TEXT).filter(pl.col("ns") > 0)
-    rows = pl.concat([shown.select(*parts, "place", "text"), rest])
-    least = _LEAST_SHARE * int(own.get_column("ns").sum())
-    kept = {title: part for title, part in _OF_LINE.items() if own.get_column(part).sum() >= least}
-    unit, times = _in_one_unit(rows, per.iterations or 1)
-    columns = (
-        Column("time", "ns", str),
-        *(Column(title, part, str, spare=True) for title, part in kept.items()),
-        Column("line", "place", _fitted_place, left=True),
-        words("source" if own.get_column("text").count() else "function", "text", missing=""),
+    rest = of_device.select(*left, place=pl.lit("elsewhere"), text=pl.lit(None, dtype=pl.String)).filter(
+        pl.col("ns") > 0
     )
-    some = "" if shown.height == lines.height else f"{shown.height} of {units.plural(lines.height, 'line')}"
-    remark = "; ".join(part for part in (some, f"{unit} per {per.each}" if per.each else unit) if part)
-    return section("WHERE IN YOUR CODE", rows.with_columns(times), columns, remark=remark, cut=True)
-
-
-def _in_one_unit(rows: pl.DataFrame, iterations: int) -> tuple[str, list[pl.Series]]:
-    """The unit of the sum of the times of rows, and each column of times in it, without it; each adds up."""
+    rows = pl.concat([shown.select(*parts, "place", "text"), rest])
+    sums, iterations = of_device.select(pl.col(parts).sum()).row(0, named=True), per.iterations or 1
+    kept = {title: part for title, part in _OF_LINE.items() if sums[part] >= _LEAST_SHARE * sums["ns"]}
+    # each column in the unit of the sum of all rows, without it, and adding up
     whole_ns = round(rows.get_column("ns").sum() / iterations)
-    told = []
-    for name in ("ns", *_OF_LINE.values()):
-        each_ns = [round(ns / iterations) for ns in rows.get_column(name)]
-        told.append(pl.Series(name, [text.split()[0] for text in units.adding_up(each_ns, whole_ns)]))
-    return units.adding_up([whole_ns], whole_ns)[0].split()[1], told
+    unit = units.adding_up([whole_ns], whole_ns)[0].split()[1]
+    each_ns = {name: [round(ns / iterations) for ns in rows.get_column(name)] for name in parts}
+    told = {name: [text.split()[0] for text in units.adding_up(ns, whole_ns)] for name, ns in each_ns.items()}
+    columns = (
+        Column("time", "ns"),
+        *(Column(title, part, spare=True) for title, part in kept.items()),
+        Column("line", "place", _fitted_place, left=True),
+        words("source" if of_device.get_column("text").count() else "function", "text", missing=""),
+    )
+    some = f"{shown.height} of {units.plural(lines.height, 'line')}; " if shown.height < lines.height else ""
+    remark = f"{some}{unit}{f' per {per.each}' if per.each else ''}"
+    return section(
+        "WHERE IN YOUR CODE",
+        rows.with_columns(pl.Series(*one) for one in told.items()),
+        columns,
+        remark=remark,
+        cut=True,
+    )
 
 
-def _worth_a_row(rows: pl.DataFrame, share: str) -> int:
-    """How many of rows, the largest first, have a share that is worth a row; one at least, where there are some."""
-    return max(rows.filter(pl.col(share) >= _LEAST_SHARE).height, min(rows.height, 1))
+def _worth_a_row(shares: pl.Series) -> int:
+    """How many of the rows, the largest first, have a share that is worth a row; one at least, where there are some."""
+    return max(shares.filter(shares >= _LEAST_SHARE).len(), min(len(shares), 1))
 
 
 def _fitted_place(place: str) -> str:
@@ -338,14 +288,13 @@ def _kernels(found: Overview, per: PerIteration, top: int) -> Section | None:
 
         return joined_kernels(found.joined, found.tools, top)
     columns = (
-        Column("time", "exclusive_ns", per.mean_time),
-        Column("of GPU", "busy_share"),
-        Column("count", "count", per.mean),
-        Column("average", "avg_ns", spare=True),
+        *_each(per, time="exclusive_ns", of_GPU="busy_share", count="count"),
+        *numbers(average="avg_ns spare"),
         words("kernel", "name"),
     )
-    remark = f"per {per.each}; share of the GPU's busy time" if per.each else "share of the GPU's busy time"
-    return section("KERNELS", table, columns, min(top, _worth_a_row(table, "busy_share")), remark, named=True)
+    remark = f"{f'per {per.each}; ' if per.each else ''}share of the GPU's busy time"
+    top = min(top, _worth_a_row(table.get_column("busy_share")))
+    return section("KERNELS", table, columns, top, remark, named=True)
 
 
 def _ranges(found: Overview, per: PerIteration, top: int) -> Section | None:
@@ -353,20 +302,16 @@ def _ranges(found: Overview, per: PerIteration, top: int) -> Section | None:
     parts = found.tables.get("parts")
     if parts is None or parts.height < 2:  # noqa: PLR2004 - a single one tells nothing
         return None
-    whole = max(int(parts.get_column("ns").sum()), 1)
-    inside = int(parts.filter(pl.col("range") != _BETWEEN).get_column("ns").sum())
-    if inside < _LEAST_INSIDE * whole:
+    ns = pl.col("ns")
+    parts = parts.with_columns(share=ns / ns.sum().clip(1), busy_share=pl.col("busy_ns") / ns.clip(1))
+    if parts.filter(pl.col("range") != "(between them)").get_column("share").sum() < _LEAST_INSIDE:
         return None
     columns = (
-        Column("time", "ns", per.mean_time),
-        Column("share", lambda row: units.percent(row["ns"] / whole)),
-        Column("GPU busy", lambda row: units.percent(row["busy_ns"] / max(row["ns"], 1))),
-        Column("launch", "launch_ns", per.mean_time, spare=True),
-        Column("host", "host_ns", per.mean_time, spare=True),
-        Column("sync", "sync_ns", per.mean_time, spare=True),
+        *_each(per, time="ns", share="share", GPU_busy="busy_share"),
+        *_each(per, launch="launch_ns spare", host="host_ns spare", sync="sync_ns spare"),
         Column("range", "range", left=True),
     )
-    top = min(top, _worth_a_row(parts.select(share=pl.col("ns") / whole), "share"))
+    top = min(top, _worth_a_row(parts.get_column("share")))
     return section("RANGES", parts, columns, top, f"per {per.each}; what the host was in", cut=True)
 
 
@@ -375,18 +320,11 @@ def _operators(found: Overview, per: PerIteration, top: int) -> Section | None:
     if table is None or table.is_empty() or not table.get_column("exclusive_device_ns").sum():
         return None
     columns = (
-        Column("device", "exclusive_device_ns", per.mean_time),
-        Column("share", "exclusive_share"),
-        Column("own host", "self_cpu_ns", per.mean_time),
-        Column("count", "count", per.mean),
+        *_each(per, device="exclusive_device_ns", share="exclusive_share", own_host="self_cpu_ns", count="count"),
         words("operator", "name", missing="(no operator)"),
     )
-    remark = f"per {per.each}" if per.each else "share of busy time"
-    return section("OPERATORS", table, columns, min(top, _worth_a_row(table, "exclusive_share")), remark, cut=True)
-
-
-#: The finding on host time, which is none of the time that another one is about.
-_OF_HOST: Final = "host-computes"
+    top = min(top, _worth_a_row(table.get_column("exclusive_share")))
+    return section("OPERATORS", table, columns, top, f"per {per.each}" if per.each else "share of busy time", cut=True)
 
 
 def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
@@ -396,7 +334,8 @@ def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
         by_action.setdefault(one.brief.action, []).append(one)
     found = []
     for first, *others in by_action.values():
-        beside = (one for one in others if (one.rule == _OF_HOST) != (first.rule == _OF_HOST))
+        # host time is none of the time that another one is about
+        beside = (one for one in others if (one.rule == "host-computes") != (first.rule == "host-computes"))
         found.append((first, next(beside, None)))
     return found
 
@@ -404,12 +343,11 @@ def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
 def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -> Point:
     brief = finding.brief
     where = brief.line if brief.headline.endswith(f" in {brief.where}") else brief.place
-    there = f", in {where}" if where else ""
     replayed_ns = beside.replayed_ns if beside is not None and finding.replayed_ns is None else finding.replayed_ns
     return Point(
         f"{'≤ ' if finding.at_most else ''}{per.mean_time(finding.at_stake_ns)}",
         brief,
-        f"{brief.headline}{there}",
+        f"{brief.headline}{f', in {where}' if where else ''}",
         brief.action,
         f"explain {finding.rule}",
         "" if replayed_ns is None else per.mean_time(replayed_ns),
@@ -420,25 +358,22 @@ def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -
 def _points_remark(per: PerIteration, points: Sequence[Point]) -> str:
     """Remark on the times of findings, as long as there is room for at 80 columns."""
     takes = "GPU time that it takes"
-    told = [f"GPU time {per.of} that it takes", f"GPU time {per.of}", takes] if per.iterations else [takes]
+    told = [f"GPU time {per.of} that it takes", f"GPU time {per.of}"] if per.iterations else []
     saved = "; → saved in all, by replay" if any(one.saved for one in points) else ""
     return next((text for one in told if len(text := f"{one}{saved}") <= _REMARK), f"{takes}{saved}")
 
 
 def _once(found: Overview) -> str:
     """Contexts and loading of the main device, the largest first; empty without any."""
-    device = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
-    own = device & (pl.col("bucket") == _LOADING)
-    rows = found.tables["ledger"].filter(own).sort("ns", "detail", descending=[True, False])
+    main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
+    rows = found.tables["ledger"].filter(main, bucket="loading").sort("ns", "detail", descending=[True, False])
     whole = int(rows.get_column("ns").sum())
-    if not whole:
-        return ""
     told = [
-        f"{sections.unversioned(detail)} {units.time(ns)}"
-        for place, (detail, ns) in enumerate(rows.select("detail", "ns").head(_PARTS).iter_rows())
-        if not place or ns >= _WORTH_NAMING * whole
+        f"{unversioned(detail)} {units.time(ns)}"
+        for place, (detail, ns) in enumerate(rows.select("detail", "ns").head(5).iter_rows())
+        if not place or ns >= WORTH_NAMING * whole
     ]
-    return f"{units.time(whole)}: {', '.join(told)}"
+    return f"{units.time(whole)}: {', '.join(told)}" if whole else ""
 
 
 def _blocks(found: Overview) -> list[Block]:
@@ -449,42 +384,99 @@ def _blocks(found: Overview) -> list[Block]:
     if table is None or table.is_empty() or found.steady is None:
         return []
     whole_ns = int(table.get_column("ns").sum())
-    least = _WORTH_NAMING * whole_ns
-    of = {phase: table.filter(pl.col("phase") == phase) for phase in ("before", "between", "after")}
-    of = {phase: rows for phase, rows in of.items() if rows.get_column("ns").sum() >= least}
-    own = found.steady.each
-    before = _phase(of.pop("before", table.clear()), _PARTS, own, f" of {units.time(whole_ns)} recorded")
-    rest = [f"{phase} {text}" for phase, rows in of.items() if (text := _phase(rows, _PARTS_BESIDE, own))]
-    blocks = [Block("START-UP" if found.starts else "BEFORE", before)] if before else []
-    return [*blocks, Block("BESIDE", "; ".join(rest))] if rest else blocks
+    told = {}
+    for phase, most in {"before": 5, "between": 2, "after": 2}.items():
+        rows = table.filter(pl.col("phase") == phase)
+        ns = int(rows.get_column("ns").sum())
+        if ns and ns >= WORTH_NAMING * whole_ns:
+            of_all = f" of {units.time(whole_ns)} recorded" if phase == "before" else ""
+            largest = (
+                rows.filter(pl.col("ns") >= WORTH_NAMING * ns).head(most).select("part", "count", "ns").iter_rows()
+            )
+            parts = (
+                f"{_part(part, count, found.steady.each)} {units.time(part_ns)}" for part, count, part_ns in largest
+            )
+            told[phase] = f"{units.time(ns)}{of_all}: {', '.join(parts)}"
+    before = told.pop("before", "")
+    rest = "; ".join(f"{phase} {text}" for phase, text in told.items())
+    named = {"START-UP" if found.starts else "BEFORE": before, "BESIDE": rest}
+    return [Block(title, text) for title, text in named.items() if text]
 
 
-def _phase(rows: pl.DataFrame, most: int, own: str, of_all: str = "") -> str:
-    """A phase with its largest parts; empty if it took no time. `own` is what the page's iterations are called."""
-    ns = int(rows.get_column("ns").sum())
-    if not ns:
-        return ""
-    named = rows.filter(pl.col("ns") >= _WORTH_NAMING * ns).head(most)
-    parts = [
-        (_part(part, count, own), part_ns) for part, part_ns, count in named.select("part", "ns", "count").iter_rows()
-    ]
-    return f"{units.time(ns)}{of_all}: {', '.join(f'{part} {units.time(part_ns)}' for part, part_ns in parts)}"
+def _part(name: str, count: int, each: str) -> str:
+    """A part, with its number where it is iterations: ``38 other steps``, of another loop ``38 × 'repetition 2'``.
 
-
-def _part(name: str, count: int, own: str) -> str:
-    """A part, with its number where it is iterations: ``38 other steps``, of another loop ``38 × 'repetition 2'``."""
-    first, _, each = name.partition(" ")
-    if first not in ("first", "other", "odd", "cut") or not each:
+    `each` is what the page's iterations are called.
+    """
+    first, _, other = name.partition(" ")
+    if first not in ("first", "other", "odd", "cut") or not other:
         return name
-    if first == "other" and each != own:
-        return f"{units.count(count)} × {each if each.isalpha() else repr(each)}"
-    if not each.isalpha():
-        return f"{units.count(count)} {first} {each!r}"
-    return f"{units.count(count)} {first} {units.plural_of(each) if count > 1 else each}"
+    if first == "other" and other != each:
+        return f"{units.count(count)} × {other if other.isalpha() else repr(other)}"
+    if not other.isalpha():
+        return f"{units.count(count)} {first} {other!r}"
+    return f"{units.count(count)} {first} {units.plural_of(other) if count > 1 else other}"
 
 
-def _more(found: Overview) -> str:
-    """Commands to type next, one a line."""
-    shown = [command("kanalyze", "summarize", found.meta.path, *options(found.scope), "--full")]
-    shown += [command("kanalyze", "explain", one.rule) for one in found.findings[:1]]
-    return "\n".join(shown)
+def evidence_page(found: Evidence, top: int) -> Page:
+    """Builds the page of a finding: what it says, where, what its remedy gains, and what its time is made of."""
+    finding, per = found.finding, _per(found.window)
+    tables = {
+        "LINES": (
+            found.lines,
+            (Column("line", "place", left=True, missing="elsewhere"), words("source", "text", missing="")),
+            "of its time",
+        ),
+        "KERNELS": (
+            found.kernels,
+            (*_each(per, count="count"), words("kernel", "name")),
+            "that run in its time",
+        ),
+        "WAITS": (
+            found.waits,
+            (
+                *_each(per, times="count"),
+                Column("bucket", "reason", left=True),
+                words("culprit", "culprit", lambda name: UNNAMED.get(name, name), missing=""),
+            ),
+            "idle time in it, by what held the GPU up",
+        ),
+    }
+    each = f"; per {per.each}" if per.each else ""
+    told = [found.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]
+    more = [
+        command("kanalyze", "explain", finding.rule),
+        command("kanalyze", "show", *finding.table.split(), found.meta.path),
+    ]
+    return Page(
+        heading=[finding.rule, *told, *([per.all] if per.iterations else [])],
+        answer=_answer(finding, per),
+        sections=[
+            section(
+                title,
+                rows,
+                (*_each(per, time="ns"), *columns),
+                top,
+                f"{remark}{each}",
+                named=title == "KERNELS",
+                cut=title != "KERNELS",
+            )
+            for title, (rows, columns, remark) in tables.items()
+            if not rows.is_empty()
+        ],
+        more="\n".join(more),
+    )
+
+
+def _answer(finding: Finding, per: PerIteration) -> str:
+    """The finding's sentence, its place, what it takes and what its remedy gains."""
+    names = short_forms(finding.names, 60)
+    place = f" It lies in {finding.place.format()}." if finding.place else ""
+    took = f" It takes {per.mean_time(finding.at_stake_ns)} of the GPU's time{f' {per.of}' if per.iterations else ''}"
+    usual, low, high = finding.replayed
+    gain = ""
+    if usual is not None:
+        between = "" if low == high else f" ({' to '.join(per.mean_time(ns or 0) for ns in (low, high))})"
+        gain = f"; by a replay the remedy saves {per.mean_time(usual)}{between}"
+    text = finding.text.format(*map(names.__getitem__, finding.names))
+    return f"{text}{place}{took}{gain}. {finding.remedy}"

@@ -1,211 +1,397 @@
-"""Builds the pages of a timeline report and of all instances of a range, as sections without layout."""
+"""Builds the pages of a whole timeline report and of all instances of a range: their sections, ledgers and findings."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze import outlets, units
-from kanalyze.named_ranges import located
-from kanalyze.renderers.page import sections
-from kanalyze.renderers.text.grid import Column, Section, section
+from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, located, plain
+from kanalyze.renderers.page.of_any_kind import (
+    UNNAMED,
+    Ledger,
+    Page,
+    Point,
+    health_line,
+    ledger,
+    options,
+    rank_of,
+    unversioned,
+)
+from kanalyze.renderers.text.grid import Column, Section, numbers, of, operation, section, telling_apart, words
 from kanalyze.renderers.text.kernel_names import short_forms
 from kanalyze.window import Window
 from kanalyze.wording import processor, worded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranges._instances import Instances
-    from kanalyze.renderers.text.grid import Chapter, Row
-    from kanalyze.report import Meta
+    from kanalyze.renderers.page.of_any_kind import Part
+    from kanalyze.renderers.text.grid import Row
     from kanalyze.window import Scope
 
-    #: Description of a part of a bucket, and its duration.
-    _Part = tuple[str | None, int]
+    Tables = Mapping[str, pl.DataFrame]
+    Make = Callable[[Tables, int], Section]
 
-#: End of the first sentence of a message.
-_SENTENCE_END: Final = r"\.(?=\s|[A-Z])"
+#: Most rows of sections of secondary interest.
+_FEWER: Final = 5
+#: Width of a line below a table, in characters, on the narrowest usual page.
+_FOOT: Final = 78
 
-#: Self-explanatory bucket names, for buckets without a more specific detail.
-NO_DETAIL: Final = {
-    "host": "program code outside CUDA",
-    "unknown": "no launch tells which thread",
-    "queued": "submitted, waited on the device",
+#: Headings of columns that tell apart rows which are otherwise called the same.
+_WHOSE: Final = {
+    "process_id": "process",
+    "thread_id": "thread",
+    "context_id": "context",
+    "device": "GPU",
+    "graph_exec_id": "executable",
 }
-_DETAILS: Final = 2
-
-#: Communication is told by shares, of which one is named from this one on.
-_COMMUNICATION: Final = "communication"
-_TRANSFER: Final = "transfer"
-_WORTH_NAMING: Final = 0.02
-
-#: Buckets whose details are in the table of culprits, not in the ledger.
-_BY_CULPRIT: Final = ("host",)
-
-#: Sections in page order, each with the table that it needs; empty ones are omitted.
-_SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Section]], ...]] = (
-    ("culprits", sections.culprits),
-    ("steps", sections.steps),
-    ("ranges", sections.ranges),
-    ("exposure", sections.exposure),
-    ("hot_kernels", sections.kernels),
-    ("ops", sections.operators),
-    ("graphs", sections.graphs),
-    ("copies", sections.copies),
-    ("migration_totals", sections.unified_memory),
-    ("memory", sections.memory),
-    ("concurrency", sections.streams),
-    ("launch_summary", sections.launches),
-    ("api", sections.calls),
-)
+#: Folders in the file of a Python function, such as ``train/steps.py(31): step``; and an enclosing such function.
+#: Anchored at word starts, since trying every letter of a long word is quadratic.
+_FOLDERS: Final = re.compile(r"(?<![^\s<>])[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )")
+_AROUND: Final = re.compile(r"(?<=.) in [^\s<>]+\.py\(\d+\): \S+$")
 
 
+def _whose(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[Column]:
+    """Those of `columns` that tell apart rows of equal `names`."""
+    return [Column(_WHOSE[name], name) for name in telling_apart(table, names, columns)]
+
+
+def _gpu(row: Row) -> str:
+    return "" if row["device"] is None else f"GPU {row['device']} "
+
+
+def _or_nothing(ns: int) -> str:
+    return units.time(ns) if ns else ""
+
+
+def exposure(tables: Tables, _: int) -> Section:
+    """Section of total and exposed time; all rows."""
+    table = tables["exposure"]
+    many = table.get_column("device").n_unique() > 1
+    alone = pl.col("detail").count().over("device", "category") == 1  # which says what its category does
+    columns = (
+        Column(
+            "",
+            lambda row: f"  {row['detail']}" if row["detail"] else f"{_gpu(row) if many else ''}{row['category']}",
+            left=True,
+        ),
+        *numbers(total="total_ns", at_once="union_ns wide", exposed="exposed_ns", hidden="hidden_share"),
+    )
+    # exposed time of launches is a ledger bucket, which extends beyond the calls
+    late = table.filter(pl.col("exposed_ns") > pl.col("total_ns"), category="launch").height
+    remark = "hidden: behind useful work; exposed launches with latency" if late else "hidden: behind more useful work"
+    return section("TOTAL AND EXPOSED", table.filter(pl.col("detail").is_null() | ~alone), columns, remark=remark)
+
+
+def kernels(tables: Tables, top: int) -> Section:
+    """Section of the heaviest kernels."""
+    table = tables["hot_kernels"]
+    columns = (
+        *numbers(time="exclusive_ns wide", window="window_share", busy="busy_share", count="count", average="avg_ns"),
+        Column("grid × block", _shape, left=True, spare=True),
+        words("kernel", "name"),
+    )
+    return section("KERNELS", table, columns, top, "share of window and of busy time", _families(table), named=True)
+
+
+def _families(table: pl.DataFrame) -> str:
+    """Kernel families as shares of kernel time, always including kernels of unknown family."""
+    sums = table.drop_nulls("family").group_by("family").agg(pl.col("exclusive_ns").sum())
+    whole = sums.get_column("exclusive_ns").sum()
+    if not whole:
+        return ""
+    shares = {name: ns / whole for name, ns in sums.sort("exclusive_ns", "family", descending=True).iter_rows()}
+    other = f"other {units.percent(shares.pop('other', 0.0))}"
+    told = [f"{family} {units.percent(share)}" for family, share in shares.items()]
+    for named in range(len(told), -1, -1):
+        rest = [*shares.values()][named:]
+        more = [f"{len(rest)} more {units.percent(sum(rest))}"] if rest else []
+        text = f"families: {', '.join([*told[:named], *more, other])}"
+        if len(text) <= _FOOT:
+            break
+    return text
+
+
+def _shape(row: Row) -> str:
+    if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 if the tool does not record it
+        return ""
+    return launch_shape(row) + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
+
+
+def launch_shape(row: Row, told: str = "{} × {}") -> str:
+    """Grid and block of a row, as in `told`, without trailing ones: 4096, or 32,1,8; empty where not known."""
+    if row["grid_x"] is None:
+        return ""
+    sizes = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
+    return told.format(*(re.sub(r"(,1){1,2}$", "", text) for text in sizes))
+
+
+def launches(tables: Tables, top: int) -> Section:
+    """Section of launches by host time."""
+    table = tables["launch_summary"].sort("charged_api_ns", descending=True)
+    bound = {*tables["hot_kernels"].filter("launch_bound").get_column("name")}
+    # the process may matter in any row, the thread only where rows would be equal
+    whose = _whose(table, ("kernel", "api"), ["process_id"])
+    names = ("kernel", "api", *(["process_id"] if whose else []))
+    whose += _whose(table.head(top), names, ["thread_id", "device"])
+    columns = (
+        *numbers(host_time="charged_api_ns", count=f"count{' spare' if whose else ''}", call="api_median_ns"),
+        *numbers(queue="queue_median_ns spare", kernel="kernel_median_ns spare"),
+        Column("", lambda row: "!" if row["kernel"] in bound else "", left=True),
+        *whose,
+        Column("call", "api", left=True, wide=True, missing="(no name)"),
+        words("kernel", "kernel"),
+    )
+    marked = "; ! launch-bound" if {*table.head(top).get_column("kernel")} & bound else ""
+    return section("LAUNCHES", table, columns, top, f"medians of call, queue and kernel{marked}", named=True)
+
+
+def culprits(tables: Tables, top: int) -> Section:
+    """Section of idle culprits: summed over GPUs, as a share of all windows."""
+    keys = ("bucket", "culprit", "range")
+    windows_ns = max(int(tables["ledger"].get_column("ns").sum()), 1)
+    sums = tables["culprits"].group_by(keys).agg(pl.col("ns", "gaps").sum(), pl.col("longest_ns").max())
+    table = sums.with_columns(share=pl.col("ns") / windows_ns).sort("ns", *keys, descending=[True, *[False] * 3])
+    shown = table.head(min(top, _FEWER)).with_columns(several=pl.struct("bucket", "culprit").is_duplicated())
+    short = short_forms(filter(None, shown.filter(bucket="launch").get_column("culprit")), 40)
+    columns = (
+        *numbers(time="ns", share="share", times="gaps", longest="longest_ns wide"),
+        Column("bucket", "bucket", left=True),
+        Column("in range", "range", left=True, wide=True),
+        Column("culprit", partial(_culprit, short), left=True),
+    )
+    remark = of(shown.height, table.height, "idle time by what held it up")
+    return section("WHY IT WAITED", shown, columns, remark=remark, cut=True)
+
+
+def without_folders(culprit: str) -> str:
+    """Strips folders from Python file names in a culprit."""
+    return _FOLDERS.sub("", culprit)
+
+
+def without_function(culprit: str) -> str:
+    """Strips the enclosing Python function from a culprit, unless nothing else is left."""
+    return without_folders(_AROUND.sub("", culprit))
+
+
+def _culprit(short: Mapping[str, str], row: Row) -> str:
+    """Formats a culprit, with its range if it occurs in several."""
+    culprit = row["culprit"] or "(no name)"
+    if row["bucket"] == "host" and culprit == row["range"]:
+        return f"in {culprit}"
+    if row["bucket"] == "host" and not row["several"]:
+        return located(unversioned(without_folders(culprit)), row["range"])
+    where = (f"in {row['range']}: " if row["range"] else "in no range: ") if row["several"] else ""
+    if row["bucket"] == "profiler":
+        return where + UNNAMED.get(culprit, culprit)
+    return where + operation(short.get(culprit, unversioned(culprit)))
+
+
+def ranges(tables: Tables, top: int) -> Section:
+    """Section of NVTX ranges: host time, and the GPU work launched in them."""
+    table, keys = tables["ranges"], ["range", "style"]
+    if "range_gpu" in tables:
+        work = tables["range_gpu"].select(*keys, "projected_ns", "busy_ns", "gpu_ops")
+        table = table.join(work, on=keys, how="left", maintain_order="left")
+    else:
+        table = table.with_columns(projected_ns=None, busy_ns=None, gpu_ops=None)
+    table = _steps_together(table)
+    others = bool(table.select((pl.col("process_busy_ns") > pl.col("busy_ns").fill_null(0)).any()).item())
+    columns = (
+        *numbers(host_time="total_ns", count=f"count{' spare' if others else ''}", median="median_ns spare"),
+        Column("on GPU", "projected_ns", _or_nothing),
+        Column("GPU busy", "busy_ns", _or_nothing),
+        *([Column("any thread", "process_busy_ns", _or_nothing)] if others else []),
+        *numbers(GPU_ops="gpu_ops wide"),
+        Column("range", lambda row: plain(row["range"]) or "(no name)", left=True),
+    )
+    foot = "any thread: GPU busy with what any thread of the process launched meanwhile" if others else ""
+    return section("NVTX RANGES", table, columns, top, "on GPU: first to last operation", foot, cut=True)
+
+
+def _steps_together(table: pl.DataFrame) -> pl.DataFrame:
+    """Merges the ranges of profiler steps, which have unique names, into one row."""
+    steps = pl.col("range").str.starts_with(f":{STEP_PREFIX}").fill_null(value=False)  # in the default domain
+    if not table.select(steps.any()).item():
+        return table
+    sums = ("total_ns", "count", "projected_ns", "busy_ns", "gpu_ops", "process_busy_ns")
+    known = [pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in sums]
+    together = table.filter(steps).select(pl.lit(f":{ALL_STEPS}").alias("range"), *known)
+    rows = pl.concat([together, table.filter(~steps).select("range", "median_ns", *sums)], how="diagonal_relaxed")
+    return rows.sort("total_ns", descending=True, maintain_order=True)
+
+
+def graphs(tables: Tables, top: int) -> Section:
+    """Section of CUDA graphs: host cost per launch, GPU time."""
+    table = tables["graphs"]
+    # whole graphs are listed as kernels, with their CUDA ids where known
+    whole = table.get_column("kernels_per_launch").null_count() == table.height
+    numbered = "graph_id" if whole and not table.get_column("graph_id").has_nulls() else "graph"
+    whose = _whose(table, (numbered,), ("process_id", "device", "graph_exec_id"))
+    columns = (
+        *numbers(launches="launches", nodes=f"nodes{' spare' if whose else ''}", call="api_median_ns"),
+        *numbers(span="span_median_ns", busy="busy_ns", idle_in_it="idle_ns wide"),
+        *whose,
+        Column("graph", numbered, "graph {}".format, left=True, missing="graph None"),
+    )
+    return section("CUDA GRAPHS", table, columns, min(top, _FEWER), "medians of call and span; busy and idle in all")
+
+
+def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
+    """Section of memory by kind: peak, allocations and frees; times relative to `zero_ns`."""
+    table = tables["memory"]
+    columns = (
+        Column("peak", "peak_bytes"),
+        Column("at", "peak_at_ns", partial(units.instant, zero_ns=zero_ns), spare=True),
+        *numbers(allocated="allocated_bytes wide", calls="allocations", in_a_loop="loop_allocations"),
+        *numbers(held_at_the_end="held_bytes spare"),
+        *_whose(table, ("memory", "device"), ["process_id"]),
+        Column("memory", lambda row: f"{row['memory']}, {_gpu(row).rstrip() or 'host'}", left=True),
+    )
+    return section("MEMORY", table, columns, min(top, _FEWER))
+
+
+def streams(tables: Tables, top: int) -> Section:
+    """Section of CUDA streams: busy time, and time without overlap."""
+    table = tables["concurrency"].sort("busy_ns", descending=True)
+
+    def name(row: Row) -> str:
+        number = "migrations" if row["stream"] is None else f"stream {row['stream']}"
+        return f"GPU {row['device']} {number}" + (f" ({row['name']})" if row.get("name") else "")
+
+    columns = (
+        *numbers(busy="busy_ns", alone="alone_ns", with_kernels="overlap_kernel_ns"),
+        *numbers(with_copies="overlap_memcpy_ns spare", operations="operations spare"),
+        *_whose(table, ("device", "stream"), ("process_id", "context_id")),
+        Column("stream", name, left=True),
+    )
+    return section("STREAMS", table, columns, min(top, _FEWER), "alone, or beside others' work", cut=True)
+
+
+def operators(tables: Tables, top: int) -> Section:
+    """Section of operators by device time; by host time if there is none."""
+    table = tables["ops"]
+    on_device = bool(table.get_column("exclusive_device_ns").sum())
+    device = numbers(device="exclusive_device_ns", share="exclusive_share", launched="operations spare")
+    columns = (
+        *(device if on_device else ()),
+        *numbers(own_host="self_cpu_ns", host="cpu_ns wide", count="count"),
+        words("operator", "name", missing="(no operator)"),
+    )
+    remark = f"{'share of busy time; ' if on_device else ''}own: without what it called"
+    return section("OPERATORS", table, columns, top, remark, cut=True)
+
+
+def steps(tables: Tables, top: int) -> Section:
+    """Section of steps in order; if many, warm-up and outliers first, then those furthest from the median."""
+    table = tables["steps"]
+    length, marked = pl.col("dur_ns"), pl.col("warm_up") | pl.col("odd")
+    median = length.filter(~marked).median().over("process_id", "device")
+    known = table.with_columns(ratio=pl.when(median > 0).then(length / median), away=(length - median).abs())
+    chosen = known.sort(marked, "away", descending=True, maintain_order=True).head(top)
+    shown = chosen.sort("start_ns", "device", maintain_order=True)
+    several = table.get_column("device").n_unique() > 1
+
+    def idle(row: Row) -> str:
+        return f"{row['idle_in']} {units.time(row[row['idle_in'] + '_ns'])}" if row["idle_in"] else ""
+
+    def mark(row: Row) -> str:
+        odd = f"odd ({row['cause']})" if row["cause"] else "odd" if row["odd"] else ""
+        return "warm-up" if row["warm_up"] else odd
+
+    columns = (
+        *_whose(table, ("step", "device"), ["process_id"]),
+        Column("step", lambda row: f"{_gpu(row) if several else ''}{row['step']}"),
+        Column("time", "dur_ns"),
+        Column("of median", "ratio", units.times),
+        *numbers(GPU_busy="busy_share", launched="operations spare"),
+        Column("runs on", "late_ns", _or_nothing, spare=True),
+        Column("idle most in", idle, left=True),
+        Column("", mark, left=True),
+    )
+    rows = shown.to_dicts()
+    kept = [one for one in columns if any(map(one.text, rows))]
+    remark = of(shown.height, table.height, "furthest from the median" if shown.height < table.height else "")
+    return section("STEPS", shown, kept, remark=remark)
+
+
+def _whole(title: str, table: str, *columns: Column, **shown: Any) -> Make:  # noqa: ANN401 - as a section has
+    """What makes the section of a table that is shown as it is."""
+    return lambda tables, top: section(title, tables[table], columns, top, **shown)
+
+
+#: Sections in page order, by the table that each needs; empty ones are omitted.
+_SECTIONS: Final[dict[str, Make]] = {
+    "culprits": culprits,
+    "steps": steps,
+    "ranges": ranges,
+    "exposure": exposure,
+    "hot_kernels": kernels,
+    "ops": operators,
+    "graphs": graphs,
+    "copies": _whole(
+        "COPIES",
+        "copies",
+        *numbers(time="total_ns", exposed="exclusive_ns", count="count spare", bytes="total_bytes"),
+        *numbers(average="avg_bytes wide", rate="bandwidth_bytes_per_s"),
+        words("operation", "operation", operation),
+        cut=True,
+    ),
+    "migration_totals": _whole(
+        "UNIFIED MEMORY",
+        "migration_totals",
+        *numbers(to_GPU="h2d_bytes", to_host="d2h_bytes", again="again_bytes spare", copies="moves spare"),
+        *numbers(time="total_ns", CPU_faults="cpu_faults", GPU_faults="gpu_faults"),
+        remark="again: moved more than once in a direction",
+    ),
+    "memory": memory,
+    "concurrency": streams,
+    "launch_summary": launches,
+    "api": _whole(
+        "CUDA CALLS",
+        "api",
+        *numbers(host_time="total_ns", count="count", average="avg_ns", median="median_ns wide", longest="max_ns"),
+        words("call", "name"),
+        cut=True,
+    ),
+}
 #: Tables of GPU activity.
-_LEDGER: Final = "ledger"
-_OF_GPU: Final = (_LEDGER, "exposure", "hot_kernels", "copies", "launch_summary")
-
-
-class Share(NamedTuple):
-    """One bucket of a ledger: name, share of the bar, texts.
-
-    `detail` says what most of it was; `plain` what it is, where there is no such detail, or no space for it; `spread`
-    the least and the most of it, of several iterations, of which each has `each_ns`.
-    """
-
-    bucket: str
-    ns: int
-    each_ns: int
-    time: str
-    share: str
-    detail: str
-    plain: str
-    spread: str = ""
-
-    @property
-    def description(self) -> str:
-        """The detail, else the plain description."""
-        return self.detail or self.plain
-
-
-class Ledger(NamedTuple):
-    """A device's ledger: heading, buckets (longest first), total, busy share over time."""
-
-    heading: str
-    window_ns: int
-    shares: list[Share]
-    total: str
-    busy: list[float]
-    title: str = "WHERE THE TIME WENT"
-    span: tuple[str, str] = ("", "")
-
-
-class Point(NamedTuple):
-    """A finding on the page: the time that it takes, what is wrong, what to do, and where to read on.
-
-    `headline` has places for kernel names. `saved` is what a replay says that it saves; empty where none was made.
-    `beside` is one about other time with the same action.
-    """
-
-    worth: str
-    finding: Finding
-    headline: str
-    action: str
-    more: str
-    saved: str = ""
-    beside: Point | None = None
-
-    def together(self) -> list[Point]:
-        """Findings of one action: this one, and the one beside it."""
-        return [self] if self.beside is None else [self, self.beside]
-
-    def said(self, names: Mapping[str, str], escaped: Callable[[str], str] = str) -> str:
-        """The headline, `escaped`, with kernel names shortened by `names`."""
-        return escaped(self.headline).format(*(names[name] for name in self.finding.names))
-
-    def sentence(self, names: Mapping[str, str]) -> str:
-        """The whole finding, with kernel names shortened by `names`."""
-        return self.finding.text.format(*(names[name] for name in self.finding.names))
-
-
-class Block(NamedTuple):
-    """A title and a text beside it."""
-
-    title: str
-    text: str
-
-
-class Page(NamedTuple):
-    """A page: heading, answer, ledgers, tables, findings, closing line, chapters per kernel.
-
-    An overview has its findings before the tables, others behind them. `nothing` is told where there is no finding.
-    """
-
-    heading: list[str]
-    answer: str
-    sections: Sequence[Section]
-    more: str
-    health: str = ""
-    ledgers: Sequence[Ledger] = ()
-    points: Sequence[Point] = ()
-    points_remark: str = ""
-    cannot_tell: Sequence[str] = ()
-    chapters: Sequence[Chapter] = ()
-    blocks: Sequence[Block] = ()
-    overview: bool = False
-    nothing: str = "Nothing worth a sentence."
-
-    @property
-    def beside(self) -> str:
-        """The heading behind the name, with the health of the report."""
-        return " · ".join([*self.heading[1:], *([self.health] if self.health else [])])
-
-
-def short_names(page: Page, width: int) -> dict[str, str]:
-    """Maps kernel names on the page to unique short forms of at most `width` characters.
-
-    Two kernels that differ never have the same short form.
-    """
-    tables = [name for section in page.sections for name in section.grid.names()]
-    told = [name for point in page.points for one in point.together() for name in one.finding.names]
-    return short_forms([*tables, *told, *(chapter.name for chapter in page.chapters)], width)
+_OF_GPU: Final = ("ledger", "exposure", "hot_kernels", "copies", "launch_summary")
 
 
 def page_of(summary: Summary, top: int) -> Page:
     """Builds the page of a summary, at most `top` rows per table."""
-    since = {"memory": partial(sections.memory, zero_ns=summary.zero_ns)}
+    meta, tables = summary.meta, summary.tables
+    makers = _SECTIONS | {"memory": partial(memory, zero_ns=summary.zero_ns)}
     shown = []
-    for name, make in _SECTIONS:
-        if name in summary.tables and summary.tables[name].height:
-            made = since.get(name, make)(summary.tables, top)
-            title = made.title if summary.meta.recorder.nvtx else made.title.removeprefix("NVTX ")
-            foot = summary.remarks.get(name, made.foot)
-            shown.append(made._replace(title=worded(title, summary.interface), foot=foot))
+    for name, made in ((name, make(tables, top)) for name, make in makers.items() if len(tables.get(name, ()))):
+        title = worded(made.title if meta.recorder.nvtx else made.title.removeprefix("NVTX "), summary.interface)
+        shown.append(made._replace(title=title, foot=summary.remarks.get(name, made.foot)))
     points = _points(summary.findings)
+    saved = "; → saved, by replay" if any(one.saved for one in points[:top]) else ""
+    rest = units.plural(len(points) - top, "further kind")
+    further = [f"{rest} of findings: {show('findings', meta.path, scope=summary.scope)}"] if len(points) > top else []
+    table = show("ledger" if "ledger" in tables else "health", meta.path, scope=summary.scope)
     return Page(
         heading=_heading(summary),
-        health=health_line(summary.tables["health"]),
+        health=health_line(tables["health"]),
         answer=summary.answer,
         ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
         sections=shown,
         points=points[:top],
-        points_remark=_points_remark(points[:top]),
+        points_remark=f"time at stake: the GPU's time that each takes{saved}",
         cannot_tell=_cannot_tell(summary.cannot_tell),
-        more=_more(summary, len(points) - top),
+        more="\n".join([*further, f"any table, such as: {table}", "all tables: kanalyze tables"]),
     )
-
-
-def options(scope: Scope) -> list[str]:
-    """The options that choose what is in `scope`."""
-    chosen = {"--window": scope.window, "--device": scope.device, "--process": scope.process}
-    return [word for name, value in chosen.items() if value is not None for word in (name, str(value))]
 
 
 def show(table: str, *paths: Path, scope: Scope) -> str:
@@ -213,28 +399,13 @@ def show(table: str, *paths: Path, scope: Scope) -> str:
     return outlets.command("kanalyze", "show", table, *paths, *options(scope))
 
 
-def _more(summary: Summary, hidden: int) -> str:
-    """Commands that lead on, a line each, with `hidden` findings first."""
-    rest, known = "", _LEDGER if _LEDGER in summary.tables else "health"
-    if hidden > 0:
-        findings = show("findings", summary.meta.path, scope=summary.scope)
-        rest = f"{units.plural(hidden, 'further kind')} of findings: {findings}\n"
-    table = show(known, summary.meta.path, scope=summary.scope)
-    return f"{rest}any table, such as: {table}\nall tables: kanalyze tables"
-
-
 def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
     """Reasons for missing tables; a single sentence for all GPU tables if there was no GPU activity."""
-    if _LEDGER not in reasons:
+    if "ledger" not in reasons:
         return list(reasons.values())
-    missing = [name for name in _OF_GPU if name in reasons]
-    others = [reason for name, reason in reasons.items() if name not in missing]
-    return [f"Without what the GPU did there is no table {', '.join(missing[:-1])} or {missing[-1]}.", *others]
-
-
-def heading(meta: Meta, parts: list[str]) -> list[str]:
-    """The heading: file name, tool, then `parts`."""
-    return [meta.path.name, meta.recorded_by, *parts]
+    *missing, last = (name for name in _OF_GPU if name in reasons)
+    others = [reason for name, reason in reasons.items() if name not in _OF_GPU]
+    return [f"Without what the GPU did there is no table {', '.join(missing)} or {last}.", *others]
 
 
 def _heading(summary: Summary) -> list[str]:
@@ -242,37 +413,15 @@ def _heading(summary: Summary) -> list[str]:
     parts = [f"{f'{count} × ' if count > 1 else ''}{gpu(*model)}" for *model, count in models.iter_rows()]
     parts += [f"driver {summary.meta.driver_version}"] if summary.meta.driver_version else []
     parts += [units.plural(summary.process_count, "process"), *rank_of(summary.meta)]
-    if summary.scope.window is not None and summary.scope.window.name:
-        parts.append(f"window {summary.scope.window.name}")
-    return heading(summary.meta, parts)
+    window = summary.scope.window
+    parts += [f"window {window.name}"] if window is not None and window.name else []
+    return [summary.meta.path.name, summary.meta.recorded_by, *parts]
 
 
 def gpu(name: str | None, capability: str | None, sms: int | None) -> str:
     """A GPU with its number of SMs and its architecture, as far as known."""
     known = processor(name, capability, sms)
     return (name or "GPU") + (f", {known}" if known else "")
-
-
-def rank_of(meta: Meta) -> list[str]:
-    """``rank 2 of 8``, where a report names its rank."""
-    of = f" of {meta.world_size}" if meta.world_size else ""
-    return [] if meta.rank is None else [f"rank {meta.rank}{of}"]
-
-
-def health_line(health: pl.DataFrame) -> str:
-    """How far the report can be trusted, in a line; of what a tool says itself the first sentence."""
-    wrong = health.filter(pl.col("doubt"))
-    if wrong.is_empty():
-        return "health: complete"
-    checks = wrong.select("check", "count").iter_rows()
-    told = [units.checked(re.split(_SENTENCE_END, check, maxsplit=1)[0], count) for check, count in checks]
-    return "health: " + "; ".join(told)
-
-
-def _points_remark(points: Sequence[Point]) -> str:
-    """Remark on the times of findings."""
-    takes = "time at stake: the GPU's time that each takes"
-    return f"{takes}; → saved, by replay" if any(one.saved for one in points) else takes
 
 
 def _points(findings: list[Finding]) -> list[Point]:
@@ -291,80 +440,31 @@ def _points(findings: list[Finding]) -> list[Point]:
 
 
 def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
-    rows = summary.tables["ledger"].filter(pl.col("device") == window["device"])
-    reasons = summary.tables["culprits"].filter(pl.col("device") == window["device"])
+    of_device = pl.col("device") == window["device"]
+    rows, reasons, busy = (summary.tables[name].filter(of_device) for name in ("ledger", "culprits", "utilisation"))
 
-    def detail(bucket: str, parts: list[_Part]) -> str:
-        return told_waits(bucket, parts) or _detail(culprits_of(bucket, reasons) if bucket in _BY_CULPRIT else parts)
+    def detail(bucket: str, parts: list[Part]) -> str:
+        """The parts of a bucket, longest first: those of host time are in the table of culprits."""
+        every = culprits_of(bucket, reasons) if bucket == "host" else parts
+        named = [(UNNAMED.get(name, name), ns) for name, ns in every if name is not None]
+        if len(named) == len(every) == 1:
+            return unversioned(every[0][0] or "")
+        told = [f"{unversioned(name)} {units.time(ns)}" for name, ns in named[:2]]
+        return ", ".join([*told, *([f"{len(named) - 2} more"] if len(named) > 2 else [])])  # noqa: PLR2004 - as above
 
     start, end = (units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
-    return ledger(rows, f"GPU {window['device']}, {start} to {end}", detail, summary.interface)._replace(
-        busy=summary.tables["utilisation"].filter(device=window["device"]).get_column("busy_share").to_list(),
-        span=(start, end),
-    )
+    made = ledger(rows, f"GPU {window['device']}, {start} to {end}", detail, summary.interface)
+    return made._replace(busy=busy.get_column("busy_share").to_list(), span=(start, end))
 
 
-def ledger(
-    rows: pl.DataFrame, heading: str, detail: Callable[[str, list[_Part]], str], interface: str, iterations: int = 1
-) -> Ledger:
-    """The ledger of a device, per iteration where it is of several: `detail` tells of a bucket with its parts."""
-    sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
-    times_ns = sums.get_column("ns").to_list()
-    length = sum(times_ns)
-    shown_ns = round(length / iterations)
-    each_ns = units.apportioned(times_ns, shown_ns)
-    parts: dict[str, list[_Part]] = {}
-    for bucket, part, ns in rows.select("bucket", "detail", "ns").iter_rows():
-        parts.setdefault(bucket, []).append((part, ns))
-    shares = [
-        Share(
-            bucket,
-            ns,
-            each,
-            text,
-            units.percent(ns / max(length, 1)),
-            detail(bucket, parts[bucket]),
-            worded(NO_DETAIL.get(bucket, ""), interface),
-        )
-        for (bucket, ns), each, text in zip(sums.iter_rows(), each_ns, units.adding_up(each_ns, shown_ns), strict=True)
-    ]
-    return Ledger(heading, length, shares, units.adding_up([shown_ns], shown_ns)[0], [])
-
-
-def culprits_of(bucket: str, reasons: pl.DataFrame) -> list[_Part]:
+def culprits_of(bucket: str, reasons: pl.DataFrame) -> list[Part]:
     """Breaks a bucket down by culprit, longest first."""
     sums: dict[str | None, int] = {}
     rows = reasons.filter(pl.col("bucket") == bucket).select("culprit", "range", "ns")
     for culprit, where, ns in rows.iter_rows():
-        told = culprit and located(sections.without_function(culprit), where)
+        told = culprit and located(without_function(culprit), where)
         sums[told] = sums.get(told, 0) + ns
     return sorted(sums.items(), key=lambda part: (-part[1], part[0] or ""))
-
-
-def told_waits(bucket: str, parts: list[_Part]) -> str:
-    """Communication by whom it waited for and what it transferred, as shares; empty where the report does not tell."""
-    named = [(detail, ns) for detail, ns in parts if detail is not None]
-    if bucket != _COMMUNICATION or not named:
-        return ""
-    whole = max(sum(ns for _, ns in parts), 1)
-    worth = [(detail, ns / whole) for detail, ns in named if ns >= _WORTH_NAMING * whole]
-    worth = sorted(worth, key=lambda part: -part[1])[: _DETAILS + 1]
-    # waiting first, where there is no room for all: the rest of it is what is transferred
-    by_wait = sorted(worth, key=lambda part: part[0] == _TRANSFER)
-    return ", ".join(f"{detail} {share:.0%}".replace("%", " %") for detail, share in by_wait)
-
-
-def _detail(parts: list[_Part]) -> str:
-    """Formats the breakdown of a bucket, longest first; empty if unknown."""
-    named = [(detail, ns) for detail, ns in parts if detail is not None]
-    if not named:
-        return ""
-    if len(parts) == 1:
-        return sections.unversioned(named[0][0])
-    first = ((sections.UNNAMED.get(detail, detail), ns) for detail, ns in named[:_DETAILS])
-    told = [f"{sections.unversioned(detail)} {units.time(ns)}" for detail, ns in first]
-    more = len(named) - len(told)
-    return ", ".join(told) + (f", {more} more" if more else "")
 
 
 #: Instances included in medians and shares.
@@ -382,28 +482,23 @@ def instances_page(found: Instances, top: int) -> Page:
         usual = rows.filter(_USUAL).height
         which = units.plural(usual, "instance") if usual == rows.height else f"{usual} usual instances"
         whose = f", process {process}" if many else ""
-        sections += [_spread(found.spread.filter(here), f"GPU {device}{whose}, {which}")]
+        remark = f"GPU {device}{whose}, {which}"
+        sections += [section("WHERE THE TIME WENT", found.spread.filter(here), _SPREAD, remark=remark)]
         sections += [_slowest(rows, top, found.zero_ns)]
     first = found.instances.item(0, "window") if found.instances.height else ""
-    scope = replace(found.scope, window=Window(name=first))
+    scope, window = replace(found.scope, window=Window(name=first)), found.scope.window
     return Page(
-        heading=heading(found.meta, [f"window {found.scope.window.name if found.scope.window else found.name}"]),
+        heading=[found.meta.path.name, found.meta.recorded_by, f"window {window.name if window else found.name}"],
         answer=found.answer,
         sections=sections,
         more=outlets.command("kanalyze", "summarize", found.meta.path, *options(scope)),
     )
 
 
-def _spread(rows: pl.DataFrame, remark: str) -> Section:
-    columns = (
-        Column("bucket", "bucket", left=True),
-        Column("share", "share"),
-        Column("median", "median_ns"),
-        Column("least", "min_ns"),
-        Column("most", "max_ns"),
-        Column("deviation", "stddev_ns", wide=True),
-    )
-    return section("WHERE THE TIME WENT", rows, columns, remark=remark)
+_SPREAD: Final = (
+    Column("bucket", "bucket", left=True),
+    *numbers(share="share", median="median_ns", least="min_ns", most="max_ns", deviation="stddev_ns wide"),
+)
 
 
 def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:

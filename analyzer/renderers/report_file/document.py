@@ -1,11 +1,12 @@
-"""Lays out the HTML report: texts and numbers of the page, as the template takes them."""
+"""Lays out the HTML report, and fragments for notebooks: texts and numbers of a page, as the templates take them."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
+from math import ceil, floor, log10, sqrt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
@@ -14,42 +15,41 @@ from markupsafe import Markup, escape
 from kanalyze import outlets, units
 from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.buckets import BUCKETS, MEANINGS
-from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.page.time import short_names
-from kanalyze.renderers.report_file import charts
+from kanalyze.renderers.page.of_any_kind import page_of_any, short_names
 from kanalyze.renderers.report_file.timeline_data import drawn_name, fitted
-from kanalyze.renderers.tables.frame import is_text, last_of
-from kanalyze.renderers.text.grid import text_of
+from kanalyze.renderers.tables.frame import is_text, laid_out, last_of
+from kanalyze.renderers.tables.plots import roofs
+from kanalyze.renderers.text.grid import COLOURS, text_of
+from kanalyze.renderers.text.kernel_names import short_forms, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from jinja2 import Environment
 
-    from kanalyze.analyses.page.file_page import FilePage
+    from kanalyze.analyses.joining._roof_points import RoofPoints
+    from kanalyze.analyses.page.file_page import CopyPoints, FilePage, Measured
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.schema import Table
 
+    Row = Mapping[str, Any]
+    Place = tuple[float, float]
+
 #: Rows of a table in the file: the first of these numbers with which all but the timeline is small enough.
 _ROWS: Final = (300, 100, 30, 10)
 
-#: The file in bytes, and what is not its timeline.
-_BYTES: Final = 4_900_000
+#: Bytes of the file that are not its timeline.
 _OTHER_BYTES: Final = 2_500_000
 
-#: A timeline in a notebook, which keeps it in its own file: bytes, and height in pixels.
-_CELL_BYTES: Final = 1_500_000
-_CELL_HIGH: Final = 640
+#: Rows of a table in a notebook.
+_CELL_ROWS: Final = 40
+
+#: Width of kernel names in a notebook.
+_CELL_NAME: Final = 72
 
 #: The element that holds the timeline's data; no text of a report can look like it.
 _DATA: Final = '<script type="application/json" id="timeline-data">{}</script>'
-
-#: Kinds of tracks that hold no events of the report.
-_MADE: Final = ("ledger", "iteration", "path")
-
-#: Width of kernel names in sentences, in characters.
-_NAME: Final = 90
 
 #: Tables of the page by name, in its order, with titles that say what they answer.
 _TITLES: Final = {
@@ -80,16 +80,9 @@ _TITLES: Final = {
     "stalls": "Stalls of measured kernels",
     "hot_lines": "Source lines of measured kernels",
 }
-#: Tables that are shown by a column, the largest first, which have another order of their own.
-_SORTED: Final = {"culprits": "ns", "hot_lines": "samples"}
 
-#: What is no table: told where it is missing.
-_DRAWN: Final = ("timeline",)
-
-#: Iterations that are drawn one by one; ranks and cells of the picture of waiting.
+#: Iterations that are drawn one by one.
 _ITERATIONS: Final = 400
-_RANKS: Final = 64
-_CELLS: Final = 6000
 
 #: A rank that is late by this part of a step is marked.
 _LATE: Final = 0.02
@@ -125,7 +118,7 @@ def document(found: FilePage[Shown]) -> str:
             break
     if found.timeline is None:
         return text
-    timeline, data = fitted(found.timeline, _BYTES - size)
+    timeline, data = fitted(found.timeline, 4_900_000 - size)
     if timeline is found.timeline:  # all that was said of it holds
         return text.replace(_DATA.format(""), _DATA.format(data), 1)
     return _rendered(parts | {"timeline": _timeline(timeline, data, found.ranks_left_out)})
@@ -138,11 +131,33 @@ def cell(timeline: Timeline, title: str) -> str:
     """
     told = outlets.short(title)
     texts = {"title": told, "beside": "", "answer": "", "first_remark": ""}
-    parts = dict.fromkeys(_SECTIONS, ()) | texts | _own_parts()
-    drawn, data = fitted(timeline, _CELL_BYTES)
-    page = _rendered(parts | {"timeline": _timeline(drawn, data, 0)})
-    frame = f'<iframe sandbox="allow-scripts" title="{outlets.html(told)}" width="100%" height="{_CELL_HIGH}" '
+    drawn, data = fitted(timeline, 1_500_000)
+    page = _rendered(dict.fromkeys(_SECTIONS, ()) | texts | {"timeline": _timeline(drawn, data, 0)})
+    frame = f'<iframe sandbox="allow-scripts" title="{outlets.html(told)}" width="100%" height="640" '
     return f'{frame}frameborder="0" srcdoc="{escape(page)}"></iframe>'
+
+
+def page(shown: Shown, top: int | None) -> str:
+    """Renders a page as one ``<div>``: no script, no external resources, any colour scheme."""
+    found = page_of_any(shown, top)
+    return _fragment(page=found, names=short_names(found, _CELL_NAME))
+
+
+def table(frame: pl.DataFrame) -> str:
+    """Renders a table with units as one ``<div>``; a long one is truncated, with its row count below."""
+    grid = laid_out(frame.head(_CELL_ROWS))
+    names = short_forms(grid.names(), _CELL_NAME)
+    return _fragment(page=None, grid=grid, names=names, more=frame.height - _CELL_ROWS)
+
+
+def _fragment(**parts: Any) -> str:  # noqa: ANN401 - whatever a page consists of
+    """The fragment, with texts escaped for quoted attributes, too; its lines are joined, since no text has its own."""
+
+    def escaped(one: object) -> object:
+        return Markup(outlets.html(one)) if isinstance(one, str) and not isinstance(one, Markup) else one  # noqa: S704 - escaped
+
+    template = environment().overlay(finalize=escaped).get_template("notebook.html.j2")
+    return "".join(map(str.strip, template.render(parts, colours=COLOURS).splitlines()))
 
 
 #: Sections for the template, each of which may be empty.
@@ -152,51 +167,59 @@ _SECTIONS: Final = (
 )  # fmt: skip
 
 
-def _own_parts() -> dict[str, object]:
-    """Script and style for the template, with their hashes, and what buckets and steady iterations are called."""
-    script = "\n".join(map(_resource, ("timeline.js", "flame.js", "page.js")))
-    style = _resource("page.css")
-    return {
-        "script": Markup(script),  # noqa: S704 - ours, as the style: nothing of a report is in them
-        "style": Markup(style),  # noqa: S704 - as above
-        "script_hash": _hash(script),
-        "style_hash": _hash(style),
-        "buckets": BUCKETS,
-        "steady": STEADY,
-    }
-
-
 def _rendered(parts: Mapping[str, Any]) -> str:
-    return environment().get_template("page.html.j2").render(parts)
+    """The file of these parts, with script and style, their hashes, and names of buckets and steady iterations."""
+    folder = files("kanalyze.renderers.report_file")
+    scripts = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("timeline.js", "flame.js", "page.js"))
+    ours = {"script": "\n".join(scripts), "style": folder.joinpath("page.css").read_text(encoding="utf-8")}
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            parts,
+            buckets=BUCKETS,
+            steady=STEADY,
+            **{name: Markup(text) for name, text in ours.items()},  # noqa: S704 - nothing of a report is in them
+            **{f"{name}_hash": _hash(text) for name, text in ours.items()},
+        )
+    )
+
+
+def _hash(text: str) -> str:
+    """The source expression of a content security policy for an inline script or style."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
 def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
     """Arguments of the template, without the data of the timeline."""
     page = page_of_any(found.shown, None)
-    names = short_names(page, _NAME)
-    return _own_parts() | {
+    timeline, reason = found.timeline, found.reasons.get("timeline")
+    drawn = set[str]() if timeline is None else {*timeline.events.get_column("name").unique().cast(pl.String)}
+    names = [next(iter(point.finding.names), "") for point in page.points]
+    low, high = (at - timeline.start_ns for at in timeline.whole) if timeline and timeline.whole else (-1, -1)
+    return {
         "title": page.heading[0],
         "beside": page.beside,
         "answer": page.answer,
         "ledgers": page.ledgers,
-        "first": [(point, _drawn(point.finding.names[:1], found.timeline)) for point in page.points],
+        "first": [
+            (point, drawn_name(name) if name in drawn and point.finding.names else "")
+            for point, name in zip(page.points, names, strict=True)
+        ],
         "first_remark": page.points_remark,
         "blocks": page.blocks,
-        "cannot_tell": [
-            *page.cannot_tell,
-            *(map(outlets.short, [found.reasons[name] for name in _DRAWN if name in found.reasons])),
-        ],
-        "timeline": _timeline(found.timeline, "", found.ranks_left_out) if found.timeline else None,
-        "window": _window(found.timeline),
+        "cannot_tell": [*page.cannot_tell, *([] if reason is None else [outlets.short(reason)])],
+        "timeline": _timeline(timeline, "", found.ranks_left_out) if timeline else None,
+        "window": f"{low}..{high}" if low >= 0 else "",  # a steady iteration, as times of the timeline
         "iterations": _iterations(found.iterations),
         "calls": {f"{by} time": _tree(tree, f"{by}_ns") for by, tree in found.trees.items()},
         "waits": _waits(found.waiting_trees),
         "waiting": _waiting(found.rank_steps),
-        "roofline": charts.roofline(found.measured.roofs) if found.measured and found.measured.roofs else None,
-        "measured": charts.kernels(found.measured) if found.measured else [],
-        "copies": charts.copies(found.copies) if found.copies else None,
+        "roofline": roofline_chart(found.measured.roofs) if found.measured and found.measured.roofs else None,
+        "measured": measured_kernels(found.measured) if found.measured else [],
+        "copies": copies_chart(found.copies) if found.copies else None,
         "sections": [] if found.shown.kind == "overview" else page.sections,
-        "names": names,
+        "names": short_names(page, 90),
         "tables": [*_tables(found, rows)],
         "chapters": page.chapters,
         "recorded": found.metas,
@@ -217,48 +240,21 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"cell": _cell, "percent": units.percent, "short": outlets.short, "time": units.time}
+    made.filters |= {"percent": units.percent, "short": outlets.short, "time": units.time}
+    made.filters["cell"] = lambda value, column: outlets.short(text_of(column, value))
     return made
-
-
-def _cell(value: object, column: str) -> str:
-    """The text of a value of a table."""
-    return outlets.short(text_of(column, value))
-
-
-def _resource(name: str) -> str:
-    return files("kanalyze.renderers.report_file").joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """The source expression of a content security policy for an inline script or style."""
-    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
-
-
-def _drawn(names: Sequence[str], timeline: Timeline | None) -> str:
-    """The first name of a kernel as the timeline has it; empty where it draws none of that name."""
-    if timeline is None or not any(name in timeline.events.get_column("name") for name in names):
-        return ""
-    return drawn_name(names[0])
-
-
-def _window(timeline: Timeline | None) -> str:
-    """A steady iteration, as times of the timeline; empty where there is none."""
-    if timeline is None or timeline.whole is None:
-        return ""
-    low, high = (at - timeline.start_ns for at in timeline.whole)
-    return f"{low}..{high}" if low >= 0 else ""
 
 
 def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, Any]:
     tones = timeline.events.get_column("tone").unique().to_list()
-    made = [number for number, track in enumerate(timeline.tracks) if track.kind in _MADE]
-    own = timeline.events.filter(~pl.col("track").is_in(made))
-    sums = own.filter("several")
-    told = f"{units.count(int(own.get_column('count').sum()) + timeline.left_out)} events"
-    if sums.height:
-        alone = units.count(own.height - sums.height)
-        told += f", {alone} of them one by one, the shorter ones in {units.count(sums.height)} sums"
+    # tracks that hold no events of the report
+    made = [at for at, track in enumerate(timeline.tracks) if track.kind in ("ledger", "iteration", "path")]
+    recorded = timeline.events.filter(~pl.col("track").is_in(made))
+    sums = recorded.filter("several").height
+    told = f"{units.count(int(recorded.get_column('count').sum()) + timeline.left_out)} events"
+    if sums:
+        alone = units.count(recorded.height - sums)
+        told += f", {alone} of them one by one, the shorter ones in {units.count(sums)} sums"
     if timeline.left_out:
         told += f"; {units.count(timeline.left_out)} are nested too deeply to be drawn"
     if timeline.tracks_left_out:
@@ -273,22 +269,20 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
     if rows.is_empty():
         return None
     steady = rows.filter(pl.col("kind") == STEADY)
-    longest = max(int((steady if steady.height else rows).get_column("dur_ns").max()), 1)  # type: ignore[arg-type]
-    longest = longest + longest // 4 if steady.height < rows.height and steady.height else longest
-    name = outlets.short(str(rows.item(0, "name")))
+    longest, usual = (max([*these.get_column("dur_ns"), 1]) for these in (rows, steady if steady.height else rows))
+    high = usual + usual // 4 if 0 < steady.height < rows.height else usual
     first = f"the first {units.count(_ITERATIONS)} of " if rows.height > _ITERATIONS else ""
-    cut = "; what is longer is cut" if rows.get_column("dur_ns").max() > longest else ""  # type: ignore[operator]
-    remark = (
-        f"{first}{units.count(rows.height)} × {name}; the picture is {units.time(longest)} high{cut}; pale: not steady"
-    )
+    told = f"{first}{units.count(rows.height)} × {outlets.short(str(rows.item(0, 'name')))}"
+    cut = "; what is longer is cut" if longest > high else ""
+    remark = f"{told}; the picture is {units.time(high)} high{cut}; pale: not steady"
     width = min(max(rows.height, 20), _ITERATIONS) * 10
-    return {"remark": remark, "rows": rows.head(_ITERATIONS).to_dicts(), "longest": longest, "width": width}
+    return {"remark": remark, "rows": rows.head(_ITERATIONS).to_dicts(), "longest": high, "width": width}
 
 
 def _waits(trees: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
     """The host time that each GPU waited for as trees, by the time of all their roots."""
-    whole = {gpu: int(tree.filter(pl.col("parent").is_null()).get_column("ns").sum()) for gpu, tree in trees.items()}
-    return {f"{gpu}: {units.time(whole[gpu])}": _tree(tree, "ns") for gpu, tree in trees.items()}
+    roots = pl.col("ns").filter(pl.col("parent").is_null()).sum()
+    return {f"{gpu}: {units.time(tree.select(roots).item())}": _tree(tree, "ns") for gpu, tree in trees.items()}
 
 
 def _tree(tree: pl.DataFrame, time: str) -> list[tuple[int | None, str, str, int, int]]:
@@ -306,58 +300,261 @@ def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:
         return None
     all_ranks, all_numbers = (steps.get_column(name).unique().sort().to_list() for name in ("rank", "step"))
     waits = steps.group_by("rank").agg(pl.col("wait_ns", "late_ns").sum())
-    telling = waits.sort("late_ns", "wait_ns", "rank", descending=[True, True, False]).head(_RANKS)
+    telling = waits.sort("late_ns", "wait_ns", "rank", descending=[True, True, False]).head(64)
     ranks = telling.get_column("rank").sort().to_list()
-    numbers = all_numbers[: _CELLS // len(ranks)]
-    steps = steps.filter(pl.col("rank").is_in(ranks), pl.col("step").is_in(numbers))
-    rows, columns = ({one: place for place, one in enumerate(ones)} for ones in (ranks, numbers))
-    cells = [
-        row | {"x": columns[row["step"]] * 10, "y": rows[row["rank"]] * 10, "late": row["late_ns"] > _LATE * row["ns"]}
-        for row in steps.iter_rows(named=True)
-    ]
+    numbers = all_numbers[: 6000 // len(ranks)]
+    cells = steps.filter(pl.col("rank").is_in(ranks), pl.col("step").is_in(numbers)).with_columns(
+        x=pl.col("step").replace_strict(numbers, [at * 10 for at in range(len(numbers))], default=None),
+        y=pl.col("rank").replace_strict(ranks, [at * 10 for at in range(len(ranks))], default=None),
+        late=pl.col("late_ns") > _LATE * pl.col("ns"),
+    )
     shown_ranks = _part(len(ranks), len(all_ranks), "ranks", "the latest")
     shown_steps = _part(len(numbers), len(all_numbers), "steps", "the first")
     remark = f"{shown_ranks} by {shown_steps}; the fuller, the longer it waits in the step; framed: late"
-    return {"cells": cells, "width": len(numbers) * 10, "height": len(ranks) * 10, "remark": remark, "ranks": ranks}
+    size = {"width": len(numbers) * 10, "height": len(ranks) * 10}
+    return {"cells": cells.to_dicts(), **size, "remark": remark, "ranks": ranks}
 
 
 def _part(shown: int, all_of_them: int, noun: str, which: str) -> str:
-    if shown == all_of_them:
-        return f"{units.count(shown)} {noun}"
-    return f"{which} {units.count(shown)} of {units.count(all_of_them)} {noun}"
+    return f"{'' if shown == all_of_them else f'{which} {units.count(shown)} of '}{units.count(all_of_them)} {noun}"
 
 
 def _tables(found: FilePage[Shown], most: int) -> Iterator[Listed]:
     """The tables that have rows, those with a title first, in the order of titles."""
-    order = {name: place for place, name in enumerate(_TITLES)}
-    for table, frame in sorted(found.tables, key=lambda one: order.get(one[0].name, len(order))):
-        if frame.is_empty():
-            continue
-        bars = found.durations if table.name == "hot_kernels" else None
-        by = _SORTED.get(table.name)
-        rows = frame.sort(by, descending=True, maintain_order=True, nulls_last=True) if by else frame
-        title = _TITLES.get(table.name) or f"{table.purpose[:1].upper()}{table.purpose[1:]}"
-        yield _listed(table, title, rows.head(most), rows.height, bars)
+    order = [*_TITLES]
+    for table, frame in sorted(found.tables, key=lambda one: order.index(one[0].name) if one[0].name in order else 99):
+        if frame.height:
+            by = {"culprits": "ns", "hot_lines": "samples"}.get(table.name)
+            rows = frame.sort(by, descending=True, maintain_order=True, nulls_last=True) if by else frame
+            yield _listed(table, rows, most, found.durations if table.name == "hot_kernels" else pl.DataFrame())
 
 
-def _listed(table: Table, title: str, shown: pl.DataFrame, height: int, durations: pl.DataFrame | None) -> Listed:
-    last = last_of(shown.columns)
+def _listed(table: Table, rows: pl.DataFrame, most: int, durations: pl.DataFrame) -> Listed:
+    """The first rows of a table, without columns of which nothing is known; with bars of `durations` by name."""
+    shown, last = rows.head(most), last_of(rows.columns)
     first = dict.fromkeys([*([last] if last else []), *table.telling, *shown.columns])
     order = [name for name in first if name in shown.columns and shown.get_column(name).null_count() < shown.height]
-    docs = {column.name: column.doc for column in table.columns}
+    docs, kinds = {column.name: column.doc for column in table.columns}, shown.schema
     heads = [
         Heading(
-            name, outlets.short(docs.get(name, "")), is_text(kind), kind.is_numeric(), is_text(kind) and name == last
+            name,
+            outlets.short(docs.get(name, "")),
+            is_text(kinds[name]),
+            kinds[name].is_numeric(),
+            is_text(kinds[name]) and name == last,
         )
-        for name, kind in ((name, shown.schema[name]) for name in order)
+        for name in order
     ]
     columns = [shown.get_column(name).to_list() for name in order]
-    if durations is not None and not durations.is_empty():
-        heads.insert(
-            1, Heading("durations", "Distribution of its durations, from the shortest to the longest.", left=True)
-        )
+    if durations.height:
+        meaning = "Distribution of its durations, from the shortest to the longest."
+        heads.insert(1, Heading("durations", meaning, left=True))
         known = {row["name"]: row for row in durations.iter_rows(named=True)}
         columns.insert(1, [known.get(name) for name in shown.get_column("name")])
-    rest = f"the first {units.count(shown.height)} of {units.count(height)} rows; " if height > shown.height else ""
+    rest = f"the first {units.count(most)} of {units.count(rows.height)} rows; " if rows.height > most else ""
+    title = _TITLES.get(table.name) or f"{table.purpose[:1].upper()}{table.purpose[1:]}"
     remark = f"{rest}all of it: kanalyze show {table.name}"
     return Listed(table.name, title, remark, heads, [*zip(*columns, strict=True)])
+
+
+# Pictures of measured kernels and of copies: where each point, line and bar stands.
+
+#: Powers of ten that are few for an axis; radii of points; those that are numbered, listed.
+_FEW: Final = 3
+_LARGEST: Final = 16.0
+_SMALLEST: Final = 3.5
+_LISTED: Final = 6
+
+#: Width of kernel names in pictures, in characters.
+_CHART_NAME: Final = 70
+
+#: Classes of points by the direction of a copy.
+_DIRECTIONS: Final = {"Host-to-Device": "to-device", "Device-to-Host": "to-host", "Device-to-Device": "on-device"}
+
+
+class Point(NamedTuple):
+    """A point: where, how large, of which class, what it says, and its number where it is listed."""
+
+    x: float
+    y: float
+    size: float
+    kind: str
+    text: str
+    number: int | None = None
+
+
+class Line(NamedTuple):
+    """A line from one place to another, with what it says."""
+
+    points: Sequence[Place]
+    text: str
+
+
+class _Axes:
+    """Two logarithmic axes around values, in a picture of a size with margins, in units of its view box."""
+
+    wide, high = 900, 400
+    left, right, top, bottom = 92, 880, 22, 354
+
+    def __init__(self, across: Sequence[float], up: Sequence[float]) -> None:
+        self.across, self.up = ((min(values) / 2, max(values) * 2) for values in (across, up))
+
+    def at(self, x: float, y: float) -> Place:
+        """Where a point stands."""
+        share_x, share_y = (log10(at / low) / log10(high / low) for at, (low, high) in ((x, self.across), (y, self.up)))
+        return self.left + share_x * (self.right - self.left), self.bottom - share_y * (self.bottom - self.top)
+
+
+def _ticks(ends: Place, text: Callable[[float], str]) -> list[tuple[float, str]]:
+    """Powers of ten between two values, with their texts; fewer where there are many, between them where few."""
+    low, high = ends
+    powers = range(floor(log10(low)), floor(log10(high)) + 1)
+    parts = (1, 2, 5) if len(powers) <= _FEW else (1,)
+    places = [part * 10.0**power for power in powers for part in parts if low <= part * 10.0**power <= high]
+    ticks = []
+    for place in places[:: max(ceil(len(places) / 7), 1)]:
+        number, _, unit = text(place).partition(" ")
+        ticks.append((place, f"{float(number.replace(',', '')):g} {unit}".rstrip()))  # no zeros after its point
+    return ticks
+
+
+def roofline_chart(found: RoofPoints) -> dict[str, Any]:
+    """The kernels under their roofs: FLOP/s by FLOP for each byte of DRAM traffic."""
+    rows = found.points.to_dicts()
+    speed, peaks, ridges = roofs(rows)
+    axes = _Axes(
+        [row["intensity_flop_per_byte"] for row in rows] + ridges,
+        [row["achieved_flop_per_s"] for row in rows] + [*peaks.values()],
+    )
+    whole = sum(row["time_ns"] for row in rows) or 1
+    longest = max(row["time_ns"] for row in rows) or 1
+    names = shorten([row["name"] or "(no name)" for row in rows], _CHART_NAME)
+    points = [
+        Point(
+            *axes.at(row["intensity_flop_per_byte"], row["achieved_flop_per_s"]),
+            max(_LARGEST * sqrt(row["time_ns"] / longest), _SMALLEST),
+            row["bound"] or "unbound",
+            _kernel_text(outlets.short(name), row, whole),
+            number if number <= _LISTED else None,
+        )
+        for number, (row, name) in enumerate(zip(rows, names, strict=True), 1)
+    ]
+    left = f"; without {units.plural(found.left_out, 'kernel')} that did no such work" if found.left_out else ""
+    kernels = units.plural(len(rows), "kernel")
+    return {
+        **_scatter(axes, points, _roofs(axes, speed, peaks), partial(text_of, "flop_per_s"), "{:g}".format),
+        "remark": f"{kernels}{left}; area: time by {found.time_from}; at the clocks of ncu's runs",
+        "across": "FLOP for each byte of DRAM traffic",
+        "up": "FLOP/s",
+        "title": "Roofline",
+        "key": [("memory", "bound by memory"), ("compute", "bound by compute"), ("unbound", "not known")],
+    }
+
+
+def _kernel_text(name: str, row: Row, whole: int) -> str:
+    share = f", {units.percent(row['roof_share'])} of its roof" if row["roof_share"] is not None else ""
+    flops = text_of("achieved_flop_per_s", row["achieved_flop_per_s"])
+    return f"{name}: {units.percent(row['time_ns'] / whole)} of the time, {flops}{share}"
+
+
+def _roofs(axes: _Axes, speed: float, peaks: Mapping[str, float]) -> list[Line]:
+    """The memory's roof up to the highest peak, and that of each precision from there on."""
+    lines = []
+    (left, right), (bottom, top) = axes.across, axes.up
+    if speed:
+        low, high = max(left, bottom / speed), min(right, max(peaks.values(), default=top) / speed)
+        if low < high:
+            ends = [axes.at(low, low * speed), axes.at(high, high * speed)]
+            lines.append(Line(ends, f"DRAM {units.rate(speed)}"))
+    for precision, peak in peaks.items():
+        start = max(left, peak / speed) if speed else left
+        text = outlets.short(f"{precision} {units.flop(peak, units.operations(precision))}/s")
+        lines.append(Line([axes.at(right, peak), axes.at(min(start, right), peak)], text))
+    return lines
+
+
+def copies_chart(found: CopyPoints) -> dict[str, Any]:
+    """Copies by size and bandwidth, under the most of each direction."""
+    rows, links = found.points.to_dicts(), found.links.to_dicts()
+    axes = _Axes([row["size_bytes"] for row in rows], [row["bandwidth_bytes_per_s"] for row in (*rows, *links)])
+    longest = max(row["total_ns"] for row in rows) or 1
+    points = [
+        Point(
+            *axes.at(row["size_bytes"], row["bandwidth_bytes_per_s"]),
+            max(_LARGEST * sqrt(row["total_ns"] / longest), _SMALLEST),
+            _DIRECTIONS.get(row["direction"] or "", "other-way"),
+            _copy_text(row),
+        )
+        for row in rows
+    ]
+    lines = [
+        Line(
+            [axes.at(x, row["bandwidth_bytes_per_s"]) for x in reversed(axes.across)],
+            outlets.short(f"{row['direction'] or 'copies'}: {units.rate(row['bandwidth_bytes_per_s'])}"),
+        )
+        for row in links
+    ]
+    left = f"; without {units.plural(found.left_out, 'copy')} of further sizes" if found.left_out else ""
+    most = "lines: the most that a copy of 1 MiB or more reached here, as far as there was one"
+    shown = {point.kind for point in points}
+    kinds = {kind: name for name, kind in _DIRECTIONS.items()} | {"other-way": "other"}
+    return {
+        **_scatter(axes, points, lines, units.rate, units.size),
+        "remark": f"{most}; no report says what the link can do; area: time{left}",
+        "across": "size of a copy",
+        "up": "bandwidth",
+        "title": "Copies against the link",
+        "key": [(kind, name) for kind, name in kinds.items() if kind in shown],
+    }
+
+
+def _copy_text(row: Row) -> str:
+    memories = " to ".join(filter(None, (row["source_memory"], row["target_memory"])))
+    told = f"{row['direction'] or 'copy'}{memories and f', {memories}'}: {units.count(row['count'])} × "
+    return outlets.short(
+        f"{told}{units.size(row['size_bytes'])} at {units.rate(row['bandwidth_bytes_per_s'])}, "
+        f"{units.time(row['total_ns'])} in all"
+    )
+
+
+def _scatter(
+    axes: _Axes,
+    points: Sequence[Point],
+    lines: Sequence[Line],
+    up: Callable[[float], str],
+    across: Callable[[float], str],
+) -> dict[str, Any]:
+    """Points as the template draws them, the largest at the back; texts of lines that lie close are below each other.
+
+    The text of a level line is at its right end, that of another in its middle.
+    """
+    placed = []
+    for line in lines:
+        (x, y), (other_x, other_y) = line.points
+        placed.append((line, (max(x, other_x), y) if y == other_y else ((x + other_x) / 2, (y + other_y) / 2)))
+    labelled, free = [], 0.0
+    for line, (x, y) in sorted(placed, key=lambda one: one[1][1]):
+        free = max(y - 6, free)
+        labelled.append((line, x - 6, free))
+        free += 20.0
+    return {
+        "axes": axes,
+        "columns": [(axes.at(value, axes.up[0])[0], text) for value, text in _ticks(axes.across, across)],
+        "rows": [(axes.at(axes.across[0], value)[1], text) for value, text in _ticks(axes.up, up)],
+        "points": sorted(points, key=lambda one: -one.size),
+        "listed": [(point.number, point.text) for point in points if point.number],
+        "lines": labelled,
+    }
+
+
+def measured_kernels(found: Measured) -> list[dict[str, Any]]:
+    """The measured kernels with most time: what their warps wait for, and the lines that they are at."""
+    rows = found.kernels.to_dicts()
+    names = shorten([row["name"] or "(no name)" for row in rows], _CHART_NAME)
+    made = []
+    for row, name in zip(rows, names, strict=True):
+        time = f"{units.time(row['time_ns'])} by {found.time_from}" if row["time_ns"] is not None else ""
+        reasons, lines = (part.filter(event_id=row["event_id"]).to_dicts() for part in (found.reasons, found.lines))
+        if reasons or lines:
+            made.append({"name": name, "time": time, "reasons": reasons, "lines": lines})
+    return made

@@ -27,85 +27,60 @@ if TYPE_CHECKING:
 _NAME: Final = 1000
 _ALL_NAMES: Final = 1_000_000
 
-#: Points of a counter, of more the highest and the last of each slice stay; and of all together.
-_POINTS: Final = 2000
-_ALL_POINTS: Final = 40_000
 
-#: Significant figures of a mean.
-_FIGURES: Final = 4
-
-#: What stands for a name that there is no room for.
-_LEFT_OUT: Final = "(name left out of this file)"
-
-#: A timeline with fewer events is not reduced; and how far it is reduced beyond what the room asks for.
+#: A timeline with fewer events is not reduced.
 _FEWEST: Final = 1000
-_MARGIN: Final = 0.85
-
-_LANE: Final = ("track", "lane", "several")
-_LOW: Final = 0xFFFFFFFF
-_LEVEL: Final = 6
 
 
 def fitted(timeline: Timeline, room: int) -> tuple[Timeline, str]:
     """The timeline with as many events as `room` bytes have room for, and its data."""
     data = encoded(timeline)
     while len(data) > room and timeline.events.height > _FEWEST:
-        timeline = fewer(timeline, int(timeline.events.height * min(room / len(data), 1) * _MARGIN))
+        timeline = fewer(timeline, int(timeline.events.height * min(room / len(data), 1) * 0.85))
         data = encoded(timeline)
     return timeline, data
 
 
 def encoded(timeline: Timeline) -> str:
     """The timeline as base64 text."""
-    events = timeline.events
-    texts = _Texts()
-    first = events.select(pl.struct(_LANE) != pl.struct(_LANE).shift(1)).to_series().fill_null(value=True)
+    events, texts = timeline.events, _Texts()
+    lane = pl.struct("track", "lane", "several")
+    first = events.select(lane != lane.shift(1)).to_series().fill_null(value=True)
     start = events.get_column("start") - timeline.start_ns
-    steps = start.diff().fill_null(0).set(first, 0)
-    most = max(min(_POINTS, _ALL_POINTS // max(len(timeline.counters), 1)), 2)
-    launch = events.select(pl.col("launch").fill_null(-1) + 1).to_series()
+    most = max(min(2000, 40_000 // max(len(timeline.counters), 1)), 2)
+    several = events.get_column("several").arg_true()
+    sums = events[several]
     columns = {
-        "step": steps,
+        "step": start.diff().fill_null(0).set(first, 0),
         "length": events.get_column("end") - events.get_column("start"),
         "name": texts.numbers(events.get_column("name")),
         "note": texts.numbers(events.get_column("note")),
-        "tone": events.get_column("tone").to_physical().cast(pl.Int64),
-        "launch": launch,
+        "tone": events.get_column("tone").to_physical(),
+        "launch": events.get_column("launch").fill_null(-1) + 1,
+        "at": several.cast(pl.Int64).diff().fill_null(several.first() if several.len() else 0),
+        "covered": sums.get_column("covered_ns"),
+        "count": sums.get_column("count"),
     }
-    several = events.get_column("several").arg_true()
-    sums = events[several].select("covered_ns", "count")
+    # shown at first are the windows of the devices
+    ledgers = [number for number, track in enumerate(timeline.tracks) if track.kind == "ledger"]
+    windows = events.filter(pl.col("track").is_in(ledgers))
+    low, high = windows.select(pl.col("start").min() - timeline.start_ns, pl.col("end").max() - timeline.start_ns).row(
+        0
+    )
+    # each lane has its first event and the start of that, and whether its events stand for several
+    lanes = events.select("track", "lane", pl.col("several").cast(pl.Int64), at=pl.int_range(pl.len()), start=start)
     head: dict[str, Any] = {
         "length_ns": timeline.end_ns - timeline.start_ns,
         "offset_ns": timeline.start_ns - timeline.zero_ns,
-        "begin": _begin(timeline),
+        "begin": [low, high] if windows.height else [0, timeline.end_ns - timeline.start_ns],
         "window": timeline.one_clock,
         "tones": TONES,
         "tracks": [track._asdict() for track in timeline.tracks],
-        "lanes": _lanes(events, first, start),
+        "lanes": lanes.filter(first).to_dicts(),
         "several": several.len(),
         "counters": [_counter(one, timeline, most) for one in timeline.counters],
     }
-    columns |= {
-        "at": several.cast(pl.Int64).diff().fill_null(several.first() if several.len() else 0),
-        "covered": sums.get_column("covered_ns"),
-        "count": sums.get_column("count").cast(pl.Int64),
-    }
     return _packed(head, columns, texts)
-
-
-def _begin(timeline: Timeline) -> list[int]:
-    """Interval shown at first: the windows of the devices."""
-    ledgers = [number for number, track in enumerate(timeline.tracks) if track.kind == "ledger"]
-    own = timeline.events.filter(pl.col("track").is_in(ledgers))
-    low, high = own.select(pl.col("start").min() - timeline.start_ns, pl.col("end").max() - timeline.start_ns).row(0)
-    return [low, high] if own.height else [0, timeline.end_ns - timeline.start_ns]
-
-
-def _lanes(events: pl.DataFrame, first: pl.Series, start: pl.Series) -> list[dict[str, Any]]:
-    """Each lane: its track, place, first event and the start of that, and whether events stand for several."""
-    rows = first.arg_true()
-    told = events[rows].select(*_LANE, at=rows, start=start.gather(rows))
-    return [{**row, "several": int(row["several"])} for row in told.iter_rows(named=True)]
 
 
 def _counter(counter: Counter, timeline: Timeline, most: int) -> dict[str, Any]:
@@ -118,7 +93,7 @@ def _counter(counter: Counter, timeline: Timeline, most: int) -> dict[str, Any]:
     if counter.bin_ns:
         end = points.tail(1)
         rows = points.head(points.height - 1).group_by(pl.int_range(pl.len()) // bins, maintain_order=True)
-        means = rows.agg(pl.col("t").first(), pl.col("value").mean().round_sig_figs(_FIGURES))
+        means = rows.agg(pl.col("t").first(), pl.col("value").mean().round_sig_figs(4))
         points = pl.concat([means.select("t", "value"), end])
     elif points.height > most:
         width = max((timeline.end_ns - timeline.start_ns) // (most // 2), 1)
@@ -146,30 +121,23 @@ class _Texts:
     """All texts of the file, each once; number 0 is no text."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {"": 0}
+        self.all: dict[str, int] = {"": 0}
         self._room = _ALL_NAMES
 
     def numbers(self, names: pl.Series) -> pl.Series:
         """The number of each name."""
         known = names.unique(maintain_order=True).drop_nulls()
-        codes = [self._number(name) for name in known.cast(pl.String)]
-        table = pl.DataFrame([known, pl.Series("number", codes, dtype=pl.Int64)])
-        found = names.to_frame().join(table, on=names.name, how="left", maintain_order="left")
-        return found.get_column("number").fill_null(0)
+        numbers = [self._number(name) for name in known.cast(pl.String)]
+        return names.replace_strict(known, numbers, default=0, return_dtype=pl.Int64)
 
     def _number(self, name: str) -> int:
         text = drawn_name(name)
-        if text not in self._numbers and self._room < len(text):
-            text = _LEFT_OUT
-        if text not in self._numbers:
+        if text not in self.all and self._room < len(text):
+            text = "(name left out of this file)"
+        if text not in self.all:
             self._room -= len(text)
-            self._numbers[text] = len(self._numbers)
-        return self._numbers[text]
-
-    @property
-    def all(self) -> list[str]:
-        """The texts by number."""
-        return [*self._numbers]
+            self.all[text] = len(self.all)
+        return self.all[text]
 
 
 def _packed(head: dict[str, Any], columns: dict[str, pl.Series], texts: _Texts) -> str:
@@ -180,19 +148,12 @@ def _packed(head: dict[str, Any], columns: dict[str, pl.Series], texts: _Texts) 
     for name, column in columns.items():
         values = column.cast(pl.Int64).to_numpy()
         high = values >> 32
-        beyond = np.flatnonzero(high)
-        low = (values & _LOW).astype("<u4")
+        low = (values & 0xFFFFFFFF).astype("<u4")
         width = max((int(low.max()).bit_length() + 7) // 8, 1) if low.size else 1
-        told.append(
-            {
-                "name": name,
-                "count": int(low.size),
-                "width": width,
-                "beyond": [[int(at), int(high[at])] for at in beyond],
-            }
-        )
+        far = [[int(at), int(high[at])] for at in np.flatnonzero(high)]
+        told.append({"name": name, "count": int(low.size), "width": width, "beyond": far})
         blocks.append(low.view(np.uint8).reshape(-1, 4)[:, :width].T.tobytes())
-    head |= {"texts": texts.all, "columns": told}
+    head |= {"texts": [*texts.all], "columns": told}
     header = json.dumps(head, ensure_ascii=True, separators=(",", ":")).encode()
     data = b"".join([len(header).to_bytes(4, "little"), header, *blocks])
-    return b64encode(zlib.compress(data, _LEVEL)).decode("ascii")
+    return b64encode(zlib.compress(data, 6)).decode("ascii")

@@ -22,19 +22,22 @@ _MORE: Final = "`kanalyze tables NAME` has its columns with units and meaning; `
 Described = tuple["Table", "Sequence[Table]"]
 
 
+def _beside(start: str, text: str, width: int) -> list[str]:
+    """A text behind a start, below which it goes on."""
+    return textwrap.wrap(text, width, initial_indent=start, subsequent_indent=" " * len(start))
+
+
 def listing(subjects: Mapping[str, Sequence[Table]], width: int) -> str:
     """Renders a line per table below each subject: name, the reports that give it, what it is for."""
-    tables = [table for listed in subjects.values() for table in listed]
-    name, inputs = (max(map(len, texts), default=0) for texts in ([t.name for t in tables], [t.inputs for t in tables]))
+    cells = [(table.name, table.inputs) for listed in subjects.values() for table in listed]
+    name, inputs = (max(map(len, texts)) for texts in zip(*cells, strict=True)) if cells else (0, 0)
     lines = []
     for subject, listed in subjects.items():
-        lines += [subject]
+        lines.append(subject)
         for table in listed:
             start = f"  {table.name.ljust(name)}  {table.inputs.ljust(inputs)}  "
-            lines += textwrap.wrap(
-                table.purpose or table.doc, width, initial_indent=start, subsequent_indent=" " * len(start)
-            )
-        lines += [""]
+            lines += _beside(start, table.purpose or table.doc, width)
+        lines.append("")
     lines += textwrap.wrap(_READ, width) + textwrap.wrap(_MORE, width)
     return "\n".join(lines) + "\n"
 
@@ -45,57 +48,54 @@ def terminal(tables: Sequence[Described], width: int) -> str:
 
 
 def _table(table: Table, forms: Sequence[Table], width: int) -> str:
-    lines = [table.name, *textwrap.wrap(table.doc, width - 2, initial_indent="  ", subsequent_indent="  ")]
-    if table.equals:
-        lines += textwrap.wrap(f"Equals {table.equals}.", width - 2, initial_indent="  ", subsequent_indent="  ")
-    if table.groupings:
-        lines.append(f"  --by {', '.join(table.groupings)}")
-    if table.options:
-        lines.append(f"  {', '.join(table.flags)}")
+    lines = [table.name, *_beside("  ", table.doc, width - 2)]
+    lines += _beside("  ", f"Equals {table.equals}.", width - 2) if table.equals else []
+    lines += [f"  --by {', '.join(table.groupings)}"] if table.groupings else []
+    lines += [f"  {', '.join(table.flags)}"] if table.options else []
     lines += _columns(table.columns, width)
     for form in forms:
-        text = f"{form.when}: {form.doc}"
-        lines += textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="  ")
-        lines += _columns(_own(form, table), width)
+        lines += _beside("  ", f"{form.when}: {form.doc}", width - 2)
+        lines += _columns(_more(form, table), width)
     return "\n".join(lines) + "\n"
 
 
 def _columns(columns: Sequence[Column], width: int) -> list[str]:
-    lines = []
     cells = [(column.name, _type(column), column.unit) for column in columns]
     wide = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
-    for column, texts in zip(columns, cells, strict=True):
-        start = "    " + "".join(f"{text.ljust(size)}  " for text, size in zip(texts, wide, strict=True))
-        lines += textwrap.wrap(_meaning(column), width, initial_indent=start, subsequent_indent=" " * len(start))
-    return lines
+    starts = ["    " + "".join(f"{text.ljust(size)}  " for text, size in zip(row, wide, strict=True)) for row in cells]
+    return [line for at, one in zip(starts, columns, strict=True) for line in _beside(at, _meaning(one), width)]
 
 
 def _meaning(column: Column) -> str:
     return column.doc if not column.nullable or "null" in column.doc else f"{column.doc} May be missing (null)."
 
 
-def _own(form: Table, table: Table) -> list[Column]:
+def _more(form: Table, table: Table) -> list[Column]:
     """Columns of a variant that the table itself lacks."""
     return [column for column in form.columns if column not in table.columns]
 
 
-def markdown(tables: Sequence[Described]) -> str:
+def _type(column: Column) -> str:
+    return str(column.dtype).partition("(")[0]
+
+
+def _markdown(tables: Sequence[Described]) -> str:
     """Renders every table as a Markdown section with its columns; the source of the docs page."""
     parts = []
     for table, forms in tables:
         lines = [f"## {table.name}", "", table.doc]
-        if table.equals:
-            lines += ["", f"Equals {table.equals}."]
-        if table.groupings:
-            lines += ["", "`--by` " + ", ".join(f"`{grouping}`" for grouping in table.groupings)]
-        if table.options:
-            lines += ["", "Options: " + ", ".join(f"`{option}`" for option in table.flags)]
+        lines += ["", f"Equals {table.equals}."] if table.equals else []
+        lines += ["", f"`--by` {_code(table.groupings)}"] if table.groupings else []
+        lines += ["", f"Options: {_code(table.flags)}"] if table.options else []
         lines += _markdown_columns(table.columns)
         for form in forms:
-            lines += ["", f"With `{form.when}`: {form.doc}"]
-            lines += _markdown_columns(_own(form, table))
+            lines += ["", f"With `{form.when}`: {form.doc}", *_markdown_columns(_more(form, table))]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def _code(words: Sequence[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
 
 
 def _markdown_columns(columns: Sequence[Column]) -> list[str]:
@@ -103,11 +103,7 @@ def _markdown_columns(columns: Sequence[Column]) -> list[str]:
     return ["", "| column | type | unit | meaning |", "| --- | --- | --- | --- |", *rows] if rows else []
 
 
-def _type(column: Column) -> str:
-    return str(column.dtype).partition("(")[0]
-
-
-def json(tables: Sequence[Described]) -> str:
+def _json(tables: Sequence[Described]) -> str:
     """Renders the declarations as a JSON list."""
     found = [
         {
@@ -129,4 +125,4 @@ def _object(column: Column) -> dict[str, object]:
     return {"name": column.name, "type": _type(column), **told}
 
 
-FORMATS: Final[dict[str, Callable[[Sequence[Described]], str]]] = {"markdown": markdown, "json": json}
+FORMATS: Final[dict[str, Callable[[Sequence[Described]], str]]] = {"markdown": _markdown, "json": _json}

@@ -10,101 +10,77 @@ from kanalyze import outlets
 from kanalyze.decoder.fields import OTHER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kanalyze.decoder.fields import KernelName
     from kanalyze.explanations import Explanation
 
 _INDENT: Final = "  "
-_CODE_INDENT: Final = "    "
 _FENCE: Final = "```"
 
-#: A link, whose text stays; marks of code, which go.
-_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
-_MARKS: Final = re.compile(r"`")
+#: Fields that are sizes, printed as 128 × 64 × 32.
+_SIZES: Final = ("tile", "warps", "warpgroups", "cluster", "instruction")
+
+#: What renders explanations, and words of a page with their meanings, for programs: a section or an object for each.
+FORMATS: Final = {
+    "markdown": lambda every: "\n".join(f"## {one.name}\n\n{one.headline}\n\n{one.text}" for one in every),
+    "json": lambda every: outlets.json([one._asdict() for one in every]),
+}
+WORDS: Final = {
+    "markdown": lambda meanings: "".join(f"**{word}**: {text}\n" for word, text in meanings),
+    "json": lambda meanings: outlets.json([{"word": word, "meaning": text} for word, text in meanings]),
+}
 
 
-def markdown(explanations: Sequence[Explanation]) -> str:
-    """Renders every explanation as a Markdown section."""
-    return "\n".join(f"## {one.name}\n\n{one.headline}\n\n{one.text}" for one in explanations)
+def _ended(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def headlines(explanations: Sequence[Explanation], width: int) -> str:
     """Renders a line per explanation for a terminal: name and headline, which wraps."""
     room = max(len(one.name) for one in explanations) + len(_INDENT)
-    lines = [
-        textwrap.wrap(_plain(one.headline), width, initial_indent=one.name.ljust(room), subsequent_indent=" " * room)
+    return _ended(
+        line
         for one in explanations
-    ]
-    return "".join(f"{line}\n" for wrapped in lines for line in wrapped)
+        for line in textwrap.wrap(
+            _plain(one.headline), width, initial_indent=one.name.ljust(room), subsequent_indent=" " * room
+        )
+    )
 
 
 def terminal(one: Explanation, width: int) -> str:
     """Renders an explanation for a terminal: paragraphs and lists wrapped, code as it is."""
     lines = [one.name, *textwrap.wrap(_plain(one.headline), width, initial_indent=_INDENT, subsequent_indent=_INDENT)]
-    for block in _blocks(one.text):
-        lines += ["", *_block(block, width)]
-    return outlets.lines("".join(f"{line}\n" for line in lines))
+    for part in re.split(r"^(```.*?^```)$", one.text, flags=re.MULTILINE | re.DOTALL):
+        if part.startswith(_FENCE):  # it keeps its empty lines
+            lines += ["", *(f"{_INDENT * 2}{line}" if line else "" for line in part.splitlines()[1:-1])]
+            continue
+        for block in filter(None, re.split(r"\n\n+", part.strip())):
+            items = filter(None, re.split(r"^(?=- )", block, flags=re.MULTILINE))
+            lines += ["", *(line for item in items for line in _paragraph(item, width))]
+    return outlets.lines(_ended(lines))
 
 
 def words(meanings: Sequence[tuple[str, str]], width: int) -> str:
     """Renders what words of a page mean for a terminal."""
-    lines = [line for word, text in meanings for line in (word, *_paragraph(text, width))]
-    return outlets.lines("".join(f"{line}\n" for line in lines))
-
-
-def markdown_words(meanings: Sequence[tuple[str, str]]) -> str:
-    """Renders what words of a page mean as Markdown."""
-    return "".join(f"**{word}**: {text}\n" for word, text in meanings)
-
-
-def as_json(explanations: Sequence[Explanation]) -> str:
-    """Renders every explanation as an object of a JSON list."""
-    return outlets.json([one._asdict() for one in explanations])
-
-
-def json_words(meanings: Sequence[tuple[str, str]]) -> str:
-    """Renders what words of a page mean as objects of a JSON list."""
-    return outlets.json([{"word": word, "meaning": text} for word, text in meanings])
-
-
-#: What renders explanations, and words of a page, for a format.
-FORMATS: Final = {"markdown": markdown, "json": as_json}
-WORDS: Final = {"markdown": markdown_words, "json": json_words}
-
-
-def _blocks(text: str) -> list[str]:
-    """Splits Markdown into paragraphs, lists and fenced code; a fence keeps its empty lines."""
-    parts = re.split(r"^(```.*?^```)$", text, flags=re.MULTILINE | re.DOTALL)
-    return [
-        block
-        for part in parts
-        for block in ([part] if part.startswith(_FENCE) else re.split(r"\n\n+", part.strip()))
-        if block
-    ]
-
-
-def _block(block: str, width: int) -> list[str]:
-    if block.startswith(_FENCE):
-        return [_CODE_INDENT + line if line else "" for line in block.splitlines()[1:-1]]
-    items = re.split(r"^(?=- )", block, flags=re.MULTILINE)
-    return [line for item in items if item for line in _paragraph(item, width)]
+    return outlets.lines(_ended(line for word, text in meanings for line in (word, *_paragraph(text, width))))
 
 
 def _paragraph(text: str, width: int) -> list[str]:
-    more = f"{_INDENT}{_INDENT}" if text.startswith("- ") else _INDENT
-    said = _plain(" ".join(text.split()))
+    more = _INDENT * 2 if text.startswith("- ") else _INDENT
     return textwrap.wrap(
-        said, width, initial_indent=_INDENT, subsequent_indent=more, break_long_words=False, break_on_hyphens=False
+        _plain(" ".join(text.split())),
+        width,
+        initial_indent=_INDENT,
+        subsequent_indent=more,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
 def _plain(text: str) -> str:
-    return _MARKS.sub("", _LINK.sub(r"\1", text))
-
-
-#: Fields that are sizes, printed as 128 × 64 × 32.
-_SIZES: Final = ("tile", "warps", "warpgroups", "cluster", "instruction")
+    """A text without marks of code, and of links the text alone."""
+    return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text).replace("`", "")
 
 
 def decoded(names: Sequence[tuple[str, KernelName]], width: int) -> str:
@@ -120,9 +96,8 @@ def _name(name: str, said: KernelName, width: int) -> str:
     column = max(map(len, fields)) + 2
     for field, text in fields.items():
         first, *rest = textwrap.wrap(text, max(width - column - 2, 20), break_on_hyphens=False) or [""]
-        lines.append(f"  {field.replace('_', ' '):<{column}}{first}")
-        lines += [" " * (column + 2) + line for line in rest]
-    return "".join(f"{line}\n" for line in lines)
+        lines += [f"  {field.replace('_', ' '):<{column}}{first}", *(f"{'':{column + 2}}{line}" for line in rest)]
+    return _ended(lines)
 
 
 def _text(field: str, value: object) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze import outlets, units
+from kanalyze.analyses.joining.agreement import REASONS, VERDICTS
 from kanalyze.renderers.tables.frame import KERNELS, PHRASES, is_text, last_of, on_phrases
-from kanalyze.renderers.text.grid import LEAST_NAME, Column, Grid, distinct, text_of, wrapped
-from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.renderers.text.grid import LEAST_NAME, Column, Grid, distinct, section, text_of, words, wrapped
+from kanalyze.renderers.text.kernel_names import short_forms, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
+
+    from kanalyze.renderers.text.grid import Row
 
 #: Columns of sentences, which are wrapped; of several, the label of all but the first stands before it.
 PROSE: Final = ("sentence", "remedy", "effect", "evidence", "headline", "action")
@@ -20,27 +25,17 @@ PROSE: Final = ("sentence", "remedy", "effect", "evidence", "headline", "action"
 #: Those that say in brief what another one says; shown where they are asked for.
 _BRIEF: Final = {"headline": "sentence", "action": "remedy"}
 
-#: Columns that say what a row is of, where a table is of several windows or reports.
+#: The column of reports, where a table is of several.
 _REPORT: Final = "report"
-_KEYS: Final = (_REPORT, "instance")
 
-#: Most width of texts between other columns: this share of the line, within these bounds.
-_TEXT_SHARE: Final = 0.3
-_TEXT_LEAST: Final = 24
-_TEXT_MOST: Final = 48
+#: Most width of texts between other columns: 0.3 of the line, within these bounds.
+_TEXT: Final = (24, 48)
 
-#: By so much less are they tried until all fits.
-_STEP: Final = 4
-
-#: Width that the column of names gets before others are shown: this share of the line, within these bounds.
-_NAME_SHARE: Final = 0.4
+#: Most width that the column of names gets before others are shown: else 0.4 of the line.
 _NAME_MOST: Final = 60
 
-#: Width of what stands around a kernel's name in a phrase, of which it is shortened.
-_AROUND: Final = 16
 
 _GAP: Final = 2
-_INDENT: Final = "    "
 
 
 class _Cells(NamedTuple):
@@ -83,54 +78,55 @@ def terminal(frame: pl.DataFrame, width: int, choice: Choice = _DECLARED) -> str
     wanted = [name for name in frame.columns if every or _BRIEF.get(name) not in frame.columns]
     told = [name for name in wanted if name in PROSE]
     names = [name for name in wanted if name not in told]
-    fitting = _Fitting(frame, width, names)
+    fitting = _Fitting(frame, width, last_of(names))
     if not every:
-        names = fitting.chosen(names, [*_KEYS, *choice.first])
+        names = fitting.chosen(names, [*(_REPORT, "instance"), *choice.first])
     if not choice.given:
-        names = fitting.in_order(names)
+        names.sort(key=lambda name: name == fitting.last)
     prose = [fitting.cells(name, outlets.LONGEST) for name in told]
-    lines = _lines(_stretched(fitting.widest(names), width), prose, width)
+    lines = _lines(fitting.widest(names), prose, width)
     hidden = [name for name in frame.columns if name not in {*names, *told}]
     lines += [_hint(hidden, choice.how, width)] if hidden else []
     return "".join(f"{line}\n" for line in lines)
 
 
 class _Fitting:
-    """The columns of a frame as texts at a width; what is not tried is not formatted."""
+    """The columns of a frame as texts at a width, one of which may be long; what is not tried is not formatted."""
 
-    def __init__(self, frame: pl.DataFrame, width: int, names: Sequence[str]) -> None:
+    def __init__(self, frame: pl.DataFrame, width: int, last: str | None) -> None:
+        self.last = last
         self._frame, self._width = frame, width
-        self._last = last_of(names)
-        self._narrow = min(max(int(width * _TEXT_SHARE), _TEXT_LEAST), _TEXT_MOST)
+        self._narrow = min(max(int(width * 0.3), _TEXT[0]), _TEXT[1])
         self._texts: dict[str, list[str]] = {}
-        self._names: int | None = None
+        self._name_width = 0
 
     def chosen(self, names: Sequence[str], first: Sequence[str]) -> list[str]:
         """The columns that fit: the one that may be long, those of `first`, those that tell rows apart, others."""
         rank = {name: self._rank(name, first) for name in names}
-        found: dict[str, int] = {}
+        taken: dict[str, int] = {}
         full = False
         for name in sorted(names, key=rank.__getitem__):
             if full and rank[name] >= len(first):
                 break  # a narrow one further on would tell less
             width = self._least(self.cells(name, self._narrow))
-            if found and sum(found.values()) + _GAP * len(found) + width > self._width:
+            if taken and sum(taken.values()) + _GAP * len(taken) + width > self._width:
                 full = True
             else:
-                found[name] = width
-        return [name for name in names if name in found]
-
-    def in_order(self, names: Sequence[str]) -> list[str]:
-        """The columns with the one that may be long last."""
-        return sorted(names, key=lambda name: name == self._last)
+                taken[name] = width
+        return [name for name in names if name in taken]
 
     def widest(self, names: Sequence[str]) -> list[_Cells]:
-        """These columns, texts as long as the width allows; at a usual length where they do not fit at all."""
-        for room in (outlets.LONGEST, *range(_TEXT_MOST, self._narrow - 1, -_STEP)):
-            found = [self.cells(name, room) for name in names]
-            if sum(map(self._least, found)) + _GAP * (len(found) - 1) <= self._width:
-                return found
-        return [self.cells(name, _TEXT_MOST) for name in names]
+        """These columns, texts as long as the width allows, and names as long as the other columns leave room for.
+
+        All have a usual length where they do not fit at all.
+        """
+        for room in (outlets.LONGEST, *range(_TEXT[1], self._narrow - 1, -4), _TEXT[1]):
+            shown = [self.cells(name, room) for name in names]
+            if sum(map(self._least, shown)) + _GAP * (len(shown) - 1) <= self._width:
+                break
+        left = self._width - sum(one.width + _GAP for one in shown if not one.elastic)
+        left = left if left >= LEAST_NAME else _NAME_MOST
+        return [one._replace(texts=_shortened(one.name, one.texts, left)) if one.elastic else one for one in shown]
 
     def cells(self, name: str, room: int) -> _Cells:
         """A column, its texts in at most `room` characters unless they are stretched later."""
@@ -138,13 +134,13 @@ class _Fitting:
             texts = [text_of(name, value) for value in self._frame.get_column(name)]
             self._texts[name] = [*map(outlets.short, outlets.short_paths(texts) if name == _REPORT else texts)]
         left = is_text(self._frame.schema[name])
-        elastic = name == self._last and name in KERNELS
+        elastic = name == self.last and name in KERNELS
         texts = self._texts[name]
         return _Cells(name, _shortened(name, texts, room) if left and not elastic else texts, left, elastic)
 
     def _rank(self, name: str, first: Sequence[str]) -> int:
         """The order in which columns are tried: the one that stands last, `first`, differing values, equal ones."""
-        if name == self._last:
+        if name == self.last:
             return -1
         values = self._frame.get_column(name)
         if name in first and values.null_count() < max(values.len(), 1):
@@ -156,10 +152,10 @@ class _Fitting:
         """The width that a column needs: of names that of what they are when shortened."""
         if not cells.elastic:
             return cells.width
-        if self._names is None:
-            least = min(max(int(self._width * _NAME_SHARE), LEAST_NAME), _NAME_MOST)
-            self._names = cells._replace(texts=_shortened(cells.name, cells.texts, least)).width
-        return self._names
+        if not self._name_width:
+            least = min(max(int(self._width * 0.4), LEAST_NAME), _NAME_MOST)
+            self._name_width = cells._replace(texts=_shortened(cells.name, cells.texts, least)).width
+        return self._name_width
 
 
 def _shortened(name: str, texts: list[str], room: int) -> list[str]:
@@ -167,49 +163,74 @@ def _shortened(name: str, texts: list[str], room: int) -> list[str]:
     different = list(dict.fromkeys(texts))
     if max(map(len, different), default=0) <= room:
         return texts
-    if name in PHRASES:
-        short = on_phrases(different, room)
-        if max(map(len, short)) > room:
-            short = distinct(on_phrases(different, max(room - _AROUND, LEAST_NAME)), room)
-    else:
+    if name not in PHRASES:
         short = (shorten if name in KERNELS else distinct)(different, room)
+    elif max(map(len, short := on_phrases(different, room))) > room:
+        short = distinct(on_phrases(different, max(room - 16, LEAST_NAME)), room)
     return [*map(dict(zip(different, short, strict=True)).__getitem__, texts)]
-
-
-def _stretched(shown: Sequence[_Cells], width: int) -> list[_Cells]:
-    """The columns with names shortened to the room that the others leave; to a usual length where they leave none."""
-    room = width - sum(one.width + _GAP for one in shown if not one.elastic)
-    room = room if room >= LEAST_NAME else _NAME_MOST
-    return [one._replace(texts=_shortened(one.name, one.texts, room)) if one.elastic else one for one in shown]
 
 
 def _lines(shown: Sequence[_Cells], prose: Sequence[_Cells], width: int) -> list[str]:
     """Heading and rows; sentences in the row if all fit there, else wrapped below it."""
     beside = [*shown, *prose]
-    if len(prose) <= 1 and sum(one.width + _GAP for one in beside) - _GAP <= width:
-        head, rows = _grid(beside)
-        return [head, *(rows or ["(no rows)"])]
-    head, rows = _grid(shown) if shown else (prose[0].name, [""] * len(prose[0].texts))
+    below = len(prose) > 1 or sum(one.width + _GAP for one in beside) - _GAP > width
+    columns = shown if below else beside
+    heads = tuple(Column(one.name, left=one.left) for one in columns)
+    cells = list(zip(*(one.texts for one in columns), strict=True))
+    head, rows = Grid(heads, cells).lines(0) if columns else (prose[0].name, [""] * len(prose[0].texts))
     lines = [head]
     for number, row in enumerate(rows):
-        lines += [row] * bool(shown)
-        for one in prose:
+        lines += [row] * bool(columns)
+        for one in prose if below else ():
             label = "" if one is prose[0] else f"{one.name}: "
-            lines += wrapped(label + one.texts[number], width, _INDENT) if one.texts[number] else []
+            lines += wrapped(label + one.texts[number], width, "    ") if one.texts[number] else []
     return lines if rows else [head, "(no rows)"]
-
-
-def _grid(columns: Sequence[_Cells]) -> tuple[str, list[str]]:
-    heads = tuple(Column(one.name, left=one.left) for one in columns)
-    return Grid(heads, list(zip(*(one.texts for one in columns), strict=True))).lines(0)
 
 
 def _hint(hidden: Sequence[str], how: str, width: int) -> str:
     """A line that says how many columns are hidden, `how` to see them, and as many of their names as fit."""
     said = f"{units.plural(len(hidden), 'column')} hidden{how and f' ({how})'}"
-    line = f"{said}: {', '.join(hidden)}"
     for count in range(len(hidden), 0, -1):
         line = f"{said}: {', '.join(hidden[:count])}{', …' * (count < len(hidden))}"
         if len(line) <= width:
-            break
-    return line if len(line) <= width else said
+            return line
+    return said
+
+
+# The comparison of two tools on one program, side by side.
+
+
+def agreement(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
+    """Renders counts of all `rows` by verdict, the rows in `shown`, and the meaning of the reasons."""
+    verdicts = rows.get_column("verdict").to_list()
+    counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS)
+    told = [f"{units.plural(rows.height, 'figure')}: {counted}"]
+    report = Column("report", lambda row: PurePath(row["report"]).name, left=True)
+    columns = [
+        *([report] if "report" in shown.columns else []),
+        Column("figure", "figure", left=True),
+        Column("first", partial(_value, "first")),
+        Column("tool", "first_tool", left=True, wide=True),
+        Column("second", partial(_value, "second")),
+        Column("tool", "second_tool", left=True),
+        Column("difference", partial(_value, "difference")),
+        Column(
+            "why", lambda row: row["reason"] or ("?" if row["verdict"] == "unexplained" else ""), left=True, spare=True
+        ),
+        words("kernel or copy", "name"),
+    ]
+    if shown.height:
+        grid = section("", shown, columns, named=True).grid
+        head, lines = grid.lines(width, short_forms(grid.names(), max(grid.room_for_names(width), LEAST_NAME)))
+        told += ["", head, *lines]
+    used = shown.get_column("reason").unique(maintain_order=True).drop_nulls().to_list()
+    told += [""] * bool(used) + [f"{reason}: {REASONS[reason]}" for reason in used]
+    return "\n".join(told) + "\n"
+
+
+def _value(name: str, row: Row) -> str:
+    if row[name] is None:
+        return "-"
+    say = {"share": units.percent, "ns": units.time, "bytes": units.size}.get(row["unit"])
+    size = abs(row[name])
+    return ("-" if row[name] < 0 else "") + (say(size) if say else units.count(int(size)))

@@ -22,16 +22,14 @@ ALL: Final = "all"
 #: Column printed last, since it may be long: the first of these in the table.
 _LAST: Final = ("sentence", "effect", "evidence", "kernel", "name", "operation", "culprit", "waited_for")
 
-#: Columns that may hold kernel names: the last column is fitted to the remaining space, others to this width.
+#: Columns that may hold kernel names: the last column is fitted to the remaining space, others are short.
 KERNELS: Final = ("kernel", "name", "operation", "function", "what", "ended_by", "culprit", "waited_for")
-_SHORT: Final = 48
 
 #: Those of them that hold phrases, too.
 PHRASES: Final = ("culprit", "waited_for")
 
 #: A kernel name within a phrase: "after gemm on stream 7".
 _PHRASE: Final = re.compile(r"(after )?(.*?)( on (?:the same |another )?(?:stream|GPU|process).*)?", re.DOTALL)
-_BETWEEN: Final = "between "
 
 _TEXT: Final = (pl.String, pl.Categorical, pl.Enum)
 
@@ -40,15 +38,14 @@ def joined(parts: Mapping[str | None, pl.DataFrame], column: str = "instance") -
     """Concatenates the tables of several windows or reports with a leading `column`; a single unnamed one stays."""
     if None in parts:
         return parts[None]
-    if any({*frame.columns} != {*next(iter(parts.values())).columns} for frame in parts.values()):
-        # those of one report have the windows that they are of
-        parts = {
-            name: frame
-            if "instance" in frame.columns
-            else frame.clone().insert_column(0, _constant("instance", None, frame))
-            for name, frame in parts.items()
-        }
-    return pl.concat([frame.clone().insert_column(0, _constant(column, name, frame)) for name, frame in parts.items()])
+    made = []
+    several = any("instance" in frame.columns for frame in parts.values())
+    for name, frame in parts.items():
+        keys = {column: name and outlets.name(name)}
+        if several and "instance" not in frame.columns:  # others have the windows that they are of
+            keys["instance"] = None
+        made.append(frame.select(*(pl.lit(text, dtype=pl.String).alias(key) for key, text in keys.items()), pl.all()))
+    return pl.concat(made)
 
 
 def of_reports(tables: Sequence[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
@@ -58,10 +55,6 @@ def of_reports(tables: Sequence[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
     """
     plain = pl.col(pl.Categorical).cast(pl.String)
     return joined({report: frame.with_columns(plain) for report, frame in tables}, "report")
-
-
-def _constant(column: str, text: str | None, frame: pl.DataFrame) -> pl.Series:
-    return pl.Series(column, [text and outlets.name(text)], dtype=pl.String).new_from_index(0, frame.height)
 
 
 def arranged(frame: pl.DataFrame, sort: str | None, top: int | None, each: str | None = None) -> pl.DataFrame:
@@ -101,15 +94,13 @@ def laid_out(frame: pl.DataFrame) -> Grid:
     """Formats a table's cells with units, the column of names last."""
     last = last_of(frame.columns)
     order = [name for name in frame.columns if name != last] + ([last] if last else [])
+    named, cells = last in KERNELS and last not in PHRASES, []
+    for name in order:
+        texts = [text_of(name, value) for value in frame.get_column(name)]
+        if not named or name != last:
+            texts = [*map(outlets.short, on_phrases(texts, 48) if name in KERNELS else texts)]
+        cells.append(texts)
     heads = tuple(Column(name, left=is_text(frame.schema[name])) for name in order)
-    cells = [[text_of(name, value) for value in frame.get_column(name)] for name in order]
-    named = last in KERNELS and last not in PHRASES
-    cells = [
-        texts
-        if named and name == last
-        else [*map(outlets.short, on_phrases(texts, _SHORT) if name in KERNELS else texts)]
-        for name, texts in zip(order, cells, strict=True)
-    ]
     return Grid(heads, list(zip(*cells, strict=True)), named=named)
 
 
@@ -126,25 +117,20 @@ def is_text(kind: pl.DataType) -> bool:
 def on_phrases(texts: Sequence[str], width: int) -> list[str]:
     """Shortens kernel names to `width`, alone or within phrases."""
     parts = [match.groups(default="") for text in texts if (match := _PHRASE.fullmatch(text))]
-    short = short_forms((name for _, name, _ in parts if not name.startswith(_BETWEEN)), width)
+    short = short_forms((name for _, name, _ in parts if not name.startswith("between ")), width)
     return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
 
 
-def csv(frame: pl.DataFrame) -> bytes:
-    """CSV with a header; numbers and texts unformatted, nulls empty."""
-    return frame.write_csv().encode()
-
-
-def json(frame: pl.DataFrame) -> bytes:
-    """JSON list of objects, one per row."""
-    return outlets.escaped_json(frame.write_json()).encode() + b"\n"
-
-
-def parquet(frame: pl.DataFrame) -> bytes:
+def _parquet(frame: pl.DataFrame) -> bytes:
     """Parquet file with the table's types."""
     buffer = io.BytesIO()
     frame.write_parquet(buffer)
     return buffer.getvalue()
 
 
-FORMATS: Final[dict[str, Callable[[pl.DataFrame], bytes]]] = {"csv": csv, "json": json, "parquet": parquet}
+#: CSV with a header, numbers and texts unformatted, nulls empty; JSON as a list of objects, one per row.
+FORMATS: Final[dict[str, Callable[[pl.DataFrame], bytes]]] = {
+    "csv": lambda frame: frame.write_csv().encode(),
+    "json": lambda frame: outlets.escaped_json(frame.write_json()).encode() + b"\n",
+    "parquet": _parquet,
+}

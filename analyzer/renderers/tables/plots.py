@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from functools import partial
+from contextlib import contextmanager
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,11 +13,11 @@ import polars as pl
 from kanalyze import outlets, units
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import OutputError
-from kanalyze.renderers.text.colours import COLOURS, DARK
+from kanalyze.renderers.text.grid import COLOURS, DARK
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kanalyze.analyses.joining._roof_points import RoofPoints
     from kanalyze.analyses.timeline._counters import Counter
@@ -29,27 +29,21 @@ if TYPE_CHECKING:
 FORMATS: Final = ("svg", "png", "pdf")
 ROOFLINE_FORMATS: Final = (*FORMATS, "html")
 
-_WIDE: Final = 9.0
-_DPI: Final = 160
-_NAME: Final = 90
-
-_FASTER: Final = COLOURS["kernel"]
-_SLOWER: Final = COLOURS["launch"]
-_TOTAL: Final = "#555555"
-
 #: A bucket is labelled in its bar from this share of the longest on; a waterfall has so many steps beside the rest.
 _LABELLED: Final = 0.065
 _STEPS: Final = 9
-_BINS: Final = 60
 
-#: An axis of iterations ends so far above the longest that is no warm-up.
-_ABOVE: Final = 1.15
 
 _MS: Final = 1_000_000
 
+#: Colours of what ranks exchange, and of totals.
+_EXCHANGE: Final = {"wait": "#c51b8a", "transfer": "#e08cc2", "unmatched": "#d9d9d9"}
+_TOTAL: Final = "#555555"
 
-def picture(draw: Callable[[Axes], None], form: str, high: float, wide: float = _WIDE) -> bytes:
-    """A figure of one pair of axes in one of :data:`FORMATS`; sizes in inches.
+
+@contextmanager
+def _picture(form: str, high: float, wide: float = 9.0) -> Iterator[tuple[Axes, io.BytesIO]]:
+    """A pair of axes, and what takes their picture in one of :data:`FORMATS`; sizes in inches.
 
     Raises:
         OutputError: matplotlib is not installed.
@@ -70,10 +64,9 @@ def picture(draw: Callable[[Axes], None], form: str, high: float, wide: float = 
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)
-        draw(axes)
         out = io.BytesIO()
-        figure.savefig(out, format=form, dpi=_DPI, metadata={dated[form]: None} if form in dated else None)
-    return out.getvalue()
+        yield axes, out
+        figure.savefig(out, format=form, dpi=160, metadata={dated[form]: None} if form in dated else None)
 
 
 def _legend(axes: Axes, names: Iterable[str], place: float = 1.01) -> None:
@@ -89,84 +82,78 @@ def _note(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, fl
     axes.annotate(text, at, shift, textcoords="offset points", **style)
 
 
+def _stacked(
+    draw: Callable[..., object], side: str, places: range, parts: Mapping[str, Iterable[int]], **style: object
+) -> list[float]:
+    """Bars at these places of parts by name, ns, the first at the axis; where they end."""
+    ends = [0.0] * len(places)
+    for name, values in parts.items():
+        lengths = [ns / _MS for ns in values]
+        draw(places, lengths, **{side: ends}, color=(COLOURS | _EXCHANGE)[name], **style)
+        ends = [end + length for end, length in zip(ends, lengths, strict=True)]
+    return ends
+
+
 def ledger(rows: pl.DataFrame, form: str) -> bytes:
-    """A bar for each device (of each report): its window by bucket."""
+    """A bar for each device (of each report): its window by bucket, those labelled that have room."""
     keys = [name for name in ("report", "instance", "device") if name in rows.columns]
     sums = rows.group_by(*keys, "bucket", maintain_order=True).agg(pl.col("ns").sum())
     bars = {}
     for key, part in sums.group_by(keys, maintain_order=True):
         named = (f"GPU {value}" if name == "device" else str(value) for name, value in zip(keys, key, strict=True))
-        bars[", ".join(named)] = dict(part.select(pl.col("bucket").cast(pl.String), "ns").iter_rows())
-
-    def draw(axes: Axes) -> None:
-        longest = max((sum(own.values()) for own in bars.values()), default=0)
-        for at, own in enumerate(bars.values()):
-            _stacked(axes, at, own, longest)
+        known = dict(part.select(pl.col("bucket").cast(pl.String), "ns").iter_rows())
+        bars[", ".join(named)] = {bucket: known.get(bucket, 0) for bucket in BUCKETS}
+    longest = max((sum(buckets.values()) for buckets in bars.values()), default=0)
+    with _picture(form, 1.6 + 0.45 * max(len(bars), 1)) as (axes, out):
+        for at, buckets in enumerate(bars.values()):
+            left, whole = 0.0, sum(buckets.values()) or 1
+            for bucket, ns in buckets.items():
+                ms = ns / _MS
+                axes.barh(at, ms, left=left, color=COLOURS[bucket], edgecolor="white", linewidth=0.5)
+                if ns > _LABELLED * longest:
+                    ink = "white" if bucket in DARK else "black"
+                    style = {"ha": "center", "va": "center", "fontsize": 8, "color": ink}
+                    axes.text(left + ms / 2, at, units.percent(ns / whole), **style)
+                left += ms
         axes.set_yticks(range(len(bars)), [*map(outlets.picture, bars)])
         axes.invert_yaxis()
         axes.set(xlabel="ms", title="Where the time went")
-        _legend(axes, (bucket for bucket in BUCKETS if any(own.get(bucket) for own in bars.values())))
-
-    return picture(draw, form, 1.6 + 0.45 * max(len(bars), 1))
-
-
-def _stacked(axes: Axes, at: int, own: dict[str, int], longest: int) -> None:
-    """A horizontal bar of buckets, in the ledger's order, those labelled that have room beside the `longest` bar."""
-    left, whole = 0.0, sum(own.values()) or 1
-    for bucket in BUCKETS:
-        ms = own.get(bucket, 0) / _MS
-        axes.barh(at, ms, left=left, color=COLOURS[bucket], edgecolor="white", linewidth=0.5)
-        if own.get(bucket, 0) > _LABELLED * longest:
-            text, ink = units.percent(own[bucket] / whole), "white" if bucket in DARK else "black"
-            axes.text(left + ms / 2, at, text, ha="center", va="center", fontsize=8, color=ink)
-        left += ms
+        _legend(axes, (bucket for bucket in BUCKETS if any(buckets[bucket] for buckets in bars.values())))
+    return out.getvalue()
 
 
 def steps(rows: pl.DataFrame, form: str) -> bytes:
-    """A bar for each iteration, in order of time: its ledger."""
+    """A bar for each iteration, in order of time: its ledger; a warm-up that does not fit says how long it is."""
     line = rows.sort("start_ns")
-
-    def draw(axes: Axes) -> None:
-        below = [0.0] * line.height
-        for bucket in BUCKETS:
-            own = [ns / _MS for ns in line.get_column(f"{bucket}_ns")]
-            axes.bar(range(1, line.height + 1), own, bottom=below, width=0.85, color=COLOURS[bucket])
-            below = [low + ms for low, ms in zip(below, own, strict=True)]
+    parts = {bucket: line.get_column(f"{bucket}_ns") for bucket in BUCKETS}
+    with _picture(form, 3.6) as (axes, out):
+        totals = _stacked(axes.bar, "bottom", range(1, line.height + 1), parts, width=0.85)
         names = " and ".join(outlets.picture(name) for name in line.get_column("name").unique(maintain_order=True))
         axes.set(xlabel="in order of time", ylabel="ms", title=f"Iterations: {names}")
         axes.margins(x=0.01)
-        _cut_warm_up(axes, line, below)
-        _legend(axes, (bucket for bucket in BUCKETS if line.get_column(f"{bucket}_ns").sum()))
-
-    return picture(draw, form, 3.6)
-
-
-def _cut_warm_up(axes: Axes, line: pl.DataFrame, totals: list[float]) -> None:
-    """Ends the axis above what is no warm-up, and says how long that is where it does not fit."""
-    usual = [ms for ms, kind in zip(totals, line.get_column("kind"), strict=True) if kind != "warm-up"]
-    top = max(usual, default=0.0) * _ABOVE
-    if not usual or max(totals) <= top:
-        return
-    axes.set_ylim(0, top)
-    for at, ms in enumerate(totals, 1):
-        if ms > top:
-            axes.text(at, top, f" ↑ {units.time(round(ms * _MS))}", ha="left", va="bottom", fontsize=7)
+        usual = [ms for ms, kind in zip(totals, line.get_column("kind"), strict=True) if kind != "warm-up"]
+        top = max(usual, default=0.0) * 1.15
+        if usual and max(totals) > top:
+            axes.set_ylim(0, top)
+            for at, ms in enumerate(totals, 1):
+                if ms > top:
+                    axes.text(at, top, f" ↑ {units.time(round(ms * _MS))}", ha="left", va="bottom", fontsize=7)
+        _legend(axes, (bucket for bucket, values in parts.items() if values.sum()))
+    return out.getvalue()
 
 
 def durations(name: str, values: pl.Series, form: str) -> bytes:
     """How long the launches of a kernel took, as counts, with median and 95th percentile."""
-    (short,) = shorten([name], _NAME)
+    (short,) = shorten([name], 90)
     us = values / 1000
     marked = us.to_frame("us").select(median=pl.col("us").median(), late=pl.col("us").quantile(0.95, "linear")).row(0)
-
-    def draw(axes: Axes) -> None:
-        axes.hist(us.to_list(), bins=_BINS, color=COLOURS["kernel"], edgecolor="white", linewidth=0.3)
+    with _picture(form, 3.4) as (axes, out):
+        axes.hist(us.to_list(), bins=60, color=COLOURS["kernel"], edgecolor="white", linewidth=0.3)
         for value, label, style in zip(marked, ("median", "95 %"), ("-", "--"), strict=True):
             axes.axvline(value, color="#333333", linestyle=style, linewidth=1, label=f"{label}: {value:.2f} µs")
         axes.legend(frameon=False, fontsize=8)
         axes.set(xlabel="µs", ylabel="launches", title=outlets.picture(f"{short}: {units.plural(len(us), 'launch')}"))
-
-    return picture(draw, form, 3.4)
+    return out.getvalue()
 
 
 def waterfall(rows: pl.DataFrame, form: str) -> bytes:
@@ -176,24 +163,22 @@ def waterfall(rows: pl.DataFrame, form: str) -> bytes:
     parts = [(bucket, delta / _MS) for bucket, delta in line.head(_STEPS).select("bucket", "delta_ns").iter_rows()]
     rest = line.slice(_STEPS).get_column("delta_ns").sum() / _MS
     parts += [("rest", rest)] if rest else []
-    base, new = (sums.get_column(name).sum() / _MS for name in ("base_ns", "new_ns"))
-
-    def draw(axes: Axes) -> None:
-        axes.bar(0, base, color=_TOTAL)
-        at = base
+    at, new = (sums.get_column(name).sum() / _MS for name in ("base_ns", "new_ns"))
+    with _picture(form, 3.6) as (axes, out):
+        axes.bar(0, at, color=_TOTAL)
         for place, (_, delta) in enumerate(parts, 1):
-            axes.bar(place, abs(delta), bottom=min(at, at + delta), color=_SLOWER if delta > 0 else _FASTER)
+            low, high = sorted((at, at + delta))
+            axes.bar(place, abs(delta), bottom=low, color=COLOURS["launch" if delta > 0 else "kernel"])
             axes.plot([place - 0.6, place + 0.4], [at, at], color="#999999", linewidth=0.7)
             text = f"{'+' if delta > 0 else '−'}{units.time(round(abs(delta) * _MS))}"
-            _note(axes, text, (place, max(at, at + delta)), (0, 3), ha="center", fontsize=7)
+            _note(axes, text, (place, high), (0, 3), ha="center", fontsize=7)
             at += delta
         axes.bar(len(parts) + 1, new, color=_TOTAL)
         names = ["base", *(bucket for bucket, _ in parts), "new"]
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
         axes.margins(y=0.12)
         axes.set(ylabel="ms", title="From base to new, by bucket")
-
-    return picture(draw, form, 3.6)
+    return out.getvalue()
 
 
 # What ran when: the timeline of a window, and the steps of a job's ranks.
@@ -202,21 +187,17 @@ def waterfall(rows: pl.DataFrame, form: str) -> bytes:
 _ROWS: Final = 28
 _LANES: Final = 4
 
-#: Heights in inches: a row, a counter, all but the rows.
+#: Heights in inches: a row, a counter, all but the rows; half that of a box, in rows.
 _ROW: Final = 0.24
 _REST: Final = 1.1
+_HALF: Final = 0.42
 
-#: A box is labelled from this part of the width on, by so many characters for all of it.
+#: A box is labelled from this part of the width on.
 _NAMED_FROM: Final = 0.04
-_CHARACTERS: Final = 95
 
 #: Colours of what is no bucket; ranges, operators and Python differ by name.
-_TONES: Final = {"iteration": "#5f8fc7", "odd": "#c07d55", "call": "#b08d57"}
+_TONES: Final = COLOURS | {"iteration": "#5f8fc7", "odd": "#c07d55", "call": "#b08d57"}
 _BY_NAME: Final = ("#a6cee3", "#b2df8a", "#fdbf6f", "#cab2d6", "#fb9a99", "#e3d18a", "#b3e2cd", "#d9d9d9")
-
-#: Ranks of a picture, and what their steps are made of beside the buckets.
-_RANKS: Final = 48
-_EXCHANGE: Final = {"wait": "#c51b8a", "transfer": "#e08cc2", "unmatched": "#d9d9d9"}
 
 
 def timeline(found: Timeline, form: str) -> bytes:
@@ -225,41 +206,35 @@ def timeline(found: Timeline, form: str) -> bytes:
     shown, left = rows[:_ROWS], max(len(rows) - _ROWS, 0)
     counters = [one for one in found.counters if one.points.height][: max(_ROWS - len(shown), 4)]
     labels = [label for label, _ in shown] + [f"{counter.group}, {counter.label}" for counter in counters]
-
-    def draw(axes: Axes) -> None:
-        for at, (_, events) in enumerate(shown):
-            _boxes(axes, at, events, found)
-            _name_row(axes, at, labels[at])
-        for at, counter in enumerate(counters, len(shown)):
-            _level(axes, at, counter, found)
-            _name_row(axes, at, labels[at])
+    length = found.end_ns - found.start_ns
+    with _picture(form, _REST + _ROW * len(labels)) as (axes, out):
+        place = axes.get_yaxis_transform()  # x is a part of the width, y a row
+        for at, label in enumerate(labels):
+            if at < len(shown):
+                _boxes(axes, at, shown[at][1], found)
+            else:
+                _level(axes, at, counters[at - len(shown)], found)
+            axes.text(-0.008, at, outlets.picture(label), ha="right", va="center", fontsize=7, transform=place)
         axes.set_ylim(len(labels) - 0.4, -0.6)
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
-        axes.set_xlim(0, (found.end_ns - found.start_ns) / _MS)
+        axes.set_xlim(0, length / _MS)
         further = f", {units.plural(left, 'row')} left out" if left else ""
         began = units.instant(found.start_ns, found.zero_ns)
-        axes.set(xlabel=f"ms since {began}", title=f"Timeline of {units.time(found.end_ns - found.start_ns)}{further}")
+        axes.set(xlabel=f"ms since {began}", title=f"Timeline of {units.time(length)}{further}")
         tones = {str(tone) for _, events in shown for tone in events.get_column("tone").unique()}
         _legend(axes, (bucket for bucket in BUCKETS if bucket in tones), 1.07)
-
-    return picture(draw, form, _REST + _ROW * len(labels))
-
-
-def _name_row(axes: Axes, at: int, label: str) -> None:
-    place = axes.get_yaxis_transform()  # x is a part of the width, y a row
-    axes.text(-0.008, at, outlets.picture(label), ha="right", va="center", fontsize=7, transform=place)
+    return out.getvalue()
 
 
 def _rows(found: Timeline) -> list[tuple[str, pl.DataFrame]]:
     """Label and events of each row: the tracks in order, each with its outermost lanes."""
-    parts = found.events.partition_by("track", "lane", as_dict=True)
+    parts = found.events.filter(pl.col("lane") < _LANES).partition_by("track", "lane", as_dict=True)
     rows = []
     for (number, lane), events in sorted(parts.items(), key=lambda one: one[0]):
         track = found.tracks[int(number)]
-        if lane < _LANES:
-            label = track.label if track.kind in ("iteration", "path") else f"{track.group}, {track.label}"
-            rows.append((label if lane == 0 else "", events))
+        label = track.label if track.kind in ("iteration", "path") else f"{track.group}, {track.label}"
+        rows.append((label if lane == 0 else "", events))
     return rows
 
 
@@ -268,16 +243,15 @@ def _boxes(axes: Axes, at: int, events: pl.DataFrame, found: Timeline) -> None:
     from matplotlib.collections import PolyCollection  # noqa: PLC0415 - an extra
 
     boxes, colours = [], []
-    length = found.end_ns - found.start_ns
+    length, floor = found.end_ns - found.start_ns, at + _HALF
     texts = pl.col("tone", "name").cast(pl.String)
     for start, end, covered, tone, name in events.select("start", "end", "covered_ns", texts).iter_rows():
         left, right = ((ns - found.start_ns) / _MS for ns in (start, end))
-        top = at + 0.42 - 0.84 * (covered / (end - start) if end > start else 1.0)
-        boxes.append([(left, at + 0.42), (right, at + 0.42), (right, top), (left, top)])
-        by_name = _BY_NAME[sum(map(ord, (name or "")[:99])) % len(_BY_NAME)]
-        colours.append(COLOURS.get(tone) or _TONES.get(tone) or by_name)
+        top = floor - 2 * _HALF * (covered / (end - start) if end > start else 1.0)
+        boxes.append([(left, floor), (right, floor), (right, top), (left, top)])
+        colours.append(_TONES.get(tone) or _BY_NAME[sum(map(ord, (name or "")[:99])) % len(_BY_NAME)])
         if end - start > _NAMED_FROM * length and covered == end - start:
-            (short,) = shorten([name or tone], max(int((end - start) / length * _CHARACTERS), 4))
+            (short,) = shorten([name or tone], max(int((end - start) / length * 95), 4))
             style = {"ha": "center", "va": "center", "fontsize": 6, "clip_on": True}
             ink = "white" if tone in DARK else "black"
             axes.text((left + right) / 2, at, outlets.picture(short), color=ink, **style)
@@ -291,28 +265,23 @@ def _level(axes: Axes, at: int, counter: Counter, found: Timeline) -> None:
     times = [(t - found.start_ns) / _MS for t in counter.points.get_column("t_ns")]
     values = counter.points.get_column("value").to_list()
     most = 1.0 if counter.unit == "share" else max(*values, 0.0) or 1.0
-    heights = [at + 0.42 - 0.84 * max(value, 0) / most for value in values]
-    floor = [at + 0.42] * len(times)
+    floor = at + _HALF
+    heights = [floor - 2 * _HALF * max(value, 0) / most for value in values]
     colour = COLOURS["kernel" if counter.unit == "share" else "memcpy"]
-    axes.fill_between(times, floor, heights, step="post", color=colour, linewidth=0)
+    axes.fill_between(times, [floor] * len(times), heights, step="post", color=colour, linewidth=0)
     told = {"share": units.percent, "B/s": units.rate}.get(counter.unit, units.size)(most)
-    place = axes.get_yaxis_transform()
-    axes.text(1.006, at, told, ha="left", va="center", fontsize=6, color="#666666", transform=place)
+    style = {"ha": "left", "va": "center", "fontsize": 6, "color": "#666666"}
+    axes.text(1.006, at, told, transform=axes.get_yaxis_transform(), **style)
 
 
 def ranks(rows: pl.DataFrame, form: str) -> bytes:
     """A bar for each rank of a job, what the time of its steps went to; late ones say by how much."""
-    line = rows.sort("late_ns", "rank", descending=[True, False]).head(_RANKS).sort("rank")
+    line = rows.sort("late_ns", "rank", descending=[True, False]).head(48).sort("rank")
     parts = {name: line.get_column(f"{name}_ns") for name in (*_EXCHANGE, *BUCKETS) if f"{name}_ns" in line.columns}
     parts = {name: values for name, values in parts.items() if values.sum()}
     of_all = f", {units.count(line.height)} of {units.count(rows.height)}, the latest"
-
-    def draw(axes: Axes) -> None:
-        left = [0.0] * line.height
-        for name, values in parts.items():
-            own, colour = [ns / _MS for ns in values], (COLOURS | _EXCHANGE)[name]
-            axes.barh(range(line.height), own, left=left, color=colour, edgecolor="white", linewidth=0.4)
-            left = [start + ms for start, ms in zip(left, own, strict=True)]
+    with _picture(form, _REST + _ROW * max(line.height, 6)) as (axes, out):
+        left = _stacked(axes.barh, "left", range(line.height), parts, edgecolor="white", linewidth=0.4)
         for at, (end, late) in enumerate(zip(left, line.get_column("late_ns"), strict=True)):
             if late:
                 _note(axes, f"late by {units.time(late)}", (end, at), (4, 0), va="center", fontsize=7)
@@ -322,21 +291,15 @@ def ranks(rows: pl.DataFrame, form: str) -> bytes:
         some = of_all if line.height < rows.height else ""
         axes.set(xlabel="ms", title=f"Ranks: where the time of their steps went{some}")
         _legend(axes, parts)
-
-    return picture(draw, form, _REST + _ROW * max(line.height, 6))
+    return out.getvalue()
 
 
 # The roofline: every kernel under its GPU's roofs, marker area by total time.
 
-#: Height and width in inches.
-_ROOFLINE: Final = (6.2, 11.0)
-_ROOFLINE_NAME: Final = 34
+#: Kernels that are numbered and listed; room around all, as a factor.
 _LISTED: Final = 12
-_LARGEST: Final = 1600.0
-_SMALLEST: Final = 30.0
-_BOUNDS: Final = {"memory": "#2a6fbb", "compute": "#c8553d"}
 _MARGIN: Final = 4.0
-_HEADROOM: Final = 2.5
+_BOUNDS: Final = {"memory": "#2a6fbb", "compute": "#c8553d"}
 
 #: Content security policy of the page: the picture's own styles, no script, and nothing from elsewhere.
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -348,28 +311,26 @@ def roofline(found: RoofPoints, form: str) -> bytes:
     Raises:
         OutputError: matplotlib is not installed.
     """
-    drawn = picture(partial(_draw_roofline, found), "svg" if form == "html" else form, *_ROOFLINE)
+    rows = found.points.to_dicts()
+    with _picture("svg" if form == "html" else form, 6.2, 11.0) as (axes, out):
+        axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
+        axes.set_title(outlets.picture(f"Roofline of {found.title}"))
+        axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
+        if rows:
+            _draw_roofs(axes, rows)
+            _draw_points(axes, rows)
+        else:
+            axes.text(0.5, 0.5, "no kernel did floating-point work", transform=axes.transAxes, ha="center")
+        left = f"; {units.plural(found.left_out, 'kernel')} without FLOP left out" if found.left_out else ""
+        remark = outlets.picture(f"area: time by {found.time_from}; blue: memory-bound, red: compute-bound{left}")
+        axes.set_title(remark, loc="right", fontsize=8, fontweight="normal", color="#666666")
+    drawn = out.getvalue()
     if form != "html":
         return drawn
     svg = drawn[drawn.index(b"<svg") :].decode()  # without its XML prolog
     title = outlets.html(f"Roofline of {found.title}")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
     return f'<!doctype html>\n<meta charset="utf-8">\n{policy}\n<title>{title}</title>\n{svg}\n'.encode()
-
-
-def _draw_roofline(found: RoofPoints, axes: Axes) -> None:
-    rows = found.points.to_dicts()
-    axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
-    axes.set_title(outlets.picture(f"Roofline of {found.title}"))
-    axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
-    if rows:
-        _draw_roofs(axes, rows)
-        _draw_points(axes, rows)
-    else:
-        axes.text(0.5, 0.5, "no kernel did floating-point work", transform=axes.transAxes, ha="center")
-    left = f"; {units.plural(found.left_out, 'kernel')} without FLOP left out" if found.left_out else ""
-    remark = outlets.picture(f"area: time by {found.time_from}; blue: memory-bound, red: compute-bound{left}")
-    axes.set_title(remark, loc="right", fontsize=8, fontweight="normal", color="#666666")
 
 
 def roofs(rows: Rows) -> tuple[float, dict[str, float], list[float]]:
@@ -399,17 +360,17 @@ def _draw_roofs(axes: Axes, rows: Rows) -> None:
         text = outlets.picture(f"{precision} {units.flop(peak, units.operations(precision))}/s")
         _note(axes, text, (high, peak), (-4, 4), ha="right")
     bottom = min(row["achieved_flop_per_s"] for row in rows)
-    axes.set(xlim=(low, high), ylim=(bottom / _MARGIN, top * _HEADROOM))
+    axes.set(xlim=(low, high), ylim=(bottom / _MARGIN, top * 2.5))
 
 
 def _draw_points(axes: Axes, rows: Rows) -> None:
     """Draws the kernels, longest at the back; the longest ones are numbered and listed."""
     longest = max(row["time_ns"] for row in rows) or 1
-    names = shorten([row["name"] or "(no name)" for row in rows], _ROOFLINE_NAME)
+    names = shorten([row["name"] or "(no name)" for row in rows], 34)
     whole = sum(row["time_ns"] for row in rows) or 1
     for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
         at = (row["intensity_flop_per_byte"], row["achieved_flop_per_s"])
-        size = max(_LARGEST * row["time_ns"] / longest, _SMALLEST)
+        size = max(1600.0 * row["time_ns"] / longest, 30.0)
         roof = f", {units.percent(row['roof_share'])} of the roof" if row["roof_share"] is not None else ""
         share = f"{units.percent(row['time_ns'] / whole)} of the time{roof}"
         label = f"{number}  {outlets.picture(name)}\n    {share}" if number <= _LISTED else None

@@ -1,4 +1,4 @@
-"""Text grids: columns sized by content, aligned to headings, kernel names last."""
+"""Text grids: columns sized by content, aligned to headings, kernel names last; the parts of a page; colours."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-# Display options: width and colour.
-
 
 class Look(NamedTuple):
     """Display options of text: width in columns, and whether ANSI colour codes are allowed."""
@@ -33,10 +31,6 @@ class Look(NamedTuple):
 
 _GAP: Final = "  "
 
-_ABBREVIATIONS: Final = ("CUDA", "NVTX")
-
-#: Minimum width of the last column before columns marked `wide` are dropped.
-_ENOUGH_FOR_NAMES: Final = 32
 
 #: Minimum width of a kernel name, and of a text that is truncated.
 LEAST_NAME: Final = 20
@@ -103,21 +97,31 @@ class Grid(NamedTuple):
         heads = [self.heads[column] for column in kept]
         cells = [[outlets.line(row[column]) for column in kept] for row in self.rows]
         if self.named and names is not None:
-            shown = [names.get(row[-1], row[-1]) for row in self.rows]
-            cells = [[*row[:-1], name] for row, name in zip(cells, shown, strict=True)]
+            cells = [[*row[:-1], names.get(name, name)] for row, name in zip(cells, self.names(), strict=True)]
         if self.cut:
             room = max(width - self._width(kept[:-1]) - len(_GAP), _LEAST_CUT)
             cells = [part for row in cells for part in (_broken(row, room) if self.broken else [row])]
-            shown = _all_cut([row[-1] for row in cells], room)
+            last = [row[-1] for row in cells]
+            shown = [text if len(text) <= room else f"{text[: room - 1]}…" for text in last]
+            if len({*shown}) < len({*last}):
+                shown = distinct(last, room)
             cells = [[*row[:-1], name] for row, name in zip(cells, shown, strict=True)]
-        widths = [max(len(head.title), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
-        texts = [_joined(row, heads, widths) for row in ([head.title for head in heads], *cells)]
-        return texts[0], texts[1:]
+        titled = [[head.title for head in heads], *cells]
+        sides = [
+            (head.left, max(map(len, texts))) for head, texts in zip(heads, zip(*titled, strict=True), strict=True)
+        ]
+        first, *rows = (
+            _GAP.join(
+                text.ljust(width) if left else text.rjust(width) for text, (left, width) in zip(row, sides, strict=True)
+            ).rstrip()
+            for row in titled
+        )
+        return first, rows
 
     def _fitting(self, width: int) -> list[int]:
         """Columns that fit: all; else without `wide` ones, and as many `spare` ones as possible."""
         kept = list(range(len(self.heads)))
-        if self._fits(kept, width, _ENOUGH_FOR_NAMES):
+        if self._fits(kept, width, 32):
             return kept
         kept = [column for column in kept if not self.heads[column].wide]
         least = LEAST_NAME if self.named else _LEAST_CUT
@@ -134,7 +138,7 @@ class Grid(NamedTuple):
         return self._width(columns[:-1]) + len(_GAP) + room <= width
 
     def _width(self, columns: Sequence[int]) -> int:
-        widths = [max(len(self.heads[i].title), *(len(row[i]) for row in self.rows), 0) for i in columns]
+        widths = [max(len(self.heads[at].title), *(len(row[at]) for row in self.rows), 0) for at in columns]
         return sum(widths) + len(_GAP) * max(len(widths) - 1, 0)
 
 
@@ -149,7 +153,7 @@ class Section(NamedTuple):
     @property
     def plain_title(self) -> str:
         """The title in sentence case: only abbreviations keep capitals."""
-        first, *others = (word if word in _ABBREVIATIONS else word.lower() for word in self.title.split())
+        first, *others = (word if word in ("CUDA", "NVTX") else word.lower() for word in self.title.split())
         return " ".join([first[:1].upper() + first[1:], *others])
 
 
@@ -168,6 +172,18 @@ _SAY: Final[dict[str, Callable[[float], str]]] = {
 def words(title: str, name: str, say: Callable[[str], str] = str, missing: str = "(no name)") -> Column:
     """The last column of most sections: names, on the left."""
     return Column(title, name, say, left=True, missing=missing)
+
+
+def numbers(**columns: str) -> list[Column]:
+    """Columns of quantities by title, with ``_`` for spaces: what is in the table, and perhaps ``wide`` or ``spare``.
+
+    Whole numbers without a unit are counts.
+    """
+    told = {title.replace("_", " "): text.partition(" ") for title, text in columns.items()}
+    return [
+        Column(title, name, None if unit_of(name) else units.count, wide=room == "wide", spare=room == "spare")
+        for title, (name, _, room) in told.items()
+    ]
 
 
 def section(  # noqa: PLR0913 - as many as a section has parts
@@ -192,21 +208,17 @@ def section(  # noqa: PLR0913 - as many as a section has parts
 
 def text_of(name: str, value: object) -> str:
     """Formats a value in the unit in its column's name."""
-    if value is None:
-        return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _quantity(name, value) if isinstance(value, int | float) else str(value)
-
-
-def _quantity(name: str, value: float) -> str:
+    if not isinstance(value, int | float):
+        return "" if value is None else str(value)
     if name.endswith(("start_ns", "end_ns")):
         return f"{value / 1_000_000:.6f} ms"
     if unit := unit_of(name):
         return _SAY[unit](value)
-    if isinstance(value, int):
-        return units.count(value) if name == "count" else str(value)
-    return f"{value:g}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return units.count(value) if name == "count" else str(value)
 
 
 def of(shown: int, total: int, remark: str = "") -> str:
@@ -246,23 +258,7 @@ def _broken(row: list[str], room: int) -> list[list[str]]:
     return [[*row[:-1], before], [*("" for _ in row[:-1]), f"{arrow.lstrip()}{after}"]]
 
 
-def _all_cut(texts: list[str], room: int) -> list[str]:
-    """The texts, cut at their ends; where two would look alike, elsewhere."""
-    shown = [text if len(text) <= room else f"{text[: room - 1]}…" for text in texts]
-    return shown if len({*shown}) == len({*texts}) else distinct(texts, room)
-
-
-def _joined(row: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> str:
-    aligned = [
-        text.ljust(width) if head.left else text.rjust(width)
-        for text, head, width in zip(row, heads, widths, strict=True)
-    ]
-    return _GAP.join(aligned).rstrip()
-
-
 # Texts that are no kernel names, such as ranges and paths, shortened so that no two look alike.
-
-_CUT: Final = "…"
 
 
 def distinct(texts: Sequence[str], width: int) -> list[str]:
@@ -279,20 +275,17 @@ def distinct(texts: Sequence[str], width: int) -> list[str]:
 
 def _forms(text: str, width: int) -> Iterator[str]:
     """Shorter forms of a text, the first the best; endless, with a number at last."""
-    kept = width - len(_CUT)
+    kept = width - 1
     front = (kept + 1) // 2
-    yield text[:front] + _CUT + text[len(text) - (kept - front) :]
-    yield _CUT + text[-kept:]
-    yield text[:kept] + _CUT
+    yield f"{text[:front]}…{text[len(text) - (kept - front) :]}"
+    yield f"…{text[-kept:]}"
+    yield f"{text[:kept]}…"
     for number in count(2):
-        mark = f"{_CUT}#{number}"
-        yield text[: max(width - len(mark), 0)] + mark
+        mark = f"…#{number}"
+        yield f"{text[: max(width - len(mark), 0)]}{mark}"
 
 
 # Chapters of a page: one kernel each, as texts without layout.
-
-#: Heading above the advice.
-LEGEND = "at most this part of the duration; in brackets: of one unit of the GPU"
 
 
 class Advice(NamedTuple):
@@ -312,4 +305,30 @@ class Chapter(NamedTuple):
     facts: list[tuple[str, str]]
     advice: list[Advice]
     more: str = ""
-    legend: str = LEGEND
+    legend: str = "at most this part of the duration; in brackets: of one unit of the GPU"
+
+
+# Colours of buckets: in pictures and HTML three times as light or dark as paper, in both themes.
+
+#: A colour and the SGR code of a terminal's, for each bucket, and for what is left beside the largest ones.
+_BUCKETS: Final = {
+    "kernel": ("#2ca25f", "32"),
+    "communication": ("#c51b8a", "35"),
+    "memcpy": ("#2b8cbe", "34"),
+    "memset": ("#1f9aaa", "36"),
+    "profiler": ("#707070", "90"),
+    "loading": ("#d5801c", "33"),
+    "allocation": ("#a98a00", "93"),
+    "launch": ("#d73027", "31"),
+    "queued": ("#9e6ebd", "95"),
+    "sync": ("#f0643a", "91"),
+    "api": ("#3f9f82", "96"),
+    "host": ("#4575b4", "94"),
+    "unknown": ("#929292", "37"),
+    "rest": ("#929292", "37"),
+}
+COLOURS: Final = {bucket: colour for bucket, (colour, _) in _BUCKETS.items()}
+CODES: Final = {bucket: code for bucket, (_, code) in _BUCKETS.items()}
+
+#: Buckets on whose colours white is easier to read than black.
+DARK: Final = ("communication", "profiler", "launch", "host")

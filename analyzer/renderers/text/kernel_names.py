@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from dataclasses import dataclass
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
@@ -66,33 +67,34 @@ _BUILTIN = (
     r"true|false|nullptr|(?:__)?(?:nv_)?(?:void|bool|char|u?int|b?float|half|double|complex|size|t|(?:un)?signed"
     r"|long|short)\d*(?:_[te]\w*)?(?: .*)?"
 )
-_LAMBDA_TEXT = r"\((.*?)\)\D*(\d*)"
-_KEY_WORD = "gemm|conv|[fb]prop|[dw]grad|attn|flash"
-_LAYOUT_WORD = r"\dx\d|^[nNtT_]{2,}$"
 _CLOSERS = {"(": ")", "<": ">", "[": "]", "{": "}"}
 _QUALIFIERS = {"const", "volatile", "struct", "class", "enum", "typename", "noexcept"}
 _INTEGERS = {"unsigned", "signed", "long", "short", "int", "char"}
 _GENERIC = {"kernel", "functor", "op", "Op", "run", "type", "Type", "value", "Params"}
-_SHELLS = {"Kernel", "Kernel2", "device_kernel", "_kernel_agent", "func_wrapper_t", "ReduceOp", "enable_sm90_or_later"}
-_SHELLS |= {"gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_index_kernel", "kentry"}
+_SHELLS = {
+    *("Kernel", "Kernel2", "device_kernel", "_kernel_agent", "func_wrapper_t", "ReduceOp", "enable_sm90_or_later"),
+    *("gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_index_kernel", "kentry"),
+}
 _BOILERPLATE_NAMES = {"array", "Array", "tuple", "C", "Sm", "OpaqueType", "NullType", "device_ptr"}
 _BOILERPLATE_ENDS = ("Metadata", "Calculator", "WithCast", "WithoutCast", "State", "Policy", "Params", "Ex")
 _LAUNCHERS = ("elementwise", "reduce_kernel", "multi_tensor", "ParallelFor", "for_each")
 _OPERATIONS = {"plus", "minus", "multiplies", "divides", "maximum", "minimum", "less", "greater", "Sum", "Max"}
 _NOISE_WORDS = {"kernel", "functor", "cuda", "impl", "launch"}
-_FILLERS = {"tilesize", "stage", "stages", "warpsize", "warpgroupsize", "align", "aligna", "alignb", "alignc"}
-_FILLERS |= {"aligned", "execute", "segment", "sliced", "ldg", "off", "fused", "generated", "fort", "native"}
-_FILLERS |= {"knob", "5x", "cga", "cublas", "f2f", "rf", "Dev"}
+_FILLERS = {
+    *("tilesize", "stage", "stages", "warpsize", "warpgroupsize", "align", "aligna", "alignb", "alignc", "aligned"),
+    *("execute", "segment", "sliced", "ldg", "off", "fused", "generated", "fort", "native", "knob", "5x", "cga"),
+    *("cublas", "f2f", "rf", "Dev"),
+}
 
 
+@dataclass(eq=False)
 class _Word:
     """A part of a name that is shown or dropped as a whole, lightest first."""
 
-    def __init__(self, text: str, weight: int, lead: str = "", *, silent: bool = False) -> None:
-        self.text = text
-        self.weight = weight  # rank plus order within the rank
-        self.lead = lead  # separator to the previous word: underscores, `::`, or none
-        self.silent = silent  # dropped without a …
+    text: str
+    weight: int  # rank plus order within the rank
+    lead: str = ""  # separator to the previous word: underscores, `::`, or none
+    silent: bool = False  # dropped without a …
 
 
 class _Node:
@@ -144,7 +146,7 @@ class _Node:
         elif self.joined and (opener == "<" or not self.name):
             self.plain = True
         elif self.joined:
-            takes, number = re.findall(_LAMBDA_TEXT, f"{inside}()")[0]
+            takes, number = re.findall(r"\((.*?)\)\D*(\d*)", f"{inside}()")[0]
             takes = re.sub(r"\w+::", "", takes)
             self.lambdas.append(_Word(f"λ{number}({takes})" if takes else f"λ{number}", _LAMBDA + bool(takes)))
             self.joined = False
@@ -293,7 +295,7 @@ def _weigh_words(name: str, head: int, order: int, *, noisy: bool = True) -> lis
     loud = [word for word in words if word not in quiet and not word.text.isdigit()] or words
     tiled = False
     for left, word in zip(range(len(words) - 1, -1, -1), words, strict=True):
-        rank = _LAYOUT if re.search(_LAYOUT_WORD, word.text) else _WORD
+        rank = _LAYOUT if re.search(r"\dx\d|^[nNtT_]{2,}$", word.text) else _WORD
         if word in quiet and loud is not words:
             word.weight, word.silent = _OWN_NOISE if head == _HEAD else _NOISE, True
             continue
@@ -303,7 +305,7 @@ def _weigh_words(name: str, head: int, order: int, *, noisy: bool = True) -> lis
             rank = _TELLING_WORD
         elif (word.text.strip("x" + _DIGITS) or word.text) in _FILLERS:
             rank = _FILLER
-        elif re.search(_KEY_WORD, word.text):
+        elif re.search("gemm|conv|[fb]prop|[dw]grad|attn|flash", word.text):
             rank = _KEY
         elif rank == _LAYOUT and "x" in word.text and not tiled:
             rank, tiled = _KEY, True

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.page.joint_page import summarize_together
+from kanalyze.analyses.page.counters_page import summarize_together
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.renderers.page.counters import joint_page

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.page.evidence import _of, evidence
+from kanalyze.analyses.page.overview_page import _of, evidence
 from kanalyze.errors import UnknownNameError
 from support.build import call, kernel, report
 

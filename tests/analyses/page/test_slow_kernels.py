@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.page.joint_page import slow_kernels
+from kanalyze.analyses.page.counters_page import slow_kernels
 from kanalyze.analyses.page.overview_page import PageKernels
 from support.command import SAMPLES, run
 
@@ -108,25 +108,30 @@ def test_counters_prove_causes_of_a_programs_own_kernels(counters, measured):
     assert other.rule == "far-from-roof"
 
 
-def test_double_precision_is_told_near_its_roof_too(counters, measured, monkeypatch):
-    facts = pl.DataFrame([{"event_id": measured, **PLAIN, "fp64_flop": 8.0, "flop": 10.0, "roof_share": 0.9}])
-    monkeypatch.setattr("kanalyze.analyses.page.joint_page.kernel_facts", lambda _: facts)
-    monkeypatch.setattr("kanalyze.analyses.page.joint_page.bound", lambda _: "unknown")
-    monkeypatch.setattr("kanalyze.analyses.page.joint_page.paragraph", lambda _: "")
+PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01}
+
+
+@pytest.fixture
+def known(measured, monkeypatch):
+    """Sets what the counters of the kernel say."""
+
+    def facts(**said):
+        rows = pl.DataFrame([{"event_id": measured, **PLAIN, **said}])
+        for name, told in (("kernel_facts", rows), ("bound", "unknown"), ("paragraph", "")):
+            monkeypatch.setattr(f"kanalyze.analyses.page.counters_page.{name}", lambda _, told=told: told)
+
+    return facts
+
+
+def test_double_precision_is_told_near_its_roof_too(counters, measured, known):
+    known(fp64_flop=8.0, flop=10.0, roof_share=0.9)
     (one,) = slow_kernels(joined([("own", measured, "exact", 400, 0.9)]), counters, page(("own", 400)))
     assert (one.rule, one.at_stake_ns) == ("float64", 200)
 
 
-PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01}
-
-
 @pytest.mark.parametrize(("adds", "rule"), [(1.0, "scatter-atomics"), (0.004, "far-from-roof")])
-def test_atomics_of_each_thread_hold_a_kernel_up(counters, measured, monkeypatch, adds, rule):
-    monkeypatch.setattr(
-        "kanalyze.analyses.page.joint_page.kernel_facts", lambda _: pl.DataFrame([{"event_id": measured, **PLAIN}])
-    )
-    monkeypatch.setattr("kanalyze.analyses.page.joint_page.bound", lambda _: "unknown")
-    monkeypatch.setattr("kanalyze.analyses.page.joint_page.paragraph", lambda _: "")
+def test_atomics_of_each_thread_hold_a_kernel_up(counters, measured, known, monkeypatch, adds, rule):  # noqa: PLR0913
+    known()
     sass = [("LDG.E.U8 R5, desc[UR4][R4.64]", 1000.0), ("REDG.E.ADD.STRONG.GPU desc[UR4][R2.64], R7", 1000 * adds)]
     rows = pl.DataFrame([{"event_id": measured, "sass": name, "thread_instructions": n} for name, n in sass])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)

@@ -10,7 +10,7 @@ import kanalyze
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.ranges.ranges import ranges
-from kanalyze.renderers.page.sections import ranges as section
+from kanalyze.renderers.page.time import ranges as section
 from support.build import call, graph, kernel, memcpy, nvtx, report
 from support.command import REPORTS
 from support.real_reports import real_report

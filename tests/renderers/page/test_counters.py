@@ -9,7 +9,7 @@ from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats import markdown
 from kanalyze.renderers.formats.terminal import render
-from kanalyze.renderers.report_file import notebook as html
+from kanalyze.renderers.report_file import document as html
 from kanalyze.renderers.text.grid import Look
 from support.command import REPORTS, SAMPLES, run
 from support.counters import measured

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.renderers.page.of_any_kind import health_line
 from kanalyze.renderers.page.overview import _families, _part, _per, _point, _points_remark, _to_do
-from kanalyze.renderers.page.time import health_line
 from kanalyze.window import PerIteration, Window
 
 
@@ -72,7 +72,7 @@ def _rules(remedies):
 
 @pytest.mark.parametrize(("each", "told"), [("train_step", "train_step"), ("a" * 25, "iteration"), (None, "iteration")])
 def test_titles_have_no_name_that_would_not_fit(each, told):
-    assert _per(Window(0, 9, count=3, each=each)).each == told
+    assert _per(Window(0, 9, count=3, each=each), 24).each == told
 
 
 def test_of_what_a_tool_says_the_health_line_has_the_first_sentence():
@@ -84,4 +84,4 @@ def test_of_what_a_tool_says_the_health_line_has_the_first_sentence():
 def test_whole_graphs_are_a_part_of_the_kernels_time():
     times = {"gemm": 3, "communication": 9, None: 1}
     table = pl.DataFrame({"family": [*times], "exclusive_ns": [*times.values()]})
-    assert _families(SimpleNamespace(tables={"hot_kernels": table})) == "gemm 75 %, CUDA graphs 25 %"
+    assert _families(table) == "gemm 75 %, CUDA graphs 25 %"

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.renderers.text.colours import COLOURS, DARK
+from kanalyze.renderers.text.grid import COLOURS, DARK
 from support.command import ROOT
 
 FOLDER = ROOT / "analyzer" / "renderers" / "report_file"

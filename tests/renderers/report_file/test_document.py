@@ -1,4 +1,4 @@
-"""Parts of the HTML report that are limited say what they leave out."""
+"""Parts of the HTML report: what is limited says what it leaves out, and pictures have their points inside."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,13 @@ import polars as pl
 import pytest
 from markupsafe import Markup
 
+from kanalyze.analyses.joining._roof_points import RoofPoints
+from kanalyze.analyses.page.file_page import CopyPoints
 from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.renderers.report_file import document
 from kanalyze.renderers.report_file.document import (
     _SECTIONS,
     _iterations,
-    _own_parts,
     _rendered,
     _timeline,
     _waiting,
@@ -22,12 +24,14 @@ from kanalyze.renderers.report_file.document import (
 from kanalyze.report import Meta
 from support.hostile import ALL, obeyed_by_terminal
 
+# Parts of the HTML report that are limited say what they leave out.
+
 
 def rendered(**parts):
     texts = {"title": "t", "beside": "", "answer": "", "first_remark": "", "timeline": None}
     meta = Meta(Path("a"), "nsys", "2026.1", rank=2, world_size=8)
     recorded = {"recorded": [meta]}
-    return _rendered(dict.fromkeys(_SECTIONS, ()) | texts | recorded | _own_parts() | parts)
+    return _rendered(dict.fromkeys(_SECTIONS, ()) | texts | recorded | parts)
 
 
 def waits(ranks, steps):
@@ -128,3 +132,85 @@ def test_the_heading_of_the_timeline_counts_what_is_drawn_one_by_one():
 def test_lines_of_the_template_alone_leave_nothing_in_the_file():
     made = environment().from_string("  {% if true %}\n  <b>\n  {% endif %}\n").render()
     assert made == "  <b>\n"
+
+
+# Pictures of measured kernels and copies: places are by the logarithm, and all of it is inside.
+
+SCHEMA = ["name", "time_ns", "intensity_flop_per_byte", "achieved_flop_per_s", "precision", "peak_flop_per_s",
+          "peak_dram_bytes_per_s", "bound", "roof_share", "flop"]  # fmt: skip
+
+
+KERNELS = (
+    ("a<1>", 900, 0.1, 1e11, "fp32", 6e13, 4e12, "memory", 0.25, 1.0),
+    ("b<2>", 100, 10.0, 1e12, "fp32", 6e13, 4e12, "compute", 0.5, 1.0),
+)
+
+
+def drawn(*rows):
+    return document.roofline_chart(RoofPoints("report", pl.DataFrame(rows, schema=SCHEMA, orient="row"), 2, "nsys"))
+
+
+def test_points_are_where_their_logarithms_are():
+    chart = drawn(*KERNELS)
+    (first, second) = chart["points"]
+    ticks = dict(chart["columns"])
+    assert first.text.startswith("a<1>: 90.0 % of the time, 100.0 GFLOP/s, 25.0 % of its roof")
+    assert [point.kind for point in chart["points"]] == ["memory", "compute"]
+    places = {text: float(x) for x, text in chart["columns"]}
+    assert places["10"] - places["1"] == pytest.approx(places["1"] - places["0.1"], abs=0.2)
+    assert float(first.x) == pytest.approx(places["0.1"], abs=0.1)
+    assert float(second.x) == pytest.approx(places["10"], abs=0.1)
+    assert float(first.y) > float(second.y)
+    assert ticks
+    assert "without 2 kernels" in chart["remark"]
+
+
+def test_the_roofs_meet_at_the_ridge():
+    (compute, *_), (memory, *_) = drawn(*KERNELS)["lines"]
+    assert memory.text == "DRAM 4.000 TB/s"
+    assert compute.text == "fp32 60.00 TFLOP/s"
+    assert memory.points[-1] == pytest.approx(compute.points[-1])
+
+
+def test_everything_is_inside_the_picture():
+    chart = drawn(*KERNELS)
+    for point in chart["points"]:
+        assert chart["axes"].left <= float(point.x) <= chart["axes"].right
+        assert chart["axes"].top <= float(point.y) <= chart["axes"].bottom
+    for line, *_ in chart["lines"]:
+        for x, y in line.points:
+            assert chart["axes"].left - 0.1 <= x <= chart["axes"].right + 0.1
+            assert chart["axes"].top - 0.1 <= y <= chart["axes"].bottom + 0.1
+
+
+def test_one_kernel_whose_peaks_are_not_known():
+    chart = drawn(("k", 0, 1.0, 1e9, None, None, None, None, None, 1.0))
+    assert chart["lines"] == []
+    assert chart["points"][0].kind == "unbound"
+
+
+COPIES = ["direction", "source_memory", "target_memory", "size_bytes", "count", "total_ns", "bandwidth_bytes_per_s"]
+LINKS = ["direction", "size_bytes", "bandwidth_bytes_per_s"]
+
+
+def copied(points, links):
+    return document.copies_chart(
+        CopyPoints(*(pl.DataFrame(*one, orient="row") for one in ((points, COPIES), (links, LINKS))), 0)
+    )
+
+
+def test_copies_say_direction_memories_and_bandwidth():
+    large = ("Host-to-Device", "Pageable", "Device", 1 << 20, 3, 300_000, 1.05e10)
+    chart = copied([large, (None, None, None, 8, 1, 1000, 8e6)], [("Host-to-Device", 1 << 20, 2e10)])
+    assert chart["points"][0].text == (
+        "Host-to-Device, Pageable to Device: 3 × 1.049 MB at 10.50 GB/s, 300.0 µs in all"
+    )
+    assert [kind for kind, _ in chart["key"]] == ["to-device", "other-way"]
+    assert [line.text for line, *_ in chart["lines"]] == ["Host-to-Device: 20.00 GB/s"]
+
+
+def test_labels_of_lines_that_lie_close_together_are_below_each_other():
+    links = [("Host-to-Device", 1 << 20, 5.53e10), ("Device-to-Host", 1 << 20, 5.54e10)]
+    upper, lower = copied([("Host-to-Device", "Pinned", "Device", 1 << 20, 3, 300_000, 1e10)], links)["lines"]
+    assert upper[0].text.startswith("Device-to-Host")
+    assert lower[2] - upper[2] == pytest.approx(20, abs=0.2)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kanalyze.analyses.operators.tree import tree
-from kanalyze.renderers.tables import tree as rendered
+from kanalyze.renderers.tables import listings
 from kanalyze.renderers.text.grid import Look
 from support.build import call, host, kernel, memcpy
 from support.op_strategies import trace_report
@@ -35,7 +35,7 @@ def training():
 
 
 def test_eighty_columns():
-    assert rendered.terminal(training(), "device", Look(80)).splitlines() == [
+    assert listings.call_tree(training(), "device", Look(80)).splitlines() == [
         "CALL TREE",
         "  device               host  count  called",
         "2.505 ms  100.0 %  900.0 µs      1  ProfilerStep*",
@@ -51,7 +51,7 @@ def test_eighty_columns():
 def test_by_host_time_without_any_device():
     events = [host("op", "aten::linear", 0, 100), host("python", PATH, 10, 90)]
     found = tree(trace_report(events, {0: 1}), min_share=0.0)
-    assert rendered.terminal(found, "host", Look(50), "step#2").splitlines() == [
+    assert listings.call_tree(found, "host", Look(50), "step#2").splitlines() == [
         "CALL TREE  step#2",
         "  host           count  called",
         "100 ns  100.0 %      1  aten::linear",
@@ -61,17 +61,17 @@ def test_by_host_time_without_any_device():
 
 @pytest.mark.parametrize("width", [60, 80, 130])
 def test_no_line_is_wider_than_the_terminal(width):
-    lines = rendered.terminal(training(), "device", Look(width)).splitlines()
+    lines = listings.call_tree(training(), "device", Look(width)).splitlines()
     assert max(map(len, lines)) <= width
 
 
 def test_colour_only_where_it_is_welcome():
-    assert "\x1b[" not in rendered.terminal(training(), "device", Look(80))
-    assert "\x1b[32m" in rendered.terminal(training(), "device", Look(80, colour=True))
+    assert "\x1b[" not in listings.call_tree(training(), "device", Look(80))
+    assert "\x1b[32m" in listings.call_tree(training(), "device", Look(80, colour=True))
 
 
 def test_json_holds_nodes_in_nodes():
-    root, rest = json.loads(rendered.json({None: training()}))
+    root, rest = json.loads(listings.tree_json({None: training()}))
     assert (rest["kind"], rest["nodes"], rest["children"]) == ("rest", 2, [])
     assert (root["kind"], root["name"], root["device_ns"]) == ("range", "ProfilerStep*", 2_505_000)
     square, backward = root["children"][:2]
@@ -79,5 +79,5 @@ def test_json_holds_nodes_in_nodes():
     (power,) = square["children"]
     (leaf,) = power["children"]
     assert (leaf["name"], leaf["children"]) == (POW, [])
-    several = json.loads(rendered.json({"step#1": training(), "step#2": training()}))
+    several = json.loads(listings.tree_json({"step#1": training(), "step#2": training()}))
     assert list(several) == ["step#1", "step#2"]

@@ -1,4 +1,4 @@
-"""Writes slices as a trace of Perfetto: its protocol buffers with track events, all nanoseconds kept.
+"""Writes slices as a file of speedscope, and as a trace of Perfetto: protocol buffers with track events.
 
 Format: https://perfetto.dev/docs/reference/trace-packet-proto and https://perfetto.dev/docs/reference/synthetic-track-event.
 
@@ -8,7 +8,7 @@ largest one. Numbers that are padded so are within the format: a byte says that 
 
 from __future__ import annotations
 
-from itertools import pairwise
+import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -33,9 +33,8 @@ _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = 8, 10, 11, 12, 13, 60
 _CATEGORIES, _ANNOTATIONS, _TYPE, _NAME, _UUID, _VALUE, _FLOWS = 3, 4, 9, 10, 11, 30, 47
 _BEGIN, _END, _COUNTER = 1, 2, 4
 
-#: The sequence of all packets; that its interned names begin here, and that a packet needs them.
+#: The sequence of all packets; that a packet needs its interned names.
 _OURS: Final = number(_SEQUENCE, 1)
-_CLEARED: Final = number(_FLAGS, 1)
 _NEEDS: Final = number(_FLAGS, 2)
 
 #: The interned name of the annotation that has an event's id.
@@ -58,7 +57,7 @@ _MOST_TID: Final = 1 << 63
 _UNITS: Final = {"bytes": 3}
 
 
-def write(trace: Slices, file: BinaryIO) -> None:
+def write_perfetto(trace: Slices, file: BinaryIO) -> None:
     """Writes a trace; times before 0 are not in the format, so with such ones the first becomes 0."""
     tracks = _Tracks(trace)
     file.writelines(_packet(_OURS + sized(_TRACK, descriptor)) for descriptor in tracks.descriptors)
@@ -66,7 +65,7 @@ def write(trace: Slices, file: BinaryIO) -> None:
     known, kinds = names.unique(maintain_order=True), trace.slices.get_column("kind").cast(pl.String)
     categories = kinds.unique(maintain_order=True)
     file.writelines(_interned(known, categories))
-    events = _Events.of(trace, tracks, _places(names, known), _places(kinds, categories))
+    events = _Events.of(trace, _places(names, known), _places(kinds, categories))
     line = _line(trace, tracks)
     file.writelines(events.packets(line.slice(at, _CHUNK)) for at in range(0, line.height, _CHUNK))
 
@@ -85,7 +84,7 @@ def _interned(names: pl.Series, categories: pl.Series) -> Iterator[bytes]:
     """Packets with the texts that others name by their numbers."""
     first = [sized(1, number(1, at) + sized(2, text)) for at, text in enumerate(categories, 1)]
     annotation = sized(3, number(1, _EVENT_ID) + sized(2, "event_id"))
-    yield _packet(_OURS + _CLEARED + sized(_INTERNED, b"".join(first) + annotation))
+    yield _packet(_OURS + number(_FLAGS, 1) + sized(_INTERNED, b"".join(first) + annotation))
     for at in range(0, len(names), _NAMES):
         texts = enumerate(names.slice(at, _NAMES), at + 1)
         found = b"".join(sized(2, number(1, key) + sized(2, text)) for key, text in texts)
@@ -166,132 +165,109 @@ def _line(trace: Slices, tracks: _Tracks) -> pl.DataFrame:
     """All packets in order of time: t, slice (null for counters), begins, uuid and value (null for slices)."""
     uuids = pl.Series("uuid", tracks.of_slices, dtype=pl.UInt64)
     found = edges(trace.slices)
-    found = found.select("t", "slice", "begins", uuid=uuids.gather(found.get_column("track")))
-    parts = [found.with_columns(value=pl.lit(None, dtype=pl.Int64))]
+    parts = [found.select("t", "slice", "begins", uuid=uuids.gather(found.get_column("track")))]
     for uuid, counter in zip(tracks.of_counters, trace.counters, strict=True):
-        point = counter.points.select(
-            t="t_ns",
-            slice=pl.lit(None, dtype=pl.UInt32),
-            begins=pl.lit(value=False),
-            uuid=pl.lit(uuid, dtype=pl.UInt64),
-            value=pl.col("value").cast(pl.Int64),
-        )
+        value = pl.col("value").cast(pl.Int64)
+        point = counter.points.select(t="t_ns", begins=False, uuid=pl.lit(uuid, dtype=pl.UInt64), value=value)
         parts.append(point)
-    line = pl.concat(parts).sort("t", maintain_order=True)
+    parts.append(pl.DataFrame(schema={"value": pl.Int64}))
+    line = pl.concat(parts, how="diagonal").sort("t", maintain_order=True)
     first = line.item(0, "t") if line.height else 0
     return line.with_columns(pl.col("t") - first) if first < 0 else line
 
 
 class _Events(NamedTuple):
-    """Slices of packets as arrays, and the flows from calls to what they launched."""
+    """Slices as packets have them, a row each and one more for points of counters, which are of no slice.
+
+    Flows from calls to what they launched are in the order of the calls; of each slice there are so many, from a place.
+    """
 
     name: NDArray[np.uint64]
     category: NDArray[np.uint64]
     event: NDArray[np.uint64]
-    flow: NDArray[np.uint64]
-    many: dict[int, list[int]]
-    widths: dict[str, int]  # bytes that the largest number of a kind takes
+    flows: NDArray[np.uint64]
+    flow_count: NDArray[np.int64]
+    first_flow: NDArray[np.int64]
 
     @classmethod
-    def of(cls, trace: Slices, tracks: _Tracks, names: pl.Series, kinds: pl.Series) -> _Events:
-        """Slices of a trace as packets have them."""
-        flow, many = _flows(trace.slices)
-        name, category = names.to_numpy(), kinds.to_numpy()
-        event = trace.slices.get_column("event_id").fill_null(_NONE).to_numpy().astype(np.uint64)
-        values = [_unsigned(counter.points.get_column("value")) for counter in trace.counters]
-        widths = {"t": _width(_last(trace)), "uuid": _width(len(tracks.descriptors)), "value": _widest(values)}
-        widths |= {"name": _widest([name]), "category": _widest([category]), "event": _widest([event])}
-        return cls(_more(name), _more(category), _more(event), _more(flow), many, widths)
+    def of(cls, trace: Slices, names: pl.Series, kinds: pl.Series) -> _Events:
+        """Slices of a trace; a flow goes from a call to one operation, and has its row as number, from 1 on."""
+        row = pl.int_range(pl.len(), dtype=pl.UInt64)
+        calls = trace.slices.select(slice="launch", flow=row + 1).drop_nulls()
+        operations = calls.with_columns(slice=(pl.col("flow") - 1).cast(pl.UInt32))
+        launched = pl.concat([calls, operations]).sort("slice", "flow")
+        count = np.bincount(launched.get_column("slice").to_numpy(), minlength=len(names) + 1)
+        events = trace.slices.get_column("event_id").fill_null(_NONE).to_numpy().astype(np.uint64)
+        columns = (names.to_numpy(), kinds.to_numpy(), events)
+        name, category, event = (np.append(column, np.uint64(0)) for column in columns)
+        return cls(name, category, event, launched.get_column("flow").to_numpy(), count, np.cumsum(count) - count)
 
     def packets(self, line: pl.DataFrame) -> bytes:
         """The packets of some rows of :func:`_line`."""
-        rows = line.get_column("slice").fill_null(len(self.flow) - 1).to_numpy()
+        rows = line.get_column("slice").fill_null(len(self.name) - 1).to_numpy()
         begins, counts = line.get_column("begins").to_numpy(), line.get_column("value").is_not_null().to_numpy()
         t, uuid = line.get_column("t").to_numpy().astype(np.uint64), line.get_column("uuid").to_numpy()
-        many = np.isin(rows, [*self.many]) & begins if self.many else np.zeros(len(rows), dtype=bool)
-        every, begins, event = ~many, begins & ~many, self.event[rows]
-        noted = begins & (event != _NONE)
-        flowing, wide = noted & (self.flow[rows] > 0), self.widths
-        kind = np.where(begins, _BEGIN, np.where(counts, _COUNTER, _END)).astype(np.uint8)[:, None]
-        note = _tag(_ANNOTATIONS, 2) + bytes([3 + wide["event"]]) + number(1, _EVENT_ID) + _tag(4)
+        every, begun, others = np.arange(len(rows)), np.flatnonzero(begins), np.flatnonzero(~begins)
+        kind = np.where(begins, _BEGIN, np.where(counts, _COUNTER, _END)).astype(np.uint64)
+        noted = begun[self.event[rows[begun]] != _NONE]
+        event = _padded(self.event[rows[noted]])
+        flowing = np.repeat(begun, self.flow_count[rows[begun]])
+        nth = np.arange(len(flowing)) - np.searchsorted(flowing, flowing)
+        flow = self.flows[self.first_flow[rows[flowing]] + nth]
+        points, value = np.flatnonzero(counts), line.get_column("value").drop_nulls().to_numpy()
+        note = number(1, _EVENT_ID) + _tag(4)
         told = [
-            _Field(every, _tag(_TYPE), kind),
-            _Field(every, _tag(_UUID), _padded(uuid, wide["uuid"])),
-            _Field(begins, _tag(_NAME), _padded(self.name[rows], wide["name"])),
-            _Field(begins, _tag(_CATEGORIES), _padded(self.category[rows], wide["category"])),
-            _Field(flowing, _tag(_FLOWS, 1), self.flow[rows].astype("<u8").view(np.uint8).reshape(-1, 8)),
-            _Field(noted, note, _padded(event, wide["event"])),
-            _Field(counts, _tag(_VALUE), _padded(_unsigned(line.get_column("value")), wide["value"])),
+            _Field(every, _tag(_TYPE), _padded(kind)),
+            _Field(every, _tag(_UUID), _padded(uuid)),
+            _Field(begun, _tag(_NAME), _padded(self.name[rows[begun]])),
+            _Field(begun, _tag(_CATEGORIES), _padded(self.category[rows[begun]])),
+            _Field(flowing, _tag(_FLOWS, 1), flow.astype("<u8").view(np.uint8).reshape(-1, 8)),
+            _Field(noted, sized(_ANNOTATIONS, note + bytes(event.shape[1]))[: -event.shape[1]], event),
+            _Field(points, _tag(_VALUE), _padded(value.astype(np.int64).view(np.uint64))),
         ]
+        size = _sizes(told, len(rows))
         packet = [
-            _Field(every, _tag(_TIMESTAMP), _padded(t, wide["t"])),
-            _Field(begins, _OURS + _NEEDS + _tag(_EVENT, 2), _sizes(told)),
-            _Field(every & ~begins, _OURS + _tag(_EVENT, 2), _sizes(told)),
+            _Field(every, _tag(_TIMESTAMP), _padded(t)),
+            _Field(begun, _OURS + _NEEDS + _tag(_EVENT, 2), _padded(size[begun])),
+            _Field(others, _OURS + _tag(_EVENT, 2), _padded(size[others])),
             *told,
         ]
-        packet.insert(0, _Field(every, _tag(_PACKET, 2), _sizes(packet)))
-        data = _joined(packet)
-        if not many.any():
-            return data
-        # those of calls that launched several operations are made one by one
-        ends = [0, *np.cumsum(_sizes(packet), dtype=np.int64).tolist()]
-        places = np.flatnonzero(many).tolist()
-        parts = [data[: ends[places[0]]]]
-        for place, after in pairwise([*places, len(rows)]):
-            packet_of_many = self._of_many(int(rows[place]), int(t[place]), int(uuid[place]))
-            parts += [packet_of_many, data[ends[place] : ends[after]]]
-        return b"".join(parts)
-
-    def _of_many(self, row: int, t: int, uuid: int) -> bytes:
-        """The packet of a call that launched several operations."""
-        flows = b"".join(_tag(_FLOWS, 1) + flow.to_bytes(8, "little") for flow in self.many[row])
-        event = number(_TYPE, _BEGIN) + number(_UUID, uuid) + number(_NAME, int(self.name[row]))
-        event += number(_CATEGORIES, int(self.category[row])) + flows
-        event += sized(_ANNOTATIONS, number(1, _EVENT_ID) + number(4, int(self.event[row])))
-        return _packet(number(_TIMESTAMP, t) + _OURS + _NEEDS + sized(_EVENT, event))
+        return _joined([_Field(every, _tag(_PACKET, 2), _padded(_sizes(packet, len(rows)))), *packet], len(rows))
 
 
 class _Field(NamedTuple):
-    """A field of packets, a row each: the packets that have it, constant bytes before it, and its own bytes."""
+    """A field of packets: those that have it, in order, constant bytes before it, and its own bytes, a row for each."""
 
-    has: NDArray[np.bool_]
+    rows: NDArray[np.int64]
     before: bytes
     values: Bytes
 
-    def whole(self) -> Bytes:
-        """All its bytes, a row for each packet."""
-        constant = np.broadcast_to(np.frombuffer(self.before, dtype=np.uint8), (len(self.values), len(self.before)))
-        return np.concatenate([constant, self.values], axis=1)
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return len(self.before) + int(self.values.shape[1])
 
 
-def _sizes(fields: Sequence[_Field]) -> Bytes:
-    """How many bytes these fields take, a row for each packet; always fewer than 128."""
-    sizes = [one.has * np.uint8(len(one.before) + one.values.shape[1]) for one in fields]
-    found: Bytes = np.asarray(sizes, dtype=np.uint8).sum(axis=0, dtype=np.uint8)[:, None]
-    return found
+def _sizes(fields: Sequence[_Field], packets: int) -> NDArray[np.uint64]:
+    """How many bytes these fields take in each packet."""
+    sizes = np.zeros(packets, dtype=np.uint64)
+    for one in fields:
+        sizes += np.bincount(one.rows, minlength=packets).astype(np.uint64) * np.uint64(one.size)
+    return sizes
 
 
-def _joined(fields: Sequence[_Field]) -> bytes:
-    """The packets one after another, without the fields that each does not have."""
-    parts = [one.whole() for one in fields]
-    kept = [np.broadcast_to(one.has[:, None], part.shape) for one, part in zip(fields, parts, strict=True)]
-    return np.concatenate(parts, axis=1)[np.concatenate(kept, axis=1)].tobytes()
-
-
-def _flows(slices: pl.DataFrame) -> tuple[NDArray[np.uint64], dict[int, list[int]]]:
-    """The flow of each slice (0 for none), and the flows of the calls that launched several operations, by row.
-
-    A flow goes from a call to one operation, and has the number of the operation's row, from 1 on.
-    """
-    found = slices.select(call="launch", row=pl.int_range(pl.len(), dtype=pl.UInt32)).drop_nulls()
-    flow = np.zeros(slices.height, dtype=np.uint64)
-    rows = found.get_column("row").to_numpy()
-    flow[rows] = rows + 1
-    by_call = found.sort("call", "row").group_by("call", maintain_order=True).agg("row")
-    single = by_call.filter(pl.col("row").list.len() == 1).select("call", pl.col("row").list.first())
-    flow[single.get_column("call").to_numpy()] = single.get_column("row").to_numpy() + 1
-    several = by_call.filter(pl.col("row").list.len() > 1)
-    return flow, {call: [row + 1 for row in own] for call, own in several.iter_rows()}
+def _joined(fields: Sequence[_Field], packets: int) -> bytes:
+    """The packets one after another, each with its fields in this order."""
+    sizes = _sizes(fields, packets).astype(np.int64)
+    at = np.cumsum(sizes) - sizes  # where the next field of each packet begins
+    data = np.empty(sizes.sum(), dtype=np.uint8)
+    for one in fields:
+        nth = np.arange(len(one.rows)) - np.searchsorted(one.rows, one.rows)
+        places = (at[one.rows] + nth * one.size)[:, None]
+        data[places + np.arange(len(one.before))] = np.frombuffer(one.before, dtype=np.uint8)
+        data[places + np.arange(len(one.before), one.size)] = one.values
+        at += np.bincount(one.rows, minlength=packets) * one.size
+    return data.tobytes()
 
 
 def _tag(key: int, kind: int = 0) -> bytes:
@@ -300,39 +276,64 @@ def _tag(key: int, kind: int = 0) -> bytes:
     return bytes([tag]) if tag < 0x80 else bytes([tag & 0x7F | 0x80, tag >> 7])  # noqa: PLR2004 - 7 bits in a byte
 
 
-def _more(array: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """An array with a row after the last: points of counters, which are of no slice, have it."""
-    return np.append(array, np.uint64(0))
+def _padded(values: NDArray[np.uint64]) -> Bytes:
+    """Numbers of the width of the largest: 7 bits in a byte, the lowest first, with a mark in all but the last."""
+    width = max(-(-int(values.max(initial=0)).bit_length() // 7), 1)
+    parts = [(values >> np.uint64(7 * at)).astype(np.uint8) & 0x7F | 0x80 for at in range(width)]
+    parts[-1] &= 0x7F
+    return np.stack(parts, axis=1)
 
 
-def _last(trace: Slices) -> int:
-    """The latest time of a trace, of which the first is not before 0."""
-    times = [trace.slices.get_column("start"), trace.slices.get_column("end")]
-    times += [counter.points.get_column("t_ns") for counter in trace.counters]
-    every = pl.concat([time.rename("t") for time in times])
-    if every.is_empty():
-        return 0
-    low, high = every.to_frame().select(low=pl.col("t").min(), high=pl.col("t").max()).row(0)
-    return int(high) - min(int(low), 0)
+# Speedscope.
+
+#: Events of it that are written at one time.
+_EVENTS: Final = 1 << 18
 
 
-def _unsigned(values: pl.Series) -> NDArray[np.uint64]:
-    """Whole numbers as their 64 bits, as the format has negative ones."""
-    return values.cast(pl.Int64).fill_null(0).to_numpy().astype(np.int64).view(np.uint64)
+def write_speedscope(trace: Slices, file: BinaryIO, name: str) -> None:
+    """Writes a trace, which speedscope calls `name`: a profile for each track, in which calls open and close.
+
+    Format: https://www.speedscope.app/file-format-schema.json. Times are whole nanoseconds from the first slice on,
+    since programs in JavaScript know no larger whole numbers than 2**53.
+    """
+    names = trace.slices.get_column("name").cast(pl.String)
+    frames = names.unique(maintain_order=True)
+    numbers = names.replace_strict(frames, pl.Series(range(len(frames)), dtype=pl.UInt32), return_dtype=pl.UInt32)
+    first = trace.slices.get_column("start").min() if trace.slices.height else 0
+    line = edges(trace.slices).with_columns(pl.col("t") - first)
+    line = line.with_columns(frame=numbers.gather(line.get_column("slice")))
+    head = {
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
+        "exporter": "kanalyze",
+        "name": name,
+        "activeProfileIndex": 0,
+        "shared": {"frames": [{"name": frame} for frame in frames]},
+    }
+    file.write(json.dumps(head).removesuffix("}").encode() + b', "profiles": [')
+    busiest = line.group_by("track").len().sort("len", "track", descending=[True, False]).get_column("track")
+    for at, track in enumerate(busiest):
+        file.write(b",\n" if at else b"\n")
+        _write_profile(file, _title(trace, trace.tracks[track]), line.filter(pl.col("track") == track))
+    file.write(b"\n]}\n")
 
 
-def _widest(arrays: Sequence[NDArray[np.uint64]]) -> int:
-    """Bytes that the largest number of the arrays takes."""
-    return max((_width(int(array.max())) for array in arrays if len(array)), default=1)
+def _title(trace: Slices, track: Track) -> str:
+    """A track in words, with its device and process."""
+    where = [] if track.device is None else [f"GPU {track.device}"]
+    if track.process is not None:
+        where.append(f"{trace.processes.get((track.rank, track.process), 'process')} {track.process}")
+    if track.rank is not None:
+        where.append(f"rank {track.rank}")
+    return ", ".join([track.label, *where])
 
 
-def _width(value: int) -> int:
-    return max(-(-value.bit_length() // 7), 1)
-
-
-def _padded(values: NDArray[np.uint64], width: int) -> Bytes:
-    """Numbers of one width each: 7 bits in a byte, the lowest first, with a mark in all but the last."""
-    found = np.empty((len(values), width), dtype=np.uint8)
-    for at in range(width):
-        found[:, at] = (values >> np.uint64(7 * at)).astype(np.uint8) & 0x7F | (0x80 if at < width - 1 else 0)
-    return found
+def _write_profile(file: BinaryIO, title: str, line: pl.DataFrame) -> None:
+    low, high = line.item(0, "t"), line.get_column("t").max()
+    head = {"type": "evented", "name": title, "unit": "nanoseconds", "startValue": low, "endValue": high}
+    file.write(json.dumps(head).removesuffix("}").encode() + b', "events": [')
+    kind = pl.when("begins").then(pl.lit("O")).otherwise(pl.lit("C"))
+    text = pl.format('{{"type":"{}","frame":{},"at":{}}}', kind, "frame", "t")
+    for at in range(0, line.height, _EVENTS):
+        texts = line.slice(at, _EVENTS).select(text).to_series()
+        file.write((b"," if at else b"") + ",".join(texts.to_list()).encode())
+    file.write(b"]}")

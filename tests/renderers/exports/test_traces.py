@@ -1,6 +1,7 @@
-"""Traces of Perfetto, decoded by the format's own description."""
+"""Traces of Perfetto, decoded by the format's own description, and files of speedscope."""
 
 import io
+import json
 from collections import Counter as Count
 
 import polars as pl
@@ -11,10 +12,12 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 import kanalyze
 from kanalyze.analyses.slices.slices import Counter, Slices, Track, lanes, slices
-from kanalyze.renderers.exports import perfetto
+from kanalyze.renderers.exports import traces
 from kanalyze.several.jobs import Asked
 from kanalyze.several.pictures import slices_of_job
 from support.command import REPORTS, SAMPLES
+
+# Traces of Perfetto, decoded by the format's own description.
 
 Event = proto.TrackEvent
 SCHEMA = {
@@ -31,7 +34,7 @@ SCHEMA = {
 
 def decoded(trace):
     file = io.BytesIO()
-    perfetto.write(trace, file)
+    traces.write_perfetto(trace, file)
     return proto.Trace.FromString(file.getvalue()).packet
 
 
@@ -176,8 +179,8 @@ def test_ranks_stand_beside_each_other_on_one_clock():
 def test_chunks_are_put_together(monkeypatch):
     trace = slices(kanalyze.read(REPORTS / "graph_node.sqlite"))
     whole = decoded(trace)
-    monkeypatch.setattr(perfetto, "_CHUNK", 7)
-    monkeypatch.setattr(perfetto, "_NAMES", 2)
+    monkeypatch.setattr(traces, "_CHUNK", 7)
+    monkeypatch.setattr(traces, "_NAMES", 2)
     assert Count(Played(decoded(trace)).slices) == Count(Played(whole).slices)
 
 
@@ -187,3 +190,69 @@ def test_a_process_without_a_number_is_that_of_its_rank():
     line = pl.DataFrame(schema=SCHEMA)
     descriptors = [one.track_descriptor.name for one in decoded(Slices(names, tracks, line, []))]
     assert [name for name in descriptors if name.endswith("?")] == ["rank 0, first ?", "rank 1, second ?"]
+
+
+# Files of speedscope, held against what is documented of their format.
+
+#: Keys of an event, a profile and a file by src/lib/file-format-spec.ts of speedscope, as far as evented profiles go.
+EVENT = {"type": str, "frame": int, "at": int}
+PROFILE = {"type": str, "name": str, "unit": str, "startValue": int, "endValue": int, "events": list}
+FILE = {"$schema": str, "exporter": str, "name": str, "activeProfileIndex": int, "shared": dict, "profiles": list}
+
+
+def typed(of):
+    return {key: type(value) for key, value in of.items()}
+
+
+def written(trace):
+    file = io.BytesIO()
+    traces.write_speedscope(trace, file, "it")
+    found = json.loads(file.getvalue())
+    assert typed(found) == FILE
+    assert found["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    assert all(typed(frame) == {"name": str} for frame in found["shared"]["frames"])
+    for profile in found["profiles"]:
+        assert typed(profile) == PROFILE
+        assert (profile["type"], profile["unit"]) == ("evented", "nanoseconds")
+        assert all(typed(event) == EVENT and event["type"] in "OC" for event in profile["events"])
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [REPORTS / "graph_node.sqlite", SAMPLES / "gelu" / "torch.json.gz"])
+def test_every_event_opens_and_closes_in_order(path):
+    trace = slices(kanalyze.read(path))
+    found, seen = written(trace), []
+    frames = [frame["name"] for frame in found["shared"]["frames"]]
+    for profile in found["profiles"]:
+        stack, last = [], profile["startValue"]
+        for event in profile["events"]:
+            assert profile["startValue"] <= last <= event["at"] <= profile["endValue"]
+            last = event["at"]
+            if event["type"] == "O":
+                stack.append((event["frame"], event["at"]))
+            else:
+                frame, start = stack.pop()
+                assert frame == event["frame"]
+                seen.append((frames[frame], start, event["at"]))
+        assert stack == []
+    first = trace.slices["start"].min()
+    assert sorted(seen) == sorted(trace.slices.select("name", pl.col("start") - first, pl.col("end") - first).rows())
+    assert len(found["profiles"]) == len(trace.tracks)
+
+
+@pytest.mark.slow
+def test_profiles_say_where_they_are_from():
+    found = written(slices(kanalyze.read(SAMPLES / "gelu" / "torch.json.gz")))
+    names = [profile["name"] for profile in found["profiles"]]
+    assert any(name.startswith("stream 7, GPU 0, python") for name in names)
+    assert any(name.startswith("thread ") for name in names)
+
+
+def test_texts_and_long_times_are_kept():
+    schema = {"track": pl.UInt32, "start": pl.Int64, "end": pl.Int64, "name": pl.String}
+    line = pl.DataFrame([(0, 1 << 60, (1 << 60) + 3, '"\u2028</script>')], schema=schema, orient="row")
+    found = written(Slices({}, [Track(None, None, None, None, "fault", 0)], line, []))
+    assert found["shared"]["frames"] == [{"name": '"\u2028</script>'}]
+    assert [event["at"] for event in found["profiles"][0]["events"]] == [0, 3]
+    assert written(Slices({}, [], line.clear(), []))["profiles"] == []

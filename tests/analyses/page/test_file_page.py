@@ -1,4 +1,4 @@
-"""What ncu measured, and copies by size: the rows of the tables, and nothing where nothing was measured."""
+"""Content of the HTML report: distributions of durations, what ncu measured, copies by size."""
 
 import polars as pl
 import pytest
@@ -7,10 +7,12 @@ import kanalyze
 from kanalyze.analyses.counters.hot_lines import hot_lines
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.counters.stalls import stalls
-from kanalyze.analyses.page.file_page import LARGE_BYTES, copy_points, file_pages, measured
+from kanalyze.analyses.page.file_page import LARGE_BYTES, copy_points, durations, file_pages, measured
 from support.build import kernel, report
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
+
+# What ncu measured, and copies by size: the rows of the tables, and nothing where nothing was measured.
 
 
 @pytest.mark.slow
@@ -72,3 +74,31 @@ def test_copies_by_size_are_all_copies_and_the_line_is_the_fastest_large_one():
 def test_no_large_copies_no_points():
     assert copy_points(report([kernel(0, 10)])) is None
     assert copy_points(real_report(REPORTS / "emit_nvtx.sqlite")) is None
+
+
+# Distributions of durations: of the kernels with most time in sum, in bins of equal ratios.
+
+
+def one_after_the_other(*launches):
+    """A report of kernels, each a name and how long it ran."""
+    events, at = [], 0
+    for name, ns in launches:
+        events.append(kernel(at, at + ns, name=name))
+        at += ns
+    return report(events)
+
+
+def test_the_kernels_with_most_time_have_one():
+    """40 of 42; what one launch takes, or their number, would choose others."""
+    once = [(f"once{number:02}", 200) for number in range(39)]
+    often, long, many = [("often", 30)] * 10, [("long", 150)], [("many", 1)] * 100
+    rows = durations(one_after_the_other(*long, *many, *often, *once))
+    assert rows.get_column("name").to_list() == ["often", *(name for name, _ in once)]
+
+
+def test_a_launch_is_in_the_bin_of_its_logarithm():
+    (row,) = durations(one_after_the_other(*(("k", ns) for ns in (10, 100, 100, 1_000)))).to_dicts()
+    counts = row.pop("counts")
+    assert row == {"name": "k", "least_ns": 10, "most_ns": 1_000}
+    last = len(counts) - 1
+    assert {at: count for at, count in enumerate(counts) if count} == {0: 1, len(counts) // 2: 2, last: 1}

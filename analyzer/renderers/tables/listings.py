@@ -1,0 +1,193 @@
+"""Renders what is no grid: the call tree, and a kernel's source or assembly annotated with metrics per line."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze import outlets, units
+from kanalyze.renderers.text.kernel_names import NARROWEST, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.renderers.text.grid import Look
+
+    Row = dict[str, Any]
+
+_BOLD, _DIM = "1", "2"
+
+# The call tree.
+
+_COLOURS: Final = {"kernel": "32", "graph": "32", "memcpy": "34", "memset": "36", "python": "33", "rest": "2"}
+_DEVICE: Final = ("kernel", "graph", "memcpy", "memset")
+_GAP: Final = "  "
+
+
+def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str:
+    """Renders the call tree for the terminal, sorted `by` device or host time, in the width of `look`."""
+    rows = tree.to_dicts()
+    heads: dict[str, str] = {}
+    for side in dict.fromkeys((by, "device", "host")):
+        if side == "host" or any(row["device_ns"] for row in rows):
+            heads |= {f"{side}_ns": side} | ({f"{side}_share": ""} if side == by else {})
+    heads["count"] = "count"
+    cells = [[_number(row, name) for name in heads] for row in rows]
+    widths = [max(map(len, texts)) for texts in zip(heads.values(), *cells, strict=True)]
+    room = look.width - sum(widths) - len(_GAP) * len(widths)
+    titles = [*(text.rjust(width) for text, width in zip(heads.values(), widths, strict=True)), "called"]
+    lines = [look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", _BOLD), look.paint(_GAP.join(titles), _DIM)]
+    for row, texts, (guide, name) in zip(rows, cells, _names(rows, _guides(rows), room), strict=True):
+        left = _GAP.join(text.rjust(width) for text, width in zip(texts, widths, strict=True))
+        lines.append(f"{left}{_GAP}{look.paint(guide, _DIM)}{look.paint(name, _COLOURS.get(row['kind'], ''))}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _number(row: Row, name: str) -> str:
+    """A cell of the metric columns; empty where a node cannot have the time."""
+    if name == "count":
+        return "" if row["kind"] == "thread" else units.count(row["count"])
+    if name.endswith("_share"):
+        return units.percent(row[name])
+    has = row["device_ns"] if name == "device_ns" else row["kind"] not in _DEVICE
+    return units.time(row[name]) if has else ""
+
+
+def _guides(rows: Sequence[Row]) -> list[str]:
+    """The tree guides (branch lines) before each node's name."""
+    more: list[bool] = []
+    guides = []
+    for row in reversed(rows):  # iterated from below, each node knows whether a sibling follows
+        depth = row["depth"]
+        more = [*more[: depth + 1], *[False] * (depth + 1 - len(more))]
+        bars = "".join("│ " if more[level] else "  " for level in range(1, depth))
+        guides.append(bars + ("├ " if more[depth] else "└ ") if depth else "")
+        more[depth] = True
+    return guides[::-1]
+
+
+def _names(rows: Sequence[Row], guides: Sequence[str], room: int) -> list[tuple[str, str]]:
+    """Each node's guide and name, the name shortened to the remaining width."""
+    texts: dict[int, str] = {}
+    order = sorted(range(len(rows)), key=lambda at: len(guides[at]))
+    for length, group in groupby(order, key=lambda at: len(guides[at])):
+        places, width = [*group], max(room - length, NARROWEST)
+        kernels = [at for at in places if rows[at]["kind"] in _DEVICE]
+        texts |= {at: _name(rows[at], width) for at in places}
+        texts |= zip(kernels, shorten([rows[at]["name"] or "(no name)" for at in kernels], width), strict=True)
+    return [(guide, texts[at]) for at, guide in enumerate(guides)]
+
+
+def _name(row: Row, width: int) -> str:
+    if row["kind"] == "rest":
+        noun = "smaller node" if row["parent"] is None else "more node"
+        return f"… {units.plural(row['nodes'], noun)}"[:width]
+    text = outlets.line(row["name"] or "(no name)")
+    text = text.replace("autograd::engine::evaluate_function: ", "autograd: ")  # of backward operators
+    if len(text) <= width:
+        return text
+    if row["kind"] == "python":  # the end of a path and the function are more informative than its beginning
+        return f"…{text[len(text) - width + 1 :]}"
+    return f"{text[: width - 1]}…"
+
+
+def tree_json(trees: dict[str | None, pl.DataFrame]) -> str:
+    """Renders the tree as nested JSON objects, of one window or of several by name."""
+    nested = {name: _nested(tree.to_dicts()) for name, tree in trees.items()}
+    return outlets.json(nested.get(None, nested))
+
+
+def _nested(rows: Sequence[Row]) -> list[Row]:
+    nodes: dict[int | None, list[Row]] = {None: []}
+    for row in rows:
+        children = nodes[row["node"]] = []
+        made = {name: value for name, value in row.items() if name not in ("parent", "depth", "node")}
+        nodes[row["parent"]].append(made | {"children": children})
+    return nodes[None]
+
+
+# A kernel's source or assembly.
+
+#: Metric columns: share of samples, warp executions, active threads, ideal share of sectors; where the report has it,
+#: live registers.
+_HEAD: Final = f"{'samples':>8}{'executed':>10}{'thr.':>5}{'coal.':>8}"
+_LEGEND: Final = "thr.: threads of 32 that take part; coal.: sectors needed of those touched"
+_LIVE: Final = f"{'live':>5}"
+
+#: Share of samples from which a line is highlighted; context lines around annotated ones.
+_HOT: Final = 0.1
+_AROUND: Final = 2
+
+
+def source_lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], look: Look) -> str:
+    """Renders annotated source lines, by file: rows of `hot_lines`, and file contents by name."""
+    head = _frame(rows)
+    blocks = []
+    for (file,), own in rows.partition_by("file", as_dict=True, maintain_order=True).items():
+        blocks += ["", look.paint(outlets.line(str(file)), _BOLD), look.paint(f"{head}   line", _DIM)]
+        text = texts.get(str(file), [])
+        by_line = {row["line"]: row for row in own.iter_rows(named=True)}
+        around = {line + step for line in by_line for step in range(-_AROUND, _AROUND + 1)}
+        before = None
+        for number in sorted({*by_line, *(line for line in around if 1 <= line <= len(text))}):
+            if before is not None and number > before + 1:
+                blocks.append(look.paint(f"{'':{len(head)}}    ...", _DIM))
+            source = outlets.line(text[number - 1].expandtabs(4)) if number <= len(text) else ""
+            blocks.append(_line(by_line.get(number), f"{number:>7} {source}", head, look))
+            before = number
+    return _page(kernel, blocks, head, look)
+
+
+def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> str:
+    """Renders a kernel's SASS or PTX (`column`), annotated per instruction."""
+    samples, head = max(int(rows.get_column("samples").sum()), 1), _frame(rows)
+    told = rows.select(
+        column,
+        "instructions",
+        "live_registers",
+        share=pl.col("samples").fill_null(0) / samples,
+        threads_per_instruction=_per("thread_instructions", "instructions"),
+        ideal_share=_per("ideal_sectors", "sectors"),
+    )
+    lines = [
+        _line(row, f"  {outlets.line((row[column] or '').expandtabs(1))}", head, look)
+        for row in told.iter_rows(named=True)
+    ]
+    return _page(kernel, [look.paint(f"{head}  {column}", _DIM), *lines], head, look)
+
+
+def _per(part: str, whole: str) -> pl.Expr:
+    """A ratio; null without a whole."""
+    return pl.when(pl.col(whole) != 0).then(pl.col(part).fill_null(0) / pl.col(whole))
+
+
+def _page(kernel: str, blocks: list[str], head: str, look: Look) -> str:
+    legend = f"{_LEGEND}; live: registers in use" if head.endswith(_LIVE) else _LEGEND
+    return "\n".join([look.paint(outlets.line(kernel), _BOLD), *blocks, "", look.paint(legend, _DIM)]) + "\n"
+
+
+def _frame(rows: pl.DataFrame) -> str:
+    """The header of the metric columns."""
+    return _HEAD if rows.get_column("live_registers").null_count() == rows.height else f"{_HEAD}{_LIVE}"
+
+
+def _line(row: dict[str, Any] | None, source: str, head: str, look: Look) -> str:
+    """Formats a line: metrics below the `head`, line number, text."""
+    figures, hot = f"{'':{len(head)}}", False
+    if row is not None:
+        executed = units.short_count(row["instructions"]) if row["instructions"] else ""
+        threads = "" if row["threads_per_instruction"] is None else f"{row['threads_per_instruction']:.1f}"
+        share, ideal = (units.percent(row[name]) if row[name] else "" for name in ("share", "ideal_share"))
+        live = "" if row["live_registers"] is None else row["live_registers"]
+        figures = f"{share:>8}{executed:>10}{threads:>5}{ideal:>8}" + (f"{live:>5}" if head.endswith(_LIVE) else "")
+        hot = (row["share"] or 0) >= _HOT
+    text = f"{figures}{source}"
+    text = text.rstrip() if len(text) <= look.width else f"{text[: look.width - 1]}…"
+    return look.paint(text, _BOLD) if hot else text
+
+
+def source_json(kernel: str, rows: pl.DataFrame) -> str:
+    """Renders the rows as JSON."""
+    return outlets.json({"kernel": kernel, "rows": rows.to_dicts()})
