@@ -41,6 +41,7 @@ _FIRST: Final = (
 )
 _LAST: Final = (
     *("small-batches", "small-grid", "tail", "low-occupancy", "dram-bound", "busy-pcie", "clock-drop"),
+    "own-code",
     # help whatever the cause, or name none
     *("fusion", "graph-candidate", "launch-bound", "host-blocks", "host-computes"),
 )

@@ -1,0 +1,93 @@
+"""Lines of the program that launch nothing, and for which the device waits."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._telling import of_window, per_iteration
+from kanalyze.analyses.idle._attribution import host_pieces
+from kanalyze.analyses.idle.code import has_lines, placed_pieces, placed_with_text
+from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.shared.source_lines import source_lines
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: The least part of the window that the device waits so.
+_LEAST: Final = 0.1
+
+#: The first call in a line of Python.
+_CALL: Final = r"([A-Za-z_][\w.]*)\("
+
+_HEADLINE: Final = "The GPU waits for code that launches nothing"
+_ACTION: Final = "do it less often, on another thread, or on the GPU"
+_REMEDY: Final = (
+    "Do it every N iterations, in another thread or process (workers of a DataLoader, a queue), before the loop, or on "
+    "the GPU."
+)
+
+
+def own_code(report: Report) -> list[Finding]:
+    """At most one finding per device, on idle time in lines from which nothing is launched or waited for."""
+    if not source_lines(report).height or not has_lines(report):
+        return []
+    found = []
+    for device, low, high in windows(report).iter_rows():
+        quiet = _quiet(report, device)
+        claims = intervals.intersect(intervals.union(quiet.select("start", "end")), _host(report, device))
+        if (stake := intervals.length(claims)) >= _LEAST * (high - low):
+            found.append(_told(report, device, quiet, claims, stake / (high - low)))
+    return found
+
+
+def _quiet(report: Report, device: int) -> pl.DataFrame:
+    """Idle time in such lines: start, end, ns, place."""
+    pieces = placed_pieces(report).filter(pl.col("device") == device, pl.col("place").is_not_null())
+    of_host, ns = pl.col("part") == "host", pl.col("ns")
+    quiet = 2 * ns.filter(of_host).sum().over("place") > ns.sum().over("place")
+    launches = pl.col("part").is_in(["work", "launch"]).any().over("place")
+    return pieces.filter(quiet & ~launches & of_host & pl.col("own")).select("start", "end", "ns", "place")
+
+
+def _host(report: Report, device: int) -> pl.DataFrame:
+    """The idle time of a device in which its host is in no call, a span set."""
+    return intervals.union(host_pieces(report)[device].select("start", "end"))
+
+
+def _told(report: Report, device: int, quiet: pl.DataFrame, claims: pl.DataFrame, share: float) -> Finding:
+    per, stake = per_iteration(report), intervals.length(claims)
+    sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
+    top = placed_with_text(report, sums.head(1)).with_columns(call=pl.col("text").cast(pl.String).str.extract(_CALL))
+    place, call = top.select("place", "call").row(0)
+    text = (
+        f"GPU {device} idle while the program runs lines of its own that launch nothing: "
+        f"{of_window(per, stake, share)}, most in {literal(place)}."
+    )
+    return Finding(
+        "own-code",
+        device,
+        stake,
+        text,
+        _REMEDY,
+        "code",
+        headline=f"{_HEADLINE}: {literal(call)}()" if call else _HEADLINE,
+        action=_ACTION,
+        mending=partial(_without, places=sums.get_column("place")),
+        claims=claims,
+    )
+
+
+def _without(report: Report, places: pl.Series) -> Mending:
+    """The host's time in some places is spared."""
+    lines = placed_with_text(report, places.to_frame()).select("file", "line", "function")
+    rows = source_lines(report).join(lines, on=lines.columns, how="semi", nulls_equal=True)
+    return Mending(host=rows.select("process_id", **intervals.OF_EVENTS))
+
+
+RULES: Final = (own_code,)

@@ -1,0 +1,44 @@
+"""Lines that launch nothing, and for which the GPU waits."""
+
+import pytest
+
+from kanalyze.analyses.findings.rules.own_code import own_code
+from support.build import call, kernel, report
+
+
+def line(start, end, number, text):
+    """A stretch of time in a line of the program."""
+    place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "step", "line": number, "text": text}
+    return {**place, "start_ns": start, "dur_ns": end - start}
+
+
+def two_kernels(apart_ns):
+    """Two launches, so far apart."""
+    second = 20_000 + apart_ns
+    return [
+        call("cudaLaunchKernel", 0, 5_000, correlation=1),
+        kernel(6_000, 20_000, correlation=1),
+        call("cudaLaunchKernel", second - 5_000, second, correlation=2),
+        kernel(second + 1_000, second + 15_000, correlation=2),
+    ]
+
+
+def test_time_in_a_line_that_launches_nothing_is_told_with_its_call():
+    events = two_kernels(100_000)
+    lines = [line(0, 10_000, 3, "y = model(x)"), line(10_000, 110_000, 4, "log(json.dumps(row))")]
+    (one,) = own_code(report(events, source_lines=[*lines, line(110_000, 200_000, 5, "y = model(y)")]))
+    assert one.at_stake_ns == 90_000  # from the end of the first kernel to the end of the line
+    assert one.headline == "The GPU waits for code that launches nothing: log()"
+    assert "most in train.py:4" in one.text
+
+
+@pytest.mark.parametrize(
+    ("lines", "apart_ns"),
+    [
+        pytest.param([line(0, 200_000, 3, "y = model(x)")], 100_000, id="the line launches"),
+        pytest.param([line(0, 25_000, 3, "y = model(x)"), line(25_000, 28_000, 4, "n += 1")], 100_000, id="too short"),
+        pytest.param([], 100_000, id="no lines"),
+    ],
+)
+def test_other_time_is_not(lines, apart_ns):
+    assert own_code(report(two_kernels(apart_ns), source_lines=lines)) == []
