@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import facts_of, launching_rows, operations, recorded_until, with_facts
+from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, recorded_until, with_facts
 from kanalyze.analyses.host._call_kinds import call_names, calls_that, captures, is_launch_name, names_that
 from kanalyze.analyses.idle._blocking_calls import blocking_calls
 from kanalyze.analyses.shared.cached import once_per_process
@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 
     Check = tuple[str, int, int | None, str]
 
+#: What tells of operations and their launches.
+_WORK: Final = (*DEVICE_KINDS, "api")
+
 #: Kinds of host events with a duration. Python functions are checked by their reader, which need not link them.
-HOST_KINDS: Final = ("api", "sync", "range", "op", "overhead", "fault", "osrt", "library")
+_HOST_KINDS: Final = ("api", "sync", "range", "op", "overhead", "fault", "osrt", "library")
 
 #: The kinds of events whose size is in a side table, by that table.
 _SIZED: Final = {"copy_detail": ("memcpy", "memset"), "memory_detail": ("memory",)}
@@ -52,8 +55,6 @@ _MOST_BLOCKS: Final = 1 << 16
 _MOST_THREADS: Final = 1024
 _MOST_REGISTERS: Final = 1024
 _MOST_SHARED_BYTES: Final = 1 << 24
-
-_SHAPE: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 #: From this compute capability on a kernel may start before the one before it in its stream has ended.
 _PROGRAMMATIC_FROM: Final = 9
@@ -77,7 +78,115 @@ _ONE_KERNEL: Final = re.compile(r"(?:cuda|cu)Launch(?!.*MultiDevice)")
 _WAITING: Final = re.compile(r"(?:cuda|cu)(?:(?:Stream|Event)Synchronize|StreamWaitEvent)")
 
 
-@once_per_process
+#: The checks on the events alone, in the table's order, each with the kinds of events that it reads.
+CHECKS: Final[list[tuple[tuple[str, ...], Callable[[Report], list[Check]]]]] = []
+
+
+def _check(*kinds: str) -> Callable[[Callable[[Report], list[Check]]], Callable[[Report], list[Check]]]:
+    """Decorator: adds a check that reads events of these `kinds` to :data:`CHECKS`, and caches its result."""
+
+    def added(check: Callable[[Report], list[Check]]) -> Callable[[Report], list[Check]]:
+        CHECKS.append((kinds, once_per_process(check)))
+        return CHECKS[-1][1]
+
+    return added
+
+
+def _sum(*parts: pl.DataFrame) -> tuple[int, int]:
+    """The number of events in all of some tables, and their total duration in ns."""
+    return sum(part.height for part in parts), sum(total(part, "dur_ns") for part in parts)
+
+
+#: Calls that set memory. One is of 0 bytes if it returned in less than this part of the time of any other of its
+#: process that set some, and in less time than it takes to start an operation.
+_SETTING: Final = re.compile(r"(?:cuda|cu)Memset")
+_NOTHING: Final = 0.75
+_NOTHING_NS: Final = 2500
+
+
+def unused_launches(report: Report) -> pl.DataFrame:
+    """Launching calls that no operation refers to: columns dur_ns and captured (inside a capture on their thread).
+
+    Of calls with one correlation id, such as those of two interfaces inside each other, one is referred to for all.
+    Calls that set 0 bytes, as libraries make them, launch nothing, and are not among them.
+    """
+    key = ["process_id", "correlation_id"]
+    calls = report.kind("api").select("name", *key, "thread_id", "start_ns", "dur_ns")
+    launching = names_that(report, is_launch_name)
+    lost = calls.select(pl.col("name").is_in(launching).fill_null(value=False)).to_series()
+    used = launching_rows(report)
+    found = calls.filter(lost.scatter(used, False))  # noqa: FBT003 - polars has no name for it
+    if found.height:
+        found = found.join(calls.select(pl.col(key).gather(used)), on=key, how="anti").sort("start_ns")
+        setting = pl.col("name").is_in(names_that(report, _SETTING.match))
+        shortest = rows_at(calls, used).filter(setting).group_by("process_id", "name").agg(least=pl.col("dur_ns").min())
+        found = found.join(shortest, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")
+        nothing = pl.col("dur_ns") < pl.min_horizontal(_NOTHING * pl.col("least"), _NOTHING_NS)
+        found = found.filter(~(nothing & pl.col("least").is_not_null()))
+    spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
+    last = found.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
+    return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))
+
+
+@_check(*_WORK)
+def pairing(report: Report) -> list[Check]:
+    alone = operations(report, "call_row").filter(pl.col("call_row").is_null())
+    moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
+    unified, lost = alone.filter(moved_by_driver), alone.filter(~moved_by_driver)
+    unused, captured = unused_launches(report), pl.col("captured")
+    recent = "the idle time before them is attributed by their process's most recent launch"
+    driver = "the driver makes them without a call; idle time before them is attributed by the most recent launch"
+    failed = "failed, captured into a graph, or their operations were not recorded"
+    nothing = "they ran nothing by themselves; the graph's launches did"
+    return [
+        ("launches without an operation", *_sum(unused.filter(~captured)), failed),
+        ("launches captured into graphs", *_sum(unused.filter(captured)), nothing),
+        ("operations without a launch", lost.height, intervals.length(lost), recent),
+        ("unified-memory copies", unified.height, intervals.length(unified), driver),
+    ]
+
+
+@_check(*_WORK)
+def _times(report: Report) -> list[Check]:
+    work = operations(report).with_columns(end=pl.col("began") + pl.col("dur_ns"))
+    calls = report.kind("api").filter(pl.col("dur_ns") < 0)
+    backwards, instant = work.filter(pl.col("dur_ns") < 0), work.filter(pl.col("dur_ns") == 0)
+    end = recorded_until(report) if report.meta.end_ns is None else report.meta.end_ns
+    early = pl.lit(value=False) if report.meta.end_ns is None else pl.col("began") < 0
+    outside = work.clear() if end is None else work.filter(early | (pl.col("end") > end))
+    over, ahead = _overlaps_in_streams(report), pl.col("programmatic")
+    count, ns = _sum(backwards, calls)
+    wrong, exceed = "their times cannot be right", "sums of durations exceed the busy time"
+    kept = "they count as nothing in the ledger, and as they are in sums"
+    launched = f"programmatic dependent launch, as cuBLAS does; {exceed}"
+    return [
+        ("negative durations", count, -ns, kept),
+        ("operations of zero duration", instant.height, 0, "below the clock's resolution: their time is too low"),
+        ("operations outside the recording", *_sum(outside), wrong),
+        ("kernels that overlap within a stream", *_sum(over.filter(~ahead)), f"{wrong}; {exceed}"),
+        ("kernels started before the one before ended", *_sum(over.filter(ahead)), launched),
+    ]
+
+
+def _overlaps_in_streams(report: Report) -> pl.DataFrame:
+    """Kernels that start before the previous one in their stream ends: dur_ns (of overlap) and programmatic.
+
+    `programmatic` says that they may: on a GPU of compute capability 9.0 and later, where the kernel before ends first.
+    """
+    kernels = report.kind("kernel").select("process_id", "device", "context_id", "stream", "start_ns", "dur_ns")
+    line = kernels if kernels.get_column("start_ns").is_sorted() else kernels.sort("start_ns", maintain_order=True)
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    if not line.select((pl.col("start_ns") < end.cum_max().shift(1)).any()).item():
+        return pl.DataFrame(schema={"dur_ns": pl.Int64, "programmatic": pl.Boolean})
+    before = end.shift(1).over("process_id", "device", "context_id", "stream")
+    told = line.drop_nulls("stream").select("device", dur_ns=before - pl.col("start_ns"), after=end >= before)
+    major = pl.col("compute_capability").str.extract(r"^(\d+)\.").cast(pl.Int64)
+    able = report.devices.filter(major >= _PROGRAMMATIC_FROM).get_column("device")
+    programmatic = pl.col("after") & pl.col("device").is_in(able.implode())
+    return told.filter(pl.col("dur_ns") > 0).select("dur_ns", programmatic=programmatic.fill_null(value=False))
+
+
+@_check(*_HOST_KINDS)
 def host_times(report: Report) -> list[Check]:
     """Host events that end before they start, or lie outside the recording."""
     end = report.meta.end_ns
@@ -86,20 +195,20 @@ def host_times(report: Report) -> list[Check]:
     early = pl.lit(value=False) if end is None else pl.col("start_ns") < 0
     late = pl.lit(value=False) if limit is None else pl.col("start_ns") + pl.col("dur_ns").fill_null(0) > limit
     late |= pl.col("start_ns") > pl.lit(stopped, dtype=pl.Int64)
-    times = {kind: report.kind(kind).select("start_ns", "dur_ns") for kind in HOST_KINDS if kind in report.kinds}
-    outside = [_sum(events.filter(early | late)) for events in times.values()]
+    times = {kind: report.kind(kind).select("start_ns", "dur_ns") for kind in _HOST_KINDS if kind in report.kinds}
+    outside = _sum(*(events.filter(early | late) for events in times.values()))
     # negative durations of calls are counted elsewhere
-    mended = HOST_KINDS if tool.mends_times else ("api",)
-    negative = [_sum(events.filter(pl.col("dur_ns") < 0)) for kind, events in times.items() if kind not in mended]
-    count, ns = _added(negative)
+    mended = _HOST_KINDS if tool.mends_times else ("api",)
+    own = [events for kind, events in times.items() if kind not in mended]
+    count, ns = _sum(*(events.filter(pl.col("dur_ns") < 0) for events in own))
     wrong = "their times cannot be right"
     return [
         ("host events that end before they start", count, -ns, f"{wrong}; sums count them as they are"),
-        ("host events outside the recording", *_added(outside), f"{wrong}; no device's window is longer for it"),
+        ("host events outside the recording", *outside, f"{wrong}; no device's window is longer for it"),
     ]
 
 
-@once_per_process
+@_check(*_WORK)
 def operation_times(report: Report) -> list[Check]:
     """Device operations that started before the call that launched them."""
     work = operations(report, "call_start")
@@ -108,7 +217,7 @@ def operation_times(report: Report) -> list[Check]:
     return [("operations that start before their launch", early.height, total(early, "ns"), effect)]
 
 
-@once_per_process
+@_check(*_WORK, "sync")
 def waited_operations(report: Report) -> list[Check]:
     """Device operations that end after a call returned that waited for them.
 
@@ -140,14 +249,12 @@ def waited_operations(report: Report) -> list[Check]:
     return [("operations that end after a wait for them", *_sum(pl.concat(waited).unique("row")), effect)]
 
 
-@once_per_process
+@_check(*_WORK)
 def unplaced(report: Report) -> list[Check]:
     """Operations without stream (but unified-memory copies), or of no listed device, and calls without thread."""
-    parts = {
-        kind: report.kind(kind).filter(pl.any_horizontal(pl.col("device", "stream").is_null())) for kind in DEVICE_KINDS
-    }
     unified = pl.col("name").cast(pl.String).str.contains("Unified").fill_null(value=False)
-    found = [_sum(part.filter(~unified) if kind == "memcpy" else part) for kind, part in parts.items()]
+    apart = pl.any_horizontal(pl.col("device", "stream").is_null())
+    lost = [report.kind(kind).filter(apart & (~unified if kind == "memcpy" else True)) for kind in DEVICE_KINDS]
     calls = report.kind("api").filter(pl.any_horizontal(pl.col(*THREAD).is_null()))
     listed = report.devices.filter(pl.any_horizontal(pl.col("name", "compute_capability").is_not_null()))
     listed = listed if listed.height else report.devices
@@ -156,20 +263,28 @@ def unplaced(report: Report) -> list[Check]:
     )
     unlisted = "of that GPU neither name nor limits are known; if its number is wrong, they ran on another one"
     return [
-        ("operations without a device or stream", *_added(found), "those of no device count on GPU 0"),
+        ("operations without a device or stream", *_sum(*lost), "those of no device count on GPU 0"),
         ("operations of a GPU that is not listed", *_sum(strange), unlisted),
         ("calls without a thread", *_sum(calls), "what the program did before them, and before their work, is unknown"),
     ]
 
 
-@once_per_process
+@_check(*_WORK)
 def repetitions(report: Report) -> list[Check]:
     """Duplicate calls and operations."""
-    found = [_repeated(report, kind) for kind in (*DEVICE_KINDS, "api")]
-    return [("events recorded twice", *_added(found), "they count as often as they are there")]
+    again = [_repeated(report, kind) for kind in _WORK]
+    return [("events recorded twice", *_sum(*again), "they count as often as they are there")]
 
 
-@once_per_process
+def _repeated(report: Report, kind: str) -> pl.DataFrame:
+    """The events that are the same as another one in every recorded field."""
+    events = report.kind(kind)
+    maybe = events.filter(repeated(events.get_column("start_ns")))
+    again = pl.struct(pl.col(name) for name in maybe.columns if name not in {"event_id", "parent_id"})
+    return maybe.filter(~again.is_first_distinct()) if maybe.height else maybe
+
+
+@_check("range")
 def wrong_ranges(report: Report) -> list[Check]:
     """Duplicate ranges, ranges that start with two others of their thread, and gaps in the numbers of steps.
 
@@ -185,12 +300,73 @@ def wrong_ranges(report: Report) -> list[Check]:
         together = together.filter(pl.len().over(*THREAD, "start_ns") > _TOGETHER)
         effect = "iterations and sums count them as often as they are there"
         wrong = "their times cannot be right: iterations, and what ran in a range, are wrong"
-        found.append(("ranges recorded twice", *_repeated(report, "range"), effect))
+        found.append(("ranges recorded twice", *_sum(_repeated(report, "range")), effect))
         found.append(("ranges that start at one instant", *_sum(together), wrong))
     return found
 
 
-@once_per_process
+@_check("api", "sync")
+def lost_waits(report: Report) -> list[Check]:
+    """Calls that waited for a stream or event without a synchronisation record, in reports that have such records."""
+    if not report.meta.recorder.notes_waits:
+        return []
+    keys = ["process_id", "correlation_id"]
+    calls = calls_that(report, _WAITING.match, *keys, "dur_ns")
+    lost = calls.drop_nulls(keys).join(report.kind("sync").select(keys).unique(), on=keys, how="anti")
+    effect = "records of synchronisations are missing: what these waited for cannot be told"
+    return [("waits without a record", *_sum(lost), effect)]
+
+
+@_check("memcpy", "memset", "memory")
+def sizes(report: Report) -> list[Check]:
+    """Copies, memsets and allocations whose size is missing or impossible, and copies of memory without a name."""
+    found = []
+    for table, kinds in _SIZED.items():
+        present = [kind for kind in kinds if kind in report.kinds]
+        if not present:
+            continue
+        sized = report.table(table).select("event_id", "size_bytes")
+        events = pl.concat([report.kind(kind).select("event_id", "dur_ns") for kind in present])
+        size, took = pl.col("size_bytes"), pl.col("dur_ns").clip(lower_bound=_LEAST_NS)
+        wrong = ~size.is_between(1, _LARGEST_BYTES)
+        if table == "copy_detail":
+            wrong |= size // _FASTEST_BYTES_PER_NS > took
+        doubtful = sized.filter(~size.is_between(1, _FASTEST_BYTES_PER_NS * _LEAST_NS) | size.is_null())
+        found.append(doubtful.join(events, on="event_id").filter(wrong.fill_null(value=True)))
+    nameless = pl.any_horizontal(pl.col("source_memory", "target_memory").is_null()) & report.meta.recorder.names_memory
+    copies = report.kind("memcpy").select("event_id", "dur_ns")
+    unknown = copies.join(report.copy_detail.filter(nameless), on="event_id", how="semi")
+    return [
+        ("sizes that are missing or cannot be", *_sum(*found), "totals of bytes and rates are wrong or incomplete"),
+        ("copies of unknown memory", *_sum(unknown), "pageable copies cannot be told from pinned ones"),
+    ]
+
+
+@_check("kernel")
+def shapes(report: Report) -> list[Check]:
+    """Kernels with an impossible launch shape; an unknown shape does not count as one."""
+    launches = report.kernel_config
+    sides = pl.col(*SHAPE)
+    known = pl.any_horizontal(sides != 0)
+    threads = pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z")
+    wrong = pl.any_horizontal(sides <= 0) | (threads > _MOST_THREADS)
+    wrong |= (pl.col("grid_y") > _MOST_BLOCKS) | (pl.col("grid_z") > _MOST_BLOCKS)
+    wrong |= ~pl.col("registers_per_thread").is_between(0, _MOST_REGISTERS).fill_null(value=True)
+    for name in ("static_shared_bytes", "dynamic_shared_bytes"):
+        wrong |= ~pl.col(name).is_between(0, _MOST_SHARED_BYTES).fill_null(value=True)
+    odd = launches.filter(known & wrong).select("event_id")
+    kernels = report.kind("kernel").select("event_id", "dur_ns").join(odd, on="event_id", how="semi")
+    return [("kernels of an impossible shape", *_sum(kernels), "occupancy, waves and findings about them are wrong")]
+
+
+@_check(*DEVICE_KINDS)
+def _graphs(report: Report) -> list[Check]:
+    whole = operations(report).filter(pl.col("kind") == "graph")
+    effect = "the kernels inside are in no kernel table; record with --cuda-graph-trace=node to see them"
+    return [("graph launches without nodes", whole.height, intervals.length(whole), effect)]
+
+
+@_check("api", "range", "op")
 def crossings(report: Report) -> list[Check]:
     """Calls and operators that end before an event that began in them on their thread; ranges may end on another."""
     if {"range", "op"}.isdisjoint(report.kinds):
@@ -206,10 +382,10 @@ def crossings(report: Report) -> list[Check]:
         events = pl.concat(part.filter(start.is_between(low, high, closed="left")) for part in kinds)
         line = pl.concat([last, events.drop_nulls("dur_ns")])
         line = in_order_of(line, (*THREAD, "start_ns"), ["dur_ns"])
-        found.append(_sum(line.filter(crossed)))
+        found.append(line.filter(crossed))
         last = line.unique(THREAD, keep="last", maintain_order=True)
     effect = "wrong times, or clocks that disagree: which calls a range or operator made, and what ran in it, is wrong"
-    return [("host events that cross on a thread", *_added(found), effect)]
+    return [("host events that cross on a thread", *_sum(*found), effect)]
 
 
 def _turns(kinds: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int]]:
@@ -221,7 +397,7 @@ def _turns(kinds: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int]]:
     yield from pairwise(low + (high - low) * turn // turns for turn in range(turns + 1) if number)
 
 
-@once_per_process
+@_check(*_WORK, "range", "op")
 def wrong_launches(report: Report) -> list[Check]:
     """Launches outside their operator, kernels beyond the one of their launch, and names of calls for operations."""
     work, api = operations(report, "call_row"), report.kind("api")
@@ -246,7 +422,7 @@ def wrong_launches(report: Report) -> list[Check]:
     ]
 
 
-@once_per_process
+@_check(*DEVICE_KINDS)
 def unknown_streams(report: Report) -> list[Check]:
     """Operations on a stream that is not in the table of streams, of processes whose streams that holds."""
     known = report.table("streams")
@@ -261,75 +437,13 @@ def unknown_streams(report: Report) -> list[Check]:
     return [("operations on unknown streams", total(lost, "count"), total(lost, "dur_ns"), effect)]
 
 
-def _repeated(report: Report, kind: str) -> tuple[int, int]:
-    """Number and time of the events that are the same as another one in every recorded field."""
-    events = report.kind(kind)
-    maybe = events.filter(repeated(events.get_column("start_ns")))
-    again = pl.struct(pl.col(name) for name in maybe.columns if name not in {"event_id", "parent_id"})
-    return _sum(maybe.filter(~again.is_first_distinct()) if maybe.height else maybe)
-
-
-@once_per_process
-def lost_waits(report: Report) -> list[Check]:
-    """Calls that waited for a stream or event without a synchronisation record, in reports that have such records."""
-    if not report.meta.recorder.notes_waits:
-        return []
-    keys = ["process_id", "correlation_id"]
-    calls = calls_that(report, _WAITING.match, *keys, "dur_ns")
-    lost = calls.drop_nulls(keys).join(report.kind("sync").select(keys).unique(), on=keys, how="anti")
-    effect = "records of synchronisations are missing: what these waited for cannot be told"
-    return [("waits without a record", *_sum(lost), effect)]
-
-
-@once_per_process
-def sizes(report: Report) -> list[Check]:
-    """Copies, memsets and allocations whose size is missing or impossible, and copies of memory without a name."""
-    found = []
-    for table, kinds in _SIZED.items():
-        present = [kind for kind in kinds if kind in report.kinds]
-        if not present:
-            continue
-        sized = report.table(table).select("event_id", "size_bytes")
-        events = pl.concat([report.kind(kind).select("event_id", "dur_ns") for kind in present])
-        size, took = pl.col("size_bytes"), pl.col("dur_ns").clip(lower_bound=_LEAST_NS)
-        wrong = ~size.is_between(1, _LARGEST_BYTES)
-        if table == "copy_detail":
-            wrong |= size // _FASTEST_BYTES_PER_NS > took
-        doubtful = sized.filter(~size.is_between(1, _FASTEST_BYTES_PER_NS * _LEAST_NS) | size.is_null())
-        found.append(_sum(doubtful.join(events, on="event_id").filter(wrong.fill_null(value=True))))
-    nameless = pl.any_horizontal(pl.col("source_memory", "target_memory").is_null()) & report.meta.recorder.names_memory
-    copies = report.kind("memcpy").select("event_id", "dur_ns")
-    unknown = copies.join(report.copy_detail.filter(nameless), on="event_id", how="semi")
-    return [
-        ("sizes that are missing or cannot be", *_added(found), "totals of bytes and rates are wrong or incomplete"),
-        ("copies of unknown memory", *_sum(unknown), "pageable copies cannot be told from pinned ones"),
-    ]
-
-
-@once_per_process
-def shapes(report: Report) -> list[Check]:
-    """Kernels with an impossible launch shape; an unknown shape does not count as one."""
-    launches = report.kernel_config
-    sides = pl.col(*_SHAPE)
-    known = pl.any_horizontal(sides != 0)
-    threads = pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z")
-    wrong = pl.any_horizontal(sides <= 0) | (threads > _MOST_THREADS)
-    wrong |= (pl.col("grid_y") > _MOST_BLOCKS) | (pl.col("grid_z") > _MOST_BLOCKS)
-    wrong |= ~pl.col("registers_per_thread").is_between(0, _MOST_REGISTERS).fill_null(value=True)
-    for name in ("static_shared_bytes", "dynamic_shared_bytes"):
-        wrong |= ~pl.col(name).is_between(0, _MOST_SHARED_BYTES).fill_null(value=True)
-    odd = launches.filter(known & wrong).select("event_id")
-    kernels = report.kind("kernel").select("event_id", "dur_ns").join(odd, on="event_id", how="semi")
-    return [("kernels of an impossible shape", *_sum(kernels), "occupancy, waves and findings about them are wrong")]
-
-
-def _sum(events: pl.DataFrame, column: str = "dur_ns") -> tuple[int, int]:
-    """The number of events, and their total duration in ns."""
-    return events.height, total(events, column)
-
-
-def _added(found: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    return sum(count for count, _ in found), sum(ns for _, ns in found)
+@_check(*_WORK)
+def names(report: Report) -> list[Check]:
+    unnamed = operations(report).filter(pl.col("name").is_null())
+    calls = report.kind("api").filter(pl.col("name").is_null())
+    effect = "the report's string table is incomplete; they are summed under an empty name"
+    ns = intervals.length(unnamed) + total(calls, "dur_ns")
+    return [("events without a name", unnamed.height + calls.height, ns, effect)]
 
 
 # The table of all checks, and what of it is a doubt.
@@ -407,135 +521,3 @@ def check_table(checks: list[Check], notes: pl.DataFrame, usual: Sequence[str] =
     found = pl.DataFrame(checks, schema=schema, orient="row")
     every = pl.concat([found, notes.with_columns(pl.col("count").fill_null(1))])
     return TABLE.select(every.with_columns(doubt=(pl.col("count") > 0) & ~pl.col("check").is_in([*_USUAL, *usual])))
-
-
-@once_per_process
-def pairing(report: Report) -> list[Check]:
-    alone = operations(report, "call_row").filter(pl.col("call_row").is_null())
-    moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
-    unified, lost = alone.filter(moved_by_driver), alone.filter(~moved_by_driver)
-    unused, captured = unused_launches(report), pl.col("captured")
-    recent = "the idle time before them is attributed by their process's most recent launch"
-    driver = "the driver makes them without a call; idle time before them is attributed by the most recent launch"
-    failed = "failed, captured into a graph, or their operations were not recorded"
-    nothing = "they ran nothing by themselves; the graph's launches did"
-    return [
-        ("launches without an operation", *_sum(unused.filter(~captured)), failed),
-        ("launches captured into graphs", *_sum(unused.filter(captured)), nothing),
-        ("operations without a launch", lost.height, intervals.length(lost), recent),
-        ("unified-memory copies", unified.height, intervals.length(unified), driver),
-    ]
-
-
-#: Calls that set memory. One is of 0 bytes if it returned in less than this part of the time of any other of its
-#: process that set some, and in less time than it takes to start an operation.
-_SETTING: Final = re.compile(r"(?:cuda|cu)Memset")
-_NOTHING: Final = 0.75
-_NOTHING_NS: Final = 2500
-
-
-def unused_launches(report: Report) -> pl.DataFrame:
-    """Launching calls that no operation refers to: columns dur_ns and captured (inside a capture on their thread).
-
-    Of calls with one correlation id, such as those of two interfaces inside each other, one is referred to for all.
-    Calls that set 0 bytes, as libraries make them, launch nothing, and are not among them.
-    """
-    key = ["process_id", "correlation_id"]
-    calls = report.kind("api").select("name", *key, "thread_id", "start_ns", "dur_ns")
-    launching = names_that(report, is_launch_name)
-    lost = calls.select(pl.col("name").is_in(launching).fill_null(value=False)).to_series()
-    used = launching_rows(report)
-    found = calls.filter(lost.scatter(used, False))  # noqa: FBT003 - polars has no name for it
-    if found.height:
-        found = found.join(calls.select(pl.col(key).gather(used)), on=key, how="anti").sort("start_ns")
-        setting = pl.col("name").is_in(names_that(report, _SETTING.match))
-        shortest = rows_at(calls, used).filter(setting).group_by("process_id", "name").agg(least=pl.col("dur_ns").min())
-        found = found.join(shortest, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")
-        nothing = pl.col("dur_ns") < pl.min_horizontal(_NOTHING * pl.col("least"), _NOTHING_NS)
-        found = found.filter(~(nothing & pl.col("least").is_not_null()))
-    spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
-    last = found.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
-    return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))
-
-
-@once_per_process
-def _times(report: Report) -> list[Check]:
-    work = operations(report).with_columns(start="began", end=pl.col("began") + pl.col("dur_ns"))
-    backwards, instant = work.filter(pl.col("dur_ns") < 0), work.filter(pl.col("dur_ns") == 0)
-    calls = report.kind("api").filter(pl.col("dur_ns") < 0)
-    end = recorded_until(report) if report.meta.end_ns is None else report.meta.end_ns
-    early = pl.lit(value=False) if report.meta.end_ns is None else pl.col("start") < 0
-    outside = work.clear() if end is None else work.filter(early | (pl.col("end") > end))
-    over, ahead = _overlaps_in_streams(report), pl.col("programmatic")
-    wrong = "their times cannot be right"
-    exceed = "sums of durations exceed the busy time"
-    kept = "they count as nothing in the ledger, and as they are in sums"
-    short = "below the clock's resolution: their time is too low"
-    launched = f"programmatic dependent launch, as cuBLAS does; {exceed}"
-    lost_ns = -intervals.length(backwards) - total(calls, "dur_ns")
-    return [
-        ("negative durations", backwards.height + calls.height, lost_ns, kept),
-        ("operations of zero duration", instant.height, 0, short),
-        ("operations outside the recording", outside.height, intervals.length(outside), wrong),
-        (
-            "kernels that overlap within a stream",
-            *_sum(over.filter(~ahead), "ns"),
-            f"{wrong}; sums of durations exceed the busy time",
-        ),
-        ("kernels started before the one before ended", *_sum(over.filter(ahead), "ns"), launched),
-    ]
-
-
-def _overlaps_in_streams(report: Report) -> pl.DataFrame:
-    """Kernels that start before the previous one in their stream ends: ns (of overlap) and programmatic.
-
-    `programmatic` says that they may: on a GPU of compute capability 9.0 and later, where the kernel before ends first.
-    """
-    kernels = report.kind("kernel").select("process_id", "device", "context_id", "stream", "start_ns", "dur_ns")
-    line = kernels if kernels.get_column("start_ns").is_sorted() else kernels.sort("start_ns", maintain_order=True)
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    if not line.select((pl.col("start_ns") < end.cum_max().shift(1)).any()).item():
-        return pl.DataFrame(schema={"ns": pl.Int64, "programmatic": pl.Boolean})
-    before = end.shift(1).over("process_id", "device", "context_id", "stream")
-    told = line.drop_nulls("stream").select("device", ns=before - pl.col("start_ns"), after=end >= before)
-    major = pl.col("compute_capability").str.extract(r"^(\d+)\.").cast(pl.Int64)
-    able = report.devices.filter(major >= _PROGRAMMATIC_FROM).get_column("device")
-    programmatic = pl.col("after") & pl.col("device").is_in(able.implode())
-    return told.filter(pl.col("ns") > 0).select("ns", programmatic=programmatic.fill_null(value=False))
-
-
-@once_per_process
-def _graphs(report: Report) -> list[Check]:
-    whole = operations(report).filter(pl.col("kind") == "graph")
-    effect = "the kernels inside are in no kernel table; record with --cuda-graph-trace=node to see them"
-    return [("graph launches without nodes", whole.height, intervals.length(whole), effect)]
-
-
-@once_per_process
-def names(report: Report) -> list[Check]:
-    unnamed = operations(report).filter(pl.col("name").is_null())
-    calls = report.kind("api").filter(pl.col("name").is_null())
-    effect = "the report's string table is incomplete; they are summed under an empty name"
-    ns = intervals.length(unnamed) + total(calls, "dur_ns")
-    return [("events without a name", unnamed.height + calls.height, ns, effect)]
-
-
-#: The checks on the events alone, in the table's order, each with the kinds of events that it reads.
-CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[Report], list[Check]]], ...]] = (
-    ((*DEVICE_KINDS, "api"), pairing),
-    ((*DEVICE_KINDS, "api"), _times),
-    (HOST_KINDS, host_times),
-    ((*DEVICE_KINDS, "api"), operation_times),
-    ((*DEVICE_KINDS, "api", "sync"), waited_operations),
-    ((*DEVICE_KINDS, "api"), unplaced),
-    ((*DEVICE_KINDS, "api"), repetitions),
-    (("range",), wrong_ranges),
-    (("api", "sync"), lost_waits),
-    (("memcpy", "memset", "memory"), sizes),
-    (("kernel",), shapes),
-    (DEVICE_KINDS, _graphs),
-    (("api", "range", "op"), crossings),
-    ((*DEVICE_KINDS, "api", "range", "op"), wrong_launches),
-    (DEVICE_KINDS, unknown_streams),
-    ((*DEVICE_KINDS, "api"), names),
-)

@@ -163,12 +163,9 @@ def test_what_lies_outside_of_the_recording_is_told_where_its_end_is_known():
 
 def test_idle_time_without_calls_is_of_unknown_cause():
     """The two are launched by nothing that is recorded: 20 between them are not explained."""
-    found = health(report([kernel(0, 10, side=SIDE), kernel(30, 40, side=SIDE)], limits=LIMITS))
-    told = found.filter(found["count"] > 0).select("check", "count", "ns", "doubt").rows()
-    assert told == [
-        ("operations without a launch", 2, 20, True),
-        ("idle time of unknown cause", 1, 20, True),
-    ]
+    found = health(report([kernel(0, 10, side=SIDE), kernel(30, 40, side=SIDE)], limits=LIMITS)).filter("doubt")
+    told = [("operations without a launch", 2, 20), ("idle time of unknown cause", 1, 20)]
+    assert found.select("check", "count", "ns").rows() == told
 
 
 def test_a_process_that_was_at_work_before_is_a_doubt_only_where_that_hides_much():
@@ -243,80 +240,69 @@ MEMSET = "cudaMemsetAsync"
 
 
 @pytest.mark.parametrize(
-    ("name", "ns", "process", "lost"),
+    ("some", "name", "ns", "process", "lost"),
     [
-        (MEMSET, 2_000, 1, 0),
-        (MEMSET, 2_600, 1, 1),
-        (MEMSET, 2_000, 2, 1),
-        ("cudaMemset", 2_000, 1, 1),
+        (5_000, MEMSET, 2_000, 1, 0),
+        (5_000, MEMSET, 2_600, 1, 1),
+        (5_000, MEMSET, 2_000, 2, 1),
+        (5_000, "cudaMemset", 2_000, 1, 1),
+        (None, MEMSET, 1, 1, 1),  # without another one
+        (10, MEMSET, 7, 1, 0),  # of short ones most of the shortest set something
+        (10, MEMSET, 8, 1, 1),
     ],
 )
-def test_a_memset_that_returns_sooner_than_any_that_sets_something_is_of_no_bytes(name, ns, process, lost):
-    some = [call(MEMSET, 31, 5_031, correlation=2), memset(5_031, 5_040, correlation=2)]
-    found = wrong(*some, call(name, 6_000, 6_000 + ns, correlation=3, process=process))
-    told = [one for one in found if one[0] == "launches without an operation"]
+def test_a_memset_that_returns_sooner_than_any_that_sets_something_is_of_no_bytes(some, name, ns, process, lost):
+    events = [call(name, 6_000, 6_000 + ns, correlation=3, process=process)]
+    if some:
+        events += [call(MEMSET, 31, 31 + some, correlation=2), memset(31 + some, 40 + some, correlation=2)]
+    told = [one for one in wrong(*events) if one[0] == "launches without an operation"]
     assert told == [("launches without an operation", 1, ns, True)] * lost
 
 
-def test_without_another_memset_none_is_of_no_bytes():
-    assert wrong(call(MEMSET, 50, 51, correlation=3)) == [("launches without an operation", 1, 1, True)]
+def synced(name, at, number, kind, **record):
+    """A call that waits for 10, and the profiler's record of that."""
+    return [
+        call(name, at, at + 10, correlation=number),
+        host("sync", kind, at, at + 10, correlation=number, context=1, **record),
+    ]
 
 
-def test_of_short_memsets_most_of_the_shortest_set_something():
-    some = [call(MEMSET, 31, 41, correlation=2), memset(41, 44, correlation=2)]
-    assert wrong(*some, call(MEMSET, 50, 57, correlation=3)) == []
-    assert wrong(*some, call(MEMSET, 50, 58, correlation=3)) == [("launches without an operation", 1, 8, True)]
+TO_HOST = [
+    call("cudaMemcpy", 50, 60, correlation=3),
+    memcpy(51, 59, correlation=3, direction="Device-to-Host", size_bytes=8),
+]
+OF_EVENT = [
+    call("cudaEventRecord", 43, 44, correlation=3),
+    *synced("cudaEventSynchronize", 50, 4, "Event sync", side={"record_id": 5}),
+]
 
 
 @pytest.mark.parametrize(
-    ("wait", "record", "ended", "told"),
+    ("waits", "ended", "told"),
     [
-        ("cudaDeviceSynchronize", {}, 90_000, 1),
-        ("cudaDeviceSynchronize", {}, 10_000, 0),
-        ("cudaStreamSynchronize", {"stream": 7}, 90_000, 1),
-        ("cudaStreamSynchronize", {"stream": 8}, 90_000, 0),
-        ("cudaStreamSynchronize", {"stream": 7}, 10_000, 0),
-        ("cudaStreamQuery", {"stream": 7}, 90_000, 0),
+        (synced("cudaDeviceSynchronize", 50, 3, "Stream sync"), 90_000, 1),
+        (synced("cudaDeviceSynchronize", 50, 3, "Stream sync"), 10_000, 0),
+        (synced("cudaStreamSynchronize", 50, 3, "Stream sync", stream=7), 90_000, 1),
+        (synced("cudaStreamSynchronize", 50, 3, "Stream sync", stream=8), 90_000, 0),
+        (synced("cudaStreamSynchronize", 50, 3, "Stream sync", stream=7), 10_000, 0),
+        (synced("cudaStreamQuery", 50, 3, "Stream sync", stream=7), 90_000, 0),
+        (TO_HOST, 90_000, 1),
+        (TO_HOST, 10_000, 0),
+        (OF_EVENT, 90_000, 1),
+        (OF_EVENT, 10_000, 0),
     ],
 )
-def test_an_operation_ends_before_a_call_returns_that_waited_for_it(wait, record, ended, told):
+def test_an_operation_ends_before_a_call_returns_that_waited_for_it(waits, ended, told):
     """The launch returns at 41, the wait lasts from 50 to 60; clocks of GPU and host may differ by 10 microseconds."""
-    events = [call(LAUNCH, 31, 41, correlation=2), kernel(42, ended, correlation=2, side=SIDE)]
-    events += [
-        call(wait, 50, 60, correlation=3),
-        host("sync", "Stream sync", 50, 60, correlation=3, context=1, **record),
-    ]
-    assert [row[1] for row in wrong(*events) if row[0] == "operations that end after a wait for them"] == [1] * told
-
-
-@pytest.mark.parametrize(("ended", "told"), [(90_000, 1), (10_000, 0)])
-def test_an_operation_ends_before_a_copy_to_the_host_or_a_wait_for_its_event_returns(ended, told):
-    launch = [call(LAUNCH, 31, 41, correlation=2), kernel(42, ended, correlation=2, side=SIDE)]
-    copy = [
-        call("cudaMemcpy", 50, 60, correlation=3),
-        memcpy(51, 59, correlation=3, direction="Device-to-Host", size_bytes=8),
-    ]
-    wait = [
-        call("cudaEventRecord", 43, 44, correlation=3),
-        call("cudaEventSynchronize", 50, 60, correlation=4),
-        host("sync", "Event sync", 50, 60, correlation=4, context=1, side={"record_id": 5}),
-    ]
+    events = [call(LAUNCH, 31, 41, correlation=2), kernel(42, ended, correlation=2, side=SIDE), *waits]
     record = {"process_id": 1, "context_id": 1, "stream": 7, "correlation_id": 3, "record_id": 5}
-    for events, records in ((copy, []), (wait, [record])):
-        found = wrong(*launch, *events, event_records=records)
-        assert [row[1] for row in found if row[0] == "operations that end after a wait for them"] == [1] * told
+    found = wrong(*events, event_records=[record] if waits == OF_EVENT else [])
+    assert [row[1] for row in found if row[0] == "operations that end after a wait for them"] == [1] * told
 
 
 def test_what_is_launched_while_a_call_waits_need_not_end_before_it_returns():
     late = [call(LAUNCH, 51, 55, correlation=2, thread=2), kernel(56, 90_000, correlation=2, side=SIDE)]
     assert wrong(call("cudaDeviceSynchronize", 50, 60, correlation=3), *late) == []
-
-
-def test_ranges_of_nsys_that_are_the_same_in_all_are_recorded_twice():
-    made = report([nvtx("step", 40, 43), nvtx("step", 40, 43), nvtx("step", 41, 43)], kinds=("range",))
-    found = health(replace(made, meta=replace(made.meta, tool="nsys")))
-    told = found.filter(found["count"] > 0).select("check", "count", "ns", "doubt").rows()
-    assert told == [("ranges recorded twice", 1, 3, True)]
 
 
 def doubts_of(*events, tool="nsys", end=None, **tables):
@@ -394,10 +380,11 @@ def test_steps_are_numbered_one_by_one(names, told):
     assert doubts_of(*steps, tool="torch.profiler") == [("steps missing", told)] * bool(told)
 
 
-def test_ranges_start_before_the_recording_ends():
+def test_ranges_start_before_the_recording_ends_and_are_recorded_once():
     ranges = [nvtx("step", 10, 20), nvtx("step", 30, 35), nvtx("other", 5, 45)]
     assert doubts_of(*ranges, end=25) == [("host events outside the recording", 1)]
     assert doubts_of(*ranges, end=45) == []
+    assert doubts_of(*ranges, nvtx("step", 10, 20)) == [("ranges recorded twice", 1)]
 
 
 MLP = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "nsys.sqlite"

@@ -1,7 +1,9 @@
-"""Operators of a report or of the trace beside it, and what of the report lies in some of their time.
+"""Host time chosen by operators, what of the report lies in it, and findings on that.
 
-A page of a capture is of the report of nsys, whose trace has the operators: an interval of the trace is placed between
-the launches that both have, and the launches in it are those that are aligned with the trace's.
+A rule on host time chooses operators, calls or functions, asks what lies :func:`within` their time, and gives a row of
+words (:class:`Told`) to :func:`on_time`. A page of a capture is of the report of nsys, whose trace has the operators:
+an interval of the trace is placed between the launches that both have, and the launches in it are those that are
+aligned with the trace's.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, launch_rows, operations
+from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._kernels import calls_within, decoded_as
+from kanalyze.analyses.findings.rules._kernels import decoded_as, nothing_within
 from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.launches._steady_window import least_worth_saying
@@ -24,7 +26,7 @@ from kanalyze.analyses.replay._mending import NO_ROWS, Mending
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import nearest, sure
+from kanalyze.columns.lookup import as_of, gathered, sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +37,11 @@ if TYPE_CHECKING:
 #: A span of a thread.
 SPAN: Final = (*THREAD, "start", "end")
 
-_OWN: Final = pl.col("kind") == "op"
+#: What autograd's engine calls the run of a node.
+NODE: Final = "autograd::engine::evaluate_function"
+
+#: The size of the largest number that PyTorch reads as one.
+SCALAR_BYTES: Final = 16
 
 
 @once_per_process
@@ -58,10 +64,10 @@ def operators(report: Report) -> pl.DataFrame:
         return pl.DataFrame(schema=_SCHEMA)
     tree = operator_tree(other).rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     before = pl.concat([pl.Series([0]), tree.select((pl.col("kind") == "api").cast(pl.Int64).cum_sum()).to_series()])
-    within = before.gather(tree.get_column("stop")) - before.gather(tree.get_column("row"))
+    calls = before.gather(tree.get_column("stop")) - before.gather(tree.get_column("row"))
     numbers = other.table("op_detail").select("event_id", "sequence_number", "input_types")
-    found = tree.with_columns(called=within > 0).filter(_OWN).join(numbers, on="event_id", how="left")
-    return found.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA).sort("row")
+    every = tree.with_columns(called=calls > 0).filter(pl.col("kind") == "op").join(numbers, on="event_id", how="left")
+    return every.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA).sort("row")
 
 
 _SCHEMA: Final = {
@@ -75,13 +81,23 @@ _SCHEMA: Final = {
 
 
 class Told(NamedTuple):
-    """Words of a finding on what the host does: its rule, and others as in :class:`Finding`."""
+    """Words of a finding on what the host does: its rule, and others as in :class:`Finding`.
+
+    `what` begins the sentence.
+    """
 
     rule: str
     headline: str
     action: str
     remedy: str
     table: str = "tree"
+    what: str = ""
+
+    def finding(self, device: int, text: str, claims: pl.DataFrame, at_stake_ns: int | None = None) -> Finding:
+        """The finding on some time of a device, all of which is at stake unless told."""
+        stake = intervals.length(claims) if at_stake_ns is None else at_stake_ns
+        one = Finding(self.rule, device, stake, text, self.remedy, self.table, claims=claims)
+        return one._replace(headline=self.headline, action=self.action)
 
 
 class Within(NamedTuple):
@@ -108,132 +124,102 @@ def within(report: Report, spans: pl.DataFrame) -> Within:
 
     Spans of a thread do not overlap each other.
     """
-    spans = spans.select(SPAN)
-    if traced(report) in (report.whole, None):
-        return own_within(report, spans)
-    return own_within(report, joined(pl.concat([_placed(report, spans), _launches(report, spans)])))
+    known = traced(report) in (report.whole, None)
+    return own_within(report, spans if known else _placed(report, spans.select(SPAN)))
 
 
 def own_within(report: Report, spans: pl.DataFrame) -> Within:
     """The same of spans of the report itself."""
     host = intervals.overlapping(spans.select(SPAN), report.scope.sides)
-    calls = calls_within(report, host)
-    made = launch_rows(report).is_in(calls.implode()).fill_null(value=False).arg_true().cast(pl.UInt32)
-    return Within(host, calls, made)
+    change = nothing_within(report, host)
+    return Within(host, change.calls, change.gone)
 
 
 def joined(pieces: pl.DataFrame) -> pl.DataFrame:
     """The union of `pieces` by thread."""
-    parts = [
-        intervals.union(part).with_columns(
-            pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, key, strict=True)
-        )
-        for key, part in parts_by(pieces, THREAD).items()
-    ]
-    return pl.concat([pieces.clear(), *(part.select(SPAN) for part in parts)])
+    parts = [pieces.clear()]
+    for key, part in parts_by(pieces, THREAD).items():
+        parts.append(intervals.union(part).with_columns(_keys(key)).select(SPAN))
+    return pl.concat(parts)
+
+
+def _keys(key: tuple[int | None, ...]) -> list[pl.Expr]:
+    return [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, key, strict=True)]
 
 
 def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """Parts of `spans` of the trace between two launches that follow each other there and in the report, placed here.
+    """The `spans` of the trace beside the report as time of the report, joined by thread.
 
-    A time between two launches of a trace of a few of the steps is placed in every step, if the trace names it.
+    That is, in proportion, what lies between two launches that follow each other in both, and the launches whose
+    partners begin in a span. Of a trace of a few of the steps it is the time that it names, in every step, and the
+    launches of which most in the same surroundings there begin in one.
     """
-    known, found = host_names(report), [spans.clear()]
-    if known.recurring:
-        return placed(report, spans)
-    threads = parts_by(spans, THREAD)
+    known, threads = host_names(report), parts_by(spans, THREAD)
+    found = [placed(report, spans) if known.recurring else spans.clear()]
     for pair in known.threads:
         if (own := threads.get(pair.right)) is None:
             continue
-        left, right = pair.pairs.get_column("left"), pair.pairs.get_column("right")
-        apart = (left.shift(-1) == left + 1) & (right.shift(-1) == right + 1)
-        left, right = left.filter(sure(apart)), right.filter(sure(apart))
-        times = pl.DataFrame(
-            {
-                "here": pair.calls.get_column("end").gather(left),
-                "until": pair.calls.get_column("start").gather(left + 1),
-                "start": pair.others.get_column("end").gather(right),
-                "end": pair.others.get_column("start").gather(right + 1),
-                "there": pair.others.get_column("end").gather(right),
-            }
-        ).filter((pl.col("end") > pl.col("start")) & (pl.col("until") > pl.col("here")))
-        scale = (pl.col("until") - pl.col("here")) / (pl.col("end") - pl.col("start"))
-        cut = intervals.cut(times.with_columns(scale=scale), intervals.union(own))
-        sides = {
-            side: pl.col("here") + ((pl.col(side) - pl.col("there")) * pl.col("scale")).cast(pl.Int64)
-            for side in ("start", "end")
-        }
-        keys = {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, pair.left, strict=True)}
-        found.append(cut.select(**keys, **sides))
-    return pl.concat(found)
-
-
-def _launches(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """Launches of the report whose partners in the trace begin in `spans`, up to the next one in the same span.
-
-    Where the trace is of a few of the steps, those that most launches in the same surroundings there are the partners.
-    Columns: :data:`SPAN`.
-    """
-    known, found = host_names(report), [spans.select(SPAN).clear()]
-    threads = parts_by(spans, THREAD)
-    for pair in known.threads:
-        if (own := threads.get(pair.right)) is None:
-            continue
-        line = own.sort("start")
-        at = pair.others.get_column("start")
-        place = line.get_column("start").search_sorted(at, side="right").cast(pl.Int64)
-        ends = pl.concat([pl.Series([intervals.BEFORE_ALL]), line.get_column("end")]).gather(place)
-        place = place.set(~sure(at < ends), None)
+        place = _span_of(pair.others.select(at="start"), own.select("start", "end"))
         if known.recurring:
             there = pl.DataFrame([surroundings(pair.others), place.is_not_null().alias("inside")]).drop_nulls("around")
             most = there.group_by("around").agg(pl.col("inside").mean() > 1 / 2).filter("inside").get_column("around")
-            made = pair.calls.filter(sure(surroundings(pair.calls).is_in(most.implode()))).select("start", "end")
+            parts = [pair.calls.filter(sure(surroundings(pair.calls).is_in(most.implode())))]
         else:
-            made = _with_next(pair, place)
-        keys = {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, pair.left, strict=True)}
-        found.append(made.select(**keys, start="start", end="end"))
-    return pl.concat(found)
+            parts = [_between_launches(pair, own), _with_next(pair, place)]
+        found += [part.select(*_keys(pair.left), "start", "end") for part in parts]
+    return joined(pl.concat(found))
+
+
+def _between_launches(pair: ThreadPair, spans: pl.DataFrame) -> pl.DataFrame:
+    """Parts of `spans` of the trace between two launches that follow each other in both: start, end here."""
+    follow = (pl.col(name).shift(-1) == pl.col(name) + 1 for name in ("left", "right"))
+    left, right = pair.pairs.filter(pl.all_horizontal(*follow)).select("left", "right")
+    here, there = (
+        [calls.get_column("end").gather(at), calls.get_column("start").gather(at + 1)]
+        for calls, at in ((pair.calls, left), (pair.others, right))
+    )
+    times = pl.DataFrame({"here": here[0], "until": here[1], "start": there[0], "end": there[1], "there": there[0]})
+    times = times.filter((pl.col("end") > pl.col("start")) & (pl.col("until") > pl.col("here")))
+    scale = (pl.col("until") - pl.col("here")) / (pl.col("end") - pl.col("start"))
+    inside = intervals.cut(times.with_columns(scale=scale), intervals.union(spans))
+    after = ((pl.col("start", "end") - pl.col("there")) * pl.col("scale")).cast(pl.Int64)
+    return inside.select(after + pl.col("here"))
 
 
 def _with_next(pair: ThreadPair, place: pl.Series) -> pl.DataFrame:
     """Launch calls whose partners have a `place` in a span, each up to the end of the next one in the same span."""
     rows = pair.pairs.with_columns(place.gather(pair.pairs.get_column("right")).alias("place"))
     follows = (pl.col("left").shift(-1) == pl.col("left") + 1) & (pl.col("place").shift(-1) == pl.col("place"))
-    ends = pair.calls.get_column("end")
-    rows = rows.with_columns(
-        start=pair.calls.get_column("start").gather(rows.get_column("left")),
-        end=ends.gather(rows.get_column("left")),
-        next=ends.gather((rows.get_column("left") + 1).clip(upper_bound=len(ends) - 1)),
-    )
-    return (
-        rows.drop_nulls("place").with_columns(end=pl.when(follows).then("next").otherwise("end")).select("start", "end")
-    )
+    last = pl.when(follows).then(pl.col("left") + 1).otherwise("left")
+    rows = rows.with_columns(last=last).drop_nulls("place")
+    starts, ends = pair.calls.get_column("start"), pair.calls.get_column("end")
+    return pl.DataFrame([starts.gather(rows.get_column("left")), ends.gather(rows.get_column("last"))])
 
 
-def idle_in(report: Report, device: int, found: Within) -> pl.DataFrame:
+def _span_of(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """The row of `spans` (start, end, keys; disjoint by key) that each of `points` (at, keys) is in; null for none."""
+    row = as_of(points, spans.drop("end").rename({"start": "at"}))
+    return row.set(~sure(points.get_column("at") < gathered(spans.get_column("end"), row)), None)
+
+
+def is_inside(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """Whether each of `points` (process_id, thread_id, at) is in one of `spans` (:data:`SPAN`, disjoint by thread)."""
+    return _span_of(points.select(*THREAD, "at"), spans.select(SPAN)).is_not_null()
+
+
+def idle_in(report: Report, device: int, inside: Within) -> pl.DataFrame:
     """The time in which a device idles while the host is in some of its time: start, end."""
-    return idle_within(report, found.host)[device].select("start", "end")
-
-
-def claimed(report: Report, device: int, found: Within) -> pl.DataFrame:
-    """The time of a device that some work of the host takes: idle while the host is in it, busy with what it launches.
-
-    Columns: start, end.
-    """
-    idle = idle_in(report, device, found)
-    work = exclusive_operations(report).filter((pl.col("device") == device) & pl.col("row").is_in(found.work.implode()))
-    return intervals.union(pl.concat([idle, work.select("start", "end")]))
+    return idle_within(report, inside.host)[device].select("start", "end")
 
 
 #: Copies by what nsys and torch call their direction.
 TO_HOST: Final = "Device-to-Host"
 TO_DEVICE: Final = "Host-to-Device"
 
-#: Operators of PyTorch itself.
-_OF_TORCH: Final = "aten::"
-
 #: What is around operators that are another cause's, or another program's: loaders, optimizers, compilers.
 _AROUND: Final = r"DataLoader|^Optimizer\.|[Cc]ompile|[Dd]ynamo|[Ii]nductor"
+
+_LAUNCHED: Final = ("launches", "to_host", "to_device", "to_host_bytes", "to_device_bytes")
 
 
 @once_per_process
@@ -243,51 +229,50 @@ def outermost(report: Report) -> pl.DataFrame:
     Further columns: launches (number of operations), to_host and to_device (number of copies), to_host_bytes,
     to_device_bytes, and aside (whether a loader, an optimizer or a compiler is around it).
     """
-    every = operators(report).filter(pl.col("name").str.starts_with(_OF_TORCH))
+    every = operators(report).filter(pl.col("name").str.starts_with("aten::"))
     top = every.filter(pl.col("row") >= pl.col("stop").cum_max().shift(1, fill_value=0))
     other = traced(report)
     if other is None or top.is_empty():
         return top.with_columns(pl.lit(0).alias(name) for name in _LAUNCHED).with_columns(aside=pl.lit(value=False))
     work = operations(other, "call_start", "thread_id", "size_bytes").drop_nulls("call_start")
+    place = _span_of(work.select(*THREAD, at="call_start"), top.select(SPAN))
     host, device = (pl.col("detail").cast(pl.String) == way for way in (TO_HOST, TO_DEVICE))
-    size = pl.col("size_bytes").fill_null(0)
-    work = work.select(
-        *THREAD,
-        "call_start",
-        launches=pl.lit(1),
-        to_host=host.fill_null(value=False).cast(pl.Int32),
-        to_device=device.fill_null(value=False).cast(pl.Int32),
-        to_host_bytes=pl.when(host).then(size).otherwise(0),
-        to_device_bytes=pl.when(device).then(size).otherwise(0),
+    launched = work.with_columns(gathered(top.get_column("row"), place).alias("within")).drop_nulls("within")
+    bytes_of = pl.col("size_bytes").cast(pl.Int64)
+    sums = launched.group_by(row="within").agg(
+        launches=pl.len(),
+        to_host=host.sum(),
+        to_device=device.sum(),
+        to_host_bytes=bytes_of.filter(host).sum(),
+        to_device_bytes=bytes_of.filter(device).sum(),
     )
-    inside = nearest(work, top.select(*THREAD, "row", since="start", until="end"), ("call_start", "since"), THREAD)
-    sums = inside.filter(pl.col("call_start") < pl.col("until")).group_by("row").agg(pl.col(_LAUNCHED).sum())
-    told = top.join(sums, on="row", how="left").with_columns(pl.col(_LAUNCHED).fill_null(0)).sort("row")
-    return told.with_columns(aside=_inside(other, told, _AROUND))
+    told = top.join(sums, on="row", how="left").with_columns(pl.col(_LAUNCHED).fill_null(0).cast(pl.Int64)).sort("row")
+    around = joined(spans_named(_AROUND, other.kind("range"), other.kind("op")).drop("name"))
+    return told.with_columns(aside=is_inside(told.select(*THREAD, at="start"), around))
 
 
-_LAUNCHED: Final = ("launches", "to_host", "to_device", "to_host_bytes", "to_device_bytes")
+def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
+    """The events of some tables whose names have a pattern: :data:`SPAN` and name."""
+    found = []
+    for events in tables:
+        names = events.get_column("name").unique()
+        wanted = names.filter(names.cast(pl.String).str.contains(pattern).fill_null(value=False))
+        own = events.filter(pl.col("name").is_in(wanted.implode()))
+        found.append(own.select(*THREAD, **intervals.OF_EVENTS, name="name"))
+    return pl.concat(found)
 
 
-def _inside(other: Report, rows: pl.DataFrame, pattern: str) -> pl.Series:
-    """Whether each of `rows` begins in a range, or in an operator, whose name has this pattern."""
-    events = [other.kind(kind) for kind in ("range", "op")]
-    named = [
-        one.filter(pl.col("name").cast(pl.String).str.contains(pattern)).select(*THREAD, "start_ns", "dur_ns")
-        for one in events
-    ]
-    spans = pl.concat(named).select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-    around = nearest(
-        rows.select(*THREAD, "start"), joined(spans).rename({"start": "since"}), ("start", "since"), THREAD
-    )
-    keyed = around.select(*THREAD, "start", inside=(pl.col("start") < pl.col("end")).fill_null(value=False)).unique(
-        [*THREAD, "start"]
-    )
-    return (
-        rows.join(keyed, on=[*THREAD, "start"], how="left", maintain_order="left")
-        .get_column("inside")
-        .fill_null(value=False)
-    )
+@once_per_process
+def launched(report: Report) -> pl.DataFrame:
+    """The first operation of each launch call by thread and time.
+
+    Columns: process_id, thread_id, kind, name (text), way (of a copy), bytes, call_start and call_end.
+    """
+    columns = ("call_row", "call_start", "call_end", "thread_id", "size_bytes")
+    work = operations(report, *columns).drop_nulls(["call_row", "call_start", "thread_id"])
+    line = work.sort(*THREAD, "call_start").unique("call_row", keep="first", maintain_order=True)
+    texts = {"name": pl.col("name").cast(pl.String).fill_null(""), "way": pl.col("detail").cast(pl.String)}
+    return line.select(*THREAD, "kind", "call_start", "call_end", **texts, bytes="size_bytes")
 
 
 #: The part of a window that work of the host fills, of which it need not be much in each iteration.
@@ -308,17 +293,17 @@ def on_time(
     time. By default, all of it is gone.
     """
     least, found, number = least_worth_saying(report), list[Finding](), inside.host.height
+    work = exclusive_operations(report).filter(pl.col("row").is_in(inside.work.implode()))
     for device, low, high in windows(report).iter_rows():
         held = intervals.length(intervals.clip(inside.host, low, high))
         if number < max(fewest_in(report), 1) and held < _FILLS * (high - low):
             continue
-        claims = claimed(report, device, inside)
+        busy = work.filter(device=device).select("start", "end")
+        claims = intervals.union(pl.concat([idle_in(report, device, inside), busy]))
         if (stake := intervals.length(claims)) < max(least[device], 1):
             continue
         text = sentence(number, f"GPU {device} idles, or works for it, for {per_iteration(report).time(stake)}")
-        one = Finding(told.rule, device, stake, text, told.remedy, told.table, claims=claims)
-        change = mending or (lambda _: inside.mending)
-        found.append(one._replace(headline=told.headline, action=told.action, mending=change))
+        found.append(told.finding(device, text, claims)._replace(mending=mending or (lambda _: inside.mending)))
     return found
 
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, facts_of, nearest_launches
-from kanalyze.analyses.device._windows import idle_spans
+from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings._places import lines_of_most
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
@@ -38,6 +38,8 @@ from kanalyze.units import percent, shortened
 from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kanalyze.report import Report
 
 #: Maximum length of the name of an iteration in a sentence.
@@ -84,19 +86,21 @@ def per_iteration(report: Report) -> PerIteration:
 AHEAD: Final = "More may follow: the host could run ahead."
 
 #: A few events between phases are normal; from so many on, or in this part of a window's iterations, they are a loop's.
-_FEWEST: Final = 3
-_OFTEN: Final = 0.5
+FEWEST: Final = 3
+OFTEN: Final = 0.5
 
 
-def of_window(per: PerIteration, ns: int, share: float) -> str:
-    """A part of the window, with its time per iteration."""
-    return f"{per.time(ns)}, {percent(share)} of it" if per.iterations else f"{percent(share)} of the window"
+def of_window(report: Report, device: int, ns: int) -> str:
+    """A time as a part of a device's window, with its time per iteration."""
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    per, share = per_iteration(report), percent(ns / max(high - low, 1))
+    return f"{per.time(ns)}, {share} of it" if per.iterations else f"{share} of the window"
 
 
 def fewest_in(report: Report) -> float:
     """How often something has to occur in the report's window to be a loop's."""
     window = report.scope.window
-    return max(_OFTEN * window.count, 1) if window is not None and window.count else _FEWEST
+    return max(OFTEN * window.count, 1) if window is not None and window.count else FEWEST
 
 
 def idle_worth_saying(report: Report, within: pl.DataFrame, counts: pl.Expr | None = None) -> dict[int, pl.DataFrame]:
@@ -107,6 +111,11 @@ def idle_worth_saying(report: Report, within: pl.DataFrame, counts: pl.Expr | No
         if intervals.length(pieces) >= max(least[device], 1):
             found[device] = pieces
     return found
+
+
+def changes(keys: Iterable[str]) -> pl.Expr:
+    """Whether a row differs from the one before it in any of some columns."""
+    return pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift(1)) for key in keys)
 
 
 def idle_in(report: Report, device: int, *spans: pl.DataFrame) -> pl.DataFrame:
@@ -179,10 +188,14 @@ PARTS: Final = 8
 _MOST: Final = 0.75
 
 
+def part_of(at: pl.Expr, low: pl.Expr | int, high: pl.Expr | int, number: int = PARTS) -> pl.Expr:
+    """In which of `number` equal parts of the time from `low` to `high` each time `at` lies, from 0 on."""
+    return (at - low) * number // pl.max_horizontal(high - low, 1)
+
+
 def all_along(at: pl.Expr, low: pl.Expr | int, high: pl.Expr | int, number: int = PARTS) -> pl.Expr:
     """Whether the times `at` (nulls aside) lie in most of `number` equal parts of the time from `low` to `high`."""
-    part = ((at - low) * number // pl.max_horizontal(high - low, 1)).clip(0, number - 1)
-    return part.drop_nulls().n_unique() >= _MOST * number
+    return part_of(at, low, high, number).clip(0, number - 1).drop_nulls().n_unique() >= _MOST * number
 
 
 #: What users write for an operator of PyTorch that makes the host wait.
@@ -197,9 +210,6 @@ _WRITTEN: Final = {
     "aten::equal": "torch.equal",
 }
 
-#: Operators of PyTorch itself; others are around them, such as the nodes of autograd.
-_OF_TORCH: Final = "aten::"
-
 #: The file of torch that makes texts of tensors.
 _PRINTS: Final = r"torch/_tensor_str\.py\("
 
@@ -212,13 +222,10 @@ def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """
     numbered = points.select(*THREAD, "at").with_row_index("point")
     ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
-    found = pl.DataFrame([numbered.get_column("point"), ranges.set(ranges == ALL_STEPS, None)])
-    for kind, name, inside in (("op", "operator", _operators), ("python", "function", _functions)):
-        if kind in report.kinds:
-            found = found.join(inside(report, numbered), on="point", how="left", maintain_order="left")
-        else:
-            found.insert_column(0, pl.Series(name, [None], dtype=pl.String).new_from_index(0, found.height))
-    return found.select("operator", "function", "range")
+    around = pl.DataFrame([numbered.get_column("point"), ranges.set(ranges == ALL_STEPS, None)])
+    for named in (_operators(report, numbered), _functions(report, numbered)):
+        around = around.join(named, on="point", how="left", maintain_order="left")
+    return around.select("operator", "function", "range")
 
 
 def sites_of_launches(report: Report, points: pl.DataFrame) -> pl.DataFrame:
@@ -249,15 +256,15 @@ def main_site(report: Report, points: pl.DataFrame) -> str:
     if source_lines(report).height:
         each = place_at(report, points).alias("place").to_frame().group_by("place").agg(ns=pl.len())
         return literal(lines_of_most(report, each))
-    told = sites(report, points).select(site=site_text()).group_by("site").len()
-    most = told.drop_nulls("site").filter(2 * pl.col("len") >= points.height).sort("len", "site")
+    counts = sites(report, points).select(site=site_text()).group_by("site").len()
+    most = counts.drop_nulls("site").filter(2 * pl.col("len") >= points.height).sort("len", "site")
     return literal(str(most.item(-1, "site"))) if most.height else ""
 
 
 def _operators(report: Report, points: pl.DataFrame) -> pl.DataFrame:
+    """The outermost operator of PyTorch's own around each of `points`, with what users write for it."""
     around = events_around(report, "op", report.kind("op").get_column("name").unique(), points)
-    texts = around.with_columns(pl.col("name").cast(pl.String))
-    own = texts.filter(pl.col("name").str.starts_with(_OF_TORCH))
+    own = around.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").str.starts_with("aten::"))
     written = pl.col("name").replace_strict(_WRITTEN, default=None, return_dtype=pl.String)
     outermost = own.sort("start", "end", descending=[False, True], maintain_order=True).unique("point", keep="first")
     return outermost.select("point", operator=pl.coalesce(pl.format("{} ({})", "name", written), "name"))
@@ -266,14 +273,14 @@ def _operators(report: Report, points: pl.DataFrame) -> pl.DataFrame:
 def _functions(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """The program's innermost function around each of `points`; with the printing of a tensor, if it is in that."""
     known = roles(report.kind("python").get_column("name").unique())
-    prints = pl.col("name").cast(pl.String).str.contains(_PRINTS).fill_null(value=False)
-    wanted = known.filter(prints | (pl.col("role") == "program"))
+    known = known.with_columns(prints=pl.col("name").cast(pl.String).str.contains(_PRINTS).fill_null(value=False))
+    own = pl.col("role") == "program"
+    wanted = known.filter(pl.col("prints") | own)
     around = events_around(report, "python", wanted.get_column("name"), points).join(wanted, on="name")
-    printing = around.filter(prints).select("point").unique().with_columns(printing=pl.lit("print of a tensor in "))
-    own = around.filter(pl.col("role") == "program").sort("start", "end", descending=[False, True])
-    innermost = own.unique("point", keep="last").join(printing, on="point", how="left")
-    text = pl.col("printing").fill_null("") + pl.col("shown").cast(pl.String)
-    return innermost.select("point", function=text)
+    innermost = around.filter(own).sort("start", "end", descending=[False, True]).unique("point", keep="last")
+    printing = pl.col("point").is_in(around.filter("prints").get_column("point").implode())
+    text = pl.when(printing).then(pl.lit("print of a tensor in ")).otherwise(pl.lit(""))
+    return innermost.select("point", function=text + pl.col("shown").cast(pl.String))
 
 
 def events_around(report: Report, kind: str, names: pl.Series, points: pl.DataFrame) -> pl.DataFrame:
@@ -281,21 +288,18 @@ def events_around(report: Report, kind: str, names: pl.Series, points: pl.DataFr
 
     Columns: point, name, start, end.
     """
-    events = report.kind(kind).select(
-        *THREAD, "name", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    )
-    found = [events.select(point=pl.lit(0, dtype=pl.UInt32), name="name", start="start", end="end").clear()]
+    events = report.kind(kind).filter(pl.col("name").is_in(names.implode()))
+    events = events.select(*THREAD, "name", **intervals.OF_EVENTS)
+    found = [events.clear().select(pl.lit(0, dtype=pl.UInt32).alias("point"), "name", "start", "end")]
     threads = parts_by(points, THREAD)
-    for key, part in parts_by(events.filter(pl.col("name").is_in(names.implode())), THREAD).items():
-        if key not in threads:
-            continue
-        own = threads[key].sort("at")
-        at, number = own.get_column("at"), own.get_column("point")
-        first, stop = (at.search_sorted(part.get_column(side), side="left") for side in ("start", "end"))
-        held = part.with_columns(first.alias("first"), stop.alias("stop")).filter(pl.col("stop") > pl.col("first"))
-        pairs = held.with_columns(pl.int_ranges("first", "stop", dtype=pl.UInt32).alias("place")).explode("place")
-        point = number.gather(pairs.get_column("place")).alias("point")
-        found.append(pairs.with_columns(point).select("point", "name", "start", "end"))
+    for key, part in parts_by(events, THREAD).items():
+        if (own := threads.get(key)) is not None:
+            own = own.sort("at")
+            first, stop = (own.get_column("at").search_sorted(part.get_column(side)) for side in ("start", "end"))
+            places = pl.select(pl.int_ranges(first, pl.max_horizontal(first, stop), dtype=pl.UInt32)).to_series()
+            pairs = part.with_columns(places.alias("place")).explode("place").drop_nulls("place")
+            point = own.get_column("point").gather(pairs.get_column("place")).alias("point")
+            found.append(pairs.select(point, "name", "start", "end"))
     return pl.concat(found)
 
 
@@ -318,14 +322,14 @@ def place_of(report: Report, chosen: pl.Expr) -> str:
     if "api" not in report.kinds:
         return ""
     work = exclusive_operations(report)
-    every = work.select("row", "exclusive_ns").filter(work.select(chosen).to_series())
-    work = every.gather_every(every.height // _ENOUGH + 1)
+    work = work.select("row", "exclusive_ns").filter(work.select(chosen).to_series())
+    work = work.gather_every(work.height // _ENOUGH + 1)
     points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
     times = work.with_columns(sites(report, points).select(place=pl.coalesce("function", "range")))
     sums = times.group_by("place").agg(pl.col("exclusive_ns").sum())
     most = _MOST_OF_TIME * total(sums, "exclusive_ns")
-    found = sums.drop_nulls("place").filter(pl.col("exclusive_ns") >= most).sort("exclusive_ns", "place")
-    return literal(str(found.item(-1, "place"))) if found.height else ""
+    top = sums.drop_nulls("place").filter(pl.col("exclusive_ns") >= most).sort("exclusive_ns", "place")
+    return literal(str(top.item(-1, "place"))) if top.height else ""
 
 
 def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:

@@ -1,4 +1,4 @@
-"""Work of the CPU between two launches of a program of PyTorch: operators on tensors of the host, and their making."""
+"""Work of the host between launches of PyTorch: operators on tensors of the CPU, and checks of anomaly detection."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import facts_of, operations
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import literal
-from kanalyze.analyses.findings.rules._operators import TO_DEVICE, TO_HOST, Told, on_time, operators, outermost, within
+from kanalyze.analyses.findings.rules._operators import (
+    NODE,
+    SCALAR_BYTES,
+    SPAN,
+    TO_DEVICE,
+    TO_HOST,
+    Told,
+    launched,
+    on_time,
+    operators,
+    outermost,
+    within,
+)
 from kanalyze.analyses.findings.rules._telling import all_along, in_pytorch, per_iteration
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -62,8 +75,98 @@ _DATA_BYTES: Final = 1 << 20
 #: So much data may come from the host that is no batch.
 _FEW_BYTES: Final = 1 << 16
 
-#: The size of the largest number that PyTorch reads as one.
-_SCALAR_BYTES: Final = 16
+#: Of a copy of float32 in place of bytes so much is spared.
+_SPARED_OF_COPIES: Final = 0.75
+
+_COMPUTED: Final = Told(
+    "cpu-operators",
+    "The CPU computes in the middle of the GPU's work",
+    "compute it on the GPU: no .cpu(), .numpy() or CPU tensors before it",
+    "Keep the tensors on the GPU: sampling, softmax, sorting and metrics run there, too; copy what is left of "
+    "them, and only where the host needs it.",
+    "culprits",
+    "The CPU computes on tensors of the host between launches, most in {}",
+)
+_ELSEWHERE: Final = {
+    "action": "compute it on the GPU, too: no copy to the host, and back",
+    "remedy": (
+        "Keep the data on the GPU, and let a kernel or a library (jax.random, CuPy, Thrust, CUB) do what the host "
+        "does; copy only what is needed there."
+    ),
+}
+_MADE: Final = Told(
+    "cpu-tensors",
+    "A tensor is made on the CPU and copied, again and again",
+    "torch.full(…, device=x.device), or make it once: register_buffer",
+    "Make it once, before the loop (register_buffer in a module), or where it is needed: device=x.device, "
+    "dtype=x.dtype; attention takes is_causal=True in place of a mask.",
+    "culprits",
+    "A tensor is made on the CPU (most time in {}) and copied to the GPU",
+)
+_OF_PYTHON: Final = {
+    "headline": "Data of Python or NumPy become tensors and are copied, each time",
+    "action": "keep what recurs on the GPU: make it once, or data[rows] there",
+}
+_CONVERTED: Final = Told(
+    "large-upload",
+    "Data are converted on the CPU before they are copied",
+    "x.to(device, non_blocking=True).float() / 255: copy first, then convert",
+    "Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are "
+    "copied, and the CPU does nothing.",
+    "culprits",
+    "Data are converted on the CPU (most time in {}) before they are copied to the GPU",
+)
+
+
+def cpu_work(report: Report) -> list[Finding]:
+    """At most one finding per device on each kind of work of the CPU between launches."""
+    torch = in_pytorch(report)
+    runs = _runs(report) if torch and outermost(report).height else _between_copies(report)
+    parts = ((told, runs.filter(pl.col("kind") == told.rule)) for told in (_COMPUTED, _MADE, _CONVERTED))
+    return [one for told, own in parts if own.height for one in _told(report, told, own, torch=torch)]
+
+
+def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> list[Finding]:
+    inside = within(report, runs)
+    along = [inside.host.select(all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows()]
+    if not (any(along) or per_iteration(report).iterations):
+        return []
+    top = runs.group_by("top").agg(pl.col("top_ns").sum()).sort("top_ns", "top").item(-1, "top")
+    moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
+    copied = f", {size(moved)} copied to the GPU each time" if moved else ""
+    told = told._replace(headline=f"{told.headline}: {literal(top)}") if top else told
+    if not torch:
+        told = told._replace(**_ELSEWHERE)
+    elif not top and told.rule == _MADE.rule:
+        told = told._replace(**_OF_PYTHON)
+    unnamed = (
+        "Python and NumPy" if told.rule != _COMPUTED.rule else "what the host does between a copy to it and one back"
+    )
+    what = told.what.format(literal(top) if top else unnamed)
+
+    def sentence(number: int, taken: str) -> str:
+        return f"{what}, {per_iteration(report).plural(number, 'time')}{copied}: {taken}."
+
+    return on_time(report, told, inside, sentence, partial(_spared, runs=runs, rule=told.rule))
+
+
+def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
+    """The time of the runs is gone, but for launches of the operators that the device computes then.
+
+    Data that were converted before are still copied, by a quarter: they are bytes that became four each.
+    """
+    every = within(report, runs)
+    if rule == _MADE.rule:
+        return every.mending
+    kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * _LAUNCH_NS, "end")
+    left = within(report, runs.with_columns(start=kept)).mending
+    if rule == _COMPUTED.rule:
+        return left._replace(gone=every.work)
+    facts = facts_of(report, every.work, "dur_ns", "detail").with_columns(every.work.alias("row"))
+    copies = (pl.col("detail").cast(pl.String) == TO_DEVICE).fill_null(value=False)
+    saved = (pl.col("dur_ns") * _SPARED_OF_COPIES).cast(pl.Int64)
+    shorter = facts.filter(copies).select("row", saved_ns=saved)
+    return left._replace(gone=facts.filter(~copies).get_column("row"), shorter=shorter)
 
 
 @once_per_process
@@ -71,19 +174,19 @@ def _runs(report: Report) -> pl.DataFrame:
     """Runs of operators that launch nothing between two that do, with work of the CPU in them.
 
     Columns: process_id, thread_id, start, end (with the copies from and to the device beside them), kind (the rule's
-    name), operators (number of those that compute), top (the one that takes most),
-    top_ns, bytes (copied to the device).
+    name), operators (number of those that compute), top (the one that takes most), top_ns, bytes (copied to the
+    device).
     """
-    line = outermost(report).sort(*THREAD, "start")
-    launching = (pl.col("launches") > 0) | pl.col("called") | pl.col("aside")
-    line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching)
-    line = line.with_columns(shortens=_shortens(report, line))
     name, own, launches = pl.col("name"), pl.col("own"), ~pl.col("own")
-    computes = own & ~name.str.contains(_NO_WORK)
-    converts = own & name.str.contains(_CONVERTS) & ~pl.col("shortens")
-    works = computes | (own & name.str.contains(_CONVERTS))
-    took = pl.when("works").then(pl.col("end") - pl.col("start"))
-    line = line.with_columns(computes=computes, works=works)
+    launching = (pl.col("launches") > 0) | pl.col("called") | pl.col("aside")
+    line = outermost(report).sort(*THREAD, "start")
+    line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching)
+    line = line.with_columns(
+        shortens=_shortens(report, line),
+        computes=own & ~name.str.contains(_NO_WORK),
+        converts=own & name.str.contains(_CONVERTS),
+    )
+    took = pl.when(pl.col("computes") | pl.col("converts")).then(pl.col("end") - pl.col("start"))
     runs = line.group_by(*THREAD, "run", maintain_order=True).agg(
         first=pl.col("start").filter(own).min(),
         last=pl.col("end").filter(own).max(),
@@ -94,13 +197,13 @@ def _runs(report: Report) -> pl.DataFrame:
         created=(own & name.str.contains(_CREATES)).any(),
         lifted=(own & (name == _LIFTS)).any(),
         lifted_first=(name.filter(own).first() == _LIFTS).fill_null(value=False),
-        converts=converts.any(),
+        converts=(pl.col("converts") & ~pl.col("shortens")).any(),
         top=name.sort_by(took, nulls_last=False).last(),
         top_ns=took.max(),
     )
     after = {"bytes": "to_device_bytes", "after_start": "start", "after_end": "end", "to_host_next": "to_host"}
-    following = line.filter(launches).select(*THREAD, "run", "to_device", **after)
-    runs = runs.join(following.with_columns(run=pl.col("run") - 1), on=[*THREAD, "run"], how="left", nulls_equal=True)
+    following = line.filter(launches).select(*THREAD, "to_device", run=pl.col("run") - 1, **after)
+    runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True)
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
     return _of_kinds(runs.with_columns(lifted=lifted & (pl.col("bytes") < _DATA_BYTES)))
@@ -108,19 +211,15 @@ def _runs(report: Report) -> pl.DataFrame:
 
 def _shortens(report: Report, line: pl.DataFrame) -> pl.Series:
     """Whether operators of `line` (row, stop) convert data into a shorter type: where types were recorded."""
-    every = operators(report)
-    shorter = (every.get_column("name") == "aten::copy_") & every.get_column("input_types").cast(
-        pl.String
-    ).str.contains(_SHORTENS).fill_null(value=False)
-    copies = every.filter(shorter).select(copy="row").sort("copy")
-    inside = line.select("row", "stop").with_row_index("at").sort("row")
-    inside = inside.join_asof(copies, left_on="row", right_on="copy", strategy="forward").sort("at")
-    return inside.select((pl.col("copy") < pl.col("stop")).fill_null(value=False)).to_series()
+    shorter = (pl.col("name") == "aten::copy_") & pl.col("input_types").cast(pl.String).str.contains(_SHORTENS)
+    copies = operators(report).filter(shorter).get_column("row")
+    before = [copies.search_sorted(line.get_column(side)) for side in ("row", "stop")]
+    return before[1] > before[0]
 
 
 def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     """The runs of a kind, with what of their time, and of what is around them, is work of the CPU."""
-    uploads, downloads = pl.col("to_device").fill_null(0) > 0, pl.col("to_host_bytes") > _SCALAR_BYTES
+    uploads, downloads = pl.col("to_device").fill_null(0) > 0, pl.col("to_host_bytes") > SCALAR_BYTES
     back = uploads & (pl.col("bytes") <= _LARGER * pl.col("to_host_bytes"))
     by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * _LAUNCH_NS) | back)
     by_others = back & (pl.col("after_start") - pl.col("before_end") >= _LONG_NS)
@@ -150,136 +249,150 @@ def _between_copies(report: Report) -> pl.DataFrame:
 
     Columns as in :func:`_runs`. The copy to the device is of no more data, which tells it from the next batch.
     """
-    columns = ("call_row", "call_start", "call_end", "thread_id", "size_bytes")
-    work = operations(report, *columns).drop_nulls(["call_row", "call_start", "thread_id"])
-    line = work.sort(*THREAD, "call_start").unique("call_row", keep="first", maintain_order=True)
-    way, moved = pl.col("detail").cast(pl.String), pl.col("size_bytes").fill_null(0)
-    following = {name: pl.col(name).shift(-1).over(THREAD) for name in ("call_start", "call_end")}
-    pairs = line.select(
+    names = ("call_start", "call_end", "way", "bytes")
+    following = {f"next_{name}": pl.col(name).shift(-1).over(THREAD) for name in names}
+    line = launched(report).with_columns(pl.col("bytes").fill_null(0))
+    back = (pl.col("way") == TO_HOST) & (pl.col("next_way") == TO_DEVICE) & (pl.col("bytes") > SCALAR_BYTES)
+    known = line.with_columns(**following).filter(
+        back
+        & (pl.col("next_bytes") <= pl.max_horizontal("bytes", pl.lit(_FEW_BYTES)))
+        & (pl.col("next_call_start") - pl.col("call_end") >= _LONG_NS)
+    )
+    return known.select(
         *THREAD,
-        kind=pl.lit("cpu-operators"),
+        kind=pl.lit(_COMPUTED.rule),
         operators=pl.lit(1, pl.UInt32),
         top=pl.lit(None, pl.String),
-        top_ns=following["call_start"] - pl.col("call_end"),
-        bytes=moved.shift(-1).over(THREAD),
+        top_ns=pl.col("next_call_start") - pl.col("call_end"),
+        bytes="next_bytes",
         start="call_start",
-        end=following["call_end"],
-        told=(way == TO_HOST) & (way.shift(-1).over(THREAD) == TO_DEVICE) & (moved > _SCALAR_BYTES),
-        least=pl.max_horizontal(moved, pl.lit(_FEW_BYTES)),
-    )
-    known = pairs.filter(pl.col("told") & (pl.col("bytes") <= pl.col("least")) & (pl.col("top_ns") >= _LONG_NS))
-    return known.drop("told", "least")
-
-
-_COMPUTED: Final = Told(
-    "cpu-operators",
-    "The CPU computes in the middle of the GPU's work",
-    "compute it on the GPU: no .cpu(), .numpy() or CPU tensors before it",
-    (
-        "Keep the tensors on the GPU: sampling, softmax, sorting and metrics run there, too; copy what is left of "
-        "them, and only where the host needs it."
-    ),
-    "culprits",
-)
-_ELSEWHERE: Final = "compute it on the GPU, too: no copy to the host, and back"
-_REMEDY_ELSEWHERE: Final = (
-    "Keep the data on the GPU, and let a kernel or a library (jax.random, CuPy, Thrust, CUB) do what the host does; "
-    "copy only what is needed there."
-)
-_MADE: Final = Told(
-    "cpu-tensors",
-    "A tensor is made on the CPU and copied, again and again",
-    "torch.full(…, device=x.device), or make it once: register_buffer",
-    (
-        "Make it once, before the loop (register_buffer in a module), or where it is needed: device=x.device, "
-        "dtype=x.dtype; attention takes is_causal=True in place of a mask."
-    ),
-    "culprits",
-)
-_OF_PYTHON: Final = "Data of Python or NumPy become tensors and are copied, each time"
-_KEPT: Final = "keep what recurs on the GPU: make it once, or data[rows] there"
-_CONVERTED: Final = Told(
-    "large-upload",
-    "Data are converted on the CPU before they are copied",
-    "x.to(device, non_blocking=True).float() / 255: copy first, then convert",
-    (
-        "Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are "
-        "copied, and the CPU does nothing."
-    ),
-    "culprits",
-)
-
-
-def cpu_operators(report: Report) -> list[Finding]:
-    """At most one finding per device, on operators that the CPU computes between launches."""
-    how = "The CPU computes on tensors of the host between launches, most in {}"
-    return _told(report, _COMPUTED, how)
-
-
-def cpu_tensors(report: Report) -> list[Finding]:
-    """At most one finding per device, on tensors that are made on the CPU and copied to it again and again."""
-    return _told(report, _MADE, "A tensor is made on the CPU (most time in {}) and copied to the GPU")
-
-
-def large_upload(report: Report) -> list[Finding]:
-    """At most one finding per device, on data that the CPU converts before they are copied to it."""
-    return _told(
-        report, _CONVERTED, "Data are converted on the CPU (most time in {}) before they are copied to the GPU"
+        end="next_call_end",
     )
 
 
-def _told(report: Report, told: Told, how: str) -> list[Finding]:
-    torch = in_pytorch(report)
-    runs = _runs(report) if torch and outermost(report).height else _between_copies(report)
-    runs = runs.filter(pl.col("kind") == told.rule)
-    inside = within(report, runs)
-    along = [inside.host.select(all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows()]
-    if runs.is_empty() or not (any(along) or per_iteration(report).iterations):
+# Anomaly detection: each result of backward is asked for NaN, and the host waits for it.
+
+#: What autograd's engine runs on each of a node's results.
+_ASKS: Final = ("aten::isnan", "aten::_is_any_true", "aten::any", "aten::item", "aten::is_nonzero", "aten::ne")
+
+#: Names of the kernels of a check: whether a value differs from itself, and whether any does.
+_COMPARES: Final = r"Compare|isnan|ne_kernel"
+_ANY: Final = r"or_kernel"
+
+#: So many nodes that launch something are checked at least, and in a report without operators so many checks have
+#: another launch before them: a loop over parameters that asks each for NaN has none.
+_MOST: Final = 0.6
+_SOME: Final = 0.2
+
+#: An operator that records itself for backward begins its work after so long without a stack of Python to save (ns).
+_USUAL_NS: Final = 15_000
+
+#: A longer time between launches of the forward pass is more than a saved stack (ns).
+_STACK_NS: Final = 1_000_000
+
+#: Fewer checks are no run of backward; after the last call of one the host is about to launch the next operator (ns).
+_FEWEST: Final = 20
+_AFTER_NS: Final = 5_000
+
+_CHECKED: Final = Told(
+    "anomaly-detection",
+    "Anomaly detection is on: each result of backward is checked",
+    "torch.autograd.set_detect_anomaly(False)",
+    "Leave it off but to find a NaN that was seen: torch.autograd.detect_anomaly() around single steps.",
+    "kernels",
+    "Anomaly detection is on: results of backward's operators are compared with themselves ({}), by two kernels "
+    "and a copy to the host each, for which the host waits; and operators of forward save their stack of Python: ",
+)
+
+
+def anomaly_detection(report: Report) -> list[Finding]:
+    """At most one finding per device."""
+    checks, saves = _checks(report)
+    if checks.is_empty():
         return []
-    top = runs.group_by("top").agg(pl.col("top_ns").sum()).sort("top_ns", "top").item(-1, "top")
-    moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
-    copied = f", {size(moved)} copied to the GPU each time" if moved else ""
-    told = told._replace(headline=f"{told.headline}: {literal(top)}") if top else told
-    if not torch:
-        told = told._replace(action=_ELSEWHERE, remedy=_REMEDY_ELSEWHERE)
-    elif not top and told.rule == _MADE.rule:
-        told = told._replace(headline=_OF_PYTHON, action=_KEPT)
-    what = how.format(literal(top) if top else _UNNAMED[told.rule])
-
-    def sentence(number: int, taken: str) -> str:
-        return f"{what}, {per_iteration(report).plural(number, 'time')}{copied}: {taken}."
-
-    return on_time(report, told, inside, sentence, partial(_spared, runs=runs, rule=told.rule))
+    text = _CHECKED.what.format(per_iteration(report).plural(within(report, checks).host.height, "check"))
+    inside = within(report, pl.concat([checks, saves]))
+    return on_time(report, _CHECKED, inside, lambda _, taken: f"{text}{taken}.")
 
 
-#: What takes most time where no operator does.
-_UNNAMED: Final = {
-    _COMPUTED.rule: "what the host does between a copy to it and one back",
-    _MADE.rule: "Python and NumPy",
-    _CONVERTED.rule: "Python and NumPy",
-}
+@once_per_process
+def _checks(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The checks of backward, and what operators of forward take to save the stack: :data:`SPAN`; empty for too few."""
+    every = operators(report)
+    return _by_kernels(report) if every.is_empty() else _by_operators(every)
 
 
-def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
-    """The time of the runs is gone, but for launches of the operators that the device computes then.
-
-    Data that were converted before are still copied, by a quarter: they are bytes that became four each.
-    """
-    every = within(report, runs)
-    if rule == _MADE.rule:
-        return every.mending
-    kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * _LAUNCH_NS, "end")
-    left = within(report, runs.with_columns(start=kept)).mending
-    if rule == _COMPUTED.rule:
-        return left._replace(gone=every.work)
-    facts = facts_of(report, every.work, "dur_ns", "detail").with_columns(every.work.alias("row"))
-    copies = facts.filter(pl.col("detail").cast(pl.String) == TO_DEVICE)
-    gone = facts.join(copies, on="row", how="anti").get_column("row")
-    saved = (pl.col("dur_ns") * _SPARED_OF_COPIES).cast(pl.Int64)
-    return left._replace(gone=gone, shorter=copies.select("row", saved_ns=saved))
+_NO_SPANS: Final = pl.DataFrame(schema=dict.fromkeys(SPAN, pl.Int64))
 
 
-#: Of a copy of float32 in place of bytes so much is spared.
-_SPARED_OF_COPIES: Final = 0.75
+def _by_operators(every: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    nodes = every.filter(pl.col("name").str.starts_with(NODE))
+    inside = every.filter(pl.col("parent").is_in(nodes.get_column("row").implode()) & pl.col("called"))
+    asks, isnan = inside.filter(pl.col("name").is_in(_ASKS)), pl.col("name") == _ASKS[0]
+    checked = asks.filter(isnan).get_column("parent").n_unique()
+    working = inside.filter(~pl.col("name").is_in(_ASKS)).get_column("parent").n_unique()
+    if not checked or checked < _MOST * working:
+        return _NO_SPANS, _NO_SPANS
+    by_check = asks.group_by(*THREAD, "parent", isnan.cast(pl.UInt32).cum_sum().alias("check"), maintain_order=True)
+    spans = by_check.agg(pl.col("start").min(), pl.col("end").max()).select(SPAN)
+    return spans, _stacks(every, nodes)
 
-RULES: Final = (cpu_operators, cpu_tensors, large_upload)
+
+def _stacks(every: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
+    """The beginning of operators that record themselves for backward, until they go on, as far as it is long."""
+    own = every.filter(pl.col("sequence_number").is_not_null() & pl.col("name").str.starts_with("aten::"))
+    backward = intervals.union(nodes.select("start", "end"))
+    forward = own.filter(intervals.overlap(own.get_column("start"), own.get_column("end"), backward) == 0)
+    inner = every.group_by(row="parent").agg(goes_on=pl.col("start").min())
+    begun = forward.join(inner, on="row", how="left").with_columns(end=pl.coalesce("goes_on", "end"))
+    long = begun.filter(pl.col("end") - pl.col("start") > _USUAL_NS)
+    return long.select(*THREAD, pl.col("start") + _USUAL_NS, "end")
+
+
+def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    kernel = pl.col("kind") == "kernel"
+    line = (
+        launched(report)
+        .with_row_index("at")
+        .with_columns(
+            pl.col("at").cast(pl.Int64),
+            compares=kernel & pl.col("name").str.contains(_COMPARES),
+            any=kernel & pl.col("name").str.contains(_ANY),
+            fills=pl.col("kind") == "memset",
+            reads=((pl.col("way") == TO_HOST) & (pl.col("bytes") <= 1)).fill_null(value=False),
+        )
+    )
+
+    def before(column: str, by: int) -> pl.Expr:
+        return pl.col(column).shift(by, fill_value=False)
+
+    plain = before("any", 1) & before("compares", 2)
+    filled = before("any", 1) & before("fills", 2) & before("compares", 3)
+    back = pl.when(plain).then(2).when(filled).then(3)
+    start = pl.when(plain).then(pl.col("call_start").shift(2)).otherwise(pl.col("call_start").shift(3))
+    until = pl.col("call_start").shift(-1).fill_null(0) - _AFTER_NS
+    checks = line.with_columns(back=back, start=start, end=pl.max_horizontal("call_end", until))
+    checks = checks.filter("reads").drop_nulls("back")
+    apart = checks.select((pl.col("at") - pl.col("back") > pl.col("at").shift(1) + 1).sum()).item()
+    if checks.height < _FEWEST or apart < _SOME * checks.height:
+        return _NO_SPANS, _NO_SPANS
+    # none lasts until the next begins, or long after its last call
+    following = pl.col("start").shift(-1).over(THREAD).fill_null(pl.col("end"))
+    end = pl.min_horizontal("end", following, pl.col("start") + _STACK_NS)
+    spans = checks.sort(*THREAD, "start").with_columns(end=end).filter(pl.col("end") > pl.col("start"))
+    return spans.select(SPAN), _gaps(line, checks)
+
+
+def _gaps(line: pl.DataFrame, checks: pl.DataFrame) -> pl.DataFrame:
+    """Between launches of the other threads, which run forward: what is longer than usual between those of a check."""
+    since = pl.col("call_end").shift(1).over(THREAD)
+    gaps = line.select(*THREAD, start=since, end="call_start", gap=pl.col("call_start") - since).drop_nulls("gap")
+    checking = checks.select(THREAD).unique()
+    usual = gaps.join(checking, on=list(THREAD), how="semi", nulls_equal=True).get_column("gap").median()
+    others = gaps.join(checking, on=list(THREAD), how="anti", nulls_equal=True)
+    most = max(2 * int(usual), _USUAL_NS) if isinstance(usual, float) else _USUAL_NS
+    long = others.filter(pl.col("gap").is_between(most, _STACK_NS))
+    return long.select(*THREAD, pl.col("start") + most, "end")
+
+
+RULES: Final = (cpu_work, anomaly_detection)

@@ -1,4 +1,4 @@
-"""Idle time of the device while its host thread runs the program's own code: loops of Python, and all other."""
+"""Idle time of the device while its host thread runs the program's own code: loaders, loops, and all other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, literal
 from kanalyze.analyses.findings.rules._copies import TO_DEVICE, device_copies
 from kanalyze.analyses.findings.rules._kernels import launch_less, nothing_within
+from kanalyze.analyses.findings.rules._operators import SPAN, Told, is_inside, spans_named
 from kanalyze.analyses.findings.rules._telling import (
     AHEAD,
     LOADS_NEXT,
     all_along,
+    changes,
     idle_worth_saying,
     in_pytorch,
     of_window,
@@ -33,16 +35,13 @@ from kanalyze.analyses.memory._unified_moves import faults_seen
 from kanalyze.analyses.naming._host_names import host_names, placed
 from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import nearest
 from kanalyze.named_ranges import located, of_iteration
 from kanalyze.units import moment, plural, time
 
 if TYPE_CHECKING:
-    from polars.datatypes import DataType, DataTypeClass
-
     from kanalyze.report import Report
     from kanalyze.window import PerIteration
 
@@ -56,144 +55,106 @@ _OF_WORKERS: Final = r"torch/utils/data/dataloader\.py\(\d+\): _try_get_data$"
 #: Getting a batch takes so long at least where it counts: workers that keep up need some time to hand one over, too.
 _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
 
-#: Maximum number of culprits named in the sentence, and the least part of the time that one takes.
+#: Maximum number of culprits named in the sentence.
 _NAMED_CULPRITS: Final = 2
-_NOTABLE_CULPRIT: Final = 0.1
 
-_BATCHES: Final[dict[str, DataType | DataTypeClass]] = {
-    **dict.fromkeys((*THREAD, "start", "end"), pl.Int64),
-    "workers": pl.Boolean,
-}
+#: What is named next in a sentence takes so large a part of the time at least.
+_NOTABLE: Final = 0.1
+
+_WORKERS: Final = Told(
+    "data-loading",
+    "The loop waits for DataLoader's workers",
+    "DataLoader(…, num_workers=more, prefetch_factor=4, persistent_workers=True)",
+    "More or faster workers: a higher num_workers, up to the CPU cores of this process, and prefetch_factor; "
+    "persistent_workers=True if the long waits are at the start of an epoch; less work in __getitem__.",
+    "culprits",
+    "waits in DataLoader for a batch of the loader's workers",
+)
+_NO_WORKERS: Final = Told(
+    "data-loading",
+    "The loop reads its batches itself: DataLoader has no workers",
+    "DataLoader(…, num_workers=N, persistent_workers=True, pin_memory=True)",
+    "Give DataLoader workers, which read the next batches meanwhile: num_workers=N, up to the CPU cores of "
+    "this process, persistent_workers=True, and pin_memory=True for batches that are copied to the GPU.",
+    "culprits",
+    "reads batches itself: its DataLoader has no workers",
+)
 
 
 def data_loading(report: Report) -> list[Finding]:
     """At most one finding per device on loaders without workers, and one on loaders with workers."""
-    return [
-        _batches_finding(report, device, pieces, workers=workers)
-        for workers, waits in _waits(report).items()
-        for device, pieces in waits.items()
-    ]
-
-
-def _waits(report: Report) -> dict[bool, dict[int, pl.DataFrame]]:
-    """Idle time while its thread gets a batch, where worth a finding: by whether there are workers, and device."""
-    parts = _slow_batches(report).partition_by("workers", as_dict=True, maintain_order=True)
-    return {bool(workers): idle_worth_saying(report, batches) for (workers,), batches in parts.items()}
-
-
-@once_per_report
-def _slow_batches(report: Report) -> pl.DataFrame:
-    """The intervals in scope in which a thread gets a batch, those of a mere handover aside: :data:`_BATCHES`."""
-    least = pl.when("workers").then(_HANDOVER_NS[True]).otherwise(_HANDOVER_NS[False])
-    return getting_batches(report).filter(pl.col("end") - pl.col("start") >= least)
+    every, found = getting_batches(report), list[Finding]()
+    for told, workers in ((_NO_WORKERS, False), (_WORKERS, True)):
+        long = pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers]
+        batches = every.filter(long, workers=workers)
+        idle = idle_worth_saying(report, batches) if batches.height else {}
+        found += [_batches_finding(report, told, device, pieces, batches) for device, pieces in idle.items()]
+    return found
 
 
 def getting_batches(report: Report) -> pl.DataFrame:
     """The intervals in scope in which a thread gets a batch, by ranges or operators, else by Python functions.
 
     Where the report of a capture has none, those of the trace beside it, as far as it names the report's host time.
+    Columns: process_id, thread_id, start, end and whether the loader has `workers`.
     """
-    found = _recorded(report)
-    if found.is_empty() and (other := report.beside()) is not None and host_names(report).lines:
+    own = _recorded(report)
+    if own.is_empty() and (other := report.beside()) is not None and host_names(report).lines:
         return intervals.overlapping(placed(report, _recorded(other)), report.scope.sides)
-    return found
+    return own
 
 
 def _recorded(report: Report) -> pl.DataFrame:
-    found = pl.concat([pl.DataFrame(schema=_BATCHES), *(_named(report, kind) for kind in ("range", "op"))])
-    return _functions(report) if found.is_empty() and "python" in report.kinds else found
+    named = spans_named(_NEXT, report.seen("range"), report.seen("op"))
+    workers = pl.col("name").cast(pl.String).str.extract(_NEXT) == "MultiProcessing"
+    if named.is_empty():
+        named = spans_named(_FUNCTION, report.seen("python"))
+        workers = pl.lit(spans_named(_OF_WORKERS, report.kind("python")).height > 0)
+    return named.select(*SPAN, workers=workers)
 
 
-def _named(report: Report, kind: str) -> pl.DataFrame:
-    events = report.kind(kind)
-    names = events.get_column("name").unique()
-    which = names.cast(pl.String).str.extract(_NEXT)
-    if which.is_null().all():
-        return pl.DataFrame(schema=_BATCHES)
-    known = pl.DataFrame([names, (which == "MultiProcessing").alias("workers")]).drop_nulls()
-    return _spans(report.seen(kind).join(known, on="name"))
-
-
-def _functions(report: Report) -> pl.DataFrame:
-    names = report.kind("python").get_column("name").unique()
-    texts = names.cast(pl.String)
-    wanted = names.filter(texts.str.contains(_FUNCTION).fill_null(value=False))
-    if wanted.is_empty():
-        return pl.DataFrame(schema=_BATCHES)
-    events = report.seen("python").filter(pl.col("name").is_in(wanted.implode()))
-    return _spans(events.with_columns(workers=pl.lit(texts.str.contains(_OF_WORKERS).any())))
-
-
-def _spans(events: pl.DataFrame) -> pl.DataFrame:
-    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    return events.select(*THREAD, start="start_ns", end=end, workers="workers")
-
-
-def _batches_finding(report: Report, device: int, pieces: pl.DataFrame, *, workers: bool) -> Finding:
-    per, stake = per_iteration(report), intervals.length(pieces)
-    took = _slow_batches(report).filter(workers=workers).select(ns=pl.col("end") - pl.col("start"))
+def _batches_finding(report: Report, told: Told, device: int, pieces: pl.DataFrame, batches: pl.DataFrame) -> Finding:
+    per, took = per_iteration(report), batches.select(ns=pl.col("end") - pl.col("start"))
     median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
-    told = "" if not _recorded(report).is_empty() else ", by the trace of the same program"
-    each = f"{per.plural(took.height, 'batch')}, {median}{told}"
-    if workers:
-        text = (
-            f"GPU {device} idles for {per.time(stake)} while the loop that launches its work waits in DataLoader for a "
-            f"batch of the loader's workers ({each})."
-        )
-        remedy = (
-            "More or faster workers: a higher num_workers, up to the CPU cores of this process, and prefetch_factor; "
-            "persistent_workers=True if the long waits are at the start of an epoch; less work in __getitem__."
-        )
-        headline = "The loop waits for DataLoader's workers"
-        action = "DataLoader(…, num_workers=more, prefetch_factor=4, persistent_workers=True)"
-    else:
-        text = (
-            f"GPU {device} idles for {per.time(stake)} while the loop that launches its work reads batches itself: its "
-            f"DataLoader has no workers ({each}){_most_in_loader(report, device)}."
-        )
-        remedy = (
-            "Give DataLoader workers, which read the next batches meanwhile: num_workers=N, up to the CPU cores of "
-            "this process, persistent_workers=True, and pin_memory=True for batches that are copied to the GPU."
-        )
-        headline = "The loop reads its batches itself: DataLoader has no workers"
-        action = "DataLoader(…, num_workers=N, persistent_workers=True, pin_memory=True)"
-    spans = _slow_batches(report).filter(workers=workers).select("process_id", "start", "end")
-    return Finding(
-        "data-loading",
-        device,
-        stake,
-        text,
-        remedy,
-        "culprits",
-        headline=headline,
-        action=action,
-        mending=lambda _: Mending(host=spans),
-        claims=pieces,
+    beside = "" if not _recorded(report).is_empty() else ", by the trace of the same program"
+    most = _most_in_loader(report, device) if told == _NO_WORKERS else ""
+    text = (
+        f"GPU {device} idles for {per.time(intervals.length(pieces))} while the loop that launches its work "
+        f"{told.what} ({per.plural(took.height, 'batch')}, {median}{beside}){most}."
     )
+    spans = batches.select("process_id", "start", "end")
+    return told.finding(device, text, pieces)._replace(mending=lambda _: Mending(host=spans))
 
 
 def _most_in_loader(report: Report, device: int) -> str:
     """Culprit of most of the idle time in the loader's range, where the report names it."""
-    rows = culprits(report).filter(
-        (pl.col("device") == device) & (pl.col("bucket") == "host") & pl.col("range").str.contains(_NEXT)
-    )
+    own = (pl.col("device") == device) & (pl.col("bucket") == "host") & pl.col("range").str.contains(_NEXT)
+    rows = culprits(report).filter(own)
     inner = rows.filter(~pl.col("culprit").str.contains(_NEXT)).group_by("culprit").agg(pl.col("ns").sum())
-    notable = inner.filter(pl.col("ns") >= _NOTABLE_CULPRIT * total(rows, "ns"))
+    notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
     top = notable.sort("ns", "culprit", descending=[True, False]).head(_NAMED_CULPRITS)
-    named = ", ".join(
-        f"{literal(name)} {per_iteration(report).mean_time(ns)}" for name, ns in top.select("culprit", "ns").iter_rows()
-    )
+    named = ", ".join(f"{literal(name)} {per_iteration(report).mean_time(ns)}" for name, ns in top.iter_rows())
     return f"; in it most takes {named}" if named else ""
 
 
-#: Operators that select one element, with which a pass through such a loop begins.
-_SELECTS: Final = ("aten::select",)
+# Loops that index a tensor element by element.
+
+#: The operator that selects one element, with which a pass through such a loop begins.
+_SELECTS: Final = "aten::select"
 
 #: Fewest passes in a row, the most operators of one (longer ones do more than indexing), and the most kinds of passes
 #: in a loop, which may have branches.
 _PASSES: Final = 10
 _LONGEST_PASS: Final = 6
 _KINDS: Final = 4
+
+_INDEXES: Final = Told(
+    "loop-indexing",
+    "A Python loop indexes a tensor element by element",
+    "Index once: x[indices] in place of x[i] in a loop",
+    "Work on the whole tensor at once: a slice, an index tensor (gather, index_put_, scatter_), or arithmetic on "
+    "torch.arange.",
+)
 
 
 def loop_indexing(report: Report) -> list[Finding]:
@@ -207,27 +168,22 @@ def loop_indexing(report: Report) -> list[Finding]:
 def _loops(report: Report) -> pl.DataFrame:
     """The loops, at any time: process_id, thread_id, start, end, passes, operators (of one pass).
 
-    Of operators at one level: short passes in a row, each of which begins with operators of :data:`_SELECTS`, of few
-    kinds by the names of their operators, of which `operators` are the most frequent. None is in a DataLoader, which
-    gets one sample after the other.
+    Of operators at one level: short passes in a row, each of which begins with selecting, of few kinds by the names of
+    their operators, of which `operators` are the most frequent. None is in a DataLoader, which gets one sample after
+    the other.
     """
-    kept = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "passes": pl.UInt32, "operators": pl.String}
-    names = report.kind("op").get_column("name").unique().cast(pl.String)
-    if not names.is_in(_SELECTS).any():
+    kept = {**dict.fromkeys(SPAN, pl.Int64), "passes": pl.UInt32, "operators": pl.String}
+    if not report.kind("op").get_column("name").unique().cast(pl.String).is_in([_SELECTS]).any():
         return pl.DataFrame(schema=kept)
     rows = operator_tree(report).rows.with_columns(pl.col("name").cast(pl.String)).with_row_index("row")
-    level = [*THREAD, "parent"]
-    ops = rows.filter(pl.col("kind") == "op").select(*level, "row", "start", "end", "name").sort(*level, "row")
-    selects = pl.col("name").is_in(_SELECTS)
-    another = pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift(1)) for key in level)
-    begins = another | (selects & ~selects.shift(1)).fill_null(value=True)
-    passes = ops.with_columns(number=begins.cum_sum()).group_by("number", *level, maintain_order=True)
-    each = passes.agg(
+    level, selects = [*THREAD, "parent"], pl.col("name") == _SELECTS
+    ops = rows.filter(pl.col("kind") == "op").sort(*level, "row")
+    begins = changes(level) | (selects & ~selects.shift(1)).fill_null(value=True)
+    passes = ops.group_by(begins.cum_sum().alias("number"), *level, maintain_order=True).agg(
         pl.col("start").first(), pl.col("end").last(), operators=pl.col("name").str.join(" → "), size=pl.len()
     )
-    short = pl.col("operators").str.starts_with(_SELECTS[0]) & (pl.col("size") <= _LONGEST_PASS)
-    alike = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift(1)) for key in (*level, "short"))
-    runs = each.with_columns(short=short).with_columns(run=(~alike).cum_sum()).filter("short")
+    short = pl.col("operators").str.starts_with(_SELECTS) & (pl.col("size") <= _LONGEST_PASS)
+    runs = passes.with_columns(short=short).with_columns(run=changes((*level, "short")).cum_sum()).filter("short")
     loops = runs.group_by("run", *THREAD, maintain_order=True).agg(
         pl.col("start").first(),
         pl.col("end").last(),
@@ -236,50 +192,29 @@ def _loops(report: Report) -> pl.DataFrame:
         passes=pl.len(),
     )
     found = loops.filter((pl.col("passes") >= _PASSES) & (pl.col("kinds") <= _KINDS)).select(list(kept))
-    return found.join(_in_loaders(report, found), on=[*THREAD, "start"], how="anti", nulls_equal=True)
-
-
-def _in_loaders(report: Report, loops: pl.DataFrame) -> pl.DataFrame:
-    """Those of `loops` that begin while their thread gets a batch from a DataLoader."""
-    batches = getting_batches(report.whole).select(*THREAD, since="start", until="end")
-    inside = nearest(loops, batches, ("start", "since"), THREAD)
-    return inside.filter((pl.col("start") < pl.col("until")).fill_null(value=False))
+    return found.filter(~is_inside(found.select(*THREAD, at="start"), getting_batches(report.whole)))
 
 
 def _indexing_finding(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
-    per, stake = per_iteration(report), intervals.length(pieces)
-    low, high = pieces.select(pl.col("start").min(), pl.col("end").max().alias("end")).row(0)
+    per = per_iteration(report)
+    low, high = pieces.select(pl.col("start").min(), pl.col("end").max()).row(0)
     loops = _loops(report).filter((pl.col("end") > low) & (pl.col("start") < high))
     top = loops.sort("passes", "start", descending=[True, False]).head(1)
     at = sites(report, top.select(*THREAD, at="start"))
-    where = at.select(pl.coalesce("function", "range")).item()
+    where = literal(at.select(pl.coalesce("function", "range").fill_null("")).item())
     text = (
         f"A tensor is indexed element by element in {per.plural(loops.height, 'loop')}, {total(loops, 'passes'):,} "
         f"passes in all, up to {longest(loops, 'passes'):,} in a row of {literal(top.item(0, 'operators'))}"
-        f"{f' in {literal(where)}' if where else ''}: GPU {device} idles in them for {per.time(stake)}."
+        f"{f' in {where}' if where else ''}: GPU {device} idles in them for {per.time(intervals.length(pieces))}."
     )
-    remedy = (
-        "Work on the whole tensor at once: a slice, an index tensor (gather, index_put_, scatter_), or arithmetic on "
-        "torch.arange."
-    )
-    return Finding(
-        "loop-indexing",
-        device,
-        stake,
-        text,
-        remedy,
-        "tree",
-        headline="A Python loop indexes a tensor element by element",
-        action="Index once: x[indices] in place of x[i] in a loop",
-        where=literal(where) if where else "",
-        mending=partial(nothing_within, spans=loops.select(*THREAD, "start", "end")),
-        claims=pieces,
-    )
+    one = _INDEXES.finding(device, text, pieces)
+    return one._replace(where=where, mending=partial(nothing_within, spans=loops.select(SPAN)))
 
+
+# All other time outside of CUDA calls.
 
 #: Maximum number of phases named; the next ones only if not much shorter than the first.
 _NAMED_PHASES: Final = 3
-_NOTABLE: Final = 0.1
 
 #: Fewer stretches than these are none between launches; of iterations, than one in each.
 _SEVERAL: Final = 2
@@ -289,6 +224,38 @@ _TOLD_LEAST: Final = 0.01
 
 #: Smaller copies are of single numbers and the like, which take no time to prepare.
 _DATA_BYTES: Final = 1 << 16
+
+_IN_TORCH: Final = Told(
+    "host-computes",
+    "The GPU waits until the host copies the next data to it",
+    "DataLoader(…, num_workers=8, pin_memory=True, prefetch_factor=4)",
+    "If the host prepares that data, let workers of a DataLoader do so (num_workers, prefetch_factor, "
+    "pin_memory=True) while the GPU works; if it waits for them, it needs more of them.",
+    "culprits",
+)
+_PREFETCH: Final = _IN_TORCH._replace(
+    action="prepare the next data in another thread, while the GPU works",
+    remedy=(
+        "If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy them on "
+        "a stream of their own."
+    ),
+)
+_PREPARES: Final = _IN_TORCH._replace(
+    headline="The GPU waits while the host prepares new kernels",
+    action="keep to a few shapes, for which kernels are chosen once",
+    remedy=(
+        "What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep to "
+        "a few shapes (pad to them), and run each once before."
+    ),
+)
+_UNKNOWN: Final = _IN_TORCH._replace(
+    headline="The GPU waits while the program runs its own code",
+    action="see what it does there: {0}",
+    remedy=(
+        "Once it is known what that is (ranges of NVTX and samples tell it), do it on the GPU, do it before it is "
+        "needed, on another thread, or less often."
+    ),
+)
 
 
 def host_computes(report: Report) -> list[Finding]:
@@ -326,34 +293,10 @@ def _prepares(report: Report, device: int, data: pl.DataFrame) -> Finding:
     """The finding on host time right before data is copied to the device."""
     text = (
         f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
-        f"GPU: {_of_window(report, device, data)}. {AHEAD}"
+        f"GPU: {of_window(report, device, intervals.length(data))}. {AHEAD}"
     )
-    headline, (action, remedy) = (
-        "The GPU waits until the host copies the next data to it",
-        _PREFETCH[in_pytorch(report)],
-    )
-    one = Finding("host-computes", device, intervals.length(data), text, remedy, "culprits", claims=data)
-    where = _where(_phases(report, device, data))
-    return one._replace(headline=headline, action=action, where=where, retold=partial(_prepares, report, device))
-
-
-#: Action and remedy where the device waits until the next data are copied to it, by whether that is in PyTorch.
-_PREFETCH: Final = {
-    True: (
-        "DataLoader(…, num_workers=8, pin_memory=True, prefetch_factor=4)",
-        (
-            "If the host prepares that data, let workers of a DataLoader do so (num_workers, prefetch_factor, "
-            "pin_memory=True) while the GPU works; if it waits for them, it needs more of them."
-        ),
-    ),
-    False: (
-        "prepare the next data in another thread, while the GPU works",
-        (
-            "If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy "
-            "them on a stream of their own."
-        ),
-    ),
-}
+    told, where = _IN_TORCH if in_pytorch(report) else _PREFETCH, _where(_mostly(_phases(report, device, data)))
+    return told.finding(device, text, data)._replace(where=where, retold=partial(_prepares, report, device))
 
 
 def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
@@ -364,39 +307,24 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     named = "; ".join(_phase(per, row) for row in notable.head(_NAMED_PHASES).iter_rows(named=True))
     others_ns = intervals.length(host_pieces(report)[device]) - stake
     others = f", besides {per.mean_time(others_ns)} of which other findings tell" * (others_ns > _TOLD_LEAST * stake)
-    start, longest_ns = (
-        spans.select("start", ns=pl.col("end") - pl.col("start")).sort("ns", "start", descending=[True, False]).row(0)
-    )
-    longest = f"The longest stretch is {time(longest_ns)}, from {moment(start, report.zero_ns)} on."
-    most = f"Most {named}." if named else ""
-    sentences = " ".join(filter(None, (most, longest, _faulting(report, device), AHEAD)))
+    lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
+    start, longest_ns = lengths.sort("ns", "start", descending=[True, False]).row(0)
+    most = f" Most {named}." if named else ""
     text = (
-        f"GPU {device} idle while the program runs its own code, in no CUDA call: {_of_window(report, device, spans)}"
-        f"{others}. {sentences}"
+        f"GPU {device} idle while the program runs its own code, in no CUDA call: {of_window(report, device, stake)}"
+        f"{others}.{most} The longest stretch is {time(longest_ns)}, from {moment(start, report.zero_ns)} on."
+        f"{_faulting(report, device)} {AHEAD}"
     )
-    headline, action, remedy, cause = _advice(report, device, phases, spans)
-    one = Finding("host-computes", device, stake, text, remedy, "culprits", claims=spans)
-    return one._replace(
-        headline=headline,
-        action=action,
-        where=_where(phases),
-        vague=not cause,
-        general=not cause,
-        retold=partial(_computes, report, device),
+    told, top = _advice(report, device, _mostly(phases), spans), _mostly(phases)
+    unclear = told.headline != _PREPARES.headline
+    return told.finding(device, text, spans)._replace(
+        where=_where(top), vague=unclear, general=unclear, retold=partial(_computes, report, device)
     )
 
 
-def _of_window(report: Report, device: int, spans: pl.DataFrame) -> str:
-    """The time of `spans` as a part of the device's window."""
-    (window,) = windows(report).filter(device=device).select(pl.col("end") - pl.col("start")).row(0)
-    ns = intervals.length(spans)
-    return of_window(per_iteration(report), ns, ns / max(window, 1))
-
-
-def _where(phases: pl.DataFrame) -> str:
+def _where(phase_of_most: str) -> str:
     """The range or operator of at least half of the time, escaped; empty if none has."""
-    most = _mostly(phases)
-    return literal(most.removeprefix("in ")) if most.startswith("in ") else ""
+    return literal(phase_of_most.removeprefix("in ")) if phase_of_most.startswith("in ") else ""
 
 
 def _mostly(phases: pl.DataFrame) -> str:
@@ -412,37 +340,23 @@ def _short_stretches(report: Report, spans: pl.DataFrame) -> int:
     return len(short) if many and 2 * short.sum() > lengths.sum() else 0
 
 
-def _advice(report: Report, device: int, phases: pl.DataFrame, spans: pl.DataFrame) -> tuple[str, str, str, bool]:
-    """Headline, action, remedy, and whether these name a cause.
+def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
+    """The words on host time with most of it in the phase `top`.
 
     Of many short stretches, to launch less often; of long ones, where they are, and how to see what they are.
     """
-    top = _mostly(phases)
     if many := _short_stretches(report, spans):
         less = launch_less(report, device)
-        stretches = per_iteration(report).plural(many, "short stretch")
-        headline = f"The GPU waits for the program in {stretches}"
-        return headline, less.ahead_action or less.action, less.ahead, False
+        headline = f"The GPU waits for the program in {per_iteration(report).plural(many, 'short stretch')}"
+        return _UNKNOWN._replace(headline=headline, action=less.ahead_action or less.action, remedy=less.ahead)
     if top == LOADS_NEXT and (per_iteration(report).iterations or _loads_all_along(report, device)):
-        remedy = (
-            "What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep "
-            "to a few shapes (pad to them), and run each once before."
-        )
-        action = "keep to a few shapes, for which kernels are chosen once"
-        return "The GPU waits while the host prepares new kernels", action, remedy, True
-    sampled, python = own_samples(report), in_pytorch(report)
-    record = f"nsys profile {'--python-sampling=true' if python else '--sample=process-tree'}"
-    action = f"see what it does there: {'kanalyze show culprits --by function' if sampled else record}"
-    remedy = (
-        "Once it is known what that is (ranges of NVTX and samples tell it), do it on the GPU, do it before it is "
-        "needed, on another thread, or less often."
-    )
+        return _PREPARES
+    how = "kanalyze show culprits --by function"
+    if not own_samples(report):
+        how = f"nsys profile {'--python-sampling=true' if in_pytorch(report) else '--sample=process-tree'}"
     where = f"The GPU waits for the program {literal(top)}"
     fits = top.startswith("in ") or (top and len(where) <= HEADLINE_LONGEST)
-    return where if fits else _UNKNOWN, action, remedy, False
-
-
-_UNKNOWN: Final = "The GPU waits while the program runs its own code"
+    return _UNKNOWN._replace(headline=where if fits else _UNKNOWN.headline, action=_UNKNOWN.action.format(how))
 
 
 def _loads_all_along(report: Report, device: int) -> bool:
@@ -457,7 +371,7 @@ def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
     sums, each = host_by_name(report, device, spans), per_iteration(report).each
     rows = sums.drop_nulls("culprit").select("culprit", "range").unique().iter_rows()
     words = [(culprit, within, of_iteration(located(phase(culprit), within), each)) for culprit, within in rows]
-    names = pl.DataFrame(words, {"culprit": pl.String, "range": pl.String, "where": pl.String}, orient="row")
+    names = pl.DataFrame(words, dict.fromkeys(("culprit", "range", "where"), pl.String), orient="row")
     named = sums.join(names, on=["culprit", "range"], nulls_equal=True, maintain_order="left")
     told = named.group_by("where", maintain_order=True).agg(pl.col("ns", "gaps").sum(), pl.col("longest_ns").max())
     return told.sort("ns", descending=True, maintain_order=True)
@@ -471,7 +385,7 @@ def _faulting(report: Report, device: int) -> str:
     faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
     many = total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
-    return f"Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
+    return f" Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
 
 
 def _phase(per: PerIteration, row: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """Reads for which the host waits: what raises them, what they cost, where they are, and that nothing else says so."""
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -34,14 +35,14 @@ def copied(number, start, end, *, memory="Pinned", size=4):
     )
 
 
-def step(number, *, size=4, name="k"):
+def step(number, *, size=4, name="k", memory="Pinned"):
     """A kernel of 60, a copy of 5 behind it, a wait until 5 after that, 20 of the program's code, and a launch."""
     start = 100 * number
     return [
         call(LAUNCH, start, start + 10, correlation=number),
         kernel(start + 10, start + 70, correlation=number, name=name),
         call(COPY, start + 12, start + 20, correlation=100 + number),
-        copied(number, start + 70, start + 75, size=size),
+        copied(number, start + 70, start + 75, size=size, memory=memory),
         call(SYNC, start + 25, start + 80),
     ]
 
@@ -117,17 +118,11 @@ def test_a_copy_that_is_waited_for_after_the_next_launch_does_not():
 
 
 def test_a_copy_into_pageable_memory_blocks_in_its_own_call():
-    events = []
-    for one in steps():
-        if one.name == COPY:
-            events.append(call(COPY, one.start, one.start + 68, correlation=one.correlation))
-        elif one.name != SYNC:
-            side = {**one.side, "target_memory": "Pageable"} if one.kind == "memcpy" else one.side
-            events.append(
-                memcpy(one.start, one.end, direction="Device-to-Host", correlation=one.correlation, side=side)
-                if one.kind == "memcpy"
-                else one
-            )
+    events = [
+        replace(one, end=one.start + 68) if one.name == COPY else one
+        for one in steps(memory="Pageable")
+        if one.name != SYNC
+    ]
     (one,) = blocking_read(report(events))
     assert one.at_stake_ns == 3 * 35
     assert "cudaMemcpyAsync (3 times)" in one.text
@@ -144,42 +139,45 @@ def torch(name="aten::item", size=4):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "size", "where", "headline"),
     [
-        ("aten::item", "aten::item (.item())"),
-        ("aten::nonzero", "aten::nonzero (nonzero or a boolean mask)"),
-        ("aten::unique_dim", "aten::unique_dim"),
-        ("autograd::engine::evaluate_function: IndexBackward0", "aten::_local_scalar_dense (.item())"),
+        ("aten::item", 4, "aten::item (.item())", "A number read by the host (.item(), print) stalls the GPU"),
+        (
+            "aten::nonzero",
+            4,
+            "aten::nonzero (nonzero or a boolean mask)",
+            "A shape that depends on data (x[mask], nonzero) stalls",
+        ),
+        (
+            "aten::is_nonzero",
+            4,
+            "aten::is_nonzero (a tensor as a condition)",
+            "A tensor as a condition (if x > 0) stalls the GPU",
+        ),
+        ("aten::unique_dim", 4, "aten::unique_dim", "A value read by the host (.item(), x[mask], if) stalls"),
+        (
+            "aten::to",
+            4_000,
+            "aten::to (.to(), .cpu() or .tolist())",
+            "Results read by the host (.cpu() and others) stall the GPU",
+        ),
+        (
+            "autograd::engine::evaluate_function: IndexBackward0",
+            4,
+            "aten::_local_scalar_dense (.item())",
+            "A number read by the host (.item(), print) stalls the GPU",
+        ),
     ],
 )
-def test_the_operator_is_named_with_what_users_write(name, said):
-    (one,) = blocking_read(report(torch(name)))
-    assert f"GPU 0: {said} (3 times), 4 B each" in one.text
-    assert one.where == said
-
-
-@pytest.mark.parametrize(
-    ("name", "headline"),
-    [
-        ("aten::item", "A number read by the host (.item(), print) stalls the GPU"),
-        ("aten::index", "A shape that depends on data (x[mask], nonzero) stalls"),
-        ("aten::is_nonzero", "A tensor as a condition (if x > 0) stalls the GPU"),
-    ],
-)
-def test_what_is_read_is_told_by_the_operator(name, headline):
-    (one,) = blocking_read(report(torch(name)))
-    assert one.headline == headline
+def test_what_is_read_is_told_by_the_operator_with_what_users_write(name, size, where, headline):
+    (one,) = blocking_read(report(torch(name, size=size)))
+    assert (one.where, one.headline) == (where, headline)
+    assert f"GPU 0: {where} (3 times), {'4 B' if size == 4 else '4.000 kB'} each" in one.text
 
 
 def test_without_operators_it_may_be_any_value():
     (one,) = blocking_read(report([event for event in torch() if event.kind != "op"]))
     assert one.headline == "A value read by the host (.item(), x[mask], if) stalls"
-
-
-def test_a_tensor_is_no_number():
-    (one,) = blocking_read(report(torch("aten::to", size=4_000)))
-    assert one.headline == "Results read by the host (.cpu() and others) stall the GPU"
-    assert "aten::to (.to(), .cpu() or .tolist()) (3 times), 4.000 kB each" in one.text
 
 
 def test_so_is_the_line_of_the_program():

@@ -1,10 +1,10 @@
-"""Work of the CPU between two launches: operators on tensors of the host, tensors made there, data converted there."""
+"""Work of the CPU between launches: on tensors of the host, tensors and data made there, checks of each gradient."""
 
 from dataclasses import replace
 
 import pytest
 
-from kanalyze.analyses.findings.rules.cpu_work import cpu_operators, cpu_tensors, large_upload
+from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, report
 
@@ -37,46 +37,58 @@ def step(at, names, *, down=4096, up=512, took=150_000):
     return events
 
 
-def found(rule, *names, count=10, **keys):
-    events = [event for number in range(count) for event in step(number * STEP, names, **keys)]
-    window = Window(0, count * STEP, count=count, each="step")
-    return rule(report(events).narrow(window=window))
+def in_steps(events, count=10):
+    return report(events).narrow(window=Window(0, count * STEP, count=count, each="step"))
+
+
+def found(*names, **keys):
+    return cpu_work(in_steps([event for number in range(10) for event in step(number * STEP, names, **keys)]))
 
 
 def test_operators_of_the_cpu_after_a_copy_to_the_host():
-    (one,) = found(cpu_operators, "aten::softmax", "aten::view", "aten::multinomial", took=100_000)
+    (one,) = found("aten::softmax", "aten::view", "aten::multinomial", took=100_000)
+    assert one.rule == "cpu-operators"
     assert one.headline == "The CPU computes in the middle of the GPU's work: aten::softmax"
     assert one.text == (
         "The CPU computes on tensors of the host between launches, most in aten::softmax, 1 time a step, 512 B copied "
         "to the GPU each time: GPU 0 idles, or works for it, for 350.0 µs a step."
     )
     assert one.claims.height == 10
-    assert found(cpu_tensors, "aten::softmax") == found(large_upload, "aten::softmax") == []
 
 
-def test_a_tensor_that_is_made_on_the_cpu():
-    (one,) = found(cpu_tensors, "aten::full", "aten::triu", down=0)
-    assert one.text.startswith(
-        "A tensor is made on the CPU (most time in aten::full) and copied to the GPU, 1 time a step"
-    )
-    assert found(cpu_operators, "aten::full", "aten::triu", down=0) == []
+@pytest.mark.parametrize(
+    ("names", "keys", "rule", "said"),
+    [
+        (
+            ("aten::full", "aten::triu"),
+            {"down": 0},
+            "cpu-tensors",
+            "A tensor is made on the CPU (most time in aten::full) and copied to the GPU, 1 time a step",
+        ),
+        (("aten::lift_fresh",), {"down": 0}, "cpu-tensors", "most time in Python and NumPy"),
+        (("aten::to", "aten::div"), {"down": 0, "up": 1 << 21}, "large-upload", "2.097 MB copied to the GPU each time"),
+        # what NumPy makes of what was copied is lifted, and copied back
+        (("aten::lift_fresh",), {}, "cpu-operators", "most in what the host does between a copy to it and one back"),
+    ],
+)
+def test_work_is_told_by_what_is_copied(names, keys, rule, said):
+    (one,) = found(*names, **keys)
+    assert (one.rule, said in one.text) == (rule, True)
 
 
-def test_data_that_are_converted_before_they_are_copied():
-    (one,) = found(large_upload, "aten::to", "aten::div", down=0, up=1 << 21)
-    assert "2.097 MB copied to the GPU each time" in one.text
-    assert found(large_upload, "aten::to", "aten::div", down=0, up=1 << 19) == []
+def test_data_of_python_are_made_on_the_cpu():
+    (one,) = found("aten::lift_fresh", down=0)
+    assert one.headline == "Data of Python or NumPy become tensors and are copied, each time"
 
 
 @pytest.mark.parametrize(("types", "told"), [('["c10::BFloat16", "float"]', 0), ('["float", "unsigned char"]', 1)])
 def test_data_that_are_converted_into_a_shorter_type_are_well_copied(types, told):
     events = [event for at in range(10) for event in step(at * STEP, ("aten::to",), down=0, up=1 << 21)]
     starts = [event.start for event in events if (event.name, event.end - event.start) == ("aten::to", 150_000)]
+    details = [{"event_id": len(events) + number, "input_types": types} for number in range(len(starts))]
     events += [host("op", "aten::copy_", at + 10, at + 140_000) for at in starts]
-    copies = [number for number, event in enumerate(events) if event.name == "aten::copy_"]
-    details = [{"event_id": number, "input_types": types} for number in copies]
     made = report(events, op_detail=details).narrow(window=Window(0, 10 * STEP, count=10, each="step"))
-    assert len(large_upload(made)) == told
+    assert [one.rule for one in cpu_work(made)] == ["large-upload"] * told
 
 
 @pytest.mark.parametrize(
@@ -85,41 +97,76 @@ def test_data_that_are_converted_into_a_shorter_type_are_well_copied(types, told
         (("aten::view", "aten::select"), {"took": 5000}),  # views compute nothing
         (("aten::add",), {"down": 0, "up": 0, "took": 5000}),  # a counter of an optimizer
         (("aten::add",), {"down": 4, "up": 0, "took": 5000}),  # a number that is read
+        (("aten::to", "aten::div"), {"down": 0, "up": 1 << 19}),  # few data
+        (("aten::lift_fresh",), {"down": 0, "up": 2 << 20}),  # a batch
     ],
 )
 def test_what_is_no_work_of_the_cpu(names, keys):
-    assert [one for rule in (cpu_operators, cpu_tensors, large_upload) for one in found(rule, *names, **keys)] == []
+    assert found(*names, **keys) == []
 
 
 def test_without_operators_the_time_between_two_copies_tells():
     events = [event for number in range(10) for event in step(number * STEP, ("aten::sort",)) if event.kind != "op"]
-    (one,) = cpu_operators(report(events).narrow(window=Window(0, 10 * STEP, count=10, each="step")))
+    (one,) = cpu_work(in_steps(events))
     assert "between a copy to it and one back, 1 time a step" in one.text
     others = [replace(event, name="fusion") if event.kind == "kernel" else event for event in events]
-    (one,) = cpu_operators(report(others).narrow(window=Window(0, 10 * STEP, count=10, each="step")))
+    (one,) = cpu_work(in_steps(others))
     assert one.action == "compute it on the GPU, too: no copy to the host, and back"
 
 
-def test_data_of_python_are_made_on_the_cpu():
-    (one,) = found(cpu_tensors, "aten::lift_fresh", down=0)
-    assert "most time in Python and NumPy" in one.text
-    assert one.headline == "Data of Python or NumPy become tensors and are copied, each time"
-    assert found(cpu_tensors, "aten::lift_fresh", down=0, up=2 << 20) == []  # a batch
-
-
 def test_metrics_on_the_cpu_do_not_end_with_the_next_batch():
-    (one,) = found(cpu_operators, "aten::bincount", down=4096, up=1 << 20)
-    assert one.at_stake_ns < 10 * 190_000
+    (one,) = found("aten::bincount", down=4096, up=1 << 20)
+    assert (one.rule, one.at_stake_ns < 10 * 190_000) == ("cpu-operators", True)
 
 
 def test_a_converted_upload_is_a_quarter_by_replay():
-    (one,) = found(large_upload, "aten::to", "aten::div", down=0, up=1 << 21)
-    change = one.mending(report(list(step(0, ("aten::to", "aten::div"), down=0, up=1 << 21))))
+    (one,) = found("aten::to", "aten::div", down=0, up=1 << 21)
+    change = one.mending(report(step(0, ("aten::to", "aten::div"), down=0, up=1 << 21)))
     assert change.shorter["saved_ns"].to_list() == [750]
 
 
-def test_numpy_between_two_copies_computes_on_the_cpu():
-    """What NumPy makes of what was copied is lifted, and copied back."""
-    (one,) = found(cpu_operators, "aten::lift_fresh")
-    assert "most in what the host does between a copy to it and one back" in one.text
-    assert found(cpu_tensors, "aten::lift_fresh") == []
+# Anomaly detection, by operators or else by kernels.
+
+COMPARE = "void at::native::vectorized_elementwise_kernel<4, CompareEqFunctor>()"
+ANY = "void at::native::reduce_kernel<or_kernel_cuda>()"
+OWN = "void at::native::backward()"
+
+
+def launched(at, name):
+    """An operator's launch of a kernel, or of a copy of one byte to the host."""
+    if name == "copy":
+        return [
+            call("cudaMemcpyAsync_v3020", at, at + 2000, correlation=at),
+            memcpy(at + 1500, at + 1800, direction="Device-to-Host", size_bytes=1, correlation=at),
+        ]
+    return [call(LAUNCH, at, at + 2000, correlation=at), kernel(at + 2000, at + 3000, name=name, correlation=at)]
+
+
+def node(at, number, *, own=True, every=1):
+    """A node of autograd: an operator of its own, and the check of its result."""
+    events = [host("op", "autograd::engine::evaluate_function: MmBackward0", at, at + 45_000)]
+    if own:
+        events += [host("op", "MmBackward0", at + 1000, at + 9000), *launched(at + 2000, OWN)]
+    if number % every == 0:
+        for place, name, kernels in ((1, "isnan", COMPARE), (2, "_is_any_true", ANY), (3, "item", "copy")):
+            start = at + 10_000 * place
+            events += [host("op", f"aten::{name}", start, start + 9000), *launched(start + 2000, kernels)]
+    return events
+
+
+def checked(*, operators=True, **how):
+    nodes = [event for number in range(30) for event in node(50_000 * number, number, **how)]
+    events = [event for event in nodes if operators or event.kind != "op"]
+    return anomaly_detection(report(events).narrow(window=Window(0, 50_000 * 30, count=2, each="step")))
+
+
+@pytest.mark.parametrize("operators", [True, False])
+def test_each_node_is_checked(operators):
+    (one,) = checked(operators=operators)
+    assert "(15 checks a step), by two kernels and a copy to the host each" in one.text
+    assert one.action == "torch.autograd.set_detect_anomaly(False)"
+
+
+def test_a_hook_that_checks_some_gradients_and_a_loop_over_all_are_none():
+    assert checked(every=3) == []
+    assert checked(operators=False, own=False) == []

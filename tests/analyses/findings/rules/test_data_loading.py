@@ -21,9 +21,9 @@ MS = 1_000_000
 def step(number, *, name=ALONE, get=3, mark=nvtx, thread=1):
     """From its start on, `get` ms in the loader; 1 ms of other code, a launch of 1 ms, and a kernel of 4 ms."""
     start = 10 * MS * number
-    launched = start + (get + 1) * MS
+    launched = start + int((get + 1) * MS)
     return [
-        mark(name, start, start + get * MS, thread=thread),
+        mark(name, start, launched - MS, thread=thread),
         call(LAUNCH, launched, launched + MS, correlation=number),
         kernel(launched + MS, launched + 5 * MS, correlation=number),
     ]
@@ -70,8 +70,7 @@ def test_what_takes_the_time_in_the_loader_is_named():
 
 def test_workers_that_do_not_keep_up():
     (one,) = data_loading(per_step(steps(name=WORKERS)))
-    assert one.at_stake_ns == 6 * MS
-    assert one.headline == "The loop waits for DataLoader's workers"
+    assert (one.at_stake_ns, one.headline) == (6 * MS, "The loop waits for DataLoader's workers")
     assert "waits in DataLoader for a batch of the loader's workers (1 batch a step," in one.text
 
 
@@ -107,12 +106,7 @@ def test_python_functions_tell_whether_there_are_workers():
     ],
 )
 def test_what_does_not_raise_it(how):
-    assert (
-        data_loading(
-            report(steps(**{"get": 3} | {key: int(v * MS) / MS if key == "get" else v for key, v in how.items()}))
-        )
-        == []
-    )
+    assert data_loading(report(steps(**how))) == []
 
 
 def test_time_in_which_the_device_works_does_not_count():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.growing_copies import growing_concatenations, growing_copies
+from kanalyze.analyses.findings.rules.arrays import growing_concatenations, growing_copies
 from kanalyze.analyses.findings.rules.needless_kernels import large_logits, layout_copies, recomputation
 from kanalyze.analyses.findings.rules.slower_kernels import float64, gathers, scatter_atomics
 from kanalyze.analyses.findings.rules.unfused import by_hand

@@ -87,49 +87,41 @@ def test_a_wait_between_two_phases_is_no_habit():
     assert found(steps()[: 1 + 3 * 3]) == []
 
 
-@pytest.mark.parametrize(("source", "target"), [("Device", "Pinned"), ("Device", "Pageable"), ("Pinned", "Device")])
-def test_a_wait_for_a_copy_that_the_host_has_to_know_of_does_not(source, target):
-    def copy(start, number):
-        side = {"source_memory": source, "target_memory": target}
-        return [
-            call("cudaMemcpyAsync_v3020", start, start + 2, correlation=100 + number),
-            memcpy(start + 2, start + 9, correlation=100 + number, stream=9, side=side),
-        ]
+def copies(call_name="cudaMemcpyAsync_v3020", took=2, **memory):
+    """For each step, a copy between such kinds of memory (source_memory, target_memory) on a stream of its own."""
 
-    assert found(steps(copy=copy)) == []
-
-
-def test_a_graph_may_hold_copies():
     def copy(start, number):
         return [
-            call("cudaGraphLaunch", start, start + 2, correlation=100 + number),
-            graph(start + 2, start + 9, correlation=100 + number),
+            call(call_name, start, start + took, correlation=100 + number),
+            memcpy(start + 2, start + 9, correlation=100 + number, stream=9, side=memory),
         ]
 
-    assert found(steps(copy=copy)) == []
+    return copy
 
 
-@pytest.mark.parametrize(("source", "target"), [("Pageable", "Device"), ("Device", "Device")])
-def test_a_copy_that_leaves_nothing_for_the_host_to_wait_for_changes_nothing(source, target):
-    def copy(start, number):
-        side = {"source_memory": source, "target_memory": target}
-        return [
-            call("cudaMemcpyAsync_v3020", start, start + 2, correlation=100 + number),
-            memcpy(start + 2, start + 9, correlation=100 + number, stream=9, side=side),
-        ]
-
-    assert found(steps(copy=copy))[0].at_stake_ns == 80
+def graphs(start, number):
+    return [
+        call("cudaGraphLaunch", start, start + 2, correlation=100 + number),
+        graph(start + 2, start + 9, correlation=100 + number),
+    ]
 
 
-def test_a_copy_that_blocks_is_done_when_the_wait_begins():
-    def copy(start, number):
-        side = {"source_memory": "Device", "target_memory": "Pageable"}
-        return [
-            call("cudaMemcpy_v3020", start, start + 9, correlation=100 + number),
-            memcpy(start + 2, start + 9, correlation=100 + number, stream=9, side=side),
-        ]
-
-    assert found(steps(copy=copy))[0].at_stake_ns == 80
+@pytest.mark.parametrize(
+    ("copy", "stakes"),
+    [
+        # the host has to know that it is done
+        (copies(source_memory="Device", target_memory="Pinned"), []),
+        (copies(source_memory="Device", target_memory="Pageable"), []),
+        (copies(source_memory="Pinned", target_memory="Device"), []),
+        (graphs, []),  # which may hold copies
+        # it leaves nothing to wait for, or is done when the wait begins
+        (copies(source_memory="Pageable", target_memory="Device"), [80]),
+        (copies(source_memory="Device", target_memory="Device"), [80]),
+        (copies("cudaMemcpy_v3020", 9, source_memory="Device", target_memory="Pageable"), [80]),
+    ],
+)
+def test_a_wait_for_a_copy_that_the_host_has_to_know_of_is_needed(copy, stakes):
+    assert [one.at_stake_ns for one in found(steps(copy=copy))] == stakes
 
 
 def test_memory_that_the_host_reads_without_copies_does_not():

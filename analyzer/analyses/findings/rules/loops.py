@@ -1,0 +1,451 @@
+"""Loops of Python over cells, slices, values or parameters, and a model that is run for few samples at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._kernels import calls_within, merged
+from kanalyze.analyses.findings.rules._operators import (
+    NODE,
+    SPAN,
+    Told,
+    filling,
+    idle_in,
+    launched,
+    on_time,
+    operators,
+    outermost,
+    own_within,
+    traced,
+    within,
+)
+from kanalyze.analyses.findings.rules._telling import changes, in_pytorch, per_iteration
+from kanalyze.analyses.idle._attribution import host_time
+from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import gathered, nearest
+from kanalyze.units import percent
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.report import Report
+
+#: Fewest passes of a loop, and the most operators of one.
+_PASSES: Final = 8
+_LONGEST: Final = 40
+
+#: For so large a part of a loop the device idles in it, or it is no matter of launching.
+_IDLES: Final = 0.25
+
+#: Two passes are so many times as far apart as usual where one loop ends and another begins.
+_FAR: Final = 2
+
+#: So many operators before a loop are looked at, and so many of a pass are named.
+_NEAR: Final = 4
+_NAMED: Final = 4
+
+#: So many passes that change a tensor each in place are over parameters or the like.
+_MANY: Final = 16
+
+#: Kernels of cells of recurrent networks.
+_CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"
+
+#: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, and what no nn.LSTM has between them;
+#: those that take a part of a tensor, take it `apart`, put parts `together`, and write into a part; with weights, as
+#: layers have; gates and dense layers of a recurrent network; reads of numbers, and `masks`, of which the number of
+#: elements is read; those that change a tensor in place, roots of second moments, `plain` ones, which compute nothing,
+#: and those of whole layers (`blocks`), which write into parts of caches.
+_MARKS: Final = {
+    "cells": r"(?:lstm|gru|rnn_tanh|rnn_relu)_cell",
+    "depends": r"_?softmax|bmm|baddbmm|argmax|multinomial|topk|item|scaled_dot_product_attention",
+    "takes": r"select|slice|narrow",
+    "apart": r"unbind|split|chunk|split_with_sizes|tensor_split|unsafe_split|unsafe_chunk",
+    "together": r"stack|cat|concat|hstack|vstack|dstack",
+    "writes": r"copy_|index_put_|fill_",
+    "weights": (
+        r"linear|addmm|mm|matmul|bmm|einsum|conv\w*|_convolution|layer_norm|batch_norm|embedding|\w+_cell|lstm|gru"
+    ),
+    "dense": r"linear|addmm|mm|matmul",
+    "sigmoid": r"sigmoid_?",
+    "tanh": r"tanh_?",
+    "reads": r"item|is_nonzero|_local_scalar_dense|equal|allclose",
+    "masks": r"index|index_put_|_index_put_impl_|nonzero|masked_select|argwhere",
+    "in_place": r"(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_",
+    "roots": r"r?sqrt_?",
+    "plain": (
+        r"to|copy_|fill_|zero_|zeros|zeros_like|empty|empty_like|clone|contiguous|detach|view|reshape|select|slice|item"
+        r"|stack|cat|dropout|t|transpose|unsqueeze|squeeze"
+    ),
+    "blocks": r"layer_norm|rms_norm|native_layer_norm|scaled_dot_product_attention",
+}
+
+_RECURRENT: Final = Told(
+    "rnn-cells",
+    "A recurrent cell is run step by step in a Python loop",
+    "nn.LSTM(…)(x) in place of a loop over nn.LSTMCell (nn.GRU, nn.RNN alike)",
+    "Give the whole sequence to nn.LSTM, nn.GRU or nn.RNN, which run it as a few kernels of cuDNN; where each step "
+    "needs more, compile the loop.",
+    what="A recurrent network is run cell by cell",
+)
+_SLICES: Final = Told(
+    "repeated-work",
+    "The same operators run slice by slice in a Python loop",
+    "work on the whole tensor at once: a batch dimension, bmm, torch.vmap",
+    "Let the loop's index be a dimension of the tensors: torch.bmm, einsum, broadcasting, grouped convolutions, or "
+    "torch.vmap of the function; torch._foreach_ functions take lists of parameters of any shapes; "
+    "what goes from pass to pass can be compiled, or scanned.",
+    what="The same operators run for one part of a tensor after the other",
+)
+_READ: Final = Told(
+    "blocking-read",
+    "{passes:,} values are read one by one in a Python loop",
+    "stack the values on the GPU, and read them once: torch.stack(v).tolist()",
+    "Let the loop's values stay on the GPU (a list, then torch.stack; torch._foreach_norm, a comparison with all "
+    "classes at once), and read them together after it, or every so many steps.",
+    what="A value is read by the host in each pass of a loop",
+)
+_MASKED: Final = Told(
+    "boolean-masks",
+    "A boolean mask is taken in each pass of a Python loop",
+    "membership = (labels == arange(n)[:, None]).float(); membership @ x",
+    "Work on all masks at once: a comparison with all classes is a matrix, whose product with the data sums each "
+    "class; or sort once, and take slices (torch.segment_reduce, index_add_).",
+    what="A boolean mask is taken in each pass of a loop",
+)
+_OPTIMIZER: Final = Told(
+    "unfused-optimizer",
+    "An optimizer is written out and run parameter by parameter",
+    "torch.optim.AdamW(…, fused=True), or torch._foreach_ functions",
+    "Take PyTorch's optimizer with fused=True, which updates all parameters in a few kernels; what it does not "
+    "have can be written with torch._foreach_ functions on lists of tensors, or compiled.",
+    what="An optimizer runs parameter by parameter",
+)
+
+
+def python_loops(report: Report) -> list[Finding]:
+    """At most one finding per device on each kind of loop of Python."""
+    every = _loops(report)
+    parts = ((told, every.filter(pl.col("rule") == told.rule)) for told in _KINDS)
+    return [one for told, loops in parts if loops.height for one in _told(report, told, loops)]
+
+
+_KINDS: Final = (_RECURRENT, _SLICES, _READ, _MASKED, _OPTIMIZER)
+
+
+def _told(report: Report, told: Told, loops: pl.DataFrame) -> list[Finding]:
+    top, inside = loops.sort("passes", "start", descending=[True, False]).row(0, named=True), within(report, loops)
+    launches = per_iteration(report).plural(len(inside.work), "launch")
+    text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
+    told, mending = told._replace(headline=told.headline.format(**top)), partial(_at_once, loops=loops, rule=told.rule)
+    found = on_time(report, told, inside, lambda _, taken: f"{text}{taken}.", mending)
+    idle = {one.device: intervals.length(idle_in(report, one.device, inside)) for one in found}
+    return [one for one in found if idle[one.device] >= _IDLES * one.at_stake_ns]
+
+
+def _at_once(report: Report, loops: pl.DataFrame, rule: str) -> Mending:
+    """Each loop is launched as one pass, whose kernels take as long as those of all passes.
+
+    Where passes do not need each other's results, as long as these would if they filled the GPU, and no less than one.
+    """
+    inside = within(report, loops)
+    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id")
+    work = work.filter(pl.col("row").is_in(inside.work.implode())).drop_nulls("call_start")
+    begun = inside.host.with_row_index("loop").select(*THREAD, "loop", since="start")
+    line = nearest(filling(report, work), begun, ("call_start", "since"), THREAD).drop_nulls("loop")
+    passes, took = float(loops.select(pl.col("passes").median()).item()), pl.col("dur_ns")
+    kept = pl.max_horizontal((pl.len().over("loop") / passes).cast(pl.Int64), pl.lit(1))
+    whole, filled = took.sum().over("loop"), (took * pl.col("part")).sum().over("loop")
+    each = whole if rule == _RECURRENT.rule else pl.max_horizontal(filled, whole / passes).cast(pl.Int64)
+    groups = line.sort("loop", "call_start").select("row", "dur_ns", group="loop", kept=kept, merged_ns=each)
+    change = merged(groups)
+    return inside.mending._replace(shorter=change.shorter, gone=change.gone)
+
+
+_LOOP: Final = ("rule", "passes", "operators", "row", "stop", *SPAN)
+
+
+@once_per_process
+def _loops(report: Report) -> pl.DataFrame:
+    """Loops of the operators' threads, and what backward runs for them: rule, passes, operators (of a pass), SPAN."""
+    line = outermost(report)
+    if line.is_empty():
+        return _by_kernels(report)
+    every = operators(report)
+    nodes = intervals.union(every.filter(pl.col("name").str.starts_with(NODE)).select("start", "end"))
+    backward = intervals.overlap(line.get_column("start"), line.get_column("end"), nodes) > 0
+    line = line.with_columns(backward.alias("backward")).filter(~pl.col("aside")).sort(*THREAD, "start")
+    text = pl.col("name").str.strip_prefix("aten::")
+    marks = (
+        line.select("name")
+        .unique()
+        .with_columns(text.str.contains(f"^(?:{one})$").alias(key) for key, one in _MARKS.items())
+    )
+    line = line.join(marks, on="name", how="left", maintain_order="left").with_row_index("at")
+    depends = (pl.col("depends") | pl.col("together")).cast(pl.Int64).cum_sum()
+    cells = line.with_columns(depends, operators="name").filter("cells")
+    return _with_backward(every, pl.concat([_cell_loops(cells, "depends"), _stretches(line)]))
+
+
+def _by_kernels(report: Report) -> pl.DataFrame:
+    """Runs of cells by the names of their kernels, in a report without operators."""
+    line = launched(report).with_row_index("at")
+    kernels = pl.when(pl.col("kind") == "kernel").then("name").str.extract(f"({_CELL_KERNELS})")
+    cells = line.with_columns(kernels.alias("operators"), start="call_start", end="call_end")
+    nothing = pl.lit(None, pl.Int64)
+    return _cell_loops(cells.drop_nulls("operators").with_columns(row=nothing, stop=nothing))
+
+
+def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Runs of the same `cells` (at, operators), no further apart than usual, and with the same `keys`: :data:`_LOOP`.
+
+    For operators that is a number that attention, sampling and putting together in between change.
+    """
+    apart = pl.col("at").cast(pl.Int64) - pl.col("at").shift(1).cast(pl.Int64)
+    far = apart > pl.min_horizontal(_FAR * apart.median() + _NEAR, _LONGEST)
+    another = (changes([*THREAD, "operators", *keys]) | far).fill_null(value=True)
+    found = cells.group_by(another.cum_sum().alias("run"), maintain_order=True).agg(
+        pl.col(*THREAD, "row", "start", "operators").first(),
+        pl.col("end", "stop").last(),
+        passes=pl.len().cast(pl.Int64),
+        rule=pl.lit(_RECURRENT.rule),
+    )
+    return found.filter(pl.col("passes") >= _PASSES).select(_LOOP)
+
+
+def _repeated(line: pl.DataFrame) -> pl.DataFrame:
+    """Stretches in which operators of the same names follow each other: begin, stop (places), period, the shortest."""
+    words = line.select(*THREAD, word=pl.col("name").hash())
+    taken: list[tuple[int, int]] = []
+    found = []
+    for period in range(1, _LONGEST + 1):
+        alike = (pl.col(name).eq_missing(pl.col(name).shift(-period)) for name in words.columns)
+        runs = words.select(pl.all_horizontal(alike).rle()).to_series().struct.unnest()
+        runs = runs.with_columns(begin=pl.col("len").cum_sum() - pl.col("len"))
+        for length, _, begin in runs.filter(pl.col("value") & (pl.col("len") >= (_PASSES - 1) * period)).iter_rows():
+            stop = min(begin + length + period, line.height)
+            at = bisect_left(taken, (begin, begin))
+            if (at and taken[at - 1][1] > begin) or (at < len(taken) and taken[at][0] < stop):
+                continue
+            taken.insert(at, (begin, stop))
+            found.append((begin, stop, period))
+    return pl.DataFrame(found, schema=dict.fromkeys(("begin", "stop", "period"), pl.Int64), orient="row")
+
+
+def _stretches(line: pl.DataFrame) -> pl.DataFrame:
+    """The stretches that have a rule, in which something is done to one part after the other: :data:`_LOOP`."""
+    known = _repeated(line).with_columns(passes=(pl.col("stop") - pl.col("begin")) // pl.col("period"))
+    begin, stop, period, passes = known.get_columns()
+    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_host").cast(pl.Int64).cum_sum())
+    before = pl.concat([sums.clear(1).fill_null(0), sums])
+    in_one, in_all = before[begin + period] - before[begin], before[stop] - before[begin]
+    parts = line.select(pl.when("apart").then(pl.col("stop") - pl.col("row")).otherwise(0)).to_series()
+    near = [gathered(parts, (begin - by).set(begin < by, None)).alias(f"{by}") for by in range(1, _NEAR + 1)]
+    after = gathered(line.get_column("together"), stop.set(stop >= line.height, None)).fill_null(value=False)
+    facts = in_one.select(pl.col(name) > 0 for name in _MARKS).with_columns(
+        passes,
+        after.alias("put_together"),
+        (in_one.get_column("plain") == period).alias("only_plain"),
+        (in_all.get_column("to_host") >= passes).alias("asks"),
+        (in_all.get_column("launches") >= passes).alias("launching"),
+        (in_all.get_column("backward") > 0).alias("backward"),
+        parts=pl.DataFrame(near).max_horizontal().fill_null(0),
+        layers=pl.lit(bool(line.get_column("weights").any())),
+    )
+    found = known.with_columns(facts.select(rule=_rule()).to_series()).drop_nulls("rule")
+    words = line.get_column("name").str.strip_prefix("aten::")
+    names = []
+    for at, size in found.select("begin", "period").iter_rows():
+        names.append(" → ".join([*words.slice(at, min(size, _NAMED)), *["…"] * (size > _NAMED)]))
+    first, last = (line[found.get_column("begin")], line[found.get_column("stop") - 1])
+    found = found.select("rule", "passes").with_columns(pl.Series("operators", names, dtype=pl.String))
+    return found.hstack(first.select("row", *THREAD, "start")).hstack(last.select("stop", "end")).select(_LOOP)
+
+
+def _rule() -> pl.Expr:
+    """The rule of a stretch, by what its passes have, whether there was a part for each before, and what follows it."""
+    apart = pl.col("takes") | (pl.col("parts") > pl.col("passes"))
+    tensors = pl.col("layers") & (pl.col("passes") >= _MANY) & pl.col("in_place")
+    written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
+    slices = pl.col("put_together") | written | (~pl.col("weights") & (apart | tensors) & ~pl.col("only_plain"))
+    gates = pl.all_horizontal("sigmoid", "tanh", "dense")
+    nothing = ~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights"))
+    return (
+        pl.when(nothing)
+        .then(None)
+        .when(pl.col("asks"))
+        .then(pl.when("masks").then(pl.lit(_MASKED.rule)).when("reads").then(pl.lit(_READ.rule)))
+        .when("cells")
+        .then(None)
+        .when(apart & gates)
+        .then(pl.lit(_RECURRENT.rule))
+        .when(~pl.col("weights") & pl.col("layers") & pl.col("in_place") & pl.col("roots"))
+        .then(pl.lit(_OPTIMIZER.rule))
+        .when(slices)
+        .then(pl.lit(_SLICES.rule))
+    )
+
+
+def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
+    """The loops, and for each the time of the nodes of autograd that its operators are the forward ones of."""
+    numbered = every.select("row", "sequence_number").drop_nulls()
+    forward = nearest(loops, numbered.rename({"row": "first", "sequence_number": "low"}), ("row", "first"), (), "after")
+    last = numbered.rename({"row": "last", "sequence_number": "high"})
+    forward = nearest(forward, last, ("stop", "last"), (), "strictly before").filter(pl.col("first") < pl.col("stop"))
+    # operators that record nothing for backward have the number of the next one that does
+    forward = forward.filter(pl.col("high") - pl.col("low") >= pl.col("passes") - 1).drop(SPAN)
+    nodes = every.filter(pl.col("name").str.starts_with(NODE)).drop_nulls("sequence_number")
+    inside = nearest(nodes.select(*SPAN, "sequence_number"), forward, ("sequence_number", "low"))
+    inside = inside.filter(pl.col("sequence_number") <= pl.col("high"))
+    spans = inside.group_by(*THREAD, *_LOOP[:5]).agg(pl.col("start").min(), pl.col("end").max())
+    return pl.concat([loops, spans.select(_LOOP)])
+
+
+# A model that is run for a few samples at a time, with kernels that leave most of the GPU empty.
+
+#: The GPU idles for so large a part, and so large a part of the time of its kernels is in those that leave SMs empty.
+_IDLE: Final = 0.5
+_EMPTY: Final = 0.5
+
+#: Layers that fill so large a part of the GPU gain nothing by a larger batch.
+_FULL: Final = 0.9
+
+#: How many times as large a batch is told of.
+_LARGER: Final = 16
+
+#: Kernels of a pass whose result is the next one's input, and those of a training, which a larger batch changes.
+_CHOOSES: Final = r"(?i)argmax|ArgMax|multinomial|topk|radixSort|gatherTopK|distribution_"
+_UPDATES: Final = r"multi_tensor_apply|[Aa]dam|[Ss]gd|SGD|LAMB|[Bb]ackward|dgrad|wgrad|bprop|_bwd"
+
+#: Operators by which samples are taken from a batch, and the first layers of models, which they are given to.
+_TAKES: Final = r"^aten::(?:slice|narrow|select|index|index_select)$"
+_FIRST: Final = r"^aten::(?:embedding|linear|conv\w*|_convolution|to)$"
+_MOST: Final = 0.6
+
+#: Operators that split a tensor into samples at once, and that join what is computed of them.
+_SPLITS: Final = r"^aten::(?:split\w*|chunk|unbind|tensor_split|unsafe_split\w*)$"
+_JOINS: Final = r"^aten::(?:cat|stack|hstack|vstack)$"
+
+_SMALL: Final = Told(
+    "small-batches",
+    "The model is run for few samples at a time: {0} of the GPU",
+    "give the model all samples at once: model(x), not model(x[i:i + 2])",
+    "Give the model more samples at a time: larger batches in a loop over slices of data, requests put together in "
+    "a server; where memory or the method needs small ones, replay them as a CUDA graph.",
+    "kernels",
+)
+
+
+def small_batches(report: Report) -> list[Finding]:
+    """At most one finding per device, in a window of iterations of a program of PyTorch."""
+    iterations, found, least = per_iteration(report).iterations, list[Finding](), least_worth_saying(report)
+    if not iterations or not in_pytorch(report):
+        return found
+    for device, low, high in windows(report).iter_rows():
+        line = _launches(report, device)
+        busy = total(line, "exclusive_ns") / max(high - low, 1)
+        counts = line.group_by("token").agg(pl.len(), pl.col("layer", "name").first())
+        layers = counts.filter("layer").sort("len", "token")
+        if busy > 1 - _IDLE or layers.is_empty() or not _leave_empty(line) or not _hurries(report, device):
+            continue
+        anchor, fewest = layers.select("token", "len").row(0)
+        each = (2 * fewest + iterations) // (2 * iterations)
+        names = counts.get_column("name")
+        several = each >= _PASSES // 2 and (_takes_samples(report, fewest / line.height) or _splits(report, fewest))
+        if fewest < _PASSES or names.str.contains(_CHOOSES).any():
+            continue
+        trains = bool(names.str.contains(_UPDATES).any())
+        if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or trains):
+            continue
+        if traced(report) is None and total(layers, "len") < _PASSES * iterations:
+            continue  # of few layers, the passes may be those of a loop inside of a model
+        number = (line.get_column("token") == anchor).cast(pl.Int64).cum_sum() - 1
+        passes = line.with_columns(number.set(number < 0, None).alias("passed")).drop_nulls("passed")
+        one = _few_samples(report, device, passes)
+        if one.at_stake_ns >= max(least[device], 1):
+            found.append(one._replace(general=not several))
+    return found
+
+
+def _launches(report: Report, device: int) -> pl.DataFrame:
+    """The kernels in scope by launch: row, name, token, layer, part (of the GPU that it fills)."""
+    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id")
+    work = filling(report, work.filter((pl.col("device") == device) & (pl.col("kind") == "kernel")))
+    line = work.with_columns(pl.col("name").cast(pl.String), token=pl.struct("name", *SHAPE).hash())
+    return line.drop_nulls("call_start").sort("call_start")
+
+
+def _leave_empty(line: pl.DataFrame) -> bool:
+    """Whether most time of the kernels is in those of fewer blocks than there are SMs, and layers leave room, too."""
+    empty = total(line.filter(pl.col("part") < 1), "exclusive_ns")
+    return empty >= _EMPTY * total(line, "exclusive_ns") and _filled(line.filter("layer")) < _FULL
+
+
+def _hurries(report: Report, device: int) -> bool:
+    """Whether most idle time in the host's own code is in short stretches, between launches."""
+    host = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
+    return 2 * host_time(report)[device].short[0] >= total(host, "ns")
+
+
+def _takes_samples(report: Report, passes: float) -> bool:
+    """Whether the trace takes a part of a tensor right before a layer, as often by launch as there are `passes`."""
+    line, takes = outermost(report), pl.col("name").str.contains(_TAKES)
+    launches, working = total(line, "launches"), line.filter((pl.col("launches") > 0) | takes)
+    taken = working.select((takes & pl.col("name").shift(-1).str.contains(_FIRST)).sum()).item()
+    return launches > 0 and bool(taken >= _MOST * passes * launches)
+
+
+def _splits(report: Report, passes: int) -> bool:
+    """Whether the trace splits a tensor, and joins results, once for several of so many passes."""
+    names = outermost(report).get_column("name")
+    counts = [int(names.str.contains(pattern).sum()) for pattern in (_SPLITS, _JOINS)]
+    least = per_iteration(report).iterations or 1
+    return all(least <= count <= passes // (_PASSES // 2) for count in counts)
+
+
+def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
+    """The finding on launches of passes, `passed` their number."""
+    per, number = per_iteration(report), int(line.get_column("passed").n_unique())
+    begun = line.group_by("passed", *THREAD, maintain_order=True).agg(start=pl.col("call_start").min())
+    spans = begun.with_columns(end=pl.col("start").shift(-1)).drop_nulls("end").filter(pl.col("end") > pl.col("start"))
+    idle = idle_in(report, device, own_within(report, spans))
+    part, stake = percent(_filled(line)), intervals.length(idle)
+    text = (
+        f"The model is run {per.plural(number, 'time')}, for few samples each time: its kernels fill {part} of the "
+        f"GPU, which idles for {per.time(stake)} while the next ones are launched. A batch {_LARGER} times as large is "
+        f"launched once for {_LARGER} of these."
+    )
+    claims = intervals.union(pl.concat([idle, line.select("start", "end")]))
+    told = _SMALL._replace(headline=_SMALL.headline.format(part))
+    mending = partial(_larger, line=line, spans=spans)
+    return told.finding(device, text, claims, stake)._replace(mending=mending)
+
+
+def _filled(line: pl.DataFrame) -> float:
+    """The part of the GPU that kernels fill with blocks, by their time."""
+    filled = line.select((pl.col("part") * pl.col("exclusive_ns")).sum()).item()
+    return float(filled) / max(total(line, "exclusive_ns"), 1)
+
+
+def _larger(report: Report, line: pl.DataFrame, spans: pl.DataFrame) -> Mending:
+    """So many passes are launched as one, whose kernels take as long as all of them would that filled the GPU."""
+    one, place = pl.col("dur_ns"), pl.int_range(pl.len()).over("passed", "token")
+    batch = pl.struct("token", place.alias("place"), pl.col("passed") // _LARGER).hash()
+    whole = pl.max_horizontal(one.max().over("group"), (one * pl.col("part")).sum().over("group").cast(pl.Int64))
+    groups = line.with_columns(group=batch).select("row", "dur_ns", "group", kept=pl.lit(1, pl.Int64), merged_ns=whole)
+    spared = spans.filter(pl.col("passed") % _LARGER != 0)
+    host = spared.select("process_id", "start", "end")
+    return merged(groups)._replace(host=host, calls=calls_within(report, spared))
+
+
+RULES: Final = (python_loops, small_batches)

@@ -1,0 +1,136 @@
+"""A small kernel for each row, launched by a loop of the host; chains of CuPy, and its arrays of float64."""
+
+from itertools import chain
+
+import pytest
+
+from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays, host_grid_loop
+from support.build import call, kernel, memcpy, report
+
+LIMITS = {"sm_count": 8}
+OF_TORCH = "void at::native::reduce_kernel<512>(int)"
+
+
+def loop(*names, turns=40, blocks=1, between=(), **limits):
+    """Turns of 10 µs for each kernel, of which it runs 2 µs; `between` makes calls in each turn."""
+    events = []
+    for place in range(turns * len(names)):
+        at = 10_000 * place
+        events += [
+            call("cudaLaunchKernel", at, at + 3_000, correlation=place + 1),
+            kernel(at + 4_000, at + 6_000, name=names[place % len(names)], grid=(blocks, 1, 1), correlation=place + 1),
+            *(call(name, at + 6_500, at + 7_000) for name in between),
+        ]
+    return report(events, limits=LIMITS | limits)
+
+
+def test_one_launch_over_all_rows_is_told_with_what_it_would_take():
+    of = loop("row(float *)")
+    (finding,) = host_grid_loop(of)
+    assert finding.headline == "39 launches of 1 block each, in a loop"
+    assert finding.at_stake_ns == 39 * 10_000 - 8_000 - 2_000  # 256 rows at a time
+    change = finding.mending(of)
+    assert (change.shorter.height, len(change.gone)) == (1, 38)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        loop("row(float *)", turns=20),
+        loop("row(float *)", blocks=5),
+        loop("row(float *)", between=["cudaDeviceSynchronize"]),
+        loop("row(float *)", between=["cudaMalloc", "cudaFree"]),
+        loop(OF_TORCH),
+        loop("wrapped_tanh"),
+        loop("pull", "accelerate", "move"),
+        loop("row(float *)", sm_count=None),
+        loop("cupy_min", "cupy_subtract", blocks=8),
+    ],
+    ids=["few", "many blocks", "waits", "allocations", "PyTorch", "JAX", "three kernels", "no limits", "large arrays"],
+)
+def test_other_loops_are_none(other):
+    assert host_grid_loop(other) == []
+
+
+def test_copies_between_are_another_trouble():
+    turns = (
+        [
+            memcpy(at, at + 1_000, correlation=at),
+            kernel(at + 2_000, at + 3_000, correlation=at + 1),
+            call("cudaMemcpyAsync", at, at + 500, correlation=at),
+            call("cudaLaunchKernel", at + 600, at + 900, correlation=at + 1),
+        ]
+        for at in range(0, 400_000, 10_000)
+    )
+    assert host_grid_loop(report([*chain.from_iterable(turns)], limits=LIMITS)) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "blocks", "rule", "text", "action"),
+    [
+        (["row(float *)"], 1, "host-grid-loop", "One kernel is", "one launch over all turns"),
+        (["sum(float *)", "scale(float *)"], 1, "host-grid-loop", "2 kernels are", "one launch over all turns"),
+        (["nvkernel_main_F1L21_2"], 1, "host-grid-loop", "One kernel is", "the loop inside the region: target"),
+        (["ampere_sgemm_32x32_sliced1x4_nn"], 1, "host-grid-loop", "One kernel is", "one batched call"),
+        (
+            ["cupy_min", "cupy_subtract", "cupy_true_divide", "cupy_copy"],
+            7,
+            "repeated-work",
+            "4 kernels are",
+            "whole arrays in place of slices",
+        ),
+    ],
+)
+def test_the_remedy_is_in_the_language_of_the_program(names, blocks, rule, text, action):
+    (finding,) = host_grid_loop(loop(*names, blocks=blocks))
+    assert finding.rule == rule
+    assert finding.text.startswith(f"{text} launched over and over")
+    assert finding.action.startswith(action)
+    if rule == "repeated-work":
+        assert finding.headline == "The same 4 kernels run for one slice after the other"
+
+
+# Operations of CuPy
+
+CHAIN = (
+    "cupy_subtract__float32_float32_float32",
+    "cupy_multiply__float32_float32_float32",
+    "cupy_sqrt__float32_float32",
+)
+DOUBLES = "cupy_add__float64_float64_float64"
+REDUCES = "void cub::CUB_1_SM_900::detail::reduce::DeviceReduceKernel<double>(double *)"
+
+
+def kernels(*names):
+    every = enumerate(names)
+    return report([kernel(10_000 * at, 10_000 * at + 9_000, name=name, grid=(64, 1, 1)) for at, name in every])
+
+
+def test_elementwise_operations_on_one_size_are_a_chain():
+    of = kernels(*CHAIN, "cupy_sum", *CHAIN)
+    (finding,) = array_chains(of)
+    assert finding.at_stake_ns == 2 * (3 * 9_000 - int(9_000 * 1.5))
+    assert finding.headline == "6 elementwise kernels could be one kernel each chain"
+    change = finding.mending(of)
+    assert (change.shorter.height, len(change.gone)) == (2, 4)
+    assert array_chains(kernels(CHAIN[0], "cupy_sum", CHAIN[1], "cupy_max")) == []
+    assert array_chains(kernels(*CHAIN, "void at::native::add(int)")) == []
+
+
+def test_operations_in_float64_are_told_by_their_types():
+    (finding,) = double_arrays(kernels(DOUBLES, DOUBLES, CHAIN[0]))
+    assert finding.headline == "Arrays are float64: 66.7 % of kernel time"
+    assert double_arrays(kernels(*CHAIN)) == []
+
+
+@pytest.mark.parametrize(("size_bytes", "reduces", "told"), [(8, REDUCES, 1), (4, REDUCES, 0), (8, "cupy_sum", 0)])
+def test_arrays_of_8_bytes_for_each_thread_are_float64_where_a_kernel_reduces_doubles(size_bytes, reduces, told):
+    of = report(
+        [
+            memcpy(0, 100, size_bytes=size_bytes * 64_000 * 32),
+            kernel(200, 9_000, name="black_scholes", grid=(64_000, 1, 1)),
+            kernel(9_100, 9_200, name=reduces),
+            kernel(9_300, 9_400, name="cupy_copy__float32_float32"),
+        ]
+    )
+    assert len([one for one in double_arrays(of) if one.names == ("black_scholes",)]) == told
