@@ -18,7 +18,7 @@ import polars as pl
 
 import kanalyze
 from kanalyze.analyses.iterations._steady import steady_part
-from kanalyze.analyses.replay._slowing import NEAR, fitted
+from kanalyze.analyses.replay._changes import NEAR, fitted
 from kanalyze.analyses.replay._whatif import window_without
 from kanalyze.analyses.unprofiled._moved import unprofiled
 from kanalyze.analyses.unprofiled._sides import estimated

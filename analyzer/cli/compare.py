@@ -17,7 +17,7 @@ from kanalyze.files.regular import open_regular, readable
 from kanalyze.units import parse_percent
 
 with late():
-    from kanalyze.analyses.comparing import _gate, _noise, _pair
+    from kanalyze.analyses.comparing import _gate, _pair
     from kanalyze.reduction import baselines
     from kanalyze.renderers.formats import json
     from kanalyze.several import sides
@@ -107,7 +107,7 @@ def _asked(options: dict[str, Any]) -> Asked:
         limits = _pair.Limits(effect)
     else:
         with readable(floor), open_regular(floor) as file:
-            limits = _pair.Limits(effect, *_noise.read_floor(file.read(), floor))
+            limits = _pair.Limits(effect, *_gate.read_floor(file.read(), floor))
     for kind in options["allow"]:
         if kind not in _gate.KINDS:
             raise UnknownNameError.of("kind of doubt", kind, _gate.KINDS)
@@ -126,8 +126,8 @@ def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
 
 def _store_noise(reports: Sequence[Path], output: Path | None, options: dict[str, Any], asked: Asked) -> None:
     """Prints the noise floor of the runs of one program, or stores it."""
-    noise, form = _noise.noise_of(sides.runs_of_one_tool(reports, asked)), options["form"]
+    noise, form = _gate.noise_of(sides.runs_of_one_tool(reports, asked)), options["form"]
     if form == "json" or (form == "terminal" and output is not None):
-        emit(_noise.stored(noise), output)
+        emit(_gate.stored(noise), output)
     if form != "json":
         emit_pages([noise], form if form == "markdown" else "terminal", options["top"], None)

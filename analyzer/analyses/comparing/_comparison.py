@@ -199,12 +199,7 @@ def compared(
 ) -> Comparison:
     """Compares two sides of runs, rank by rank; a rank that one side lacks is left out.
 
-    Args:
-        base: The runs of the one side, of all ranks.
-        new: Those of the other.
-        names: What the sides are called.
-        reason: Why the whole is compared, where iterations were not.
-        limits: What counts as a change.
+    Both have the runs of all ranks; `reason` is why the whole is compared, where iterations are not.
     """
     ranks = sorted({one.about.rank for one in base} & {one.about.rank for one in new})
     before, after = ([[one for one in side if one.about.rank == rank] for rank in ranks] for side in (base, new))
@@ -314,10 +309,8 @@ def _between_runs(pair: Pair, power: int) -> float:
 def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[Pair]) -> Pair | None:
     """The sides of the job; None where it has one rank, or they do not do the same iterations in every run.
 
-    Args:
-        base: The runs of base of each rank; the nth of all ranks are one run.
-        new: The same of new.
-        ranks: Both sides of each rank, without the runs that do not count. A run of the job counts if it does in all.
+    Of `base` and `new` the nth runs of all ranks are one run; `ranks` are without runs that do not count. A run of the
+    job counts if it does in all of them.
     """
     runs = _runs_of(base), _runs_of(new)
     if len(ranks) == 1 or not all(map(_do_the_same, (*runs[0], *runs[1]))):

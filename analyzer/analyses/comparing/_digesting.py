@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
@@ -71,11 +70,7 @@ class _View(NamedTuple):
 
 
 def digests_of(report: Report, part: Part = STEADY) -> list[Digest]:
-    """One digest for each process of a report that used a GPU: of its steady part, or of the window in scope.
-
-    Args:
-        report: The report; where its scope has a window, the digests are of that.
-        part: The part of it, where its scope has no window.
+    """One digest for each process of a report that used a GPU: of the window in scope, else of this part of it.
 
     Raises:
         CannotTellError: The report records no device operations.
@@ -100,7 +95,9 @@ def digests_of(report: Report, part: Part = STEADY) -> list[Digest]:
 
 def _view(report: Report, device: int, part: Part) -> _View:
     """The steady part of a process on its main device, the window in scope, or all of it."""
-    steady = _steady(report, part)
+    window, steady = report.scope.window, None
+    if part != WHOLE and (window is None or window.name == STEADY):
+        steady = steady_part_by_launches(report) if part == LAUNCHES else known_steady_part(report)
     if steady is None:
         own = report.narrow(device=device)
         return _View(own, own, device, None)
@@ -110,35 +107,33 @@ def _view(report: Report, device: int, part: Part) -> _View:
     return _View(view, host, device, steady)
 
 
-def _steady(report: Report, part: Part) -> SteadyPart | None:
-    window = report.scope.window
-    if part == WHOLE or (window is not None and window.name != STEADY):
-        return None
-    return steady_part_by_launches(report) if part == LAUNCHES else known_steady_part(report)
-
-
 def _digest(report: Report, view: _View, rank: int) -> Digest:
     table = ledger(view.report).filter(pl.col("device") == view.device)
     buckets = table.select(pl.col("bucket", "detail").cast(pl.String), "ns")
-    steady = view.steady
-    steps = _steps_in_window(report)
+    steady, window, ranges = view.steady, report.scope.window, RANGES.empty()
+    steps, scope = _steps_in_window(report), WHOLE if window is None else str(report.scope)
+    each, found_by, number, recorded = "", "", 1, 0
     if steady is not None:
         steps = STEPS.select(lengths_ns(steady.usual).to_frame().filter(pl.col("dur_ns") > 0))
-        parts = parts_of_step(report, steady._replace(window=steady.host))
-        ranges = RANGES.select(parts.select("range", "count", "ns", "busy_ns"))
-    else:
-        ranges = RANGES.empty()
-    return Digest(
-        about=_about(report, view, int(buckets.get_column("ns").sum()), rank),
-        buckets=buckets,
-        steps=steps,
-        slots=_slots(view),
-        ranges=ranges,
-        ops=_ops(view),
-        calls=_calls(view.host),
-        memory=_memory(view),
-        findings=_findings(view),
+        ranges = RANGES.select(parts_of_step(report, steady._replace(window=steady.host)))
+        scope, each, found_by, number = STEADY, steady.each, steady.found_by, steady.number
+        recorded = steady.rows.filter(pl.col("name") == steady.each).height
+    elif window is not None and window.count:
+        each, number = window.each or "", window.count
+    about = _about(
+        report,
+        pl.col("device") == view.device,
+        scope=scope,
+        each=each,
+        found_by=found_by,
+        iterations=number,
+        recorded_iterations=recorded,
+        ns=int(buckets.get_column("ns").sum()),
+        recorded=" ".join(kind for kind in report.kinds if kind in _SETTINGS),
+        rank=rank,
     )
+    calls, memory_of, findings = _calls(view.host), _memory(view), _findings(view)
+    return Digest(about, buckets, steps, _slots(view), ranges, _ops(view), calls, memory_of, findings)
 
 
 def _steps_in_window(report: Report) -> pl.DataFrame:
@@ -148,9 +143,9 @@ def _steps_in_window(report: Report) -> pl.DataFrame:
         return STEPS.empty()
     end = pl.col("start_ns") + pl.col("dur_ns")
     inside = (pl.col("start_ns") >= window.start_ns) & (end <= window.end_ns) & (pl.col("name") == window.each)
-    rows = judged_iterations(report)
-    own = rows.filter(of_process(window.process), inside) if window.process is not None else rows.filter(inside)
-    return STEPS.select(own.filter(pl.col("dur_ns") > 0).sort("start_ns"))
+    if window.process is not None:
+        inside = inside & of_process(window.process)
+    return STEPS.select(judged_iterations(report).filter(inside & (pl.col("dur_ns") > 0)).sort("start_ns"))
 
 
 #: The scope of reports of ncu, which have no timeline: their kernels, one after the other.
@@ -179,47 +174,27 @@ def _counted(report: Report) -> Digest:
         op=pl.lit(None, dtype=pl.String), lane=pl.lit(0, dtype=pl.Int64), place=pl.int_range(pl.len()).cast(pl.Float64),
         count=pl.lit(1, dtype=pl.Int64), exclusive_ns=ns, bytes=pl.lit(0, dtype=pl.Int64),
     )  # fmt: skip
-    names = [name for name in (*_COUNTERS, *_ROOF) if name in told.columns and told.schema[name].is_numeric()]
+    names = [name for name in (*_COUNTERS, *_ROOF) if told.schema[name].is_numeric()]
     long = told.select("name", "shape", pl.col(names).cast(pl.Float64)).unpivot(
         names, index=["name", "shape"], variable_name="counter", value_name="value"
     )
-    sums = (
-        long.drop_nulls("value")
-        .group_by("name", "shape", "counter", maintain_order=True)
-        .agg(launches=pl.len(), mean=pl.col("value").mean())
-    )
+    of_each = long.drop_nulls("value").group_by("name", "shape", "counter", maintain_order=True)
+    sums = of_each.agg(launches=pl.len(), mean=pl.col("value").mean())
     total = int(slots.get_column("exclusive_ns").sum())
-    about = replace(_about_program(report, report.devices, report.processes), ns=total)
+    about = _about(report, pl.lit(value=True), scope=COUNTED, ns=total)
     buckets = pl.DataFrame({"bucket": ["kernel"], "detail": [None], "ns": [total]}, schema=BUCKETS.schema)
     return Digest(about, buckets=buckets, slots=SLOTS.select(slots), counters=COUNTERS.select(sums))
 
 
-def _about(report: Report, view: _View, ns: int, rank: int) -> About:
-    """Metadata of a run with a timeline."""
-    steady, window = view.steady, report.scope.window
-    on_device = pl.col("device") == view.device
-    return replace(
-        _about_program(report, report.devices.filter(on_device), report.processes.filter(on_device)),
-        scope=STEADY if steady is not None else WHOLE if window is None else str(report.scope),
-        each=(steady.each if steady is not None else window.each if window is not None and window.count else "") or "",
-        found_by=steady.found_by if steady is not None else "",
-        iterations=(steady.number if steady is not None else window.count if window is not None else 1) or 1,
-        recorded_iterations=steady.rows.filter(pl.col("name") == steady.each).height if steady is not None else 0,
-        ns=ns,
-        recorded=" ".join(kind for kind in report.kinds if kind in _SETTINGS),
-        rank=rank,
-    )
-
-
-def _about_program(report: Report, gpus: pl.DataFrame, processes: pl.DataFrame) -> About:
-    """Metadata of any run: its tool, the first of its GPUs and programs, and its turn."""
+def _about(report: Report, chosen: pl.Expr, **told: Any) -> About:  # noqa: ANN401 - its attributes are checked
+    """Metadata of any run: its tool, the first of the `chosen` GPUs and programs, its turn, and what else is told."""
     meta, turn = report.meta, report.meta.turn
+    gpus = report.devices.filter(chosen)
     model, clock = gpus.select("name", "clock_hz").row(0) if gpus.height else (None, None)
-    names = processes.get_column("name").drop_nulls()
+    names = report.processes.filter(chosen).get_column("name").drop_nulls()
     return About(
         name=str(meta.path),
         tool=" ".join(filter(None, (meta.tool, meta.tool_version))),
-        scope=COUNTED,
         gpu=model or "",
         driver=meta.driver_version or "",
         clock_hz=clock or 0,
@@ -227,6 +202,7 @@ def _about_program(report: Report, gpus: pl.DataFrame, processes: pl.DataFrame) 
         turn=turn.number if turn else 0,
         collection=turn.collection if turn else "",
         side=turn.side if turn else "",
+        **told,
     )
 
 
@@ -235,18 +211,17 @@ def _slots(view: _View) -> pl.DataFrame:
     report = view.report
     work = exclusive_operations(report, "call_start", "thread_id", "context_id", "stream", "shape", "size_bytes")
     work = work.with_columns(at=pl.coalesce("call_start", "start"))
-    starts = (
-        view.steady.usual.get_column("start_ns").sort() if view.steady is not None else pl.Series([], dtype=pl.Int64)
-    )
+    starts, each = pl.Series([], dtype=pl.Int64), None
+    if view.steady is not None:
+        starts, each = view.steady.usual.get_column("start_ns").sort(), view.steady.each
     shapes = launch_shapes(report).select(shape=_shape_text().cast(pl.Categorical)).to_series()
     told = work.select(
         *("kind", "bucket", "name", "start", "exclusive_ns", "context_id", "stream", "at"),
-        _range_names(report, work, view.steady.each if view.steady is not None else None),
+        _range_names(report, work, each),
         _operator_paths(report, work),
         gathered(shapes, work.get_column("shape")),
-        iteration=starts.search_sorted(
-            work.get_column("at"), side="right"
-        ),  # that launched it; 0 where nothing repeats
+        # that launched it; 0 where nothing repeats
+        iteration=starts.search_sorted(work.get_column("at"), side="right"),
         bytes=pl.col("size_bytes").fill_null(0),
     )
     first = told.group_by("context_id", "stream").agg(pl.col("at").min()).sort("at", "stream").with_row_index("lane")
@@ -286,11 +261,8 @@ def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
     numbers, texts = operator_paths(rows)
     known = ran.select("event_id", number=gathered(numbers, ran.get_column("operator")))
     told = work.select("event_id").join(known, on="event_id", how="left", maintain_order="left")
-    return (
-        told.join(texts, left_on="number", right_on="path", how="left", maintain_order="left")
-        .select(op=pl.col("text").cast(pl.Categorical))
-        .to_series()
-    )
+    told = told.join(texts, left_on="number", right_on="path", how="left", maintain_order="left")
+    return told.get_column("text").cast(pl.Categorical).alias("op")
 
 
 def _shape_text() -> pl.Expr:

@@ -1,24 +1,30 @@
-"""A gate: whether a time of new exceeds that of base by more than a share, or whether that cannot be judged."""
+"""Limits of changes: a gate, which holds, fails or cannot be judged, and the noise floor of runs of one program."""
 
 from __future__ import annotations
 
+import json
 import math
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._comparison import alone, quick_values
+from kanalyze.analyses.comparing._matching import slots_of
+from kanalyze.analyses.comparing._pair import LEAST_SHARE
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.errors import UnknownNameError
+from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
 from kanalyze.units import change, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
 
     from kanalyze.analyses.comparing._comparison import Comparison
     from kanalyze.analyses.comparing._pair import Pair
+    from kanalyze.analyses.comparing._statistics import NoiseFloor
     from kanalyze.reduction.baselines import Digest
 
 #: What may be measured; the last two by a name after the colon.
@@ -29,25 +35,16 @@ KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "ste
 
 
 class Gate(NamedTuple):
-    """The outcome of a gate.
+    """The outcome of a gate."""
 
-    Attributes:
-        state: Whether new is within the limit, beyond it, or neither can be said.
-        metric: What was measured.
-        limit: The share by which new may be longer.
-        ratio: New by base; None where base has none.
-        low: Lower end of its interval; None without one.
-        high: Upper end.
-        reason: Why it cannot be judged; empty where it can.
-    """
-
+    #: Whether new is within the limit, beyond it, or neither can be said.
     state: Literal["held", "failed", "cannot judge"]
-    metric: str
-    limit: float
-    ratio: float | None
-    low: float | None
-    high: float | None
-    reason: str = ""
+    metric: str  # what was measured
+    limit: float  # the share by which new may be longer
+    ratio: float | None  # new by base; None where base has none
+    low: float | None  # lower end of its interval; None without one
+    high: float | None  # upper end
+    reason: str = ""  # why it cannot be judged; empty where it can
 
     @property
     def sentence(self) -> str:
@@ -60,13 +57,7 @@ class Gate(NamedTuple):
 
 
 def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[str]) -> Gate:
-    """Judges one metric of a comparison.
-
-    Args:
-        found: The comparison.
-        limit: The share by which new may be longer.
-        metric: One of :data:`METRICS`.
-        allowed: Of :data:`KINDS` those that do not refuse a judgement.
+    """Judges whether one of :data:`METRICS` is longer in new by more than `limit`, whatever doubts are `allowed`.
 
     Raises:
         UnknownNameError: There is no such metric, bucket or kernel.
@@ -83,16 +74,14 @@ def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[st
     before, after = base.mean(), new.mean()
     ratio = estimate.ratio if estimate is not None else float(after / before) if before else None
     low, high = (None, None) if estimate is None else (estimate.low, estimate.high)
-    refused = _refused(found, allowed)
-    gate = Gate("cannot judge", metric, limit, ratio, low, high, refused)
-    if refused:
+    gate = Gate("cannot judge", metric, limit, ratio, low, high, _refused(found, allowed))
+    if gate.reason:
         return gate
     if ratio is None:
         return gate._replace(state="failed" if after else "held", reason="base has none of it" if after else "")
-    least, most = (ratio, ratio) if low is None or high is None else (low, high)
-    if least > 1 + limit:
+    if (ratio if low is None else low) > 1 + limit:
         return gate._replace(state="failed")
-    if most <= 1 + limit:
+    if (ratio if high is None else high) <= 1 + limit:
         return gate._replace(state="held")
     return gate._replace(reason=f"the interval reaches beyond the limit{_more_runs(base, new, limit, pair)}")
 
@@ -122,10 +111,9 @@ def _more_runs(base: np.ndarray, new: np.ndarray, limit: float, pair: Pair) -> s
 def _values(pair: Pair, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """The time of the metric in an iteration of each run."""
     kind, _, name = metric.partition(":")
-    if metric == "step":
-        return np.array(pair.base.values_ns), np.array(pair.new.values_ns)
-    if metric == "quick":
-        base, new = quick_values(pair) or ([], [])
+    if metric in ("step", "quick"):
+        steps = pair.base.values_ns, pair.new.values_ns
+        base, new = steps if metric == "step" else quick_values(pair) or ([], [])
         return np.array(base), np.array(new)
     if metric == "busy":
         return _per_iteration(pair, lambda one: one.ns_in(*BUSY_BUCKETS))
@@ -149,3 +137,98 @@ def _per_iteration(pair: Pair, ns: Callable[[Digest], int]) -> tuple[np.ndarray,
         np.array([ns(one) / one.about.iterations for one in side.digests], np.float64) for side in (pair.base, pair.new)
     )
     return base, new
+
+
+#: The layout of a stored floor.
+VERSION: Final = 1
+
+#: What a stored floor is called, and the option that makes one.
+_MADE: Final = ("noise floor", "--noise -o FILE.json")
+
+#: The part of all kernels whose noise is below that of the floor for single kernels.
+_MOST: Final = 0.95
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How much runs of one program differ."""
+
+    kind: ClassVar[Literal["noise"]] = "noise"
+
+    name: str  # the first of the runs
+    each: str  # what an iteration is called; ``whole`` where there is none
+    mean_ns: float  # mean time of an iteration
+    step: NoiseFloor  # the floor of an iteration
+    buckets: dict[str, tuple[float, NoiseFloor]]  # that of each bucket of the ledger, with its mean time
+    kernels: dict[str, tuple[float, NoiseFloor]]  # that of each kernel, with its mean time
+    rows: float  # two single runs of one program differ by less than this part in 95 of 100 kernels
+
+    @property
+    def floor(self) -> float:
+        """Between two single runs of the program, the part by which the time of an iteration differs."""
+        return self.step.least_ratio - 1
+
+
+def noise_of(digests: Sequence[Digest]) -> Noise:
+    """The noise floor of runs of one program.
+
+    Raises:
+        IncomparableError: There are fewer than two runs, or one took no time.
+    """
+    times = [one.about.iteration_ns for one in digests]
+    step = statistics.noise_floor(times) if len(times) > 1 else None
+    if step is None:
+        raise IncomparableError.few_runs(len(times))
+    mean_ns, about, slots = float(np.mean(times)), digests[0].about, slots_of(digests)
+    names = dict.fromkeys(name for one in digests for name in one.buckets.get_column("bucket"))
+    buckets = {name: np.array([one.ns_in(name) / one.about.iterations for one in digests]) for name in names}
+    kernels: dict[str, np.ndarray] = {}
+    for name, row in zip(slots.rows.get_column("name"), slots.ns, strict=True):
+        if name is not None:
+            kernels[name] = kernels.get(name, 0) + row
+    floors = _floors(kernels, LEAST_SHARE * mean_ns)
+    ratios = [floor.least_ratio - 1 for _, floor in floors.values()]
+    rows = float(np.quantile(ratios, _MOST)) if ratios else step.least_ratio - 1
+    return Noise(about.name, about.each or about.scope, mean_ns, step, _floors(buckets, 0.0), floors, rows)
+
+
+def _floors(values: Mapping[str, np.ndarray], least_ns: float) -> dict[str, tuple[float, NoiseFloor]]:
+    """The floor of each row that took at least so long, the longest first."""
+    means = {name: float(np.mean(times)) for name, times in values.items()}
+    found = {}
+    for name in sorted(means, key=lambda name: (-means[name], name)):
+        floor = statistics.noise_floor(values[name].tolist()) if means[name] >= least_ns else None
+        if floor is not None:
+            found[name] = means[name], floor
+    return found
+
+
+def stored(noise: Noise) -> bytes:
+    """The floor as a file for ``compare --floor``."""
+    told = {
+        "floor": VERSION,
+        "name": noise.name,
+        "runs": noise.step.runs,
+        "step": noise.floor,
+        "rows": noise.rows,
+        "repeats": {f"{effect:.0%}": number for effect, number in noise.step.repeats.items()},
+    }
+    return (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+
+
+def read_floor(content: bytes, path: Path) -> tuple[float, float]:
+    """The floors of an iteration and of single rows.
+
+    Raises:
+        BadBaselineError: `content` is no stored floor.
+    """
+    try:
+        told = json.loads(content)
+        if told["floor"] != VERSION:
+            raise BadBaselineError.damaged(path, f"of version {told['floor']}, not {VERSION}", *_MADE)
+        step, rows = float(told["step"]), float(told["rows"])
+    except (ValueError, TypeError, KeyError) as why:
+        raise BadBaselineError.damaged(path, str(why), *_MADE) from None
+    if not (0 <= step < np.inf and 0 <= rows < np.inf):
+        raise BadBaselineError.damaged(path, "its floors are no shares", *_MADE)
+    return step, rows

@@ -49,17 +49,11 @@ _KEY: Final = ("kind", "bucket", "name", "shape", "range", "op", "lane")
 
 
 class Slots(NamedTuple):
-    """The operations of a typical iteration of one side.
+    """The operations of a typical iteration of one side."""
 
-    Attributes:
-        rows: One for each: the columns of :data:`SLOTS`, in the order of launch on each stream.
-        ns: Its device time in an iteration, a column for each run.
-        counts: How often an iteration had it, likewise.
-    """
-
-    rows: pl.DataFrame
-    ns: NDArray[np.float64]
-    counts: NDArray[np.float64]
+    rows: pl.DataFrame  # one for each: the columns of :data:`SLOTS`, in the order of launch on each stream
+    ns: NDArray[np.float64]  # its device time in an iteration, a column for each run
+    counts: NDArray[np.float64]  # how often an iteration had it, likewise
 
 
 class Block(NamedTuple):
@@ -71,17 +65,11 @@ class Block(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """Operations of base matched with those of new; each operation is in one pair or one block.
+    """Operations of base matched with those of new; each operation is in one pair or one block."""
 
-    Attributes:
-        base: Rows of base that have a row of new.
-        new: That row.
-        blocks: All others.
-    """
-
-    base: Numbers
-    new: Numbers
-    blocks: list[Block]
+    base: Numbers  # rows of base that have a row of new
+    new: Numbers  # that row
+    blocks: list[Block]  # all others
 
 
 def slots_of(digests: Sequence[Digest]) -> Slots:

@@ -20,7 +20,7 @@ from kanalyze.turns import Turn, interleaved, pairs
 from kanalyze.units import apportioned, count, nearest, plural, time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -53,12 +53,7 @@ class Doubt(NamedTuple):
 
 
 class Side(NamedTuple):
-    """The runs of one side that count, of one rank.
-
-    Attributes:
-        digests: The runs.
-        left_out: Runs that do not count.
-    """
+    """The runs of one side, of one rank: those that count, and those that do not."""
 
     digests: list[Digest]
     left_out: list[LeftOut]
@@ -73,12 +68,6 @@ class Side(NamedTuple):
         """Description of the first run."""
         return self.digests[0].about
 
-    @property
-    def turns(self) -> list[Turn | None]:
-        """The place of each run in an interleaved collection."""
-        every = [one.about for one in self.digests]
-        return [Turn(one.collection, one.side, one.turn) if one.turn else None for one in every]
-
 
 def sides_of(base: Sequence[Digest], new: Sequence[Digest]) -> tuple[Side, Side, bool]:
     """The runs of one rank of both sides without those that began cold; and whether they were interleaved.
@@ -90,24 +79,30 @@ def sides_of(base: Sequence[Digest], new: Sequence[Digest]) -> tuple[Side, Side,
 
 def in_pairs(first: Side, second: Side) -> tuple[Side, Side, bool]:
     """Both sides in the order of their pairs, and True, where the runs were interleaved; else as they are."""
-    if not interleaved(first.turns, second.turns):
+    turns = [
+        [Turn(one.about.collection, one.about.side, one.about.turn) if one.about.turn else None for one in side.digests]
+        for side in (first, second)
+    ]
+    if not interleaved(*turns):
         return first, second, False
-    neighbours = pairs(first.turns, second.turns)
-    sides = ([side.digests[pair[at]] for pair in neighbours] for at, side in enumerate((first, second)))
-    one, other = sides
+    neighbours = pairs(*turns)
+    one, other = ([side.digests[pair[at]] for pair in neighbours] for at, side in enumerate((first, second)))
     return first._replace(digests=one), second._replace(digests=other), True
 
 
 def _warm(digests: Sequence[Digest]) -> Side:
-    whole = [one.about.iteration_ns for one in digests]
+    """The runs without those that began cold."""
+    steady = digests[0].about.scope == STEADY
     # of a whole recording the host takes longer, too
-    buckets = [("loading",) if one.about.scope == STEADY else ("loading", "host") for one in digests]
-    loading = [one.ns_in(*own) / one.about.iterations for one, own in zip(digests, buckets, strict=True)]
-    cold = cold_runs(loading, whole)
+    loading = [
+        one.ns_in("loading", *(() if one.about.scope == STEADY else ("host",))) / one.about.iterations
+        for one in digests
+    ]
+    cold = cold_runs(loading, [one.about.iteration_ns for one in digests])
     usual = median(ns for run, ns in enumerate(loading) if run not in cold)
-    also = "" if digests[0].about.scope == STEADY else " and host"
+    what = f"loading{'' if steady else ' and host'}"
     left_out = [
-        LeftOut(digests[run].about.name, f"cold: {time(loading[run])} of loading{also}, {time(usual)} in the others")
+        LeftOut(digests[run].about.name, f"cold: {time(loading[run])} of {what}, {time(usual)} in the others")
         for run in cold
     ]
     return Side([one for run, one in enumerate(digests) if run not in cold], left_out)
@@ -126,19 +121,13 @@ def same_launches(base: Sequence[Digest], new: Sequence[Digest]) -> bool:
 
     Of an iteration that is two of the other side's, half of the launches at most are.
     """
-    sides = [_launches(runs) for runs in (base, new)]
-    both = sum(min(number, sides[1].get(launch, 0.0)) for launch, number in sides[0].items())
-    return both >= _SAME_LAUNCHES * max(sum(side.values()) for side in sides)
-
-
-def _launches(runs: Sequence[Digest]) -> dict[tuple[object, ...], float]:
-    """How often a mean iteration launches what has one kind, name and shape."""
-    found: dict[tuple[object, ...], float] = {}
-    for one in runs:
-        for *launch, number in one.slots.select("kind", "name", "shape", "count").iter_rows():
-            key = tuple(launch)
-            found[key] = found.get(key, 0.0) + number / one.about.iterations / len(runs)
-    return found
+    what, often = ("kind", "name", "shape"), pl.col("count") / pl.col("iterations")
+    sides = []
+    for runs in (base, new):
+        every = pl.concat([one.slots.with_columns(iterations=pl.lit(one.about.iterations)) for one in runs])
+        sides.append(every.group_by(what).agg(often=often.sum() / len(runs)))
+    both = sides[0].join(sides[1], on=what, nulls_equal=True).select(pl.min_horizontal("often", "often_right").sum())
+    return bool(both.item() >= _SAME_LAUNCHES * max(float(side.get_column("often").sum()) for side in sides))
 
 
 def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:
@@ -161,30 +150,29 @@ def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:
 def doubts(base: Side, new: Side) -> list[Doubt]:
     """Differences between the sides beside the program, the runs that began cold among them."""
     found = []
-    for kind, what, told in _TOLD:
-        said = [{told(one.about) for one in side.digests} - {""} for side in (base, new)]
-        if said[0] and said[1] and (said[0] != said[1] or len(said[0]) > 1):
-            before, after = (" and ".join(sorted(some)) for some in said)
+    for kind, (what, describe) in _DIFFERENCES.items():
+        texts = [{describe(one.about) for one in side.digests} - {""} for side in (base, new)]
+        if texts[0] and texts[1] and (texts[0] != texts[1] or len(texts[0]) > 1):
+            before, after = (" and ".join(sorted(some)) for some in texts)
             found.append(Doubt(kind, f"{what}: {before} in base, {after} in new"))
-    numbers = [[one.about.recorded_iterations for one in side.digests] for side in (base, new)]
-    least, most = (f(min(numbers[0]), min(numbers[1])) for f in (min, max))
-    if most - least > _OTHER_NUMBER * most and base.about.scope == STEADY:
-        each = base.about.each
-        found.append(
-            Doubt("steps", f"number of iterations ({each}): {min(numbers[0]):,} in base, {min(numbers[1]):,} in new")
-        )
+    before_number, after_number = (min(one.about.recorded_iterations for one in side.digests) for side in (base, new))
+    apart = abs(before_number - after_number)
+    if apart > _OTHER_NUMBER * max(before_number, after_number) and base.about.scope == STEADY:
+        what = f"number of iterations ({base.about.each})"
+        found.append(Doubt("steps", f"{what}: {before_number:,} in base, {after_number:,} in new"))
     for name, side in (("base", base), ("new", new)):
         found += [Doubt("cold", f"left out of {name}: {one.name} ({one.reason})") for one in side.left_out]
     return found
 
 
-_TOLD: Final[tuple[tuple[str, str, Callable[[About], str]], ...]] = (
-    ("gpu", "GPU", lambda about: about.gpu),
-    ("driver", "driver", lambda about: about.driver),
-    ("clocks", "highest clock", lambda about: f"{about.clock_hz / 1e6:.0f} MHz" if about.clock_hz else ""),
-    ("tool", "tool", lambda about: about.tool),
-    ("flags", "recorded", lambda about: about.recorded),
-)
+#: What sides may differ in beside the program: by kind, what it is called and how it is told.
+_DIFFERENCES: Final[dict[str, tuple[str, Callable[[About], str]]]] = {
+    "gpu": ("GPU", lambda about: about.gpu),
+    "driver": ("driver", lambda about: about.driver),
+    "clocks": ("highest clock", lambda about: f"{about.clock_hz / 1e6:.0f} MHz" if about.clock_hz else ""),
+    "tool": ("tool", lambda about: about.tool),
+    "flags": ("recorded", lambda about: about.recorded),
+}
 
 
 #: False ones among the rows that are told to have changed.
@@ -201,29 +189,17 @@ _FINE: Final = 1000
 
 
 class Limits(NamedTuple):
-    """Limits that a change has to pass.
+    """Limits that a change has to pass."""
 
-    Attributes:
-        least_effect: The least change that counts, as a part of the time.
-        floor: Between two single runs of the same program, the part by which their times differ; None if not known.
-        rows_floor: The same of single kernels.
-    """
-
-    least_effect: float = statistics.LEAST_EFFECT
+    least_effect: float = statistics.LEAST_EFFECT  # the least change that counts, as a part of the time
+    #: Between two single runs of the same program, the part by which their times differ; None if not known.
     floor: float | None = None
-    rows_floor: float | None = None
+    rows_floor: float | None = None  # the same of single kernels
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides to be compared, of one rank.
-
-    Attributes:
-        base: The one side.
-        new: The other one.
-        paired: Whether the runs were interleaved, so that the nth of one side belongs to the nth of the other.
-        limits: What counts as a change.
-    """
+    """Two sides to be compared, of one rank; `paired` if the nth run of one side belongs to the nth of the other."""
 
     base: Side
     new: Side
@@ -270,13 +246,8 @@ class Pair:
     ) -> tuple[pl.DataFrame, dict[str, tuple[Floats, Floats]]]:
         """The rows that any run has, and their values in an iteration of each run, of base and of new.
 
-        Args:
-            rows: The table of a digest.
-            keys: Its columns that name a row.
-            values: Its columns of numbers, summed over all iterations.
-
-        Returns:
-            The distinct keys, in the order of first occurrence; and of each value two arrays [rows, runs].
+        That is of a table of each digest the distinct `keys`, in the order of first occurrence; and of each of the
+        columns `values`, which are summed over all iterations, two arrays [rows, runs].
         """
         runs = [*self.base.digests, *self.new.digests]
         tables = [rows(one) for one in runs]
@@ -339,6 +310,9 @@ CERTAINTY: Final = (
     Column("changed", pl.Boolean, "Whether that is more than the least effect and more than noise."),
 )
 
+#: What most tables say of the times of a row.
+DIFFERENCE: Final = (*TIMES, *CERTAINTY)
+
 COUNTS: Final = (
     Column("base_count", pl.Float64, "How many in an iteration of base."),
     Column("new_count", pl.Float64, "How many in an iteration of new."),
@@ -350,31 +324,33 @@ def summed(values: Floats, groups: Iterable[Sequence[int]]) -> Floats:
     return np.array([values[list(rows)].sum(axis=0) for rows in groups])
 
 
-def whole_means(column: str, values: tuple[Floats, Floats] | list[Floats]) -> list[pl.Series]:
-    """The columns ``base_`` and ``new_`` with this ending: means of values [rows, runs] as whole numbers."""
-    return [
-        pl.Series(f"{name}_{column}", nearest(side.mean(axis=1).tolist()), dtype=pl.Int64)
-        for name, side in zip(("base", "new"), values, strict=True)
-    ]
+def means(column: str, sides: tuple[Floats, Floats]) -> list[pl.Series]:
+    """The columns ``base_`` and ``new_`` with this ending: means of values [rows, runs], whole but of numbers."""
+    found = []
+    for name, side in zip(("base", "new"), sides, strict=True):
+        values = side.mean(axis=1).tolist()
+        whole = nearest(values) if column.endswith(("_ns", "bytes")) else values
+        found.append(pl.Series(f"{name}_{column}", whole, dtype=pl.Int64 if whole is not values else pl.Float64))
+    return found
 
 
-def counts(column: str, values: tuple[Floats, Floats] | list[Floats]) -> list[pl.Series]:
-    """The columns ``base_`` and ``new_`` with this ending: means of numbers [rows, runs]."""
-    return [
-        pl.Series(f"{name}_{column}", side.mean(axis=1)) for name, side in zip(("base", "new"), values, strict=True)
-    ]
-
-
-def compared(pair: Pair, base: Floats, new: Floats, whole: tuple[int, int] | None = None) -> list[pl.Series]:
-    """The columns of :data:`TIMES` and :data:`CERTAINTY` of times [rows, runs].
+def with_differences(
+    pair: Pair,
+    keys: pl.DataFrame,
+    values: Mapping[str, tuple[Floats, Floats]],
+    ns: str,
+    whole: tuple[int, int] | None = None,
+) -> pl.DataFrame:
+    """The rows `keys` with :data:`DIFFERENCE` of the times `ns`, and :func:`means` of the other values [rows, runs].
 
     Times are means, which sum to `whole` where that is given.
     """
-    sides = [side.mean(axis=1) for side in (base, new)]
+    sides = [side.mean(axis=1) for side in values[ns]]
     spans = map(nearest, (side.tolist() for side in sides)) if whole is None else map(integers, sides, whole)
     before, after = (pl.Series(one, dtype=pl.Int64) for one in spans)
     times = [before.alias("base_ns"), after.alias("new_ns"), (after - before).alias("delta_ns")]
-    return [*times, *pair.certainty(base, new)]
+    others = [column for name, both in values.items() if name != ns for column in means(name, both)]
+    return keys.with_columns(*times, *pair.certainty(*values[ns]), *others)
 
 
 def by_size(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:

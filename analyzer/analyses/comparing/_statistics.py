@@ -106,12 +106,11 @@ class Prior(NamedTuple):
     degrees: float  # of freedom that it is worth; infinite where it is certain
 
 
-class _Contrast(NamedTuple):
-    """Differences of mean logarithms, float64[rows] each."""
+#: Of each row of values what is there: how many, the mean (NaN without any), the variance (NaN with fewer than two).
+_Moments: TypeAlias = "tuple[Floats, Floats, Floats]"
 
-    difference: Floats
-    variance: Floats  # of that difference
-    degrees: Floats
+#: Differences of mean logarithms of rows, the variance of each difference, and its degrees of freedom.
+_Contrast: TypeAlias = "tuple[Floats, Floats, Floats]"
 
 
 def _distributions() -> Any:  # noqa: ANN401 - its stubs know no plain numbers
@@ -160,8 +159,8 @@ def ratio_within_runs(base_steps: Sequence[float], new_steps: Sequence[float]) -
         return None
     variance = base_variance + new_variance
     degrees = variance**2 / (base_variance**2 / base_degrees + new_variance**2 / new_degrees)
-    contrast = (math.log(new / base), variance, degrees)
-    return _only(_estimates(_Contrast(*map(np.atleast_1d, contrast))), "steps")
+    difference, spread, freedom = map(np.atleast_1d, (math.log(new / base), variance, degrees))
+    return _only(_estimates((difference, spread, freedom)), "steps")
 
 
 def _mean_of_steps(steps: Sequence[float]) -> tuple[float, float, float]:
@@ -242,8 +241,8 @@ def _variances(base: Sequence[float], new: Sequence[float], *, paired: bool) -> 
     """Variance of the logarithm of a run of each side; of a pair's difference alone where runs are paired."""
     first, second = np.array([base], np.float64), np.array([new], np.float64)
     if paired:
-        return (float(_contrast(first, second, paired=True).variance[0]) * len(base),)
-    return tuple(float(_moments(np.log(row), _relative_rounding(row)).variance[0]) for row in (first, second))
+        return (float(_contrast(first, second, paired=True)[1][0]) * len(base),)
+    return tuple(float(_moments(np.log(row), _relative_rounding(row))[2][0]) for row in (first, second))
 
 
 def _power(distance: float, variances: tuple[float, ...], repeats: int, confidence: float = CONFIDENCE) -> float:
@@ -338,47 +337,27 @@ def moderated(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) 
     if paired and first.shape != second.shape:
         raise ValueError(f"{first.shape[1]} runs cannot be paired with {second.shape[1]}")
     rounding = np.fmax(_relative_rounding(first), _relative_rounding(second))
-    logs = _logs(first), _logs(second)
-    own = _own_part([logs[1] - logs[0]] if paired else [*logs], rounding)
-    usable = np.isfinite(own.difference) & (own.degrees > 0)
+    logs = [_logs(second) - _logs(first)] if paired else [_logs(first), _logs(second)]
+    levels = [_run_levels(side) for side in logs]
+    means = [_moments(side, 0.0)[1] for side in logs]
+    difference = means[-1] - means[0] if len(means) > 1 else means[0]
+    # of one value by itself, without what all kernels of a run have in common
+    counts, _, variances = np.array(
+        [_moments(side - level, 0.0) for side, level in zip(logs, levels, strict=True)]
+    ).swapaxes(0, 1)
+    degrees = np.maximum(counts - 1, 0).sum(axis=0)
+    squares = (np.nan_to_num(variances) * np.maximum(counts - 1, 0)).sum(axis=0)
+    own = np.maximum(squares / np.where(degrees > 0, degrees, np.nan), rounding)
+    usable = np.isfinite(difference) & (degrees > 0)
     if usable.sum() < _LEAST_KERNELS:
         return ratios_of_runs(first, second, paired=paired)
-    prior = prior_of(own.variance[usable], own.degrees[usable], _CAUTION)
-    variance, degrees = shrunk(own.variance, own.degrees, prior)
-    total = variance + own.common.variance
+    common_degrees = sum(len(level) - 1 for level in levels)
+    common = sum(float(level.var()) * len(level) for level in levels) / max(common_degrees, 1)
+    variance, freedom = shrunk(own, degrees, prior_of(own[usable], degrees[usable], _CAUTION))
+    total = variance + common
     with np.errstate(divide="ignore", invalid="ignore"):
-        degrees = total**2 / (variance**2 / degrees + own.common.variance**2 / own.common.degrees)
-    return _estimates(_Contrast(own.difference, total * own.factor, degrees))
-
-
-class _OwnPart(NamedTuple):
-    """Differences of mean logarithms, and how much a value varies by itself, float64[rows] each."""
-
-    difference: Floats  # NaN where a side is missing
-    variance: Floats  # of one value, without what all rows have in common; NaN without degrees of freedom
-    degrees: Floats
-    factor: Floats  # the variance of the difference is this times the variance of a value
-    common: Prior  # what all rows of a run have in common
-
-
-def _own_part(sides: list[Floats], rounding: Floats) -> _OwnPart:
-    """Two sides whose runs vary alike, or the one side of differences of pairs."""
-    shared = [_run_levels(side) for side in sides]
-    means = [_moments(side, 0.0).mean for side in sides]
-    moments = [_moments(side - levels, 0.0) for side, levels in zip(sides, shared, strict=True)]
-    counts = np.array([side.counts for side in moments])
-    degrees = np.maximum(counts - 1, 0)
-    squares = (np.nan_to_num(np.array([side.variance for side in moments])) * degrees).sum(axis=0)
-    total = np.where(degrees.sum(axis=0) > 0, degrees.sum(axis=0), np.nan)
-    run_degrees = sum(len(levels) - 1 for levels in shared)
-    run_squares = sum(float(levels.var()) * len(levels) for levels in shared if len(levels))
-    return _OwnPart(
-        difference=means[-1] - means[0] if len(means) > 1 else means[0],
-        variance=np.maximum(squares / total, rounding),
-        degrees=degrees.sum(axis=0),
-        factor=(1 / np.maximum(counts, 1.0)).sum(axis=0),
-        common=Prior(run_squares / max(run_degrees, 1), run_degrees),
-    )
+        freedom = total**2 / (variance**2 / freedom + common**2 / common_degrees)
+    return _estimates((difference, total * (1 / np.maximum(counts, 1.0)).sum(axis=0), freedom))
 
 
 def _run_levels(logs: Floats) -> Floats:
@@ -444,14 +423,6 @@ def benjamini_hochberg(p_values: npt.ArrayLike) -> Floats:
 # Rows of values
 
 
-class _Moments(NamedTuple):
-    """Of each row what is there, float64[rows] each."""
-
-    counts: Floats
-    mean: Floats  # NaN without a value
-    variance: Floats  # NaN with fewer than two
-
-
 def _logs(values: Floats) -> Floats:
     """Logarithms, NaN where there is none."""
     there = (values > 0) & np.isfinite(values)
@@ -460,7 +431,7 @@ def _logs(values: Floats) -> Floats:
 
 def _relative_rounding(values: Floats) -> Floats:
     """The least variance of a logarithm in each row, from rounding to whole nanoseconds."""
-    return np.asarray(_ROUNDING_NS2 * np.exp(-2 * _moments(_logs(values), 0.0).mean), np.float64)
+    return np.asarray(_ROUNDING_NS2 * np.exp(-2 * _moments(_logs(values), 0.0)[1]), np.float64)
 
 
 def _moments(values: Floats, least_variance: Floats | float) -> _Moments:
@@ -470,37 +441,33 @@ def _moments(values: Floats, least_variance: Floats | float) -> _Moments:
         mean = np.where(there, values, 0.0).sum(axis=1) / count
         deviations = np.where(there, values - mean[:, None], 0.0)
         variance = (deviations**2).sum(axis=1) / np.where(count > 1, count - 1, np.nan)
-    return _Moments(count, mean, np.maximum(variance, least_variance))
+    return count, mean, np.maximum(variance, least_variance)
 
 
 def _contrast(base: Floats, new: Floats, *, paired: bool) -> _Contrast:
     """Differences of mean logarithms of rows of times: the paired t, or Welch's with Satterthwaite's degrees."""
-    logs = _logs(base), _logs(new)
     rounding = _relative_rounding(base), _relative_rounding(new)
     if paired:
         if base.shape != new.shape:
             raise ValueError(f"{base.shape[1]} runs cannot be paired with {new.shape[1]}")
-        pairs = _moments(logs[1] - logs[0], sum(rounding))
-        return _Contrast(pairs.mean, pairs.variance / pairs.counts.clip(1.0), pairs.counts - 1)
-    sides = [_moments(side, least) for side, least in zip(logs, rounding, strict=True)]
-    first, second = (side.variance / side.counts.clip(1.0) for side in sides)
-    parts = first**2 / (sides[0].counts - 1).clip(1.0) + second**2 / (sides[1].counts - 1).clip(1.0)
-    variance = first + second
-    return _Contrast(sides[1].mean - sides[0].mean, variance, variance**2 / parts)
-
-
-# The t distribution
+        counts, difference, variance = _moments(_logs(new) - _logs(base), sum(rounding))
+        return difference, variance / counts.clip(1.0), counts - 1
+    sides = [_moments(_logs(side), least) for side, least in zip((base, new), rounding, strict=True)]
+    parts = [(variance / counts.clip(1.0), (counts - 1).clip(1.0)) for counts, _, variance in sides]
+    total = parts[0][0] + parts[1][0]
+    degrees = total**2 / sum(variance**2 / degrees for variance, degrees in parts)
+    return sides[1][1] - sides[0][1], total, degrees
 
 
 def _estimates(contrast: _Contrast) -> Estimates:
-    """The ratios whose logarithms have these variances."""
-    special = _distributions()
-    error = np.sqrt(contrast.variance)
-    degrees = np.where(np.isnan(contrast.difference * error), np.nan, contrast.degrees)
+    """The ratios whose logarithms have these variances, by the t distribution."""
+    special, (difference, variance, freedom) = _distributions(), contrast
+    error = np.sqrt(variance)
+    degrees = np.where(np.isnan(difference * error), np.nan, freedom)
     half = special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * error
-    p_value = np.asarray(2 * special.stdtr(degrees, -np.abs(contrast.difference) / error), np.float64)
+    p_value = np.asarray(2 * special.stdtr(degrees, -np.abs(difference) / error), np.float64)
     with np.errstate(over="ignore"):  # an interval that a float does not hold reaches to infinity
-        ratio, low, high = (np.exp(contrast.difference + shift) for shift in (0.0, -half, half))
+        ratio, low, high = (np.exp(difference + shift) for shift in (0.0, -half, half))
     return Estimates(ratio, low, high, p_value, degrees)
 
 

@@ -1,24 +1,37 @@
-"""What an iteration of both sides holds, by the key of its rows: buckets, ranges, calls, copies, memory, findings."""
+"""What an iteration of both sides holds, by the key of its rows: buckets, ranges, operators, calls and others."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing._comparison import verdict_of
-from kanalyze.analyses.comparing._pair import CERTAINTY, COUNTS, TIMES, by_size, compared, counts, whole_means
+from kanalyze.analyses.comparing._pair import (
+    CERTAINTY,
+    COUNTS,
+    DIFFERENCE,
+    TIMES,
+    by_size,
+    means,
+    summed,
+    with_differences,
+)
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.iterations._parts_of_step import BETWEEN
+from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.decoder.decode import decode
 from kanalyze.schema import Column, Table
+from kanalyze.units import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
-    from numpy.typing import NDArray
+    import numpy.typing as npt
 
     from kanalyze.analyses.comparing._comparison import Comparison
     from kanalyze.analyses.comparing._pair import Floats, Pair, Side
@@ -31,8 +44,7 @@ COMPARE: Final = Table(
     (
         Column("bucket", pl.String, "The ledger's bucket: " + ", ".join(BUCKETS) + "."),
         Column("detail", pl.String, "Its detail, as in `ledger`.", nullable=True),
-        *TIMES,
-        *CERTAINTY,
+        *DIFFERENCE,
     ),
     purpose="where the difference of two sides went",
     telling=("bucket", "detail", "delta_ns", "base_ns", "new_ns", "changed"),
@@ -46,8 +58,7 @@ COMPARE_CALLS: Final = Table(
         Column("name", pl.String, "The call.", nullable=True),
         Column("blocking", pl.Boolean, "Whether it waits for the GPU: synchronisations, copies, frees."),
         *COUNTS,
-        *TIMES,
-        *CERTAINTY,
+        *DIFFERENCE,
     ),
     purpose="CUDA calls and waits, before and after",
     telling=("name", "blocking", "base_count", "new_count", "delta_ns"),
@@ -62,8 +73,7 @@ COMPARE_COPIES: Final = Table(
         *COUNTS,
         Column("base_bytes", pl.Int64, "Bytes that an iteration of base moved."),
         Column("new_bytes", pl.Int64, "The same of new."),
-        *TIMES,
-        *CERTAINTY,
+        *DIFFERENCE,
     ),
     purpose="copies and memsets, before and after",
     telling=("operation", "base_count", "new_count", "base_bytes", "new_bytes", "delta_ns"),
@@ -76,8 +86,7 @@ COMPARE_FAMILIES: Final = Table(
     (
         Column("family", pl.String, "The kernels' family, as in `kernels`; else the bucket of the operations."),
         *COUNTS,
-        *TIMES,
-        *CERTAINTY,
+        *DIFFERENCE,
     ),
     purpose="families of kernels, before and after",
     telling=("family", "base_count", "new_count", "base_ns", "new_ns", "delta_ns"),
@@ -165,8 +174,46 @@ COMPARE_RANKS: Final = Table(
     sides=True,
 )
 
+#: What becomes of operators that both sides have; others are new or gone.
+_SAME, _REPLACED = "same", "replaced"
+_CHANGES: Final = pl.Enum([_SAME, _REPLACED, _NEW, _GONE])
+
+COMPARE_OPS: Final = Table(
+    "compare_ops",
+    "One operator of the call tree in base and in new, or those under it that one side alone has; device time is "
+    "exclusive, of the window of `compare`, and sums to its busy time less what no recorded operator launched.",
+    (
+        Column(
+            "path",
+            pl.String,
+            "The operators around it and itself, outermost first; of those that one side alone has, the nearest "
+            "operator around them that both have. Null at the outermost.",
+            nullable=True,
+        ),
+        Column("change", _CHANGES, "same; replaced (others under it); new; gone (some under it)."),
+        Column("base_ops", pl.String, "The operators under it that base alone has.", nullable=True),
+        Column("new_ops", pl.String, "Those that new alone has.", nullable=True),
+        *COUNTS,
+        *TIMES,
+        Column(
+            "base_self_host_ns",
+            pl.Int64,
+            "Host time without what they called, in base; of the host's part of the iterations, which is earlier.",
+        ),
+        Column("new_self_host_ns", pl.Int64, "The same in new."),
+        *CERTAINTY,
+    ),
+    purpose="operators that changed, came or went",
+    telling=("change", "delta_ns", "base_count", "new_count", "path", "base_ops", "new_ops"),
+    sides=True,
+)
+
+
 #: Prefix of a call in CUDA's and in HIP's interface, and nsys' version at its end.
 _PREFIX: Final = r"^(?:cuda|cu|hip)(?:Ext)?(?:Module)?|_v\d+(?:_pt[sd]z)?$"
+
+#: Operators that a row names.
+_NAMED: Final = 3
 
 
 def compare(pair: Pair) -> pl.DataFrame:
@@ -178,19 +225,13 @@ def compare(pair: Pair) -> pl.DataFrame:
     rows = _by_key(COMPARE, pair, lambda one: one.buckets, "ns", whole=(pair.base_ns, pair.new_ns))
     places = {name: at for at, name in enumerate(BUCKETS)}  # a baseline may have another one
     order = pl.col("bucket").replace_strict(places, default=len(BUCKETS), return_dtype=pl.Int64)
-    size = pl.max_horizontal("base_ns", "new_ns")
-    return COMPARE.select(rows.sort(order, size, "detail", descending=[False, True, False]))
+    return rows.sort(order, pl.max_horizontal("base_ns", "new_ns"), "detail", descending=[False, True, False])
 
 
 def compare_calls(pair: Pair) -> pl.DataFrame:
-    """The CUDA calls of an iteration of both sides.
-
-    Returns:
-        :data:`COMPARE_CALLS`, the largest difference first.
-    """
+    """The CUDA calls of an iteration of both sides: :data:`COMPARE_CALLS`, the largest difference first."""
     named = pl.col("name").replace(_names_of_calls(pair))
-    rows = _by_key(COMPARE_CALLS, pair, lambda one: one.calls.with_columns(named), "total_ns")
-    return by_size(COMPARE_CALLS.select(rows), "name")
+    return _by_key(COMPARE_CALLS, pair, lambda one: one.calls.with_columns(named), "total_ns")
 
 
 def compare_copies(pair: Pair) -> pl.DataFrame:
@@ -200,10 +241,8 @@ def compare_copies(pair: Pair) -> pl.DataFrame:
         :data:`COMPARE_COPIES`, the largest difference first.
     """
     moved = pl.col("kind").is_in(["memcpy", "memset"])
-    rows = _by_key(
-        COMPARE_COPIES, pair, lambda one: one.slots.filter(moved).rename({"name": "operation"}), "exclusive_ns"
-    )
-    return by_size(COMPARE_COPIES.select(rows), "operation")
+    named = {"name": "operation"}
+    return _by_key(COMPARE_COPIES, pair, lambda one: one.slots.filter(moved).rename(named), "exclusive_ns")
 
 
 def compare_families(pair: Pair) -> pl.DataFrame:
@@ -213,26 +252,21 @@ def compare_families(pair: Pair) -> pl.DataFrame:
         :data:`COMPARE_FAMILIES`, the largest difference first; `base_ns` and `new_ns` sum to the busy buckets of
         `compare`.
     """
-    rows = _by_key(COMPARE_FAMILIES, pair, _families, "exclusive_ns", whole=pair.busy_ns)
-    return by_size(COMPARE_FAMILIES.select(rows), "family")
+    return _by_key(COMPARE_FAMILIES, pair, _families, "exclusive_ns", whole=pair.busy_ns)
 
 
 def compare_findings(pair: Pair) -> pl.DataFrame:
-    """The findings of both sides, by rule.
-
-    Returns:
-        :data:`COMPARE_FINDINGS`, the largest difference first.
-    """
-    frame = _by_key(COMPARE_FINDINGS, pair, lambda one: one.findings.drop("headline"), "at_stake_ns")
+    """The findings of both sides, by rule: :data:`COMPARE_FINDINGS`, the largest difference first."""
+    keys, values = pair.per_iteration(lambda one: one.findings, ("rule",), ("at_stake_ns",))
+    frame = with_differences(pair, keys, values, "at_stake_ns")
     for side, name in ((pair.base, "base"), (pair.new, "new")):
         frame = frame.join(_findings_of(side, name), on="rule", how="left", maintain_order="left")
     frame = frame.with_columns(pl.col("base_runs", "new_runs").fill_null(0))
     base, new = pl.col("base_runs"), pl.col("new_runs")
     change = pl.when(base == 0).then(pl.lit(_NEW)).when(new == 0).then(pl.lit(_GONE)).otherwise(pl.lit(_STAYS))
     every = (base == len(pair.base.digests)) | (new == len(pair.new.digests))
-    frame = frame.with_columns(
-        pl.col("changed") & every, change=change, headline=pl.coalesce("new_headline", "base_headline")
-    )
+    headline = pl.coalesce("new_headline", "base_headline")
+    frame = frame.with_columns(pl.col("changed") & every, change=change, headline=headline)
     return by_size(COMPARE_FINDINGS.select(frame), "rule")
 
 
@@ -245,15 +279,44 @@ def compare_memory(pair: Pair) -> pl.DataFrame:
     if not _both_have(pair, lambda one: one.memory):
         return COMPARE_MEMORY.empty()
     keys, values = pair.per_iteration(_whole_peaks, ("memory",), ("peak_bytes", "allocations"))
-    least = pair.limits.least_effect
     base, new = pl.col("base_peak_bytes"), pl.col("new_peak_bytes")
-    rows = keys.with_columns(
-        *whole_means("peak_bytes", values["peak_bytes"]),
-        *counts("allocations", values["allocations"]),
-        changed=pl.Series(_apart(*values["peak_bytes"], least) | _apart(*values["allocations"], least)),
-    ).with_columns(delta_bytes=new - base, ratio=pl.when((base > 0) & (new > 0)).then(new / base))
-    rows = COMPARE_MEMORY.select(rows)
-    return rows.sort(pl.col("delta_bytes").abs(), "memory", descending=[True, False], nulls_last=True)
+    changed = np.logical_or(*(_apart(*sides, pair.limits.least_effect) for sides in values.values()))
+    rows = keys.with_columns(column for name, sides in values.items() for column in means(name, sides))
+    ratio = pl.when((base > 0) & (new > 0)).then(new / base)
+    rows = rows.with_columns(pl.Series("changed", changed), delta_bytes=new - base, ratio=ratio)
+    order = [pl.col("delta_bytes").abs(), pl.col("memory")]
+    return COMPARE_MEMORY.select(rows).sort(order, descending=[True, False], nulls_last=True)
+
+
+def compare_ops(pair: Pair) -> pl.DataFrame:
+    """The operators of an iteration of both sides, by their path in the call tree.
+
+    Of operators that one side alone has, those under the same nearest operator of both sides are one row, with all that
+    they called: the lowest common ancestor, as in TraceLens' TraceDiff.
+
+    Returns:
+        :data:`COMPARE_OPS`, the largest difference first; `base_ns` and `new_ns` sum to the busy time of `compare`,
+        without that of what no operator in the recording launched.
+    """
+    keys, values = pair.per_iteration(lambda one: one.ops, ("path",), ("count", "self_host_ns", "device_ns"))
+    if keys.is_empty():
+        return COMPARE_OPS.empty()
+    paths, calls = keys.get_column("path").to_list(), [side.mean(axis=1) for side in values["count"]]
+    had = [np.logical_or.reduce([both[side].any(axis=1) for both in values.values()]).tolist() for side in (0, 1)]
+    groups = _groups(paths, had)
+    sums = {}
+    for name, (base, new) in values.items():
+        rows = [outer if name == "count" else every for *_, every, outer in groups]
+        sums[name] = summed(base, rows), summed(new, rows)
+    head = {
+        "path": [path or None for path, *_ in groups],
+        "change": [change for _, change, *_ in groups],
+        "base_ops": [_named(paths, group, calls[0]) for group in groups],
+        "new_ops": [_named(paths, group, calls[1]) for group in groups],
+    }
+    names = pl.DataFrame(head, schema={name: COMPARE_OPS.schema[name] for name in head})
+    frame = with_differences(pair, names, sums, "device_ns", _whole_ns(pair, sums["device_ns"]))
+    return by_size(COMPARE_OPS.select(frame), "path")
 
 
 def compare_ranges(pair: Pair) -> pl.DataFrame:
@@ -265,16 +328,11 @@ def compare_ranges(pair: Pair) -> pl.DataFrame:
     if not _both_have(pair, lambda one: one.ranges):
         return COMPARE_RANGES.empty()
     rows = _by_key(COMPARE_RANGES, pair, lambda one: one.ranges, "ns")
-    counted = pl.when(pl.col("range") != BETWEEN).then(pl.col("base_count", "new_count"))
-    return by_size(COMPARE_RANGES.select(rows.with_columns(counted)), "range")
+    return rows.with_columns(pl.when(pl.col("range") != BETWEEN).then(pl.col("base_count", "new_count")))
 
 
 def compare_ranks(comparison: Comparison) -> pl.DataFrame:
-    """The time of an iteration of both sides, for each rank that both have.
-
-    Returns:
-        :data:`COMPARE_RANKS`, by rank.
-    """
+    """The time of an iteration of both sides, for each rank that both have: :data:`COMPARE_RANKS`, by rank."""
     verdicts = [(pair.base.about.rank, verdict_of(pair)) for pair in comparison.pairs]
     rows = [
         (rank, one.base_ns, one.new_ns, one.new_ns - one.base_ns, one.ratio, one.low, one.high, one.word, bool(one))
@@ -290,20 +348,16 @@ def _by_key(
     ns: str,
     whole: tuple[int, int] | None = None,
 ) -> pl.DataFrame:
-    """The rows of both sides, those of one key together.
+    """The rows of both sides, those of one key together, the largest difference of `ns` first.
 
     Of the columns of `rows`, those that the table has are the key, and those that it has of base and of new are
-    summed, `count` as it is and others to whole numbers; :data:`TIMES` and :data:`CERTAINTY` are by `ns`, and sum to
-    `whole` where that is given.
+    summed; times sum to `whole` where that is given.
     """
     given = rows(pair.base.digests[0]).columns
     keys = [name for name in given if name in table.schema]
-    means = [name for name in given if f"base_{name}" in table.schema and name != ns]
-    names, values = pair.per_iteration(rows, keys, (ns, *means))
-    columns = [*names, *compared(pair, *values[ns], whole if names.height else None)]
-    for one in means:
-        columns += (counts if one == "count" else whole_means)(one, values[one])
-    return pl.DataFrame(columns)
+    values = [name for name in given if name == ns or f"base_{name}" in table.schema]
+    names, sums = pair.per_iteration(rows, keys, values)
+    return by_size(table.select(with_differences(pair, names, sums, ns, whole)), keys[0])
 
 
 def _both_have(pair: Pair, rows: Callable[[Digest], pl.DataFrame]) -> bool:
@@ -344,8 +398,65 @@ def _whole_peaks(digest: Digest) -> pl.DataFrame:
     return digest.memory.with_columns(pl.col("peak_bytes") * digest.about.iterations)
 
 
-def _apart(base: Floats, new: Floats, least: float) -> NDArray[np.bool_]:
+def _apart(base: Floats, new: Floats, least: float) -> npt.NDArray[np.bool_]:
     """Whether each run of one side has more than each of the other [rows, runs], by more than the part `least`."""
     above = new.min(axis=1) > base.max(axis=1) * (1 + least)
-    found: NDArray[np.bool_] = above | (base.min(axis=1) > new.max(axis=1) * (1 + least))
+    return np.asarray(above | (base.min(axis=1) > new.max(axis=1) * (1 + least)))
+
+
+def _whole_ns(pair: Pair, device_ns: tuple[Floats, Floats]) -> tuple[int, int]:
+    """The busy time of an iteration of each side as `compare` tells it, without what no recorded operator launched."""
+    busy = pl.col("bucket").is_in(BUSY_BUCKETS)
+    _, buckets = pair.per_iteration(lambda one: one.buckets.filter(busy), ("bucket",), ("ns",))
+    sums = zip(buckets["ns"], device_ns, strict=True)
+    others = nearest(float(all_ns.mean(axis=1).sum() - ops_ns.mean(axis=1).sum()) for all_ns, ops_ns in sums)
+    base, new = (whole - other for whole, other in zip(pair.busy_ns, others, strict=True))
+    return base, new
+
+
+#: Paths of operators that are told together: the path that is told (empty at the outermost), what became of it, the
+#: rows of all of its paths, and of those that no other one of them is around, whose calls are counted.
+_Group: TypeAlias = tuple[str, str, Sequence[int], Sequence[int]]
+
+
+def _groups(paths: Sequence[str], had: Sequence[Sequence[bool]]) -> list[_Group]:
+    """The paths of both sides one by one, and the others by the nearest path around them that both have.
+
+    `had` tells of each side whether any run of it has each path.
+    """
+    both = {path for path, *sides in zip(paths, *had, strict=True) if all(sides)}
+    every = set(paths)
+    found: list[_Group] = [(path, _SAME, [row], [row]) for row, path in enumerate(paths) if path in both]
+    alone: dict[str, tuple[list[int], list[int]]] = {}
+    for row, path in enumerate(paths):
+        if path not in both:
+            rows, outer = alone.setdefault(_nearest(path, both), ([], []))
+            rows.append(row)
+            if (above := _nearest(path, every)) in both or not above:
+                outer.append(row)
+    for path, (rows, outer) in alone.items():
+        sides = [any(side[row] for row in rows) for side in had]
+        found.append((path, _REPLACED if all(sides) else _GONE if sides[0] else _NEW, rows, outer))
     return found
+
+
+def _nearest(path: str, known: set[str]) -> str:
+    """The nearest path around `path` that is known; empty where none is."""
+    above = path.rpartition(ARROW)[0]
+    while above and above not in known:
+        above = above.rpartition(ARROW)[0]
+    return above
+
+
+def _named(paths: Sequence[str], group: _Group, calls: npt.NDArray[np.float64]) -> str | None:
+    """``aten::addmm, aten::t and 2 more``: what the group's path is around, that with the most calls first.
+
+    `calls` are those of one side; None where it has none of them.
+    """
+    path, change, _, outer = group
+    own = sorted((row for row in outer if calls[row] > 0), key=lambda row: (-calls[row], paths[row]))
+    if change == _SAME or not own:
+        return None
+    cut = len(path) + len(ARROW) if path else 0
+    more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
+    return ", ".join(paths[row][cut:] for row in own[:_NAMED]) + more

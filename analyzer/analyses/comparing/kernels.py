@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing._matching import FUSED, GONE, KERNEL, NEW, SAME, SHAPE, SPLIT, Block
-from kanalyze.analyses.comparing._pair import CERTAINTY, COUNTS, TIMES, by_size, compared, counts, summed
+from kanalyze.analyses.comparing._pair import CERTAINTY, COUNTS, TIMES, by_size, summed, with_differences
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -103,13 +103,14 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
         `compare`.
     """
     base, new = pair.slots
-    groups = _groups(pair)
-    if not groups:
+    if not (groups := _groups(pair)):
         return COMPARE_KERNELS.empty()
     before, after = [one.base for one in groups], [one.new for one in groups]
-    number = counts("count", (summed(base.counts, before), summed(new.counts, after)))
-    spans = compared(pair, summed(base.ns, before), summed(new.ns, after), pair.busy_ns)
-    frame = _names(base, new, groups).with_columns(*number, *spans)
+    sums = {
+        "ns": (summed(base.ns, before), summed(new.ns, after)),
+        "count": (summed(base.counts, before), summed(new.counts, after)),
+    }
+    frame = with_differences(pair, _names(base, new, groups), sums, "ns", pair.busy_ns)
     return by_size(COMPARE_KERNELS.select(_with_effects(frame)), "base_kernel", "new_kernel")
 
 

@@ -1,1 +1,1 @@
-"""The critical path: what the end of a window waited for, back to its beginning."""
+"""What each operation had to wait for, and the critical path: what the end of a window waited for."""

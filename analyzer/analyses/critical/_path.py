@@ -5,13 +5,13 @@ Definition: docs/whatif.md, "The critical path".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.communication._partners import last_arrivals
-from kanalyze.analyses.dependencies._graph import BEFORE, dependencies, release
+from kanalyze.analyses.critical._graph import BEFORE, dependencies, release
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, operations
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.host._context_creation import unseen_syncs
@@ -28,7 +28,9 @@ from kanalyze.columns.lookup import gathered, rows_at
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.dependencies._graph import Dependencies
+    from collections.abc import Callable
+
+    from kanalyze.analyses.critical._graph import Dependencies
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
 
@@ -61,38 +63,26 @@ NOWHERE: Final = -1
 _LONG_AGO: Final = -(1 << 62)
 
 
-class Walkable(Protocol):
+class Walkable(NamedTuple):
     """Nodes of which each has a next one: of a report, or of several ranks."""
 
-    @property
-    def next(self) -> pl.Series:
-        """The node at which a walk goes on after each (UInt32); null where none is known."""
-
-    @property
-    def begin(self) -> pl.Series:
-        """Start of the own piece of each (ns)."""
-
-    def described(self, nodes: pl.Series) -> pl.DataFrame:
-        """Begin, leave, own and edge of `nodes` (UInt32), as in :class:`Nodes`."""
+    next: pl.Series  # the node at which a walk goes on after each (UInt32); null where none is known
+    begin: pl.Series  # start of the own piece of each (ns)
+    #: Gives of nodes (UInt32) begin, leave (when the next one is entered, ns), own and edge (the causes of both pieces,
+    #: as indices of :data:`CAUSES`).
+    described: Callable[[pl.Series], pl.DataFrame]
 
 
 class Nodes(NamedTuple):
-    """The nodes of walks through a recording.
+    """The nodes of walks through a recording."""
 
-    Attributes:
-        next: The node at which a walk goes on after each (UInt32); null where none is known.
-        begin: Start of the own piece of each (ns).
-        work: Of operations: leave (when the next node is entered, ns), own and edge (the causes of both pieces, as
-            indices of :data:`CAUSES`).
-        graph: What the nodes are of.
-        unseen: Rows of calls that waited for work from before the recording.
-    """
-
-    next: pl.Series
-    begin: pl.Series
+    next: pl.Series  # the node at which a walk goes on after each (UInt32); null where none is known
+    begin: pl.Series  # start of the own piece of each (ns)
+    #: Of operations: leave (when the next node is entered, ns), own and edge (the causes of both pieces, as
+    #: indices of :data:`CAUSES`).
     work: pl.DataFrame
-    graph: Dependencies
-    unseen: pl.Series
+    graph: Dependencies  # what the nodes are of
+    unseen: pl.Series  # rows of calls that waited for work from before the recording
 
     @property
     def operations(self) -> int:
@@ -108,8 +98,12 @@ class Nodes(NamedTuple):
         place = nodes.set(nodes < self.operations, None) - self.operations
         return (place % max(self.graph.calls.height, 1)).cast(pl.UInt32)
 
-    def described(self, nodes: pl.Series) -> pl.DataFrame:
-        """Begin, leave, own and edge of `nodes` (UInt32), as above."""
+    @property
+    def walkable(self) -> Walkable:
+        """The nodes for a walk."""
+        return Walkable(self.next, self.begin, self._described)
+
+    def _described(self, nodes: pl.Series) -> pl.DataFrame:
         calls, row = self.graph.calls, self.call(nodes)
         known = rows_at(calls.select("kind", "waited_for", "process_before"), row)
         before = gathered(calls.get_column("end"), known.get_column("process_before")).alias("before")
@@ -343,7 +337,7 @@ def _latest(calls: pl.DataFrame, work: pl.DataFrame, count: int, high: int) -> i
 
 def _placed(through: Nodes, first: int, sides: tuple[int, int]) -> pl.DataFrame:
     """The pieces of the walk from `first`, with the row of the operation or of the call that each is of."""
-    pieces = walk(through, first, *sides)
+    pieces = walk(through.walkable, first, *sides)
     node = pieces.get_column("node")
     return pieces.drop("node").hstack([through.row(node).alias("row"), through.call(node).alias("call")])
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses.critical._graph import BEFORE, dependencies, release
 from kanalyze.analyses.critical._path import (
     CAUSES,
     NOWHERE,
@@ -22,7 +23,6 @@ from kanalyze.analyses.critical._path import (
     path,
     with_names,
 )
-from kanalyze.analyses.dependencies._graph import BEFORE, dependencies, release
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.shared.cached import once_per_report
@@ -52,17 +52,11 @@ _SLICE: Final = 1 << 18
 
 
 class Edges(NamedTuple):
-    """Edges between the nodes of a walk (operations, then ends of calls, then their begins), by what they lead to.
+    """Edges between the nodes of a walk (operations, then ends of calls, then their begins), by what they lead to."""
 
-    Attributes:
-        source: What has to be over before.
-        target: What it leads to.
-        room: How much later the source may end before the target is late (ns).
-    """
-
-    source: Ints
-    target: Ints
-    room: Ints
+    source: Ints  # what has to be over before
+    target: Ints  # what it leads to
+    room: Ints  # how much later the source may end before the target is late (ns)
 
 
 def edges(report: Report) -> Edges:
@@ -80,24 +74,18 @@ _EDGE: Final = {"source": pl.UInt32, "target": pl.UInt32, "room": pl.Int64}
 
 def _to_operations(report: Report) -> list[pl.DataFrame]:
     graph = dependencies(report)
-    work, calls = graph.operations, graph.calls
-    kinds = ("call", *BEFORE)
-    released = pl.DataFrame([release(graph, name) for name in kinds])
-    line = released.select(pl.col(name).alias(f"{name}_at") for name in kinds).with_columns(
-        work.get_column("start"), latest=pl.max_horizontal(f"{name}_at" for name in kinds)
-    )
+    work, calls, kinds = graph.operations, graph.calls, ("call", *BEFORE)
+    released = pl.DataFrame([release(graph, name).alias(f"{name}_at") for name in kinds])
+    line = released.with_columns(work.get_column("start"), latest=pl.max_horizontal(pl.all()))
     line = line.with_row_index("target").hstack(work.select(kinds))
-    ended = gathered(calls.get_column("end"), work.get_column("call"))
-    began = line.get_column("call_at") < ended
+    began = line.get_column("call_at") < gathered(calls.get_column("end"), work.get_column("call"))
     places = pl.col("call").cast(pl.Int64) + pl.lit(work.height) + pl.when(began).then(calls.height).otherwise(0)
-    line = line.with_columns(places.alias("call"))
-    found = []
+    line, found = line.with_columns(places.alias("call")), []
     for name in kinds:
-        gap = pl.col("start") - pl.col(f"{name}_at")
-        binding = pl.col(f"{name}_at") == pl.col("latest")
+        gap, binding = pl.col("start") - pl.col(f"{name}_at"), pl.col(f"{name}_at") == pl.col("latest")
         usual = line.select(gap.filter(binding).median()).item()
         room = pl.when(binding).then(0).otherwise(gap - pl.min_horizontal(gap, pl.lit(int(usual or 0))))
-        part = line.filter(pl.col(name).is_not_null())
+        part = line.drop_nulls(name)
         if name != "call":  # its end did not release what began before
             over = gathered(work.get_column("end"), part.get_column(name).cast(pl.UInt32)) <= part.get_column("start")
             part = part.filter(over)
@@ -107,18 +95,15 @@ def _to_operations(report: Report) -> list[pl.DataFrame]:
 
 def _between_calls(report: Report, operations: int, count: int) -> list[pl.DataFrame]:
     graph = dependencies(report)
-    line = graph.calls.with_row_index("row")
-    end, begin = pl.col("row").cast(pl.Int64) + operations, pl.col("row").cast(pl.Int64) + operations + count
-    over = gathered(graph.operations.get_column("end"), line.get_column("waited_for"))
-    waits = pl.col("waited_for").is_not_null()
-    own = pl.when(waits).then(pl.col("over") - pl.col("start")).otherwise(0)
-    line = line.with_columns(over=over)
+    end = pl.col("row").cast(pl.Int64) + operations
+    over = gathered(graph.operations.get_column("end"), graph.calls.get_column("waited_for"))
+    line = graph.calls.with_row_index("row").with_columns(over=over)
+    own = pl.when(pl.col("waited_for").is_not_null()).then(pl.col("over") - pl.col("start")).otherwise(0)
+    before = pl.col("process_before").cast(pl.Int64) + operations
     return [
-        line.select(source=begin, target=end, room=own),
-        line.filter(waits).select(source="waited_for", target=end, room=pl.lit(0)),
-        line.filter(pl.col("process_before").is_not_null()).select(
-            source=pl.col("process_before").cast(pl.Int64) + operations, target=begin, room=pl.lit(0)
-        ),
+        line.select(source=end + count, target=end, room=own),
+        line.drop_nulls("waited_for").select(source="waited_for", target=end, room=pl.lit(0)),
+        line.drop_nulls("process_before").select(source=before, target=end + count, room=pl.lit(0)),
     ]
 
 
@@ -341,10 +326,8 @@ def _segments(report: Report) -> pl.DataFrame:
     return SEGMENTS.select(told)
 
 
-def _sums(report: Report, pieces: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Sums of pieces by `keys`, the longest first: ns, share, each_ns, pieces, device_ns."""
-    window = report.scope.window
-    count = None if window is None else window.count
+def _sums(pieces: pl.DataFrame, count: int | None, *keys: str) -> pl.DataFrame:
+    """Sums of pieces by `keys`, the longest first: ns, share, each_ns (of so many iterations), pieces, device_ns."""
     agg = {"ns": _NS.sum(), "pieces": pl.len().cast(pl.Int64), "device_ns": _NS.filter(RUNNING).sum()}
     parts = pl.concat([part.group_by(keys).agg(**agg) for part in slices(pieces)])
     sums = parts.group_by(keys).agg(pl.col(*agg).sum())
@@ -355,9 +338,13 @@ def _sums(report: Report, pieces: pl.DataFrame, *keys: str) -> pl.DataFrame:
     return told.sort("ns", *texts, descending=[True, *[False] * len(keys)])
 
 
+def _iterations(report: Report) -> int | None:
+    return None if report.scope.window is None else report.scope.window.count
+
+
 def _by_cause(report: Report) -> pl.DataFrame:
     every, keys = path(report), ("cause", "name")
-    sums = _sums(report, every, "cause")
+    sums = _sums(every, _iterations(report), "cause")
     ns = [_NS.sum().alias("mostly_ns")]
     parts = pl.concat([grouped(named_pieces(report, part), keys, ns) for part in slices(every)])
     most = parts.group_by(keys).agg(pl.col("mostly_ns").sum())
@@ -370,18 +357,14 @@ def _by_kernel(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report).select("row", "name", ns=pl.col("end") - pl.col("start"))
     room, unknown = slack(report), pl.Series([None], dtype=pl.Int64).new_from_index(0, work.height)
     free = unknown if room is None else gathered(room, work.get_column("row"))
-    every = (
-        work.with_columns(free.alias("free"))
-        .group_by("name")
-        .agg(
-            total_ns=pl.col("ns").sum(),
-            count=pl.len().cast(pl.Int64),
-            slack_ns=pl.col("free").min(),
-            median_slack_ns=pl.col("free").median(),
-        )
-    )
+    every = work.with_columns(free.alias("free")).group_by("name").agg(
+        total_ns=pl.col("ns").sum(),
+        count=pl.len().cast(pl.Int64),
+        slack_ns=pl.col("free").min(),
+        median_slack_ns=pl.col("free").median(),
+    )  # fmt: skip
     running = path(report).filter(RUNNING)
-    found = _sums(report, with_facts(report, running, "name"), "name").drop("share")
+    found = _sums(with_facts(report, running, "name"), _iterations(report), "name").drop("share")
     told = every.join(found, on="name", how="left", nulls_equal=True)
     window = max(int(path(report).select(_NS.sum()).item()), 1)
     told = told.with_columns(pl.col("ns", "pieces").fill_null(0)).with_columns(share=pl.col("ns") / window)
@@ -390,24 +373,27 @@ def _by_kernel(report: Report) -> pl.DataFrame:
 
 def _by_operator(report: Report) -> pl.DataFrame:
     require(report, BY_OPERATOR, "op")
-    return BY_OPERATOR.select(_named(report, by_operator(report, path(report)), "operator"))
+    pieces = by_operator(report, path(report)).rename({"name": "operator"})
+    return BY_OPERATOR.select(_sums(pieces, _iterations(report), "operator"))
 
 
 def _by_range(report: Report) -> pl.DataFrame:
     require(report, BY_RANGE, "range")
-    return BY_RANGE.select(_named(report, by_range(report, path(report)), "range"))
-
-
-def _named(report: Report, pieces: pl.DataFrame, column: str) -> pl.DataFrame:
-    return _sums(report, pieces.rename({"name": column}), column)
+    pieces = by_range(report, path(report)).rename({"name": "range"})
+    return BY_RANGE.select(_sums(pieces, _iterations(report), "range"))
 
 
 def _by_rank(report: Report) -> pl.DataFrame:
-    keys = ["rank", "process_id"]
     pieces = path(report).with_columns(rank=pl.lit(report.meta.rank, dtype=pl.Int64))
+    return sums_by_rank(pieces, _iterations(report))
+
+
+def sums_by_rank(pieces: pl.DataFrame, count: int | None) -> pl.DataFrame:
+    """:data:`BY_RANK` of pieces of a path with rank and process_id, over so many iterations."""
+    keys = ["rank", "process_id"]
     most = pieces.group_by(*keys, "cause").agg(mostly_ns=_NS.sum()).sort("mostly_ns", descending=True)
     most = most.unique(keys, keep="first", maintain_order=True).rename({"cause": "mostly"})
-    return BY_RANK.select(_sums(report, pieces, *keys).join(most, on=keys, nulls_equal=True, maintain_order="left"))
+    return BY_RANK.select(_sums(pieces, count, *keys).join(most, on=keys, nulls_equal=True, maintain_order="left"))
 
 
 _GROUPINGS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {

@@ -1,18 +1,29 @@
-"""Shares the time of a device out among findings: each piece belongs to one, the most specific whose cause is seen."""
+"""Shares the time of a device out among findings, and tells what their remedies gain by replays of the recording.
+
+Each piece of time belongs to one finding, the most specific whose cause is seen. Remedies are replayed one after the
+other, so that gains add up to that of all together.
+"""
 
 from __future__ import annotations
 
+import re
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.findings.rules import CHANNELS_LAST
+from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.replay._mending import Mending
 from kanalyze.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.report import Report
 
 #: The rules, the most specific first. A rule comes before those that say less of the same time: one that names what the
 #: program does (an operator, a module, a loop) before one that names a call or a kernel, and what all programs have in
@@ -59,31 +70,54 @@ def place_in_order(rule: str) -> float:
 
 
 def shared_out(found: Sequence[Finding], least: Mapping[tuple[str, int], float]) -> list[Finding]:
-    """The findings with what of their claims no more specific one takes, in the order that they were given in.
+    """The findings with what of their claims no more specific one takes, the most specific first.
 
-    A finding that loses a part of its claims loses the same part of what is at stake, or is told anew of what is left.
-    It is dropped where less is left than is worth saying, and takes no time then.
-
-    Args:
-        found: Findings of any devices.
-        least: The least at stake that is worth saying (ns), by rule and device.
+    Those of one cause are one finding. A finding that loses a part of its claims loses the same part of what is at
+    stake, or is told anew of what is left. It is dropped where less is left than is worth saying, and takes no time
+    then: `least` at stake (ns), by rule and device.
     """
     taken: dict[int, pl.DataFrame] = {}
-    kept: dict[int, Finding] = {}
-    order = sorted(range(len(found)), key=lambda at: _key(found[at]))
-    for at in order:
-        one = found[at]
+    kept: list[Finding] = []
+    for one in sorted(_joined(found), key=_specificity):
         claims = intervals.union(pl.DataFrame(schema=intervals.SPANS) if one.claims is None else one.claims)
         before = taken.get(one.device, claims.clear())
-        told = _of_left(one, claims, intervals.subtract(claims, before))
-        if told is not None and told.at_stake_ns >= max(least[one.rule, one.device], 1):
-            kept[at] = told._replace(retold=None)  # which holds the report
+        remaining = _of_left(one, claims, intervals.subtract(claims, before))
+        if remaining is not None and remaining.at_stake_ns >= max(least[one.rule, one.device], 1):
+            kept.append(remaining._replace(retold=None))  # which holds the report
             taken[one.device] = intervals.union(pl.concat([before, claims]))
-    return [kept[at] for at in sorted(kept)]
+    return kept
 
 
-def _key(one: Finding) -> tuple[float, bool, int]:
+def _specificity(one: Finding) -> tuple[float, bool, int]:
     return place_in_order(one.rule), one.general, -one.at_stake_ns
+
+
+def _joined(found: Sequence[Finding]) -> list[Finding]:
+    """The findings by time at stake; what conversions of images and kernels per channel take adds up by device."""
+    kept: dict[object, Finding] = {}
+    for one in sorted(found, key=lambda one: -one.at_stake_ns):
+        key = one.device if one.action == CHANNELS_LAST and one.mending else (len(kept),)
+        kept[key] = _both(kept[key], one) if key in kept else one
+    return [*kept.values()]
+
+
+def _both(first: Finding, other: Finding) -> Finding:
+    """Two findings of one cause, with mendings, told as the first one."""
+    text = re.sub(r"\{(\d+)\}", lambda place: f"{{{int(place[1]) + len(first.names)}}}", other.text)
+    claims = [one.claims for one in (first, other) if one.claims is not None]
+    return first._replace(
+        at_stake_ns=first.at_stake_ns + other.at_stake_ns,
+        text=f"{first.text} The same cause: {text}",
+        names=(*first.names, *other.names),
+        at_most=False,
+        mending=partial(_all_changes, found=(first, other)),
+        claims=pl.concat(claims) if claims else None,
+    )
+
+
+def _all_changes(report: Report, found: Sequence[Finding]) -> Mending | None:
+    changes = [change for one in found if one.mending and (change := one.mending(report)) is not None]
+    return reduce(Mending.with_all_of, changes) if changes else None
 
 
 def _of_left(one: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Finding | None:
@@ -95,8 +129,95 @@ def _of_left(one: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Finding 
         return None
     lost = 1 - rest / whole
     if one.retold:
-        told = one.retold(left)
+        remaining = one.retold(left)
     else:
         text = f"{one.text} Other findings tell of {percent(lost)} of that." if lost > _WORTH_A_WORD else one.text
-        told = one._replace(at_stake_ns=one.at_stake_ns * rest // whole, text=text)
-    return told and told._replace(claims=left, curtailed=lost > _WORTH_A_WORD)
+        remaining = one._replace(at_stake_ns=one.at_stake_ns * rest // whole, text=text)
+    return remaining and remaining._replace(claims=left, curtailed=lost > _WORTH_A_WORD)
+
+
+#: A page replays remedies of reports with at most so many operations and calls.
+MOST_REPLAYED: Final = 1 << 18
+
+#: Findings that many sound programs have, and that are told only where their remedy gains a hundredth: so many times
+#: what is worth saying of any.
+_COMMON: Final = ("small-grid", "tail", "low-occupancy")
+_HUNDREDTH: Final = 10
+
+#: What a remedy gains differs by so large a part from what an exact replay says, at most, in three of four programs of
+#: docs/diagnosis.md.
+_OF_REMEDIES: Final = 0.25
+
+#: What the window of a device gets shorter by: without the profiler as usual, with least of the host's time, with most;
+#: and by how much each of them may be wrong (ns).
+_Gains = list[tuple[int, int]]
+
+
+def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Finding]:
+    """The findings on a report's window with what a replay says that each remedy gains.
+
+    Where specific ones gain less together than one by one, none is told of more than it gains on top of those that gain
+    more; no general one of more than it gains on top of all specific ones, and none that others claim a part of, on top
+    of those whose time is their own. None is replayed of a report with more
+    than `most` operations and calls, whose replays would take long.
+    """
+    least, replayable = least_worth_saying(report), operations(report).height + report.kind("api").height <= most
+    gains: dict[int, _Gains] = {}
+    for device in {one.device for one in found if one.mending and replayable}:
+        changes = {at: one.mending(report) for at, one in enumerate(found) if one.mending and one.device == device}
+        gains |= _of_device(report, found, {at: change for at, change in changes.items() if change is not None})
+    replayed = [_with(report, one, gains.get(at)) for at, one in enumerate(found)]
+    return [
+        one
+        for one in replayed
+        if not (one.general or one.rule in _COMMON) or one.gain_ns >= _HUNDREDTH * least[one.device]
+    ]
+
+
+def _of_device(report: Report, found: Sequence[Finding], changes: Mapping[int, Mending]) -> dict[int, _Gains]:
+    """The gains of the remedies of a device, by finding."""
+    gains = {at: _replayed(report, found[at].device, change) for at, change in changes.items()}
+    later = {at for at in gains if found[at].general or found[at].curtailed}
+    own = sorted(gains.keys() - later, key=lambda at: -gains[at][0][0])
+    rest = sorted(later, key=lambda at: (found[at].general, place_in_order(found[at].rule)))
+    union = reduce(Mending.with_all_of, (changes[at] for at in own), Mending())
+    before = [(0, 0)] * 3 if not own else gains[own[0]]
+    if len(own) > 1:
+        before = _replayed(report, found[own[0]].device, union)
+    if sum(gains[at][0][0] for at in own) > before[0][0]:
+        union, before, rest = changes[own[0]], gains[own[0]], [*own[1:], *rest]
+    for at in rest:
+        union = union.with_all_of(changes[at])
+        after = _replayed(report, found[at].device, union)
+        more = [(max(new - old, 0), apart) for (old, _), (new, apart) in zip(before, after, strict=True)]
+        gains[at] = [min(sides) for sides in zip(more, gains[at], strict=True)]
+        before = after
+    return gains
+
+
+def _replayed(report: Report, device: int, change: Mending) -> _Gains:
+    """How much shorter the window of a device gets by a change, and how wrong that may be."""
+    from kanalyze.analyses.replay._changes import NEAR  # noqa: PLC0415 - as above
+    from kanalyze.analyses.replay._whatif import mended, replayed  # noqa: PLC0415 - most reports need no replay
+    from kanalyze.analyses.unprofiled._sides import sides  # noqa: PLC0415 - as above
+
+    gains = []
+    for known, plan, state, end in sides(report)[device]:
+        after = mended(report, known, state, change)
+        then = replayed(known, plan, after.values, after.lags).end
+        gains.append((max(end - then, 0), int(NEAR * max(then - known.start, 0))))
+    return gains
+
+
+def _with(report: Report, one: Finding, gains: _Gains | None) -> Finding:
+    """The finding with its gain, and between which bounds: those of nothing are nothing; at most it is the whole."""
+    if gains is None:
+        return one._replace(mending=None)
+    from kanalyze.analyses.unprofiled._sides import sides  # noqa: PLC0415 - as above
+
+    known = sides(report)[one.device][0]
+    whole = known.end - known.network.start
+    low = int(max(min(ns - (apart if ns else 0) for ns, apart in gains), 0) * (1 - _OF_REMEDIES))
+    high = min(int(max(ns + (apart if ns else 0) for ns, apart in gains) * (1 + _OF_REMEDIES)), whole)
+    usual, low, high = (min(ns, one.at_stake_ns) if one.at_most else ns for ns in (gains[0][0], low, high))
+    return one._replace(mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high, unmended_ns=whole)

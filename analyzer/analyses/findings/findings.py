@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from functools import reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -13,22 +12,19 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
-from kanalyze.analyses.findings._claims import shared_out
-from kanalyze.analyses.findings._gains import with_replays
+from kanalyze.analyses.findings._claims import shared_out, with_replays
 from kanalyze.analyses.findings._places import with_lines
-from kanalyze.analyses.findings.rules._words import in_words_of
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
 from kanalyze.analyses.host._call_kinds import interface
+from kanalyze.analyses.host._worlds import spoken
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.launches._steady_window import WORTH_SAYING, least_worth_saying
-from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.errors import KanalyzeError
-from kanalyze.intervals import SPANS
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 from kanalyze.wording import worded
@@ -88,7 +84,6 @@ _FEW_SMS: Final = "few-sms"
 #: Remedies are replayed of reports with at most so many operations and calls: of more it takes many seconds.
 _MOST_REPLAYED: Final = 1 << 20
 
-
 #: What the time of a finding counts in their order: little where it names no cause, a part where its remedy helps
 #: whatever the cause, and leaves that in place; much of one that makes the times of all others hold another program's
 #: work. Of those without a replay, shorter kernels count as the GPU is busy.
@@ -105,55 +100,29 @@ def ranked(report: Report) -> list[rules.Finding]:
     """
     require(report, TABLE, *DEVICE_KINDS)
     culprits(report)  # first, since the ledger, which many rules need, reuses its pass over idle time
-    names = [found.name for found in pkgutil.iter_modules(rules.__path__) if not found.name.startswith("_")]
-    modules = [import_module(f"{rules.__name__}.{name}") for name in names]
+    names = [module.name for module in pkgutil.iter_modules(rules.__path__) if not module.name.startswith("_")]
+    every = [rule for name in names for rule in import_module(f"{rules.__name__}.{name}").RULES]
     # by name: what needs most memory (graph_candidate) comes before what keeps most (pageable_copy), 0.3 GB at 1 GB
-    return _worth_saying(
-        report, sorted((rule for module in modules for rule in module.RULES), key=lambda rule: rule.__name__)
-    )
+    return _worth_saying(report, sorted(every, key=lambda rule: str(rule.__name__)))
 
 
 def _worth_saying(report: Report, every: Sequence[Callable[[Report], list[rules.Finding]]]) -> list[rules.Finding]:
-    """The findings of some rules with enough time at stake, the costliest first."""
+    """The findings of some rules with enough time at stake, the costliest first, in the terms of the program."""
     found = [finding for some in side_by_side(report, every) for finding in some]
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
     enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
     worth = [one for one in found if one.at_stake_ns >= enough[one.rule, one.device]]
-    words = interface(report)
-    told = with_lines(report, shared_out(_joined(worth), enough))
-    told = [_worded(in_words_of(report, one).brief, words) for one in told]
+    told = [_in_terms_of(report, one) for one in with_lines(report, shared_out(worth, enough))]
     return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
 
 
-def _joined(found: Sequence[rules.Finding]) -> list[rules.Finding]:
-    """The findings, those of one cause as one: what conversions of images and kernels per channel take adds up."""
-    kept: dict[object, rules.Finding] = {}
-    for at, one in enumerate(sorted(found, key=lambda one: -one.at_stake_ns)):
-        key = (one.device, one.action) if one.action == rules.CHANNELS_LAST and one.mending else at
-        kept[key] = _both(kept[key], one) if key in kept else one
-    return [*kept.values()]
-
-
-def _both(first: rules.Finding, other: rules.Finding) -> rules.Finding:
-    """Two findings of one cause, told as the first one."""
-
-    def mending(report: Report) -> Mending | None:
-        changes = [one.mending(report) if one.mending else None for one in (first, other)]
-        known = [change for change in changes if change is not None]
-        return reduce(Mending.with_all_of, known) if known else None
-
-    names = {f"{{{at}}}": f"{{{at + len(first.names)}}}" for at in range(len(other.names))}
-    text = re.sub(r"\{\d+\}", lambda place: names.get(place[0], place[0]), other.text)
-    return first._replace(
-        at_stake_ns=first.at_stake_ns + other.at_stake_ns,
-        text=f"{first.text} The same cause: {text}",
-        names=(*first.names, *other.names),
-        at_most=False,
-        mending=mending,
-        claims=pl.concat(
-            [pl.DataFrame(schema=SPANS), *(one.claims for one in (first, other) if one.claims is not None)]
-        ),
+def _in_terms_of(report: Report, one: rules.Finding) -> rules.Finding:
+    """The finding with headline and action, in the terms of the program's world and programming interface."""
+    brief = in_words_of(report, one).brief
+    text, remedy, headline, action = (
+        worded(part, interface(report)) for part in (brief.text, brief.remedy, brief.headline, brief.action)
     )
+    return brief._replace(text=text, remedy=remedy, headline=headline, action=action)
 
 
 def ranked_with_samples(report: Report) -> list[rules.Finding]:
@@ -162,12 +131,10 @@ def ranked_with_samples(report: Report) -> list[rules.Finding]:
     What they have at stake is the same part of this report's window as it is of that run's.
     """
     found = ranked(report)
-    other = _sampled_run(report)
-    if other is None:
-        return found
     try:
-        own, theirs = _lengths(report), _lengths(other)
-        sampled = _worth_saying(other, SAMPLED)
+        if (other := _sampled_run(report)) is None:
+            return found
+        own, theirs, sampled = _lengths(report), _lengths(other), _worth_saying(other, SAMPLED)
     except KanalyzeError:  # which is noted
         return found
     small = {name for one in found if one.rule == _SMALL_GRID for name in one.names}
@@ -195,11 +162,8 @@ def ordered(report: Report, found: list[rules.Finding]) -> list[rules.Finding]:
     """The findings in the order of what they gain, on every page and in every table."""
     work = exclusive_operations(report).group_by("device").agg(pl.col("exclusive_ns").sum())
     busy_ns, lengths = dict(work.iter_rows()), _lengths(report)
-
-    def share(one: rules.Finding) -> float:
-        return float(busy_ns.get(one.device, 0) / max(lengths.get(one.device, 1), 1))
-
-    return sorted(found, key=lambda one: -weighed_ns(one, share(one)))
+    busy = {device: float(busy_ns.get(device, 0) / max(length, 1)) for device, length in lengths.items()}
+    return sorted(found, key=lambda one: -weighed_ns(one, busy.get(one.device, 0.0)))
 
 
 def weighed_ns(one: rules.Finding, busy: float) -> float:
@@ -212,27 +176,15 @@ def _sampled_run(report: Report) -> Report | None:
     """The run with samples of GPU counters beside a whole report or its steady part, and of that run the same."""
     if report.scope.process is not None or report.table("gpu_metrics").height:
         return None
-    try:
-        other = report.whole.sampled()
-        if other is None or other.table("gpu_metrics").is_empty():
-            return None
-        window = None
-        if report.scope.window is not None:
-            parts = known_steady_part(report.whole), known_steady_part(other)
-            if parts[0] is None or parts[1] is None or parts[0].window != report.scope.window:
-                return None
-            window = parts[1].window
-        return other.narrow(window=window, device=report.scope.device)
-    except KanalyzeError:  # as above
+    other, window = report.whole.sampled(), None
+    if other is None or other.table("gpu_metrics").is_empty():
         return None
-
-
-def _worded(one: rules.Finding, interface: str) -> rules.Finding:
-    """The finding in the terms of the programming interface that the program used."""
-    text, remedy, headline, action = (
-        worded(told, interface) for told in (one.text, one.remedy, one.headline, one.action)
-    )
-    return one._replace(text=text, remedy=remedy, headline=headline, action=action)
+    if report.scope.window is not None:
+        own, theirs = known_steady_part(report.whole), known_steady_part(other)
+        if own is None or theirs is None or own.window != report.scope.window:
+            return None
+        window = theirs.window
+    return other.narrow(window=window, device=report.scope.device)
 
 
 @analysis
@@ -276,3 +228,162 @@ def findings(report: Report) -> pl.DataFrame:
         for found in every
     ]
     return TABLE.select(pl.DataFrame(rows, schema=TABLE.schema, orient="row"))
+
+
+#: Action, in a line, and remedy, in a sentence, by rule and by world, of programs that are neither of PyTorch nor of
+#: CUDA's own calls: they take the place of a rule's own ones. A rule that is not here says what holds in any world.
+_TEXT: Final = """
+serial-copy
+  JAX: jax.device_put of the next batch before the step runs
+    device_put does not block: call it for the next batch first, so that it copies while the step computes.
+  CuPy: cp.cuda.Stream(non_blocking=True) and a second buffer: copy ahead
+    Copy in a stream of its own, into a second buffer, while kernels work on the first.
+  Numba: cuda.stream() and a second buffer: copy ahead of the kernels
+    Copy in a stream of its own, into a second buffer, while kernels work on the first.
+  OpenMP: target update … nowait depend(…): copy a part while another computes
+    Divide the work into parts, and copy each one with nowait and depend while another one computes.
+  OpenACC: async(1) and async(2): copy a part while another computes
+    Divide the work into parts, and give each one its queue with async(n); wait at the end.
+
+default-stream
+  Python: cp.cuda.Stream(non_blocking=True), or CUPY_CUDA_PER_THREAD_DEFAULT_STREAM=1
+    Create streams that do not wait for the default stream, or use a default stream per thread.
+  OpenMP: async(n) or nowait on all kernels: none on the default queue
+    What is on no queue waits for all queues.
+
+unneeded-sync
+  JAX: block_until_ready() once at the end, not after each call
+    JAX orders its work by itself: wait where a result is read, and nowhere else.
+  CuPy: no synchronize() in the loop: wait where a result is read
+    CuPy's work on one stream runs in order: wait where a result is read, and nowhere else.
+  Numba: no cuda.synchronize() in the loop: wait where a result is read
+    Kernels on one stream run in order: wait where a result is read, and nowhere else.
+  OpenMP: target … nowait depend(…), and one taskwait at the end
+    A target region without nowait waits for its kernel: let depend order them, and wait once at the end.
+  OpenACC: async on kernels, and one wait at the end
+    A region without async waits for its kernel: queue them with async, and wait once at the end.
+
+blocking-read
+  JAX: float(x), x.item(), np.asarray(x) only every N steps
+    Keep results on the GPU and read them every so many steps; jnp.where and jax.lax.cond in place of if.
+  CuPy: x.get(), float(x), if x > 0 only every N steps
+    Keep results on the GPU and read them every so many steps; cp.where in place of if.
+  Numba: copy_to_host() only every N steps
+    Keep results on the GPU and read them every so many steps, or into pinned memory on a stream.
+  OpenMP: target data around the loop; target update from(…) rarely
+    Keep arrays on the GPU, and update the host's copy only where the host reads it.
+  OpenACC: a data region around the loop; update host(…) rarely
+    Keep arrays on the GPU, and update the host's copy only where the host reads it.
+
+cpu-operators
+  JAX: in the jitted step: jax.random.categorical, jax.lax.top_k, jnp.sort
+    jax.numpy, jax.lax and jax.random have what NumPy has: keep the arrays on the GPU, and read what is left.
+  Python: the same function of CuPy on the array that is there, in place of NumPy's
+    CuPy has what NumPy has: keep the arrays on the GPU, and read what is left.
+
+downloads
+  JAX: reduce on the GPU in the jitted step; np.asarray(x) every N steps
+    Compute on the GPU what is looked at (sums, norms, histograms) and read that, or all of it every N steps.
+  Python: reduce on the GPU (x.max(axis=1)); x.get() every N steps
+    Compute on the GPU what is looked at (sums, norms, histograms) and read that, or all of it every N steps.
+
+small-copies
+  JAX: jax.device_put of one array; jnp.split on the GPU
+    Put the pieces into one NumPy array, copy that once, and divide it on the GPU.
+  CuPy: cp.asarray(np.concatenate(pieces)), and views of that
+    Put the pieces into one NumPy array, copy that once, and take views of it.
+  Numba: cuda.to_device(np.concatenate(pieces)), and slices of that
+    Put the pieces into one NumPy array, copy that once, and take slices of it.
+
+pageable-copy
+  JAX: keep data on the GPU: jax.device_put once, before the loop
+    What the steps use again belongs on the GPU once; of new batches device_put the next while one computes.
+  CuPy: cupyx.empty_pinned(…), then x.set(…, stream=…) or x.get(out=…)
+    Copy from and to pinned memory on a stream: cupyx.empty_pinned or cupyx.zeros_pinned, made once.
+  Numba: cuda.pinned_array(…) once, then copy on a cuda.stream()
+    Copy from and to pinned memory on a stream: cuda.pinned_array or cuda.pinned(array).
+  Python: pinned memory, made once, and copies on a stream
+    Copy from and to pinned memory on a stream.
+
+pinned-allocation
+  Python: pin once, and reuse the buffers
+    A cost of starting up: pin less, once, or while the GPU works.
+
+allocation-in-loop
+  JAX: no XLA_PYTHON_CLIENT_ALLOCATOR=platform: JAX keeps memory by itself
+    Leave JAX its pool: with the allocator `platform` each array is allocated and freed.
+  CuPy: no free_all_blocks() in the loop, no cp.cuda.set_allocator(None)
+    Leave CuPy its memory pool, which keeps what is freed; write into arrays that exist: out=….
+  Numba: cuda.device_array before the loop, and reuse it
+    Allocate before the loop and give kernels device arrays: NumPy arrays are copied to and fro by each call.
+
+dram-bound
+  JAX: one jax.jit around more of the step; bfloat16: fewer bytes to move
+    They gain by moving fewer bytes only: let XLA fuse more of the step, or use smaller types.
+  CuPy: cupy.fuse or one ElementwiseKernel, smaller types: fewer bytes to move
+    They gain by moving fewer bytes only: fuse them with their neighbours, or use smaller types.
+
+uncoalesced
+  Numba: neighbouring threads on neighbouring elements: x[i, cuda.grid(1)]
+    Let the thread's index be the last one of the array, x[i, cuda.grid(1)], or transpose the array.
+  OpenMP: threads over the contiguous index: swap the loops, or collapse(2)
+    Give threads the loop whose index is contiguous in memory: of C the inner one, of Fortran the outer one.
+  OpenACC: vector over the contiguous index: swap the loops, loop gang outside
+    Give the loop whose index is contiguous in memory to vector, and the other one to gang.
+
+unfused-attention
+  JAX: jax.nn.dot_product_attention(q, k, v, implementation="cudnn")
+    Let one kernel do it, in bfloat16 or float16, with is_causal=True in place of a mask where that is meant.
+
+layout-conversions
+  JAX: images in NHWC: dimension_numbers=("NHWC", "HWIO", "NHWC")
+    Keep images and convolutions in NHWC, the layout of cuDNN's fastest kernels.
+
+no-tf32
+  JAX: jax.config.update("jax_default_matmul_precision", "tensorfloat32")
+    Allow TF32 where its precision suffices, or compute in bfloat16.
+  CuPy: CUPY_TF32=1 in the environment
+    Allow TF32 where its precision suffices, or compute in float16.
+
+old-architecture-gemm
+  JAX: a newer jaxlib; dimensions in multiples of 64
+    Use a jaxlib with newer cuBLAS and cuDNN.
+  CuPy: CuPy for a newer CUDA; dimensions in multiples of 64
+    Use CuPy for a newer CUDA.
+
+cpu-operators, downloads, small-copies, pageable-copy, allocation-in-loop
+  OpenMP: target data around the loop, or target enter data before it
+    Map the arrays once around the loop and let its kernels find them there; update only what changes, and the host's
+    copy once at the end.
+  OpenACC: a data region around the loop, or enter data before it
+    Map the arrays once around the loop and let its kernels find them there; update only what changes, and the host's
+    copy once at the end.
+
+unified-memory-prefetch, unified-memory-thrash
+  OpenMP: target data around the loop; no managed memory
+    Map the arrays once around the loop and let its kernels find them there; update only what changes, and the host's
+    copy once at the end.
+  OpenACC: a data region around the loop; no managed memory
+    Map the arrays once around the loop and let its kernels find them there; update only what changes, and the host's
+    copy once at the end.
+"""
+
+
+def _words(text: str) -> dict[str, dict[str, tuple[str, str]]]:
+    """Action and remedy by rule and world, as :data:`_TEXT` has them."""
+    words: dict[str, dict[str, tuple[str, str]]] = {}
+    for block in text.strip().split("\n\n"):
+        names, _, rows = block.partition("\n")
+        for world, action, remedy in re.findall(r"^  (\w+): (.+)\n((?:    .+\n?)+)", rows, re.MULTILINE):
+            for rule in names.split(", "):
+                words.setdefault(rule, {})[world] = action, " ".join(remedy.split())
+    return words
+
+
+_WORDS: Final = _words(_TEXT)
+
+
+def in_words_of(report: Report, one: rules.Finding) -> rules.Finding:
+    """The finding with action and remedy in the language of the program's world."""
+    action, remedy = spoken(report, _WORDS.get(one.rule, {}), ("", ""))
+    return one._replace(action=action, remedy=remedy) if action else one

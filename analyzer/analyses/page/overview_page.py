@@ -13,8 +13,8 @@ from kanalyze import intervals
 from kanalyze.analyses.communication._partners import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import busy_spans
+from kanalyze.analyses.findings._claims import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings._doubts import with_late
-from kanalyze.analyses.findings._gains import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings._places import claimed
 from kanalyze.analyses.findings.findings import by_gain, ordered, ranked_with_samples
 from kanalyze.analyses.findings.health import health

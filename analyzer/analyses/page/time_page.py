@@ -13,8 +13,8 @@ from kanalyze.analyses.device import copies
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import health
+from kanalyze.analyses.findings._claims import MOST_REPLAYED
 from kanalyze.analyses.findings._doubts import unused_launches
-from kanalyze.analyses.findings._gains import MOST_REPLAYED
 from kanalyze.analyses.findings.findings import by_gain
 from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._call_kinds import interface

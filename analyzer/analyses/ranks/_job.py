@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -18,8 +19,8 @@ from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.communication._matching import HOW, matched
 from kanalyze.analyses.communication._waits import CANNOT_TELL, Exposed, bytes_of, split, waits
 from kanalyze.analyses.ranks._clocks import clocks_of
-from kanalyze.analyses.ranks._gathered import gathered, later, places, put_together, renumbered, step_of
-from kanalyze.analyses.ranks._lateness import IN_PAIRS, causes, costs, details, lateness
+from kanalyze.analyses.ranks._job_findings import IN_PAIRS, causes, costs, details, lateness
+from kanalyze.analyses.ranks._reducing import gathered, later, places, put_together, renumbered, step_of
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import NoJobError
 from kanalyze.reduction.tables import BEFORE
@@ -209,12 +210,9 @@ def job_of(
     found = matched(rows, clock, _numbered(rows, tables["steps"]))
     rows = replace(rows, sequence=rows.sequence[:0], id=rows.id[:0])
     doubts += found.doubts
-    doubts += _doubts_of_ranks(ranks)
     clocks = clocks_of(rows, found, clock, int(clock[0]), int(ranks.item(0, "origin_ns")))
-    if clocks.broken:
-        doubts.append(("clocks that do not agree", len(clocks.broken), _BROKEN))
     matches = waits(rows, found, clocks, clock)
-    doubts += _doubts_of(rows, found, matches)
+    doubts += _doubts_of(ranks, rows, found, matches, len(clocks.broken))
     steps = _same_steps(tables["steps"].sort("member", "index"), rows, found)
     exposed, before = _split(again() if again else reductions, ranks, rows, found, matches, clocks)
     return Job(
@@ -235,9 +233,9 @@ def job_of(
 
 def _summed(doubts: list[tuple[str, int, str]]) -> tuple[tuple[str, int, str], ...]:
     """The doubts, those of one check as one."""
-    sums: dict[tuple[str, str], int] = {}
+    sums: Counter[tuple[str, str]] = Counter()
     for check, number, effect in doubts:
-        sums[check, effect] = sums.get((check, effect), 0) + number
+        sums[check, effect] += number
     return tuple((check, number, effect) for (check, effect), number in sums.items())
 
 
@@ -296,35 +294,40 @@ _BY_STEP: Final = pl.DataFrame(
 _LEDGER: Final = BEFORE.empty()
 
 
-def _doubts_of_ranks(ranks: pl.DataFrame) -> list[tuple[str, int, str]]:
-    """Doubts about the ranks themselves."""
-    told = ranks.get_column("world_size").drop_nulls()
-    more = ranks.height - int(told.max()) if len(told) else 0  # type: ignore[arg-type]
-    beside = int(ranks.get_column("on_cpu").sum())
-    found = [("more ranks than the job has", more, _TOO_MANY), ("collectives of gloo beside a GPU", beside, _ON_CPU)]
-    return [one for one in found if one[1] > 0]
+def _doubts_of(
+    ranks: pl.DataFrame, rows: Rows, found: Matches, matches: pl.DataFrame, broken: int
+) -> list[tuple[str, int, str]]:
+    """Doubts about ranks, so many parts of the run with broken clocks, and collectives."""
+    sizes = ranks.get_column("world_size").drop_nulls().to_list()
+    pairs = rows.calls.select(IN_PAIRS).to_series().gather(matches.get_column("call"))
+    silent = int((np.diff(rows.first) == 0).sum())
+    numbers = {
+        "more ranks than the job has": ranks.height - max(sizes) if sizes else 0,
+        "collectives of gloo beside a GPU": int(ranks.get_column("on_cpu").sum()),
+        "clocks that do not agree": broken,
+        "ranks without collectives": silent if len(rows.first) > 2 else 0,  # noqa: PLR2004 - one has nobody to meet
+        "collectives without a partner": len(found.match) - int(found.first[-1]),
+        "collectives of which ranks are missing": matches.filter(pl.col("present") < pl.col("size")).height,
+        "sends and receives": int(pairs.sum()),
+    }
+    return [(check, number, _EFFECTS[check]) for check, number in numbers.items() if number > 0]
 
 
-def _doubts_of(rows: Rows, found: Matches, matches: pl.DataFrame) -> list[tuple[str, int, str]]:
-    """Doubts about the collectives."""
-    pairs = rows.calls.select(IN_PAIRS).to_series()
-    number = len(rows.first) - 1
-    told = [
-        ("ranks without collectives", int((np.diff(rows.first) == 0).sum()) if number > 1 else 0, _SILENT),
-        ("collectives without a partner", len(found.match) - int(found.first[-1]), _ALONE),
-        ("collectives of which ranks are missing", matches.filter(pl.col("present") < pl.col("size")).height, _MISSING),
-        ("sends and receives", int(pairs.gather(matches.get_column("call")).sum()), _BUBBLES),
-    ]
-    return [one for one in told if one[1]]
-
-
-_BROKEN: Final = "in these parts of the run no offsets of clocks let all collectives be true: their waits are in doubt"
-_SILENT: Final = "what they wait for is not told; beside a GPU those that gloo runs are not read, but NCCL's alone"
-_TOO_MANY: Final = "reports of several runs or tools may be taken for several ranks: give those of one run and one tool"
-_ON_CPU: Final = "they run on the CPU: who waits in them is not told, and a GPU that idles meanwhile waits for its host"
-_ALONE: Final = "no other rank has them: what of their time is waiting is not told"
-_BUBBLES: Final = "nobody is called late for their waits, which are by design where they are stages of a pipeline"
-_MISSING: Final = "who was not recorded may have been the last: what is told as transfer may be waiting for that rank"
+_EFFECTS: Final = {
+    "more ranks than the job has": "reports of several runs or tools may be taken for several ranks: give those of one "
+    "run and one tool",
+    "collectives of gloo beside a GPU": "they run on the CPU: who waits in them is not told, and a GPU that idles "
+    "meanwhile waits for its host",
+    "clocks that do not agree": "in these parts of the run no offsets of clocks let all collectives be true: their "
+    "waits are in doubt",
+    "ranks without collectives": "what they wait for is not told; beside a GPU those that gloo runs are not read, but "
+    "NCCL's alone",
+    "collectives without a partner": "no other rank has them: what of their time is waiting is not told",
+    "collectives of which ranks are missing": "who was not recorded may have been the last: what is told as transfer "
+    "may be waiting for that rank",
+    "sends and receives": "nobody is called late for their waits, which are by design where they are stages of a "
+    "pipeline",
+}
 
 
 def _ranks(found: pl.DataFrame, doubts: list[tuple[str, int, str]], *, one_host: bool) -> pl.DataFrame:

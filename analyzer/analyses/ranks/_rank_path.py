@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.critical._path import CAUSES, NOWHERE, first_node, nodes, walk
-from kanalyze.analyses.critical.critical_path import BY_RANK, RUNNING
+from kanalyze.analyses.critical._path import CAUSES, NOWHERE, Walkable, first_node, nodes, walk
+from kanalyze.analyses.critical.critical_path import BY_RANK, sums_by_rank
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.ranks.tables import offsets
@@ -30,33 +30,15 @@ if TYPE_CHECKING:
 _STEADY: Final = "steady"
 
 
-class _Nodes(NamedTuple):
-    """Nodes as of :class:`kanalyze.analyses.critical._path.Walkable`, described beforehand: begin, leave, own, edge."""
-
-    next: pl.Series
-    table: pl.DataFrame
-
-    @property
-    def begin(self) -> pl.Series:
-        """Start of the own piece of each (ns)."""
-        return self.table.get_column("begin")
-
-    def described(self, nodes: pl.Series) -> pl.DataFrame:
-        """Begin, leave, own and edge of `nodes`."""
-        return self.table[nodes]
-
-
 class _Part(NamedTuple):
-    """A rank: its member and process, the nodes of its report in times of the job, and of which its collectives are.
-
-    `first` is the node that it ends with.
-    """
+    """A rank, and the nodes of its report in times of the job."""
 
     member: int
     process: int | None
-    through: _Nodes
-    collectives: Ints
-    first: int
+    next: pl.Series  # the node at which a walk goes on after each
+    table: pl.DataFrame  # begin, leave, own and edge of each
+    collectives: Ints  # the nodes that its collectives are
+    first: int  # the node that it ends with
 
 
 def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
@@ -86,7 +68,7 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
         return BY_RANK.empty()
     low, high = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
     last = max(parts, key=lambda part: spans[part.member][1])
-    bases = np.cumsum([0, *(len(part.through.next) for part in parts)])
+    bases = np.cumsum([0, *(len(part.next) for part in parts)])
     through = _together(job, parts, bases)
     pieces = walk(through, last.first + int(bases[parts.index(last)]), low, high)
     found = int((pieces.get_column("end") - pieces.get_column("start")).sum())
@@ -98,11 +80,8 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
     members = pl.Series([part.member for part in parts])[at]
     processes = pl.Series([part.process for part in parts], dtype=pl.Int64)[at]
     ranks = job.ranks.get_column("rank")[members].alias("rank")
-    return _sums(
-        pieces.with_columns(ranks, processes.alias("process_id")),
-        common.get_column("step").n_unique() or None,
-        high - low,
-    )
+    pieces = pieces.with_columns(ranks, processes.alias("process_id"))
+    return sums_by_rank(pieces, common.get_column("step").n_unique() or None)
 
 
 def _common(job: Job) -> pl.DataFrame:
@@ -118,20 +97,20 @@ def _common(job: Job) -> pl.DataFrame:
 def _part(report: Report, member: int, shift: int, high: int) -> _Part:
     """The nodes of a rank's report, moved to the time of the job."""
     own = nodes(report)
-    every = own.described(pl.int_range(len(own.next), dtype=pl.UInt32, eager=True))
+    every = own.walkable.described(pl.int_range(len(own.next), dtype=pl.UInt32, eager=True))
     known = own.next.is_not_null()
     leave = every.get_column("leave")
     moved = every.with_columns(pl.col("begin") + shift, (leave + shift).zip_with(known, leave))
     talks = exclusive_operations(report).filter(pl.col("bucket") == "communication").sort("began", "event_id")
     rows = intervals.first_come(talks).get_column("row").to_numpy().astype(np.int64)
-    return _Part(member, report.scope.process, _Nodes(own.next, moved), rows, max(first_node(report, high - shift), 0))
+    return _Part(member, report.scope.process, own.next, moved, rows, max(first_node(report, high - shift), 0))
 
 
-def _together(job: Job, parts: list[_Part], bases: Ints) -> _Nodes:
+def _together(job: Job, parts: list[_Part], bases: Ints) -> Walkable:
     """The nodes of all ranks as one: a collective leads to the rank that came last to it."""
-    table = pl.concat([part.through.table for part in parts])
+    table = pl.concat([part.table for part in parts])
     following = pl.concat(
-        [(part.through.next + int(base)).cast(pl.UInt32) for part, base in zip(parts, bases[:-1], strict=True)]
+        [(part.next + int(base)).cast(pl.UInt32) for part, base in zip(parts, bases[:-1], strict=True)]
     )
     begin = table.get_column("begin").to_numpy()
     node = np.full(len(job.collected), NOWHERE, dtype=np.int64)
@@ -154,15 +133,5 @@ def _together(job: Job, parts: list[_Part], bases: Ints) -> _Nodes:
     moved, arrived = pl.Series(at[waiting], dtype=pl.UInt32), pl.Series(arrival[waiting], dtype=pl.Int64)
     times = (table.get_column(name).scatter(moved, arrived) for name in ("begin", "leave"))
     following = following.scatter(moved, pl.Series(late[waiting], dtype=pl.UInt32))
-    return _Nodes(following, table.with_columns(own, *times))
-
-
-def _sums(pieces: pl.DataFrame, count: int | None, window_ns: int) -> pl.DataFrame:
-    ns = pl.col("end") - pl.col("start")
-    keys = ["rank", "process_id"]
-    sums = pieces.group_by(keys).agg(ns=ns.sum(), pieces=pl.len().cast(pl.Int64), device_ns=ns.filter(RUNNING).sum())
-    most = pieces.group_by(*keys, "cause").agg(mostly_ns=ns.sum()).sort("mostly_ns", descending=True)
-    most = most.unique(keys, keep="first", maintain_order=True).rename({"cause": "mostly"})
-    each = pl.lit(None, dtype=pl.Float64) if count is None else pl.col("ns") / count
-    told = sums.join(most, on=keys, nulls_equal=True).with_columns(share=pl.col("ns") / max(window_ns, 1), each_ns=each)
-    return BY_RANK.select(told.sort("ns", "rank", descending=[True, False]))
+    table = table.with_columns(own, *times)
+    return Walkable(following, table.get_column("begin"), table.__getitem__)

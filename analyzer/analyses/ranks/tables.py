@@ -205,11 +205,7 @@ def collective_summary(job: Job) -> pl.DataFrame:
 
 
 def collectives(job: Job) -> pl.DataFrame:
-    """The collectives of all ranks.
-
-    Returns:
-        :data:`COLLECTIVES`, by id and rank, those without a partner last.
-    """
+    """The collectives of all ranks: :data:`COLLECTIVES`, by id and rank, those without a partner last."""
     order = job.found.order
     parts = (job.rows_at(order[at : at + _AT_ONCE]) for at in range(0, max(len(order), 1), _AT_ONCE))
     told = {

@@ -1,33 +1,222 @@
 """Changes of a program, as other durations and lags of its network; among them the recording without the profiler.
 
 What lies before the window is as it was recorded: only the part of a duration that is inside of it changes.
+Definitions: docs/definitions.md, section 12.
 """
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._kernel_families import families
 from kanalyze.analyses.device._operations import launching_rows, operations
+from kanalyze.analyses.host._context_creation import LOADING_WORDS
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
-from kanalyze.analyses.replay._network import HOST_EDGES, Changed, as_recorded, recorded_values
-from kanalyze.analyses.replay._slowing import AS_RECORDED, covered, without_profiler
-from kanalyze.columns.lookup import gathered, marked, sure
+from kanalyze.analyses.replay._network import HOST_EDGES, as_recorded, recorded_values
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.columns.lookup import count_up_to, gathered, marked, sure
 from kanalyze.decoder.spelling import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.outlets import short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from kanalyze.analyses.replay._network import Network
-    from kanalyze.analyses.replay._slowing import HostTime
+    from kanalyze.analyses.replay._network import Changed, Network
     from kanalyze.report import Report
+
+#: The union of spans (start, end) by process.
+Spans: TypeAlias = "dict[int | None, pl.DataFrame]"
+
+#: Edges of the host that end a blocking call.
+_OF_WAITS: Final = ("own", "return")
+
+#: So far from a recorded event the host is slower (ns): a profiler's own work, and what it drives out of caches.
+_REACH_NS: Final = 100_000.0
+
+#: Where it is known what a window took, the nearest of these reaches that explains it with so much left is taken.
+_REACHES_NS: Final = (10_000.0, 30_000.0, _REACH_NS)
+_ENOUGH: Final = 0.4
+
+#: A window that takes longer by less than this part tells nothing of the profiler; how near a replay comes.
+_NOTABLE: Final = 0.01
+_CLOSE: Final = 0.002
+
+#: Two runs of a program differ by such a part: no replay tells a window closer.
+NEAR: Final = 0.03
+
+#: Rows of overheads that are CUDA's own loading, and no work of the profiler.
+IS_LOADING: Final = pl.col("name").cast(pl.String).str.contains(LOADING_WORDS).fill_null(value=False)
+
+#: No profiler makes the host slower than by this.
+_LEAST: Final = 0.1
+
+
+class HostTime(NamedTuple):
+    """What is left of the host's time: a part of what is within `reach_ns` of a recorded event, and all else."""
+
+    kept: float = 1.0
+    reach_ns: float = _REACH_NS
+
+
+#: The host's time as it was recorded.
+AS_RECORDED: Final = HostTime()
+
+
+class Unslowed(NamedTuple):
+    """What is left of the host's time without the profiler: usually, at least and at most."""
+
+    usual: HostTime
+    least: HostTime
+    most: HostTime
+
+
+def _kept(usual: float, least: float, most: float, reach_ns: float = _REACH_NS) -> Unslowed:
+    return Unslowed(*(HostTime(part, reach_ns) for part in (usual, least, most)))
+
+
+#: Nothing is changed.
+UNCHANGED: Final = Unslowed(AS_RECORDED, AS_RECORDED, AS_RECORDED)
+
+#: What is left without a tool, by tool: of programs whose host is the limit, on hosts of H100 and H200 (docs/whatif.md
+#: has the programs).
+BY_TOOL: Final = {"nsys": _kept(0.63, 0.48, 0.80), "torch.profiler": _kept(0.55, 0.42, 0.68)}
+
+
+def without_profiler(report: Report, network: Network, state: Changed, host: HostTime) -> Changed:
+    """What is left of the host's time, from the window's start on.
+
+    Of a call, and of a wait for what it returns late, the event is the call; of the code before a call there are also
+    the begins and ends of ranges and operators in it, half an event each. What the profiler itself reports as its own
+    work between calls is gone.
+    """
+    if host == AS_RECORDED:
+        return state
+    calls = network.line.calls.select(
+        "process_id",
+        "start",
+        own=state.values.own,
+        gap=state.values.gaps,
+        since=pl.col("start") - pl.col("gap"),
+    )
+    between = calls.select("process_id", start="since", end="start")
+    calls = calls.with_columns(events=_events(report, between), profiled=covered(between, _own_work(report)))
+    inside, whole = pl.col("start") >= network.start, pl.col("since") >= network.start
+    code = (pl.col("gap") - pl.col("profiled")).clip(lower_bound=0)
+    new = calls.select(
+        own=pl.when(inside).then(_shorter(pl.col("own"), 1.0, host)).otherwise("own"),
+        gap=pl.when(whole & (pl.col("gap") > 0)).then(_shorter(code, pl.col("events"), host)).otherwise("gap"),
+    )
+    values = state.values._replace(own=new.get_column("own"), gaps=new.get_column("gap"))
+    return state._replace(values=values, lags=_lags(report, network, state, host))
+
+
+def _lags(report: Report, network: Network, state: Changed, left: HostTime) -> pl.Series:
+    """The lags of edges that are host code, or what a blocking call takes beside what it waits for."""
+    host = _host_edges(network, state, (*HOST_EDGES, *_OF_WAITS))
+    host = host.filter((pl.col("start") >= network.start) & (pl.col("lag") > 0))
+    events = pl.when(pl.col("kind").is_in(_OF_WAITS)).then(1.0).otherwise("events")
+    new = host.with_columns(events=_events(report, host)).select(_shorter(pl.col("lag"), events, left))
+    return _with(state.lags, host.get_column("edge"), new.to_series())
+
+
+def _host_edges(network: Network, state: Changed, kinds: tuple[str, ...]) -> pl.DataFrame:
+    """Edges of some kinds that are the host's: edge, kind, binds, slack, lag, process_id, start and end (ns)."""
+    edges = network.edges
+    until = gathered(network.nodes.get_column("at"), edges.get_column("target"))
+    told = edges.select("kind", "binds", "slack", "place", end=until, start=until - pl.col("slack"), lag=state.lags)
+    told = told.with_row_index("edge").filter(pl.col("kind").is_in(kinds))
+    return told.with_columns(gathered(network.line.calls.get_column("process_id"), told.get_column("place")))
+
+
+def _with(values: pl.Series, places: pl.Series, new: pl.Series | int) -> pl.Series:
+    """`values` with others at some places."""
+    return values.clone().scatter(places, new) if len(places) else values
+
+
+def _shorter(host_ns: pl.Expr, events: float | pl.Expr, left: HostTime) -> pl.Expr:
+    """What is left of host time with so many events in it; times below 0, of what overlaps, stay."""
+    slowed = pl.min_horizontal(host_ns.cast(pl.Float64), events * pl.lit(left.reach_ns)).clip(lower_bound=0.0)
+    return (host_ns - slowed * (1 - left.kept)).cast(pl.Int64)
+
+
+def _events(report: Report, asked: pl.DataFrame) -> pl.Series:
+    """Events by row (process_id, start, end): a call, and half of one for each begin and end of a range or operator."""
+    sides = pl.ones(asked.height, dtype=pl.Float64, eager=True)
+    every = asked.with_row_index("at")
+    for process, line in _sides(report).items():
+        own = every.filter(pl.col("process_id").eq_missing(process))
+        first, last = (count_up_to(line, own.get_column(side), equal=False) for side in ("start", "end"))
+        inside = last.cast(pl.Float64) - first.cast(pl.Float64)
+        sides = sides.scatter(own.get_column("at"), 1 + inside.clip(lower_bound=0) / 2)
+    return sides
+
+
+@once_per_report
+def _sides(report: Report) -> dict[int | None, pl.Series]:
+    """Begins and ends of ranges and operators by process, sorted."""
+    parts = [
+        report.kind(kind).select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+        for kind in ("range", "op")
+    ]
+    sides = pl.concat([part.select("process_id", at=side) for part in parts for side in ("start", "end")])
+    by_process = sides.drop_nulls("at").partition_by("process_id", as_dict=True)
+    return {process: part.get_column("at").sort() for (process,), part in by_process.items()}
+
+
+@once_per_report
+def _own_work(report: Report) -> Spans:
+    """The union of what a profiler reports as its own work, by process."""
+    rows = report.kind("overhead").filter(~IS_LOADING)
+    rows = rows.select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    parts = rows.drop_nulls("end").filter(pl.col("end") > pl.col("start")).partition_by("process_id", as_dict=True)
+    return {process: intervals.union(part.select("start", "end")) for (process,), part in parts.items()}
+
+
+def covered(asked: pl.DataFrame, spans: Spans) -> pl.Series:
+    """How much of each row (process_id, start, end) its process' spans cover."""
+    found = pl.zeros(asked.height, dtype=pl.Int64, eager=True)
+    every = asked.with_row_index("at")
+    for process, span in spans.items():
+        own = every.filter(pl.col("process_id").eq_missing(process))
+        inside = intervals.overlap(own.get_column("start"), own.get_column("end"), span)
+        found = _with(found, own.get_column("at"), inside)
+    return found
+
+
+def fitted(took: Callable[[HostTime], float], measured_ns: float, near: float) -> Unslowed:
+    """What is left of the host's time where a window takes `measured_ns` without the profiler.
+
+    `took` gives what the window takes (ns) with so much left. By the part `near` two runs of a program differ: `least`
+    and `most` explain what was measured to there.
+
+    All is left where the recording takes hardly longer, as that of a program that its device limits: that tells little
+    of the host. Where shorter times near events do not explain it, all of the host's time is taken to be shorter; and
+    where that does not, as much shorter as still makes a difference.
+    """
+    reach_ns = next((ns for ns in _REACHES_NS if took(HostTime(_ENOUGH, ns)) <= measured_ns), inf)
+    shortest_ns = took(HostTime(_LEAST, reach_ns)) * (1 + _CLOSE)
+
+    def most(ns: float) -> float:
+        """The most that is left where the window takes no more than `ns`; the least where it always takes more."""
+        low, high = _LEAST, 1.0
+        if took(AS_RECORDED) <= ns:
+            return high
+        while high - low > _CLOSE:
+            middle = (low + high) / 2
+            low, high = (middle, high) if took(HostTime(middle, reach_ns)) <= ns else (low, middle)
+        return low
+
+    usual = measured_ns * (1 + _NOTABLE) if took(AS_RECORDED) <= measured_ns * (1 + _NOTABLE) else measured_ns
+    highest_ns = max(measured_ns * (1 + near), shortest_ns)
+    return _kept(most(max(usual, shortest_ns)), most(measured_ns * (1 - near)), most(highest_ns), reach_ns)
+
 
 #: What is not the name of a kernel in ``--faster``.
 HOST: Final = "host"
@@ -53,21 +242,14 @@ _OF_DURATIONS: Final = ("cut", "transfer")
 
 
 class Changes(NamedTuple):
-    """Changes that are made together.
+    """Changes that are made together."""
 
-    Attributes:
-        faster: Pattern of kernels (or ``host``, ``host:RANGE``, ``copies``, ``calls``) with its factor.
-        without: Of :data:`WITHOUT`.
-        graph: Whether repeated launches become one launch each.
-        copies_bytes_per_s: Bandwidth of copies between host and device.
-        host: What of the host's time is left without the profiler: changed first.
-    """
-
+    #: Pattern of kernels (or ``host``, ``host:RANGE``, ``copies``, ``calls``) with its factor.
     faster: tuple[tuple[str, float], ...] = ()
-    without: tuple[str, ...] = ()
-    graph: bool = False
-    copies_bytes_per_s: float | None = None
-    host: HostTime = AS_RECORDED
+    without: tuple[str, ...] = ()  # of :data:`WITHOUT`
+    graph: bool = False  # whether repeated launches become one launch each
+    copies_bytes_per_s: float | None = None  # bandwidth of copies between host and device
+    host: HostTime = AS_RECORDED  # what of the host's time is left without the profiler: changed first
 
     def options(self, copies: str | None) -> list[str]:
         """The changes as options of the command; `copies` is the bandwidth as it was given."""
@@ -98,65 +280,46 @@ def _faster(report: Report, network: Network, state: Changed, what: str, factor:
     share = 1 - 1 / factor
     if what == HOST or what.startswith(_RANGE):
         return host_less(network, state, _host_spans(report, network, what), share)
+    recorded = recorded_values(network)
     if what == CALLS:
         calls = network.line.calls
-        inside = inside_window(network, calls.get_column("start"), calls.get_column("end"))
-        own = _less(state.values.own, recorded_values(network).own, inside, share)
-        saved = (state.values.own - own).filter(~calls.get_column("blocks")).sum()
-        return Changed(state.values._replace(own=own), state.lags, state.amdahl_ns + int(saved))
+        own = _less(state.values.own, recorded.own, inside_window(network, calls), share)
+        return state.less(_sum((state.values.own - own).filter(~calls.get_column("blocks"))), own=own)
     chosen = _copies(report) if what == COPIES else _kernels(report, what)
-    return _shorter(network, state, chosen, share)
-
-
-def _shorter(network: Network, state: Changed, chosen: pl.Series, share: float) -> Changed:
-    """The `chosen` operations (Boolean, by row) take less: the share of their time in the window that is saved."""
-    work = network.graph.operations
-    inside = inside_window(network, work.get_column("start"), work.get_column("end"))
-    inside = (
-        pl.DataFrame([inside.alias("i"), chosen.alias("c")]).select(pl.when("c").then("i").otherwise(0)).to_series()
-    )
-    recorded = recorded_values(network).durations
-    return with_durations(network, state, _less(state.values.durations, recorded, inside, share))
+    inside = inside_window(network, network.graph.operations).zip_with(chosen, pl.zeros(len(chosen), eager=True))
+    return with_durations(network, state, _less(state.values.durations, recorded.durations, inside, share))
 
 
 def with_durations(network: Network, state: Changed, durations: pl.Series) -> Changed:
     """Operations of other durations; transfers of collectives and what ran when the window ended go with them."""
-    edges = network.edges
-    saved = int((state.values.durations - durations).sum())
+    before, edges = state.values.durations, network.edges
     lags = state.lags
     if edges.get_column("kind").is_in(_OF_DURATIONS).any():
-        before = state.values.durations
-        left = pl.DataFrame([durations.alias("new"), before.alias("old")])
-        ratio = left.select(pl.when(pl.col("old") > 0).then(pl.col("new") / pl.col("old")).otherwise(1.0)).to_series()
-        place = _place(edges, _OF_DURATIONS)
-        less = gathered(before - durations, place)
-        known = edges.with_columns(lag=state.lags, ratio=gathered(ratio, place), less=less)
-        scaled = (pl.col("lag") * pl.col("ratio")).floor().cast(pl.Int64)
-        left_over = (pl.col("lag") - pl.col("less")).clip(lower_bound=0)
-        of = pl.when(pl.col("kind") == "transfer").then(scaled).when(pl.col("kind") == "cut").then(left_over)
-        lags = known.select(of.otherwise("lag")).to_series()
-    return Changed(state.values._replace(durations=durations), lags, state.amdahl_ns + saved)
-
-
-def _place(edges: pl.DataFrame, kinds: tuple[str, ...]) -> pl.Series:
-    """The place that edges of these kinds name; null for others, which name something else."""
-    return edges.select(pl.when(pl.col("kind").is_in(kinds)).then("place")).to_series()
+        place = edges.select(pl.when(pl.col("kind").is_in(_OF_DURATIONS)).then("place")).to_series()
+        ratio = (durations / before).zip_with(before > 0, pl.ones(len(before), dtype=pl.Float64, eager=True))
+        scaled = (lags * gathered(ratio, place)).floor().cast(pl.Int64)
+        left_over = (lags - gathered(before - durations, place)).clip(lower_bound=0)
+        kind = edges.get_column("kind")
+        lags = left_over.zip_with(kind == "cut", scaled.zip_with(kind == "transfer", lags))
+    return state.less(_sum(before - durations), lags, durations=durations)
 
 
 def _less(values: pl.Series, recorded: pl.Series, inside: pl.Series, share: float) -> pl.Series:
     """`values` less a share of what is left of the part that was `inside` as recorded; times of 0 or more stay so."""
-    told = pl.DataFrame([values.alias("v"), recorded.alias("recorded"), inside.alias("inside")])
-    left = (pl.col("inside") - (pl.col("recorded") - pl.col("v"))).clip(lower_bound=0)
-    less = (left.cast(pl.Float64) * share).floor().cast(pl.Int64)
-    new = (pl.col("v") - less).clip(lower_bound=0)
-    return told.select(pl.when(pl.col("v") > 0).then(new).otherwise("v")).to_series()
+    left = (inside - (recorded - values)).clip(lower_bound=0)
+    new = values - (left.cast(pl.Float64) * share).floor().cast(pl.Int64)
+    return new.clip(lower_bound=0).zip_with(values > 0, values)
 
 
-def inside_window(network: Network, start: pl.Series, end: pl.Series) -> pl.Series:
-    """How much of each ``[start, end)`` is in the window."""
-    first, last = (pl.col(side).clip(network.start, network.end) for side in ("s", "e"))
-    told = pl.DataFrame([start.alias("s"), end.alias("e")])
-    return told.select((last - first).clip(lower_bound=0).alias("s")).to_series()
+def inside_window(network: Network, spans: pl.DataFrame) -> pl.Series:
+    """How much of each of `spans` (start, end) is in the window."""
+    start, end = (spans.get_column(side).clip(network.start, network.end) for side in ("start", "end"))
+    return (end - start).clip(lower_bound=0)
+
+
+def capped(lags: pl.Series, where: pl.Series, most: int) -> pl.Series:
+    """The lags, some of them no longer than `most`."""
+    return lags.clip(upper_bound=most).zip_with(where, lags)
 
 
 def _kernels(report: Report, pattern: str) -> pl.Series:
@@ -202,50 +365,30 @@ def _copies(report: Report) -> pl.Series:
 
 def _with_bandwidth(report: Report, network: Network, state: Changed, bytes_per_s: float) -> Changed:
     """Copies between host and device take what the smallest take, and their bytes at this bandwidth."""
-    chosen = _copies(report)
-    size = operations(report, "size_bytes").get_column("size_bytes").fill_null(0)
-    table = pl.DataFrame(
-        [
-            chosen.alias("chosen"),
-            size.alias("size"),
-            state.values.durations.alias("now"),
-            recorded_values(network).durations,
-        ]
-    )
-    small = table.filter(pl.col("chosen") & (pl.col("size") <= _SMALL_BYTES)).get_column("durations").median() or 0
-    fixed = pl.min_horizontal("durations", pl.lit(small))
-    new = (fixed + pl.col("size") / bytes_per_s * 1e9).floor().cast(pl.Int64)
-    within = inside_window(
-        network, network.graph.operations.get_column("start"), network.graph.operations.get_column("end")
-    )
-    applies = pl.col("chosen") & (pl.col("size") > 0) & (pl.lit(within) == pl.col("durations"))
-    return with_durations(network, state, table.select(pl.when(applies).then(new).otherwise("now")).to_series())
+    chosen, size = _copies(report), operations(report, "size_bytes").get_column("size_bytes").fill_null(0)
+    recorded = recorded_values(network).durations
+    small = recorded.filter(chosen & (size <= _SMALL_BYTES)).median()
+    fixed = recorded.cast(pl.Float64).clip(upper_bound=small if isinstance(small, float) else 0.0)
+    new = (fixed + size / bytes_per_s * 1e9).floor().cast(pl.Int64)
+    applies = chosen & (size > 0) & (inside_window(network, network.graph.operations) == recorded)
+    return with_durations(network, state, new.zip_with(applies, state.values.durations))
 
 
-def host_less(network: Network, state: Changed, spans: dict[int | None, pl.DataFrame], share: float) -> Changed:
-    """Host code between calls takes less by a share of what of it lies in `spans` (start, end) of its process."""
-    calls, edges = network.line.calls, network.edges
-    before = (calls.get_column("start") - calls.get_column("gap")).alias("start")
-    gaps = pl.DataFrame([calls.get_column("process_id"), before, calls.get_column("start").alias("end")])
-    now = pl.DataFrame([covered(gaps, spans).alias("inside"), calls.get_column("gap"), state.values.gaps.alias("now")])
+def host_less(network: Network, state: Changed, spans: Spans, share: float) -> Changed:
+    """Host code between calls takes less by a share of what of it lies in `spans` of its process."""
+    calls = network.line.calls
+    gaps = calls.select("process_id", start=pl.col("start") - pl.col("gap"), end="start")
+    now = calls.select("gap", now=state.values.gaps, inside=covered(gaps, spans))
     left = pl.when(pl.col("now") > 0).then(pl.col("inside") * (pl.col("now") / pl.col("gap"))).otherwise(0)
-    new = now.select(gap=pl.col("now") - (left * share).floor().cast(pl.Int64)).to_series()
-    at = network.nodes.get_column("at")
-    until = gathered(at, edges.get_column("target")).alias("end")
-    since = (until - edges.get_column("slack")).alias("start")
-    process = gathered(calls.get_column("process_id"), _place(edges, HOST_EDGES)).alias("process_id")
-    host = edges.select("kind", "binds", "slack", process_id=process, start=since, end=until, lag=state.lags)
-    host = host.with_row_index("edge").filter(pl.col("kind").is_in(HOST_EDGES) & (pl.col("slack") > 0))
-    part = covered(host.select("process_id", "start", "end"), spans)
-    less = (part * (pl.col("lag") / pl.col("slack")) * share).floor().cast(pl.Int64)
-    host = host.with_columns(less=pl.min_horizontal(less, "lag"))
-    lags = state.lags
-    if host.height:
-        lags = lags.clone().scatter(host.get_column("edge"), host.get_column("lag") - host.get_column("less"))
+    less = now.select((left * share).floor().cast(pl.Int64)).to_series()
+    host = _host_edges(network, state, HOST_EDGES).filter(pl.col("slack") > 0)
+    part = (covered(host, spans) * (pl.col("lag") / pl.col("slack")) * share).floor().cast(pl.Int64)
+    host = host.with_columns(less=pl.min_horizontal(part, "lag"))
+    lags = _with(state.lags, host.get_column("edge"), host.get_column("lag") - host.get_column("less"))
     # where a begin is handed over, that time is the host's, not the time since the last call of its own thread
-    told = host.filter(pl.col("binds") | (pl.col("kind") == "tail")).get_column("less")
-    saved = _sum((state.values.gaps - new).filter(~calls.get_column("begins"))) + _sum(told)
-    return Changed(state.values._replace(gaps=new), lags, state.amdahl_ns + saved)
+    of_edges = host.filter(pl.col("binds") | (pl.col("kind") == "tail")).get_column("less")
+    saved = _sum(less.filter(~calls.get_column("begins"))) + _sum(of_edges)
+    return state.less(saved, lags, gaps=state.values.gaps - less)
 
 
 def _sum(values: pl.Series) -> int:
@@ -253,35 +396,29 @@ def _sum(values: pl.Series) -> int:
     return int(values.sum())
 
 
-def _host_spans(report: Report, network: Network, what: str) -> dict[int | None, pl.DataFrame]:
-    """Spans of faster host code, by process: in the ranges or operators of a name, or everywhere in the window."""
-    processes = network.line.calls.get_column("process_id").unique().to_list()
-    window = pl.DataFrame({"start": [network.start], "end": [network.end]})
+def _host_spans(report: Report, network: Network, what: str) -> Spans:
+    """Spans of faster host code: in the ranges or operators of a name, or everywhere in the window."""
     if what == HOST:
-        return dict.fromkeys(processes, window)
-    pattern, found = what.removeprefix(_RANGE), None
-    known: list[str] = []
+        window = pl.DataFrame({"start": [network.start], "end": [network.end]})
+        return dict.fromkeys(network.line.calls.get_column("process_id").unique().to_list(), window)
+    pattern, known = what.removeprefix(_RANGE), list[str]()
     for kind in ("range", "op"):
-        events = report.kind(kind).select(
-            "name", "process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
-        )
-        names = events.get_column("name").unique().drop_nulls().cast(pl.String).to_list()
-        chosen = [name for name in names if fnmatchcase(name, pattern)]
-        known += sorted(names)
-        if chosen:
-            found = events.filter(pl.col("name").is_in(chosen)).drop_nulls("end")
-            break
-    if found is None:
-        raise UnknownNameError.of("range", pattern, known)
-    spans = {}
-    for process in processes:
-        own = (
-            found.filter(pl.col("process_id").eq_missing(process))
-            .select("start", "end")
-            .filter(pl.col("end") > pl.col("start"))
-        )
-        spans[process] = intervals.clip(intervals.union(own), network.start, network.end)
-    return spans
+        end = pl.col("start_ns") + pl.col("dur_ns")
+        events = report.kind(kind).select("name", "process_id", start="start_ns", end=end)
+        names = sorted(events.get_column("name").unique().drop_nulls().cast(pl.String))
+        known += names
+        if chosen := [name for name in names if fnmatchcase(name, pattern)]:
+            return by_process(network, events.filter(pl.col("name").is_in(chosen)))
+    raise UnknownNameError.of("range", pattern, known)
+
+
+def by_process(network: Network, spans: pl.DataFrame) -> Spans:
+    """The union of `spans` (process_id, start, end) in the window, by process."""
+    parts = spans.filter(pl.col("end") > pl.col("start")).partition_by("process_id", as_dict=True)
+    return {
+        process: intervals.clip(intervals.union(part.select("start", "end")), network.start, network.end)
+        for (process,), part in parts.items()
+    }
 
 
 def _without_sync(report: Report, network: Network, state: Changed) -> Changed:
@@ -302,23 +439,15 @@ def without_waits(network: Network, state: Changed, gone: pl.Series, unwaited: p
     inside = line.calls.get_column("start") >= network.start
     empty, free = (marked(len(inside), places.drop_nulls()) & inside for places in (gone, unwaited))
     free = (empty | free) & line.calls.get_column("blocks")
-    waiting, kinds = _place_of_end(network), edges.get_column("kind")
+    # the place of the blocking call whose end each edge of kind own or return leads to
+    own = edges.filter(pl.col("kind") == "own")
+    places = pl.Series([None], dtype=pl.UInt32).new_from_index(0, network.nodes.height)
+    of_call = (own.get_column("point") - network.graph.operations.height).cast(pl.UInt32)
+    waiting = gathered(_with(places, own.get_column("target"), of_call), edges.get_column("target"))
+    kinds = edges.get_column("kind")
     lags = state.lags.set(sure(gathered(free, waiting)) & (kinds == "return"), _GONE)
     lags = lags.set(sure(gathered(empty, waiting)) & (kinds == "own"), 0)
-    saved = _sum(state.values.own.filter(empty))
-    own = state.values.own.set(empty, 0)
-    return Changed(state.values._replace(own=own), lags, state.amdahl_ns + saved)
-
-
-def _place_of_end(network: Network) -> pl.Series:
-    """Place of the blocking call whose end each edge of kind own or return leads to; null for others."""
-    edges = network.edges
-    own = edges.select("target", "point").filter(edges.get_column("kind") == "own")
-    places = pl.Series("waiting", [None], dtype=pl.UInt32).new_from_index(0, network.nodes.height)
-    if own.height:
-        waiting = (own.get_column("point") - network.graph.operations.height).cast(pl.UInt32)
-        places = places.scatter(own.get_column("target"), waiting)
-    return gathered(places, edges.get_column("target"))
+    return state.less(_sum(state.values.own.filter(empty)), lags, own=state.values.own.set(empty, 0))
 
 
 def _without_startup(report: Report, network: Network, state: Changed) -> Changed:
@@ -333,8 +462,8 @@ def _without_startup(report: Report, network: Network, state: Changed) -> Change
     found = found.filter((pl.col("end") > pl.col("start")) & (pl.col("start") >= network.start))
     extra = found.group_by("place").agg(pl.col("extra").max(), pl.col("own").first())
     new = (extra.get_column("own") - extra.get_column("extra")).clip(lower_bound=0)
-    own = state.values.own.clone().scatter(extra.get_column("place"), new) if extra.height else state.values.own
-    return Changed(state.values._replace(own=own), state.lags, state.amdahl_ns + int((state.values.own - own).sum()))
+    own = _with(state.values.own, extra.get_column("place"), new)
+    return state.less(_sum(state.values.own - own), own=own)
 
 
 def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
@@ -362,46 +491,30 @@ def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     units = units.with_columns(cost=pl.min_horizontal("cost", most.alias("most")))
     joined = line.join_asof(units.sort("first"), left_on="place", right_on="first", check_sortedness=False)
     inner = (pl.col("place") > pl.col("first")) & (pl.col("place") <= pl.col("last"))
-    new = joined.select(
-        own=pl.when(inner.fill_null(value=False))
-        .then(0)
-        .when(pl.col("place") == pl.col("first"))
-        .then("cost")
-        .otherwise("own"),
-        gap=pl.when(inner.fill_null(value=False)).then(0).otherwise("gap"),
-    )
+    inner = inner.fill_null(value=False)
+    own = pl.when(inner).then(0).when(pl.col("place") == pl.col("first")).then("cost").otherwise("own")
+    new = joined.select(own=own, gap=pl.when(inner).then(0).otherwise("gap"))
     saved = sum(_sum(line.get_column(name) - new.get_column(name)) for name in ("own", "gap"))
     # those that waited for room in their stream do not, either
-    places = joined.filter(inner.fill_null(value=False)).get_column("place")
+    places = joined.filter(inner).get_column("place")
     lags = without_waits(network, state, places, places).lags
-    lags = _one_after_another(network, lags, known.filter(pl.col("place").is_in(places.implode())).get_column("row"))
-    values = state.values._replace(own=new.get_column("own"), gaps=new.get_column("gap"))
-    return Changed(values, lags, state.amdahl_ns + saved)
-
-
-def _one_after_another(network: Network, lags: pl.Series, rows: pl.Series) -> pl.Series:
-    """The lags where the operations `rows` begin as soon as nodes of a graph do after those before them."""
+    # and nodes of a graph begin as soon after those before them
+    rows = known.filter(pl.col("place").is_in(places.implode())).get_column("row")
     nodes = gathered(network.numbers.starts, rows).drop_nulls()
-    edges = network.edges.select(pl.col("target").is_in(nodes.implode()) & (pl.col("kind") == "stream"))
-    told = pl.DataFrame([lags.alias("lag"), edges.to_series().alias("held")])
-    soon = pl.min_horizontal("lag", pl.lit(_IN_GRAPH_NS))
-    return told.select(pl.when("held").then(soon).otherwise("lag")).to_series()
+    following = network.edges.select(pl.col("target").is_in(nodes.implode()) & (pl.col("kind") == "stream"))
+    lags = capped(lags, following.to_series(), _IN_GRAPH_NS)
+    return state.less(saved, lags, own=new.get_column("own"), gaps=new.get_column("gap"))
 
 
 def _without_launch_gaps(report: Report, network: Network, state: Changed) -> Changed:
     """Launching takes no time: neither the calls, nor until the device begins."""
-    places = gathered(network.line.places, launching_rows(report)).drop_nulls().unique()
-    blocks = gathered(network.line.calls.get_column("blocks"), places)
-    inside = gathered(network.line.calls.get_column("start"), places) >= network.start
-    places = places.filter(~blocks & inside)
-    own = state.values.own.clone().scatter(places, 0) if len(places) else state.values.own
-    edges = network.edges
+    calls, edges = network.line.calls, network.edges
+    launches = marked(calls.height, gathered(network.line.places, launching_rows(report)).drop_nulls())
+    free = calls.select(~pl.col("blocks") & (pl.col("start") >= network.start)).to_series()
+    own = state.values.own.set(launches & free, 0)
     at = gathered(network.nodes.get_column("at"), edges.get_column("target"))
-    chosen = edges.get_column("kind").is_in(_LAUNCHES) & (at >= network.start)
-    told = pl.DataFrame([state.lags.alias("lag"), chosen.alias("chosen")])
-    lags = told.select(pl.when("chosen").then(pl.min_horizontal("lag", 0)).otherwise("lag")).to_series()
-    saved = int((state.values.own - own).sum()) + int((state.lags - lags).sum())
-    return Changed(state.values._replace(own=own), lags, state.amdahl_ns + saved)
+    lags = capped(state.lags, edges.get_column("kind").is_in(_LAUNCHES) & (at >= network.start), 0)
+    return state.less(_sum(state.values.own - own) + _sum(state.lags - lags), lags, own=own)
 
 
 def together(*changes: Changes) -> Changes:

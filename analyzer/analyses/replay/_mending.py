@@ -11,23 +11,16 @@ NO_ROWS: Final = pl.Series("row", [], dtype=pl.UInt32)
 
 
 class Mending(NamedTuple):
-    """Changes that a remedy makes.
+    """Changes that a remedy makes."""
 
-    Attributes:
-        shorter: Operations that take less: row (of the operations), saved_ns; below 0 those that take longer.
-        gone: Rows of operations that nothing launches any more: their calls go with them, and the host's work for each.
-        calls: Rows (of the api events) of calls that are not made any more.
-        unwaited: Rows of calls that launch, and no longer wait for what they launched.
-        host: Host time that is spared: process_id, start, end.
-        graph: Whether each repeated sequence of launches becomes one.
-    """
-
+    #: Operations that take less: row (of the operations), saved_ns; below 0 those that take longer.
     shorter: pl.DataFrame | None = None
+    #: Rows of operations that nothing launches any more: their calls go with them, and the host's work for each.
     gone: pl.Series = NO_ROWS
-    calls: pl.Series = NO_ROWS
-    unwaited: pl.Series = NO_ROWS
-    host: pl.DataFrame | None = None
-    graph: bool = False
+    calls: pl.Series = NO_ROWS  # rows (of the api events) of calls that are not made any more
+    unwaited: pl.Series = NO_ROWS  # rows of calls that launch, and no longer wait for what they launched
+    host: pl.DataFrame | None = None  # host time that is spared: process_id, start, end
+    graph: bool = False  # whether each repeated sequence of launches becomes one
 
     def with_all_of(self, other: Mending) -> Mending:
         """What both change: an operation that both shorten takes less by the more of the two, one that is gone nothing.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.communication._partners import last_arrivals
-from kanalyze.analyses.dependencies._graph import dependencies
+from kanalyze.analyses.critical._graph import dependencies
 from kanalyze.analyses.device._operations import with_facts
 from kanalyze.analyses.idle._blocking_calls import blocking_calls
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -26,7 +26,7 @@ from kanalyze.columns.lookup import gathered, marked, nearest
 from kanalyze.columns.ordering import in_order, in_order_of
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.dependencies._graph import Dependencies
+    from kanalyze.analyses.critical._graph import Dependencies
     from kanalyze.report import Report
 
 #: Scopes of blocking calls that wait for one stream; `event` waits for the work before an event, others for a device.
@@ -34,7 +34,6 @@ _OF_STREAM: Final = ("stream", "copy")
 
 #: A stream holds some 1,022 launches that have not ended; a launch that took long and left so many waited for room.
 _FULL: Final = 1_000
-_CALLED: Final = {"start": "begun", "end": "returned"}
 
 
 class HostLine(NamedTuple):
@@ -73,19 +72,15 @@ def host_line(report: Report, graph: Dependencies) -> HostLine:
 
 
 def _segments(calls: pl.DataFrame) -> pl.DataFrame:
-    first = pl.col("thread_id").ne_missing(pl.col("thread_id").shift(1)) | pl.col("process_id").ne_missing(
-        pl.col("process_id").shift(1)
+    first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in THREAD) | (
+        pl.col("place") == 0
     )
-    first = first | (pl.col("place") == 0)
-    gap = pl.when(first).then(0).otherwise(pl.col("start") - pl.col("end").shift(1))
-    elsewhere = pl.col("handover").is_not_null() & (first | (pl.col("handover") != pl.col("place") - 1))
-    known = calls.with_columns(gap.alias("gap"), first.alias("first"))
-    known = known.with_columns(handover=pl.when(elsewhere).then("handover"))
+    gap = pl.when("first").then(0).otherwise(pl.col("start") - pl.col("end").shift(1))
+    elsewhere = pl.col("first") | (pl.col("handover") != pl.col("place") - 1)
+    known = calls.with_columns(first=first).with_columns(gap=gap, handover=pl.when(elsewhere).then("handover"))
     begins = pl.col("first") | pl.col("handover").is_not_null()
-    known = known.with_columns(begins.alias("begins"), after=pl.col("blocks").shift(1).fill_null(value=False))
-    return known.with_columns(segment=(pl.col("begins") | pl.col("after")).cum_sum().cast(pl.UInt32)).drop(
-        "process_before"
-    )
+    opens = begins | pl.col("blocks").shift(1).fill_null(value=False)
+    return known.with_columns(begins=begins, segment=opens.cum_sum().cast(pl.UInt32)).drop("process_before")
 
 
 def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFrame:
@@ -97,36 +92,33 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
     work = with_facts(report, work, "context_id", "stream").with_columns(begun=launched).drop_nulls("begun")
     work = in_order_of(work.drop_nulls("number"), ("begun",), ("end", "row"))
     full = _of_full_queues(graph, places)
-    parts = [_of_events(report, calls), _of_streams(calls, work), _of_devices(calls, work), full]
-    copied = calls.select("place", row="copied").drop_nulls()
-    told = pl.DataFrame([places.alias("place"), graph.calls.get_column("waited_for").alias("row")]).drop_nulls()
-    columns = ("place", "row")
-    edges = pl.concat([*parts, copied])
-    ended = gathered(graph.operations.get_column("end"), edges.get_column("row"))
-    until = pl.concat([calls.get_column("place"), full.get_column("place")]).alias("place").to_frame()
+    copied = calls.select("place", row="copied")
+    edges = pl.concat([_of_events(report, calls), _of_streams(calls, work), _of_devices(calls, work), full, copied])
+    # what had ended when the call did
     ended_by = pl.DataFrame([places.alias("place"), graph.calls.get_column("end").alias("until")])
-    ends = ended_by.join(until, on="place", how="semi").group_by("place").agg(pl.col("until").max())
-    edges = edges.with_columns(ended=ended).join(ends, on="place", how="left")
-    edges = edges.filter(pl.col("ended") <= pl.col("until")).select(columns)
-    return pl.concat([edges, told]).drop_nulls().unique().sort(columns)
+    asked = pl.col("place").is_in(edges.get_column("place").unique().implode())
+    ends = ended_by.filter(asked).group_by("place").agg(pl.col("until").max())
+    ended = gathered(graph.operations.get_column("end"), edges.get_column("row"))
+    edges = edges.with_columns(ended=ended).join(ends, on="place").filter(pl.col("ended") <= pl.col("until"))
+    waited = pl.DataFrame([places.alias("place"), graph.calls.get_column("waited_for").alias("row")])
+    columns = ("place", "row")
+    return pl.concat([edges.select(columns), waited]).drop_nulls().unique().sort(columns)
 
 
 def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     """Operations that launches waited for with their stream full: the one that ended last inside each."""
-    known = _launches_of_long_streams(graph)
-    if known.is_empty():
-        return pl.DataFrame(schema={"place": pl.UInt32, "row": pl.UInt32})
-    call = known.get_column("call")
-    times = [gathered(graph.calls.get_column(side), call).alias(name) for side, name in _CALLED.items()]
-    known = in_order_of(known.hstack(times), ("stream", "begun"), ("row",))
-    known = known.with_columns(number=_counted())
-    done = in_order_of(known.select("stream", "end", "row"), ("stream", "end"), ("row",))
+    launches = _launches_of_long_streams(graph)
+    times = graph.calls.select(begun="start", returned="end")[launches.get_column("call")]
+    line = in_order_of(launches.hstack(times), ("stream", "begun"), ("row",)).with_columns(number=_counted())
+    done = in_order_of(launches.select("stream", "end", "row"), ("stream", "end"), ("row",))
     done = done.select("stream", behind="row", ended="end", done=_counted() + 1)
-    long = known.filter(pl.col("returned") - pl.col("begun") > LATENCY_NS)
-    found = nearest(long, done, ("returned", "ended"), ["stream"])
+    found = nearest(
+        line.filter(pl.col("returned") - pl.col("begun") > LATENCY_NS), done, ("returned", "ended"), ["stream"]
+    )
     waited = (pl.col("number") + 1 - pl.col("done") >= _FULL) & (pl.col("ended") >= pl.col("begun"))
-    rows = found.filter(waited).select("call", row="behind")
-    return rows.select(gathered(places, rows.get_column("call")).alias("place"), pl.col("row").cast(pl.UInt32))
+    rows = found.filter(waited)
+    place = gathered(places, rows.get_column("call")).alias("place")
+    return pl.DataFrame([place, rows.get_column("behind").cast(pl.UInt32).alias("row")])
 
 
 def _launches_of_long_streams(graph: Dependencies) -> pl.DataFrame:
@@ -135,11 +127,8 @@ def _launches_of_long_streams(graph: Dependencies) -> pl.DataFrame:
     Of several operations of one launch in a stream, as of a graph, the one that ended last.
     """
     work = graph.operations.select("stream", "call", "end").with_row_index("row").drop_nulls()
-    sizes = work.group_by("stream").len()
-    long = sizes.filter(pl.col("len") > _FULL)
-    if long.height < sizes.height:
-        work = work.filter(pl.col("stream").is_in(long.get_column("stream").implode()))
-    if work.is_empty() or int(marked(graph.calls.height, work.get_column("call")).sum()) == work.height:
+    work = work.filter(pl.len().over("stream") > _FULL)
+    if int(marked(graph.calls.height, work.get_column("call")).sum()) == work.height:
         return work
     launches = work.group_by("stream", "call").agg(pl.col("row").sort_by("end", "row").last(), pl.col("end").max())
     return launches.filter(pl.len().over("stream") > _FULL)
@@ -174,22 +163,8 @@ def _of_devices(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 
 #: Kinds of edges.
 KINDS: Final = (
-    "stream",
-    "graph",
-    "event",
-    "overlap",
-    "launch",
-    "early launch",
-    "transfer",
-    "return",
-    "own",
-    "thread",
-    "handover",
-    "window",
-    "cut",
-    "tail",
-    "held",
-    "recorded",
+    *("stream", "graph", "event", "overlap", "launch", "early launch", "transfer", "return", "own", "thread"),
+    *("handover", "window", "cut", "tail", "held", "recorded"),
 )
 _KIND: Final = pl.Enum(KINDS)
 
@@ -248,17 +223,11 @@ class Network(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Durations that a replay assumes.
+    """Durations that a replay assumes."""
 
-    Attributes:
-        durations: Of operations, by row.
-        own: Of calls that do not block, by place.
-        gaps: Since the call before on the thread, by place.
-    """
-
-    durations: pl.Series
-    own: pl.Series
-    gaps: pl.Series
+    durations: pl.Series  # of operations, by row
+    own: pl.Series  # of calls that do not block, by place
+    gaps: pl.Series  # since the call before on the thread, by place
 
 
 class Changed(NamedTuple):
@@ -267,6 +236,11 @@ class Changed(NamedTuple):
     values: Values
     lags: pl.Series
     amdahl_ns: int
+
+    def less(self, saved_ns: int, lags: pl.Series | None = None, **values: pl.Series) -> Changed:
+        """The same with other lags, and other values by their names, which take `saved_ns` less in all."""
+        kept = self.lags if lags is None else lags
+        return Changed(self.values._replace(**values), kept, self.amdahl_ns + saved_ns)
 
 
 def as_recorded(network: Network, lags: str = "lag") -> Changed:
@@ -465,78 +439,51 @@ def _edge(
     kind: str, target: pl.Series, source: pl.Series, point: pl.Series, place: pl.Series | None = None
 ) -> pl.DataFrame:
     """Edges of one kind."""
-    nothing = pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(target))
-    return pl.DataFrame(
-        {
-            "target": target.cast(pl.UInt32),
-            "source": source.cast(pl.UInt32),
-            "point": point.cast(pl.UInt32),
-            "kind": pl.Series([kind], dtype=_KIND).new_from_index(0, len(target)),
-            "place": nothing if place is None else place.cast(pl.UInt32),
-        }
-    )
+    place = pl.Series([None]).new_from_index(0, len(target)) if place is None else place
+    numbers = {"target": target, "source": source, "point": point, "place": place}
+    told = pl.DataFrame({name: values.cast(pl.UInt32) for name, values in numbers.items()})
+    return told.with_columns(kind=pl.lit(kind, _KIND))
 
 
 def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> list[pl.DataFrame]:
     """Edges to each operation: from earlier operations, and from its launch."""
     work, calls = graph.operations.with_row_index("row"), line.calls
-    zero = work.height + 2 * calls.height
-    found = []
+    zero, found = work.height + 2 * calls.height, []
     for column, kind in _BEFORE.items():
-        if work.get_column(column).null_count() == work.height:
-            continue
-        known = work.filter(pl.col(column).is_not_null()).select("row", "start", before=column)
-        before = known.get_column("before")
-        over = gathered(graph.operations.get_column("end"), before) <= known.get_column("start")
+        known = work.drop_nulls(column)
+        over = gathered(work.get_column("end"), known.get_column(column)) <= known.get_column("start")
         for chosen, name in ((over, kind), (~over, "overlap")):
-            own = known.filter(chosen)
-            if own.is_empty():
-                continue
-            source, rows = own.get_column("before"), own.get_column("row")
-            point = source if name == kind else pl.Series([zero]).new_from_index(0, own.height)
+            source, rows = (known.get_column(one).filter(chosen) for one in (column, "row"))
+            point = source if name == kind else pl.Series([zero]).new_from_index(0, len(rows))
             found.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.starts, source), point))
-    known = work.filter(pl.col("call").is_not_null()).select("row", "start", "call")
-    places = gathered(line.places, known.get_column("call")).alias("place")
-    known = known.with_columns(places).drop_nulls("place")
-    place = known.get_column("place")
-    late = (gathered(calls.get_column("end"), place) <= known.get_column("start")) & ~gathered(
-        calls.get_column("blocks"), place
-    )
+    places = gathered(line.places, work.get_column("call")).alias("place")
+    known = work.with_columns(places).drop_nulls("place")
+    ended = calls.select("end", "blocks")[known.get_column("place")]
+    late = (ended.get_column("end") <= known.get_column("start")) & ~ended.get_column("blocks")
     for chosen, name, first in ((late, "launch", work.height + calls.height), (~late, "early launch", work.height)):
-        own = known.filter(chosen)
-        if own.is_empty():
-            continue
-        place = own.get_column("place")
-        found.append(
-            _edge(name, gathered(numbers.starts, own.get_column("row")), gathered(numbers.bases, place), place + first)
-        )
+        rows, place = (known.get_column(one).filter(chosen) for one in ("row", "place"))
+        found.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.bases, place), place + first))
     return found
 
 
 def _ends(line: HostLine, numbers: Numbers, work: int, place: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Source and point of the ends of calls: their own node, or their base."""
-    blocks = gathered(line.calls.get_column("blocks"), place)
-    told = pl.DataFrame(
-        [blocks.alias("b"), gathered(numbers.ends, place).alias("e"), gathered(numbers.bases, place).alias("s")]
-    )
-    return told.select(pl.when("b").then("e").otherwise("s")).to_series(), place + (work + line.calls.height)
+    ends, bases = gathered(numbers.ends, place), gathered(numbers.bases, place)
+    return ends.zip_with(gathered(line.calls.get_column("blocks"), place), bases), place + (work + line.calls.height)
 
 
 def _of_calls(line: HostLine, graph: Dependencies, numbers: Numbers) -> list[pl.DataFrame]:
     """Edges to begins and ends of calls, where these are nodes."""
     calls, work = line.calls, graph.operations.height
     handed = calls.filter(pl.col("handover").is_not_null())
-    found = []
-    if handed.height:
-        place, before = handed.get_column("place"), handed.get_column("handover")
-        found.append(_edge("handover", gathered(numbers.begins, place), *_ends(line, numbers, work, before), place))
-        place = handed.filter(~pl.col("first")).get_column("place")
-        found.append(_edge("thread", gathered(numbers.begins, place), *_ends(line, numbers, work, place - 1), place))
+    place, before = handed.get_column("place"), handed.get_column("handover")
+    found = [_edge("handover", gathered(numbers.begins, place), *_ends(line, numbers, work, before), place)]
+    place = handed.filter(~pl.col("first")).get_column("place")
+    found.append(_edge("thread", gathered(numbers.begins, place), *_ends(line, numbers, work, place - 1), place))
     blocks = calls.filter("blocks").get_column("place")
     found.append(_edge("own", gathered(numbers.ends, blocks), gathered(numbers.bases, blocks), blocks + work))
     rows, place = line.waits.get_column("row"), line.waits.get_column("place")
-    found.append(_edge("return", gathered(numbers.ends, place), gathered(numbers.starts, rows), rows))
-    return found
+    return [*found, _edge("return", gathered(numbers.ends, place), gathered(numbers.starts, rows), rows)]
 
 
 def _of_window(line: HostLine, graph: Dependencies, numbers: Numbers, node: int, end: int) -> list[pl.DataFrame]:

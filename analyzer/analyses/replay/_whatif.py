@@ -1,5 +1,7 @@
-"""What-if: time now and then, its bounds, the critical path then, and Amdahl's figure.
+"""The recording computed anew: times of a network, the change of a remedy, and what a change of a program gains.
 
+A replay is sequential by nature: each time depends on earlier ones. The loop is therefore over plain lists, of nodes
+with two edges each; a node with more of them is the last of several. What lies before the window is as it was recorded.
 Definitions: docs/whatif.md.
 """
 
@@ -9,6 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
@@ -18,25 +21,234 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.launches._graph_candidates import repetitions
 from kanalyze.analyses.replay._changes import (
+    CALLS,
     COPIES,
     HOST,
+    NEAR,
+    UNCHANGED,
+    WITHOUT,
     Changes,
+    HostTime,
+    Unslowed,
+    as_graphs,
+    by_process,
+    capped,
     changed,
+    fitted,
+    host_less,
+    inside_window,
     plain_names,
     together,
+    with_durations,
+    without_waits,
 )
+from kanalyze.analyses.replay._mending import NO_ROWS
 from kanalyze.analyses.replay._network import Changed, Network, network, point_values
-from kanalyze.analyses.replay._replay import Plan, Replayed, path, planned, replayed
-from kanalyze.analyses.replay._slowing import NEAR, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import require
+from kanalyze.columns.lookup import gathered, marked
 from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.analyses.replay._network import Values
     from kanalyze.report import Meta, Report
+
+#: Rows of which numbers are lists at a time.
+_SLICE: Final = 1 << 18
+
+
+class Plan(NamedTuple):
+    """In which order a network is computed."""
+
+    #: One per step of the loop: source and edge of the first and of the second (equal, if there is one alone);
+    #: sources are steps, and an edge past the last has no lag.
+    rows: pl.DataFrame
+    steps: pl.Series  # step of each node
+
+
+class Replayed(NamedTuple):
+    """The times of a replay."""
+
+    times: list[int]  # of each step of the plan, ns
+    lags: pl.Series  # of each edge, with the value of its point, ns
+
+    @property
+    def end(self) -> int:
+        """The end of the window."""
+        return self.times[-1]
+
+
+def planned(network: Network) -> Plan:
+    """The plan of a network."""
+    edges = network.edges.select("target", "source").with_row_index("edge")
+    first = pl.col("target") != pl.col("target").shift(1, fill_value=0)
+    edges = edges.select("edge", "source", first=first, last=first.shift(-1, fill_value=True))
+    second = ~pl.col("first") & pl.col("first").shift(1, fill_value=False)  # goes with the first one
+    edges = edges.with_columns(second=second).with_columns(step=(~pl.col("second")).cast(pl.UInt32).cum_sum())
+    # step 0 is the origin
+    steps = pl.concat(
+        [pl.Series("step", [0], dtype=pl.UInt32), edges.get_column("step").filter(edges.get_column("last"))]
+    )
+    edges = edges.with_columns(gathered(steps, edges.get_column("source")).alias("from"))
+    none, twofold = pl.lit(edges.height, pl.UInt32), pl.col("second").shift(-1, fill_value=False)
+    rows = edges.select(
+        "second",
+        a=pl.when("first").then("from").otherwise(pl.col("step") - 1),
+        a_edge=pl.when("first").then("edge").otherwise(none),
+        b=pl.when(twofold).then(pl.col("from").shift(-1)).otherwise("from"),
+        b_edge=pl.col("edge") + twofold.cast(pl.UInt32),
+    )
+    return Plan(rows.filter(~pl.col("second")).drop("second"), steps)
+
+
+def replayed(network: Network, plan: Plan, values: Values, lags: pl.Series) -> Replayed:
+    """Every time of the network with other values and lags of its edges (ns)."""
+    whole = gathered(point_values(network.line, values), network.edges.get_column("point")) + lags
+    whole = whole.alias("lag")
+    with_none = pl.concat([whole, pl.Series("lag", [0], dtype=pl.Int64)])
+    first, second = (gathered(with_none, plan.rows.get_column(name)) for name in ("a_edge", "b_edge"))
+    columns = [plan.rows.get_column("a"), first, plan.rows.get_column("b"), second]
+    times = [0]
+    append = times.append
+    for a, lag, b, other in zip(*map(_numbers, columns), strict=True):
+        left, right = times[a] + lag, times[b] + other
+        append(left if left > right else right)  # noqa: FURB136 - max() takes twice as long
+    return Replayed(times, whole)
+
+
+def _numbers(values: pl.Series) -> Iterator[int]:
+    """The numbers of a column, made a slice at a time."""
+    slices: Iterable[list[int]] = (
+        values.slice(first, _SLICE).to_list() for first in range(0, max(len(values), 1), _SLICE)
+    )
+    return chain.from_iterable(slices)
+
+
+def path(network: Network, plan: Plan, found: Replayed) -> list[int]:
+    """The edges that the end of the window waited for one after the other, the last first."""
+    sources = plan.rows.select("a", "a_edge", "b", "b_edge")
+    lags = found.lags
+    times, none = found.times, len(lags)
+    step, edges = len(times) - 1, []
+    while step and times[step] > network.start:
+        a, a_edge, b, b_edge = sources.row(step - 1)
+        lag = 0 if a_edge == none else lags[a_edge]
+        step_from, edge = (a, a_edge) if times[a] + lag == times[step] else (b, b_edge)
+        if edge != none:
+            edges.append(edge)
+        step = step_from
+    return edges
+
+
+def mended(report: Report, network: Network, state: Changed, mending: Mending) -> Changed:
+    """The values and lags of a network's `state` with what `mending` changes."""
+    if mending.host is not None:
+        state = host_less(network, state, by_process(network, mending.host), 1.0)
+    if mending.shorter is not None:
+        state = _with_shorter(network, state, mending.shorter)
+    if len(mending.calls) or len(mending.unwaited):
+        places = (gathered(network.line.places, rows).drop_nulls() for rows in (mending.calls, mending.unwaited))
+        state = without_waits(network, state, *places)
+    if len(mending.unwaited):
+        state = _launched_at_once(network, state, mending.unwaited)
+    if len(mending.gone):
+        kept = NO_ROWS if mending.shorter is None else mending.shorter.get_column("row")
+        state = _without_operations(network, state, mending.gone, kept)
+    return as_graphs(report, network, state) if mending.graph else state
+
+
+def _with_shorter(network: Network, state: Changed, shorter: pl.DataFrame) -> Changed:
+    """Operations that start in the window take less by `saved_ns`, at most by what of them is in it."""
+    rows = shorter.group_by("row").agg(pl.col("saved_ns").sum().cast(pl.Int64))
+    at = rows.get_column("row").cast(pl.UInt32)
+    inside = inside_window(network, network.graph.operations.select("start", "end")[at]).alias("inside")
+    known = rows.with_columns(inside, gathered(state.values.durations, at).alias("now"))
+    saved = pl.when(pl.col("inside") > 0).then(pl.min_horizontal("now", "saved_ns", "inside")).otherwise(0)
+    new = known.select(pl.col("now") - saved).to_series()
+    return with_durations(network, state, state.values.durations.clone().scatter(at, new))
+
+
+def _launched_at_once(network: Network, state: Changed, calls: pl.Series) -> Changed:
+    """These calls take no longer than launching does, and what they launch starts as soon: nothing is put aside before.
+
+    Both are medians: of calls in the window that launch and do not wait, and of launches that something waited for.
+    """
+    edges, line, work = network.edges, network.line.calls, network.graph.operations.with_row_index("row")
+    lag = edges.filter(pl.col("binds") & (pl.col("kind") == "launch")).get_column("slack").median()
+    outer = gathered(network.graph.calls.get_column("outer"), calls)
+    made = work.filter(pl.col("call").is_in(outer.implode()) & (pl.col("start") >= network.start)).get_column("row")
+    launched = gathered(network.numbers.starts, made).drop_nulls()
+    lags = capped(state.lags, edges.get_column("target").is_in(launched.implode()), _whole(lag))
+    inside = line.filter(pl.col("start").is_between(network.start, network.end))
+    others = inside.filter((pl.col("kind") == "launch") & ~pl.col("blocks"))
+    usual = _whole(others.select((pl.col("end") - pl.col("start")).median()).item())
+    asked = gathered(network.line.places, calls).drop_nulls()
+    chosen = line.get_column("place").is_in(
+        inside.filter(pl.col("place").is_in(asked.implode())).get_column("place").implode()
+    )
+    own = capped(state.values.own, chosen, usual) if usual else state.values.own
+    return state.less(int((state.values.own - own).sum()), lags, own=own)
+
+
+def _whole(median: object) -> int:
+    """A median of times in ns; 0 for none."""
+    return int(median) if isinstance(median, float) else 0
+
+
+def _units(network: Network, state: Changed) -> tuple[pl.DataFrame, pl.DataFrame, float]:
+    """Calls by what is launched with them: each launch with the calls of its thread since the launch before it.
+
+    Gives the calls by place (place, unit, own, gap; 0 for what is no part of a unit's time), the units (unit, place of
+    the launch, total ns of the host), and the median of the host's time for a launch in the window (ns).
+    """
+    line = network.line.calls.select(
+        *("place", "segment", "kind", "blocks", "start"), own=state.values.own, gaps=state.values.gaps
+    )
+    ends = pl.col("kind") != "other"
+    first = ends.shift(1, fill_value=True) | pl.col("segment").ne_missing(pl.col("segment").shift(1))
+    calls = line.with_columns(
+        unit=first.cum_sum(),
+        own=pl.when("blocks").then(0).otherwise(pl.col("own").clip(lower_bound=0)),
+        gap=pl.col("gaps").clip(lower_bound=0),
+    )
+    total = (pl.col("own") + pl.col("gap")).sum()
+    units = calls.group_by("unit", maintain_order=True).agg(pl.col("place", "kind", "start").last(), total=total)
+    inside = (pl.col("kind") == "launch") & pl.col("start").is_between(network.start, network.end)
+    usual = units.filter(inside).get_column("total").median()
+    return calls.select("place", "unit", "own", "gap"), units, usual if isinstance(usual, float) else 0.0
+
+
+def _without_operations(network: Network, state: Changed, gone: pl.Series, kept: pl.Series) -> Changed:
+    """Operations are not launched: they take no time, what follows them waits for what they did.
+
+    A call of which nothing is left is gone, with what the host does before it since the launch before, but no more than
+    the median of all launches of the window; after a launch that is gone, too, or of one of `kept` operations, than the
+    median of such.
+    """
+    work = network.graph.operations
+    gone = gone.filter(gathered(work.get_column("start"), gone).is_between(network.start, network.end)).unique()
+    state = with_durations(network, state, state.values.durations.clone().scatter(gone, 0)) if len(gone) else state
+    nodes = gathered(network.numbers.starts, gone).drop_nulls()
+    lags = capped(state.lags, network.edges.get_column("target").is_in(nodes.implode()), 0)
+    places = gathered(network.line.places, work.get_column("call")).alias("place")
+    left = pl.DataFrame([places, marked(len(places), gone).alias("gone")]).drop_nulls()
+    empty = left.group_by("place").agg(pl.col("gone").all()).filter("gone").get_column("place")
+    (calls, units, usual), touched = _units(network, state), pl.concat([empty, gathered(places, kept).drop_nulls()])
+    after = pl.col("place").is_in(touched.implode()).shift(1, fill_value=False)
+    without = pl.col("place").is_in(empty.implode()) & (pl.col("total") > 0)
+    spared = units.with_columns(after=after).filter(without)
+    follows = pl.max_horizontal(pl.col("total").filter("after").median(), pl.lit(usual))
+    most = pl.when("after").then(follows).otherwise(usual)
+    share = spared.select("unit", share=(most / pl.col("total")).clip(upper_bound=1.0))
+    calls = calls.join(share, on="unit", how="left", maintain_order="left").fill_null(0.0)
+    less = calls.select((pl.col(name) * pl.col("share")).floor().cast(pl.Int64) for name in ("own", "gap"))
+    own, gaps = state.values.own - less.get_column("own"), state.values.gaps - less.get_column("gap")
+    return state.less(int(less.sum_horizontal().sum()), lags, own=own, gaps=gaps)
+
 
 #: How much faster each is in the table of single changes.
 TWICE: Final = 2.0
@@ -157,14 +369,9 @@ def window_without(report: Report) -> Callable[[HostTime], int]:
 def whatif_of(
     report: Report, changes: Changes, told: Sequence[str], *, each: bool, measured_ns: float | None
 ) -> WhatIf:
-    """Result of `changes` in the report's window; `told` says them.
+    """Result of `changes` in the report's window, which are `told` as options; with `each` of single changes, too.
 
-    Args:
-        report: A report of nsys or torch.profiler, narrowed to the window.
-        changes: What is changed together.
-        told: The same as options.
-        each: Whether single changes are tried, too.
-        measured_ns: What the window takes without the profiler.
+    `measured_ns` is what the window takes without the profiler, where that is known.
     """
     known = prepared(report)
     took = cache(window_without(report))
@@ -274,9 +481,9 @@ def _single_changes(report: Report) -> list[tuple[str, Changes]]:
         *dict.fromkeys([*kinds, *(plain_names([name])[0] for name in heavy)]),
         COPIES,
         HOST,
-        "calls",
+        CALLS,
         *(f"host:{one}" for one in ranges),
     ]
     found = [(f"--faster {name}=2", Changes(faster=((name, TWICE),))) for name in names]
-    found += [(f"--without {name}", Changes(without=(name,))) for name in ("launch-gaps", "sync", "startup")]
+    found += [(f"--without {name}", Changes(without=(name,))) for name in WITHOUT]
     return [*found, ("--graph", Changes(graph=True))] if repetitions(report).height else found

@@ -20,7 +20,7 @@ from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
     from kanalyze.analyses.iterations._steady import SteadyPart
-    from kanalyze.analyses.replay._slowing import Unslowed
+    from kanalyze.analyses.replay._changes import Unslowed
     from kanalyze.analyses.unprofiled._bare import Bare
     from kanalyze.report import Report
 
@@ -55,7 +55,7 @@ def _measured(report: Report) -> Unslowed | None:
     bare, steady = bare_of(report), known_steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
         return None
-    from kanalyze.analyses.replay._slowing import NEAR, fitted  # noqa: PLC0415 - most reports have no such run
+    from kanalyze.analyses.replay._changes import NEAR, fitted  # noqa: PLC0415 - most reports have no such run
     from kanalyze.analyses.replay._whatif import window_without  # noqa: PLC0415 - as above
 
     one = bare.iteration
@@ -65,7 +65,7 @@ def _measured(report: Report) -> Unslowed | None:
 
 def hosts_of(report: Report) -> Unslowed:
     """What is left of the host's time of a report, or a part of one, without its profiler: measured, else estimated."""
-    from kanalyze.analyses.replay._slowing import BY_TOOL, UNCHANGED, Unslowed  # noqa: PLC0415 - as above
+    from kanalyze.analyses.replay._changes import BY_TOOL, UNCHANGED, Unslowed  # noqa: PLC0415 - as above
 
     estimate = BY_TOOL.get(report.meta.tool, UNCHANGED)
     known = report.source.host if isinstance(report.source, _Unprofiled) else _measured(report)

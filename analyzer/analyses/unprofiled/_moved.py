@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.replay._changes import IS_LOADING, Unslowed, without_profiler
 from kanalyze.analyses.replay._network import as_recorded, network, point_values
-from kanalyze.analyses.replay._replay import planned, replayed
-from kanalyze.analyses.replay._slowing import IS_LOADING, Unslowed, without_profiler
+from kanalyze.analyses.replay._whatif import planned, replayed
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import of_parts
 from kanalyze.columns.lookup import gathered

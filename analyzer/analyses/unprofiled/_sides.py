@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.replay._changes import BY_TOOL, NEAR, without_profiler
 from kanalyze.analyses.replay._network import as_recorded, network
-from kanalyze.analyses.replay._replay import planned, replayed
-from kanalyze.analyses.replay._slowing import BY_TOOL, NEAR, without_profiler
+from kanalyze.analyses.replay._whatif import planned, replayed
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.unprofiled._correction import SAME, hosts_of, replayable
 from kanalyze.units import time
@@ -15,7 +15,7 @@ from kanalyze.units import time
 if TYPE_CHECKING:
     from kanalyze.analyses.iterations._steady import SteadyPart
     from kanalyze.analyses.replay._network import Changed, Network
-    from kanalyze.analyses.replay._replay import Plan
+    from kanalyze.analyses.replay._whatif import Plan
     from kanalyze.report import Report
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
-    from kanalyze.analyses.comparing._noise import Noise
+    from kanalyze.analyses.comparing._gate import Noise
     from kanalyze.analyses.comparing._pair import Side
     from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.text.grid import Row

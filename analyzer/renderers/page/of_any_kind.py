@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from kanalyze.analyses.comparing._comparison import Comparison
-    from kanalyze.analyses.comparing._noise import Noise
+    from kanalyze.analyses.comparing._gate import Noise
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.counters_page import CounterSummary, JointSummary
     from kanalyze.analyses.page.overview_page import Evidence, Overview

@@ -37,19 +37,6 @@ def test_a_report_compared_with_itself_has_no_difference(path):
 
 
 @pytest.mark.slow
-def test_deltas_sum_to_that_of_an_iteration():
-    paths = [ROOT / "sample_reports/launch_bound_plain", ROOT / "sample_reports/launch_bound_graph"]
-    found = comparison([paths[0]], [paths[1]], Asked({}))
-    verdict, rows = found.verdict, found.table("compare")
-    assert rows.get_column("delta_ns").sum() == verdict.new_ns - verdict.base_ns
-    assert rows.get_column("base_ns").sum() == verdict.base_ns
-    kernels = found.table("compare_kernels")
-    busy = rows.filter(pl.col("bucket").is_in(["kernel", "communication", "memcpy", "memset"]))
-    assert kernels.get_column("delta_ns").sum() == busy.get_column("delta_ns").sum()
-    assert (kernels.get_column("count_ns") + kernels.get_column("time_ns")).equals(kernels.get_column("delta_ns"))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -89,16 +76,6 @@ def assert_baseline_is_its_runs(runs):
 def test_a_baseline_is_its_runs(name):
     for runs in digests([ROOT / name], Asked({})).values():
         assert_baseline_is_its_runs(runs)
-
-
-@pytest.mark.slow
-def test_a_window_of_iterations_is_compared_per_iteration():
-    path = ROOT / "sample_reports/launch_bound_plain"
-    single, three = (comparison([path], [path], Asked({"window": text})) for text in ("step#2", "step#2..step#4"))
-    assert three.base.about.iterations == 3
-    assert three.base.about.each == "step"
-    assert three.verdict.base_ns * 3 > single.verdict.base_ns * 2
-    assert single.base.about.scope == "window 'step#2'"
 
 
 PAIRS = [

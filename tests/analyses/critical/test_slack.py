@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 
+from kanalyze.analyses.critical._graph import dependencies
 from kanalyze.analyses.critical._path import first_node, span
 from kanalyze.analyses.critical.critical_path import critical_path, edges, slack
-from kanalyze.analyses.dependencies._graph import dependencies
 from support.build import call, kernel, report
 from support.strategies import EVENTS
 

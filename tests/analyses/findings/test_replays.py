@@ -6,8 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze.analyses.findings._gains import _replayed, with_replays
-from kanalyze.analyses.findings.findings import _joined, findings, ranked
+from kanalyze.analyses.findings._claims import _joined, _replayed, with_replays
+from kanalyze.analyses.findings.findings import findings, ranked
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.overview_page import overview

@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.ranks._job import job_of
-from kanalyze.analyses.ranks._lateness import EARLIER, _without_carried, details
+from kanalyze.analyses.ranks._job_findings import EARLIER, _without_carried, details
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import common_steps
 from support.build import kernel, report
@@ -72,14 +73,18 @@ def kept(*told):
     return common_steps(steps(*told)).get_column("step").unique().sort().to_list()
 
 
-def test_short_steps_and_warm_up_at_both_ends_are_left_out_as_in_means():
-    rows = [("warm-up", 900), ("steady", 10), *[("steady", 100)] * 4, ("steady", 10), ("cut", 50)]
-    assert kept(*rows) == [2, 3, 4, 5]
-    assert common_steps(steps(*rows)).get_column("step").unique().sort().to_list() == [2, 3, 4, 5]
-
-
-def test_an_odd_step_is_looked_at_wherever_it_is():
-    assert kept(("odd", 900), ("steady", 100), ("odd", 300), ("steady", 100), ("odd", 900)) == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize(
+    ("told", "used"),
+    [
+        ([("warm-up", 900), ("steady", 10), *[("steady", 100)] * 4, ("steady", 10), ("cut", 50)], [2, 3, 4, 5]),
+        ([("odd", 900), ("steady", 100), ("odd", 300), ("steady", 100), ("odd", 900)], [0, 1, 2, 3, 4]),
+        ([("steady", 20), ("steady", 1), ("steady", 22), ("steady", 20)], [0, 1, 2, 3]),
+        ([("steady", 12), ("steady", 20), ("steady", 20)], [0, 1, 2]),
+        ([("steady", 20)], [0]),
+    ],
+)
+def test_steps_at_both_ends_that_are_no_usual_ones_are_left_out_of_means(told, used):
+    assert kept(*told) == used
 
 
 def test_ranks_without_collectives_are_a_doubt_and_no_ranks_that_never_wait():

@@ -7,9 +7,7 @@ import pytest
 
 from kanalyze import read
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.ranks._job import job_of
-from kanalyze.analyses.ranks._lateness import causes, lateness
-from kanalyze.analyses.ranks._reducing import reduced
+from kanalyze.analyses.ranks._job_findings import causes, lateness
 from kanalyze.several.jobs import Asked, job
 
 REPORT = Path(__file__).parents[2] / "reports" / "nccl.sqlite"
@@ -49,11 +47,3 @@ def test_causes_sum_to_what_is_new_of_lateness(found):
     both = late.filter(pl.col("new_ns") > 0).join(sums, on="match", how="left")
     assert both.height > 5
     assert both.get_column("new_ns").to_list() == both.get_column("ns").to_list()
-
-
-@pytest.mark.slow
-def test_the_order_of_reports_does_not_matter():
-    with read(REPORT) as report:
-        whole = reduced(report)
-    again = job_of([whole])
-    assert again.table("collectives").equals(job_of([whole], one_host=True).table("collectives"))

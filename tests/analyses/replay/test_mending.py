@@ -10,8 +10,7 @@ from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.replay._changes import Changes
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.replay._network import as_recorded, network
-from kanalyze.analyses.replay._replay import mended, planned, replayed
-from kanalyze.analyses.replay._whatif import prepared, whatif_of
+from kanalyze.analyses.replay._whatif import mended, planned, prepared, replayed, whatif_of
 from support.build import call, kernel, memcpy, report
 from support.slow_replay import TURNS, simulated
 from support.strategies import FEWER

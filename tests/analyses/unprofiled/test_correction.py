@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations._steady import steady_part
-from kanalyze.analyses.replay._slowing import AS_RECORDED, UNCHANGED, HostTime, Unslowed, fitted
+from kanalyze.analyses.replay._changes import AS_RECORDED, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.unprofiled._correction import corrected, hosts_of
 from kanalyze.analyses.unprofiled._moved import unprofiled
 from kanalyze.analyses.unprofiled._sides import estimated

@@ -17,11 +17,36 @@ from kanalyze.columns.lookup import nearest
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
+PAGEABLE: Final = "Pageable"
+PINNED: Final = "Pinned"
+TO_HOST: Final = "Device-to-Host"
+TO_DEVICE: Final = "Host-to-Device"
+
+#: Smaller copies do not show the bandwidth of large ones.
+LARGE_BYTES: Final = 1 << 20
+
+#: What belongs to a copy besides the columns of `exclusive_operations`.
+_OF_COPIES: Final = (
+    *("call_row", "call_name", "call_start", "call_end", "thread_id", "context_id", "stream", "size_bytes"),
+    *("source_memory", "target_memory", "graph_node_id"),
+)
+
 #: Ranges and operators of such a library; by NCCL's own ranges, by PyTorch's.
 _OWN: Final = r"^:?(?:[NR]CCL:|nccl[A-Z]|nccl:\w|c10d::|record_param_comms)"
 
 #: Set-up copies are no larger.
 _LARGEST_BYTES: Final = 1 << 16
+
+
+@once_per_report
+def device_copies(report: Report) -> pl.DataFrame:
+    """The copies in scope: columns of `exclusive_operations`, and :data:`_OF_COPIES`; null what is not recorded."""
+    return with_facts(report, exclusive_operations(report).filter(pl.col("kind") == "memcpy"), *_OF_COPIES)
+
+
+def by_number(values: pl.Series) -> pl.DataFrame:
+    """The different values, the most frequent first: value, len."""
+    return values.alias("value").to_frame().group_by("value").len().sort("len", "value", descending=[True, False])
 
 
 def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
@@ -32,17 +57,16 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     collective or with one of another name as the next kernel that its thread launches.
     """
     work = operations(report).filter(pl.col("kind") == "kernel")
-    collective = communicating(work, report)
-    own = _own_ranges(report)
+    collective, own = communicating(work, report), _own_ranges(report)
     if copies.is_empty() or (collective is None and own.is_empty()):
         return copies
     asked = copies.select("row", *THREAD, "call_start", "size_bytes").with_row_index("place").sort("call_start")
-    within = asked.with_columns(told=_is_within(asked, own, list(THREAD)), any=_is_within(asked, own, ["process_id"]))
+    within = asked.with_columns(own=_is_within(asked, own, list(THREAD)), any=_is_within(asked, own, ["process_id"]))
     named = pl.struct(THREAD).is_in(own.select(pl.struct(THREAD)).to_series().unique().implode())
-    theirs = pl.col("told") | (pl.col("any").all().over(THREAD) & ~named)
-    known = pl.col("process_id").is_in(own.get_column("process_id").unique().implode())
+    theirs = pl.col("own") | (pl.col("any").all().over(THREAD) & ~named)
+    has_ranges = pl.col("process_id").is_in(own.get_column("process_id").unique().implode())
     early = _before_first(report, work, collective, asked) if collective is not None else pl.lit(value=False)
-    left = within.filter(~pl.when(known).then(theirs).otherwise(early)).get_column("place")
+    left = within.filter(~pl.when(has_ranges).then(theirs).otherwise(early)).get_column("place")
     return copies[left.sort()]
 
 
@@ -80,21 +104,3 @@ def _before_first(report: Report, kernels: pl.DataFrame, collective: pl.Expr, as
     alone = pl.int_range(pl.len()).is_in(apart.implode())
     soon = pl.col("first") | (pl.col("call_start") < pl.col("begun"))
     return then.select((alone & (pl.col("size_bytes") <= _LARGEST_BYTES) & soon).fill_null(value=False)).to_series()
-
-
-PAGEABLE: Final = "Pageable"
-PINNED: Final = "Pinned"
-TO_HOST: Final = "Device-to-Host"
-TO_DEVICE: Final = "Host-to-Device"
-
-#: What belongs to a copy besides the columns of `exclusive_operations`.
-_OF_COPIES: Final = (
-    *("call_row", "call_name", "call_start", "call_end", "thread_id", "context_id", "stream", "size_bytes"),
-    *("source_memory", "target_memory", "graph_node_id"),
-)
-
-
-@once_per_report
-def device_copies(report: Report) -> pl.DataFrame:
-    """The copies in scope: columns of `exclusive_operations`, and :data:`_OF_COPIES`; null what is not recorded."""
-    return with_facts(report, exclusive_operations(report).filter(pl.col("kind") == "memcpy"), *_OF_COPIES)

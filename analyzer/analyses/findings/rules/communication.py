@@ -30,7 +30,11 @@ _LONGEST: Final = 30
 #: Ranks of one program run equally many collectives, but for this part of them at the edges of a window.
 _ALIKE: Final = 0.1
 
-#: How to overlap, in CUDA and in PyTorch.
+#: How to overlap, in CUDA and in PyTorch: in a line, and in a sentence.
+_ACTION: Final = (
+    "Overlap it with computation",
+    "Overlap it with computation: DDP buckets, FSDP prefetch, async_op=True",
+)
 _OVERLAP: Final = (
     (
         "Let it run beside computation: on a stream of its own, ordered by events, in pieces that begin as soon as "
@@ -49,44 +53,10 @@ _BALANCE: Final = (
 )
 
 
-def exposed_communication(report: Report) -> list[Finding]:
-    """On all collectives of a device; one finding on their transfer and one on waits, where the report tells them."""
-    rows = ledger(report).filter(pl.col("bucket") == "communication")
-    if rows.is_empty():
-        return []
-    ns, detail, waits = pl.col("ns"), pl.col("detail"), pl.col("detail").str.starts_with(WAITING)
-    longest_wait = detail.filter(waits).sort_by(ns.filter(waits), descending=True).first()
-    exposed = rows.group_by("device").agg(
-        ns=ns.sum(),
-        waited_ns=ns.filter(waits).sum(),
-        transfer_ns=ns.filter(detail == TRANSFER).sum(),
-        partner=longest_wait.str.strip_prefix(WAITING),
-    )
-    work = exclusive_operations(report).filter(pl.col("bucket") == "communication")
-    many = work.group_by("device").agg(collectives=pl.len())
-    ranks = [_Rank(**row) for row in exposed.join(many, on="device").sort("device").iter_rows(named=True)]
-    least = {device: _NOTABLE * ns for device, ns in least_worth_saying(report).items()}
-    found = []
-    for one in ranks:
-        worth = least[one.device]
-        if not one.waited_ns + one.transfer_ns:
-            found += [_untold(report, one, _least_of(one, ranks), least)] if one.ns >= worth else []
-            continue
-        found += [_transfer(report, one)] if one.ns - one.waited_ns >= worth else []
-        found += [_waiting(report, one)] if one.waited_ns >= worth else []
-    return found
-
-
 class _Rank(NamedTuple):
-    """A device, how long it does nothing but communicate, and how many collectives it runs.
+    """A device, how long it does nothing but communicate, and its collectives.
 
-    Attributes:
-        device: The GPU.
-        ns: Exposed time of its collectives.
-        waited_ns: What of that is waiting for partners, where the report tells.
-        transfer_ns: What of it is told to be transfer.
-        partner: Who it waits for most; None where the report tells of no wait.
-        collectives: How many it runs.
+    Of the exposed time `ns` the report may tell that it waits for partners, mostly for one, and that it transfers.
     """
 
     device: int
@@ -97,31 +67,53 @@ class _Rank(NamedTuple):
     collectives: int
 
 
-def _least_of(one: _Rank, ranks: list[_Rank]) -> _Rank:
-    """Of the devices that run as many collectives, as ranks of one program do, the one that is exposed least."""
-    alike = [rank for rank in ranks if abs(rank.collectives - one.collectives) <= _ALIKE * one.collectives]
-    return min(alike, key=lambda rank: rank.ns)
+def exposed_communication(report: Report) -> list[Finding]:
+    """On all collectives of a device; one finding on their transfer and one on waits, where the report tells them."""
+    rows = ledger(report).filter(pl.col("bucket") == "communication")
+    if rows.is_empty():
+        return []
+    ns, detail, waits = pl.col("ns"), pl.col("detail"), pl.col("detail").str.starts_with(WAITING)
+    exposed = rows.group_by("device").agg(
+        ns=ns.sum(),
+        waited_ns=ns.filter(waits).sum(),
+        transfer_ns=ns.filter(detail == TRANSFER).sum(),
+        partner=detail.filter(waits).sort_by(ns.filter(waits), descending=True).first().str.strip_prefix(WAITING),
+    )
+    work = exclusive_operations(report).filter(pl.col("bucket") == "communication")
+    many = work.group_by("device").agg(collectives=pl.len())
+    ranks = [_Rank(**row) for row in exposed.join(many, on="device").sort("device").iter_rows(named=True)]
+    least = {device: _NOTABLE * ns for device, ns in least_worth_saying(report).items()}
+    found: list[Finding] = []
+    for one in ranks:
+        if not one.waited_ns + one.transfer_ns:
+            found.append(_untold(report, one, ranks, least[one.device]))
+        else:
+            found += [_transfer(report, one), _waiting(report, one)]
+    return [one for one in found if one.at_stake_ns >= least[one.device]]
 
 
 def _finding(report: Report, rank: _Rank, stake: int, text: str, remedy: str) -> Finding:
-    """The finding on communication that could be overlapped."""
-    told = _by_kind(report, _work(report, rank))
-    headline = f"The GPU does nothing beside {literal(told.item(0, 'kind')[:_LONGEST])}"
-    how = ": DDP buckets, FSDP prefetch, async_op=True" if in_pytorch(report) else ""
-    action = f"Overlap it with computation{how}"
+    """The finding on communication that nothing hides."""
+    kind = literal(_by_kind(report, _work(report, rank)).item(0, "kind")[:_LONGEST])
+    headline = f"The GPU does nothing beside {kind}"
     one = Finding("exposed-communication", rank.device, stake, text, remedy, "exposure")
-    return one._replace(headline=headline, action=action)
+    return one._replace(headline=headline, action=_ACTION[in_pytorch(report)])
 
 
-def _untold(report: Report, rank: _Rank, least: _Rank, worth: dict[int, float]) -> Finding:
-    """Of a rank whose partners are not in the report, or where it does not tell what belongs together."""
-    waits = ""
+def _untold(report: Report, rank: _Rank, ranks: list[_Rank], worth: float) -> Finding:
+    """Of a rank whose partners are not in the report, or where it does not tell what belongs together.
+
+    Of the devices that run as many collectives, as ranks of one program do, the least exposed one tells what overlap
+    can gain.
+    """
+    alike = [one for one in ranks if abs(one.collectives - rank.collectives) <= _ALIKE * rank.collectives]
+    least, waits = min(alike, key=lambda one: one.ns), ""
     if least.device != rank.device:
-        told = per_iteration(report).time(least.ns)
-        waits = f": GPU {least.device}, which runs as many, has {told}, and what is more here may be a wait"
-    text = f"{_said(report, rank)} Any waiting for the slowest rank is in it{waits}."
+        exposed = per_iteration(report).time(least.ns)
+        waits = f": GPU {least.device}, which runs as many, has {exposed}, and what is more here may be a wait"
+    text = f"{_exposed(report, rank)} Any waiting for the slowest rank is in it{waits}."
     remedy = _OVERLAP[in_pytorch(report)] + _MAY_WAIT
-    if least.ns >= worth[rank.device]:  # everywhere
+    if least.ns >= worth:  # everywhere
         return _finding(report, rank, least.ns, text, remedy)
     action = f"Balance the work of ranks: GPU {least.device} hardly communicates alone"
     return _finding(report, rank, rank.ns, text, remedy)._replace(action=action)
@@ -133,7 +125,7 @@ def _transfer(report: Report, rank: _Rank) -> Finding:
     waited = f" {per.time(rank.waited_ns)} of that is waiting, mostly for {rank.partner}." if rank.partner else ""
     rest = moved - rank.transfer_ns
     more = f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere." if rest else ""
-    return _finding(report, rank, moved, f"{_said(report, rank)}{waited}{more}", _OVERLAP[in_pytorch(report)])
+    return _finding(report, rank, moved, f"{_exposed(report, rank)}{waited}{more}", _OVERLAP[in_pytorch(report)])
 
 
 def _waiting(report: Report, rank: _Rank) -> Finding:
@@ -143,20 +135,15 @@ def _waiting(report: Report, rank: _Rank) -> Finding:
         f"mostly for {rank.partner}, which comes later; that is {percent(rank.waited_ns / rank.ns)} of the time in "
         "which it does nothing but communicate."
     )
-    return Finding(
-        "exposed-communication",
-        rank.device,
-        rank.waited_ns,
-        text,
-        _BALANCE,
-        "ledger",
-        headline=f"The GPU waits for {rank.partner}, which is late to collectives",
+    return _finding(report, rank, rank.waited_ns, text, _BALANCE)._replace(
+        table="ledger",
         action=f"Balance the work of ranks: {rank.partner} comes last",
+        headline=f"The GPU waits for {rank.partner}, which is late to collectives",
         where=literal(_by_kind(report, _work(report, rank)).item(0, "kind")),
     )
 
 
-def _said(report: Report, rank: _Rank) -> str:
+def _exposed(report: Report, rank: _Rank) -> str:
     """How long a device does nothing but communicate, and in what."""
     per, work = per_iteration(report), _work(report, rank)
     whole, sums = intervals.length(intervals.union(work)), _by_kind(report, work)

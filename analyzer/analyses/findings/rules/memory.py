@@ -1,4 +1,4 @@
-"""Time that managing memory takes: allocations in loops, pinning, moves of unified memory."""
+"""Time that managing memory takes: allocations in loops, pinning, moves of unified memory, the CPU's page faults."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, launches_of, of_device, used_devices
+from kanalyze.analyses.device._operations import (
+    exclusive_operations,
+    launches_of,
+    of_device,
+    operations,
+    used_devices,
+)
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._copies import LARGE_BYTES
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import names_that, shown
+from kanalyze.analyses.host._worlds import OPENACC, OPENMP, world
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.memory._allocations import allocating_calls
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faulting_host, faults_seen, moves, pages
 from kanalyze.analyses.replay._mending import Mending
@@ -31,37 +38,45 @@ if TYPE_CHECKING:
 #: Maximum number of calls named in the sentence.
 _NAMED: Final = 3
 
+#: In a window of iterations: a call recurs that is made in half of them, at least so often.
+_OFTEN: Final = 0.5
+_FEWEST: Final = 3
+
+#: How to keep memory, in CUDA and in PyTorch.
+_KEEP: Final = (
+    "allocate before the loop, or cudaMallocAsync from a pool",
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; no empty_cache()",
+)
+_REMEDIES: Final = {
+    "cuda": "Allocate once before the loop and reuse the memory, or take it from a pool that keeps what is freed.",
+    "torch": "Leave torch.cuda.empty_cache() out of the loop. If sizes change from step to step, set "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+    "retries": "Leave the allocator room: a smaller batch, activation checkpointing, or "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which wastes less. torch.cuda.memory_stats() counts "
+    "num_alloc_retries.",
+}
+
 
 def allocation_in_loop(report: Report) -> list[Finding]:
     """One finding per device that waited in such calls, on all of them together.
 
     In a window of iterations, calls that recur with these count as well, also where there are few iterations.
     """
-    every = allocating_calls(report)
-    window = report.scope.window
-    counts = pl.col("round").is_not_null()
+    every, window, counts = allocating_calls(report), report.scope.window, pl.col("round").is_not_null()
     if window is not None and window.count:
-        often = max(_OFTEN * window.count, _FEWEST)
-        sums = in_window(report, every).group_by("name").len()
-        counts = counts | pl.col("name").is_in(sums.filter(pl.col("len") >= often).get_column("name").implode())
-    looping = every.filter(counts)
-    if looping.is_empty():
-        return []
-    known = looping.with_columns(shown(pl.col("name")).alias("call"))
-    used = used_devices(report)
+        sums = _in_window(report, every).group_by("name").len()
+        often = sums.filter(pl.col("len") >= max(_OFTEN * window.count, _FEWEST)).get_column("name")
+        counts = counts | pl.col("name").is_in(often.implode())
+    looping = _in_window(report, every.filter(counts)).with_columns(call=shown(pl.col("name")))
     found = []
     for device, idle in idle_spans(report).items():
-        calls = known.join(used.filter(pl.col("device") == device), on="process_id", how="semi", nulls_equal=True)
-        found.append(_allocations(report, device, in_window(report, calls), idle))
+        used = used_devices(report).filter(pl.col("device") == device)
+        calls = looping.join(used, on="process_id", how="semi", nulls_equal=True)
+        found.append(_allocations(report, device, calls, idle))
     return [one for one in found if one]
 
 
-#: In a window of iterations: a call recurs that is made in half of them, at least so often.
-_OFTEN: Final = 0.5
-_FEWEST: Final = 3
-
-
-def in_window(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+def _in_window(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """Those of `calls` (start, end) that overlap the window."""
     return intervals.overlapping(calls, report.scope.sides)
 
@@ -72,50 +87,52 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     Calls on threads that the device did not wait for cost it nothing: at stake is, of each call, no more than what the
     ledger attributes to it.
     """
-    exposed = intervals.overlap(calls.get_column("start"), calls.get_column("end"), idle)
+    exposed, ns = intervals.overlap(calls.get_column("start"), calls.get_column("end"), idle), pl.col("exposed").sum()
     sums = (
         calls.with_columns(exposed.alias("exposed"))
         .group_by("call")
-        .agg(pl.len().alias("count"), pl.col("exposed").sum(), ns=(pl.col("end") - pl.col("start")).sum())
+        .agg(ns)
+        .sort("exposed", "call", descending=[True, False])
     )
-    held = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket").cast(pl.String) == "allocation"))
-    known = sums.join(held.select(call="detail", held="ns"), on="call").with_columns(
-        stake=pl.min_horizontal("exposed", "held")
-    )
-    stake = total(known, "stake")
-    if not stake:
+    waits = (pl.col("device") == device) & (pl.col("bucket").cast(pl.String) == "allocation")
+    held = sums.join(bucket_sums(report).filter(waits).select(call="detail", held="ns"), on="call")
+    if not (stake := int(held.select(pl.min_horizontal("exposed", "held").sum()).item())):
         return None
-    top = sums.sort("exposed", "call", descending=[True, False]).head(_NAMED).get_column("call").to_list()
-    named = " and ".join(part for part in (", ".join(top[:-1]), top[-1]) if part)
+    *others, last = sums.get_column("call").head(_NAMED)
+    named = " and ".join([", ".join(others), last] if others else [last])
     rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
-    per, retries = per_iteration(report), _retries(report, calls) if in_pytorch(report) else 0
+    per, torch = per_iteration(report), in_pytorch(report)
+    retries = _retries(report, calls) if torch else 0
     launches = plural(total(rounds, "launches"), "launch")
     between = f" in {plural(rounds.height, 'round')} with {launches}" if rounds.height else ""
+    host_ns = int(calls.select((pl.col("end") - pl.col("start")).sum()).item())
+    short = (
+        f" In {plural(retries, 'case')} one to allocate was followed at once by some to free and another to "
+        "allocate: PyTorch's allocator does so where memory is short."
+    )
     text = (
         f"{literal(named)} are called over and over between launches: {per.plural(calls.height, 'call')}"
-        f"{between}, {per.time(total(sums, 'ns'))} of host time. The device waited {per.time(stake)} for them."
+        f"{between}, {per.time(host_ns)} of host time. The device waited {per.time(stake)} for them."
+        f"{short if retries else ''} More may follow: the host is spared the calls."
     )
-    if retries:
-        text += (
-            f" In {plural(retries, 'case')} one to allocate was followed at once by some to free and another to "
-            "allocate: PyTorch's allocator does so where memory is short."
-        )
-    text += " More may follow: the host is spared the calls."
-    remedy = _REMEDIES["retries" if retries else "torch" if in_pytorch(report) else "cuda"]
-    one = Finding("allocation-in-loop", device, stake, text, remedy, "memory --by call")
-    headline = f"{per.plural(calls.height, 'call')} to allocate or free GPU memory"
-    own = reasoned_pieces(report, device).filter(bucket="allocation")
-    return one._replace(
-        headline=headline,
-        action=_KEEP[in_pytorch(report)],
+    pieces = reasoned_pieces(report, device).filter(bucket="allocation")
+    return Finding(
+        "allocation-in-loop",
+        device,
+        stake,
+        text,
+        _REMEDIES["retries" if retries else "torch" if torch else "cuda"],
+        "memory --by call",
+        headline=f"{per.plural(calls.height, 'call')} to allocate or free GPU memory",
+        action=_KEEP[torch],
         mending=lambda _: Mending(calls=calls.get_column("row")),
-        claims=own.filter(pl.col("detail").is_in(known.get_column("call").implode())),
+        claims=pieces.filter(pl.col("detail").is_in(held.get_column("call").implode())),
     )
 
 
 def _retries(report: Report, calls: pl.DataFrame) -> int:
     """How often a call that allocates was followed by calls that free, and another that allocates, without a launch."""
-    found = 0
+    retries = 0
     for (process,), own in calls.partition_by("process_id", as_dict=True).items():
         line = own.sort("start", "row")
         at = launches_of(report, process, "call_start").to_series()
@@ -124,28 +141,8 @@ def _retries(report: Report, calls: pl.DataFrame) -> int:
         alone = alone.select("gives", "before", last=pl.col("before").shift(1), next=pl.col("before").shift(-1))
         same = (pl.col("last") == pl.col("before")) & (pl.col("next") == pl.col("before"))
         around = ~pl.col("gives").shift(1, fill_value=True) & ~pl.col("gives").shift(-1, fill_value=True)
-        found += int(alone.select((pl.col("gives") & around & same.fill_null(value=False)).sum()).item())
-    return found
-
-
-_REMEDIES: Final = {
-    "cuda": "Allocate once before the loop and reuse the memory, or take it from a pool that keeps what is freed.",
-    "torch": (
-        "Leave torch.cuda.empty_cache() out of the loop. If sizes change from step to step, set "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
-    ),
-    "retries": (
-        "Leave the allocator room: a smaller batch, activation checkpointing, or "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which wastes less. torch.cuda.memory_stats() counts "
-        "num_alloc_retries."
-    ),
-}
-
-#: How to keep memory, in CUDA and in PyTorch.
-_KEEP: Final = (
-    "allocate before the loop, or cudaMallocAsync from a pool",
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; no empty_cache()",
-)
+        retries += int(alone.select((pl.col("gives") & around & same.fill_null(value=False)).sum()).item())
+    return retries
 
 
 #: Why mending may gain more than what is seen.
@@ -157,22 +154,18 @@ _ROUND_TRIPS: Final = 2
 #: Minimum number of copies for a finding.
 _MANY: Final = 8
 
-#: Smaller prefetches do not show the bandwidth of prefetching.
-_COMPARABLE_BYTES: Final = 1 << 20
-
 
 def unified_memory(report: Report) -> list[Finding]:
     """At most one finding of each of the two rules per device."""
-    moved = moves(report)
-    if moved.is_empty():
+    if (moved := moves(report)).is_empty():
         return []
     moved = moved.join(pages(report).again, on="event_id", how="left", maintain_order="left")
     moved = moved.with_columns(pl.col("again_bytes").fill_null(0))
     found = []
-    for device, _, _ in windows(report).iter_rows():
+    for device in windows(report).get_column("device"):
         own = moved.filter(pl.col("device") == device)
-        found += [finding for finding in (_thrash(report, device, own), _prefetch(report, device, own)) if finding]
-    return found
+        found += [_thrash(report, device, own), _prefetch(report, device, own)]
+    return [one for one in found if one]
 
 
 def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
@@ -183,33 +176,30 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     if not again or trips < _ROUND_TRIPS:
         return None
     part = exact.part(pl.col("exclusive_ns"), pl.col("again_bytes"), pl.col("size_bytes"))
-    stalled = _stalled(report, device, _groups(report, device).filter("again"))
+    stalled = _stalled(report, device, again=True)
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
+    host = _faulting_times(faulting_host(report).get(device))
+    waits, per = intervals.length(host), per_iteration(report)
     text = (
         f"Page faults moved {size(total(unasked, 'size_bytes'))} of managed memory, {size(again)} of it to where it "
         f"had been before; the busiest page went there and back {plural(trips, 'time')}."
         + _while_stalled(report, stalled)
         + (f" The device had no room for {size(evicted)}." if evicted else "")
         + _FAULTS
+        + (f" For {per.time(waits)} the device waits while the CPU faults them back, and works." if waits else "")
     )
-    remedy = (
+    return Finding(
+        "unified-memory-thrash",
+        device,
+        int(unasked.select(part.sum()).item()) + stalled + waits,
+        text,
         "Keep data on the side that uses it: cudaMemAdvise, a buffer of its own for each side, or one "
-        "cudaMemPrefetchAsync per phase."
+        "cudaMemPrefetchAsync per phase.",
+        "migrations",
+        headline=f"{size(again)} of managed memory moved back and forth",
+        action="cudaMemAdvise, or a buffer of its own for each side",
+        claims=pl.concat([_times(unasked), host]),
     )
-    host = (
-        faulting_host(report)
-        .get(device, pl.DataFrame(schema=intervals.SPANS))
-        .select("start", "end")
-        .unique()
-        .sort("start")
-    )
-    if waits := intervals.length(host):
-        text += f" For {per_iteration(report).time(waits)} the device waits while the CPU faults them back, and works."
-    stake = int(unasked.select(part.sum()).item()) + stalled + waits
-    one = Finding("unified-memory-thrash", device, stake, text, remedy, "migrations")
-    headline = f"{size(again)} of managed memory moved back and forth"
-    action = "cudaMemAdvise, or a buffer of its own for each side"
-    return one._replace(headline=headline, action=action, claims=pl.concat([_times(unasked), host]))
 
 
 def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
@@ -217,8 +207,8 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
     faulted = moved.filter(pl.col("cause").is_in(list(FAULT_CAUSES)))
     if faulted.height < _MANY:
         return None
-    stalled = _stalled(report, device, _groups(report, device))
-    asked = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= _COMPARABLE_BYTES))
+    stalled = _stalled(report, device)
+    asked = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= LARGE_BYTES))
     against = f", prefetched memory at {rate(_bandwidth(asked))}" if asked.height else ""
     per, bytes_moved = per_iteration(report), total(faulted, "size_bytes")
     many, in_all = per.plural(faulted.height, "copy"), " in all," if per.iterations else ""
@@ -227,11 +217,17 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
         f"{size(bytes_moved / faulted.height)} on average, at {rate(_bandwidth(faulted))}{against}."
         f"{_while_stalled(report, stalled)}{_FAULTS}"
     )
-    remedy = "Move it before it is used with one cudaMemPrefetchAsync on the stream that needs it."
-    stake = total(faulted, "exclusive_ns") + stalled
-    one = Finding("unified-memory-prefetch", device, stake, text, remedy, "migrations --by cause")
-    headline = f"Managed memory moves in {many} by page faults"
-    return one._replace(headline=headline, action="cudaMemPrefetchAsync before it is used", claims=_times(faulted))
+    return Finding(
+        "unified-memory-prefetch",
+        device,
+        total(faulted, "exclusive_ns") + stalled,
+        text,
+        "Move it before it is used with one cudaMemPrefetchAsync on the stream that needs it.",
+        "migrations --by cause",
+        headline=f"Managed memory moves in {many} by page faults",
+        action="cudaMemPrefetchAsync before it is used",
+        claims=_times(faulted),
+    )
 
 
 def _times(moved: pl.DataFrame) -> pl.DataFrame:
@@ -239,29 +235,26 @@ def _times(moved: pl.DataFrame) -> pl.DataFrame:
 
 
 def _while_stalled(report: Report, ns: int) -> str:
-    told = per_iteration(report).time(ns)
-    return f" For {told} kernels ran while page faults of the GPU were handled." if ns else ""
+    stalled = per_iteration(report).time(ns)
+    return f" For {stalled} kernels ran while page faults of the GPU were handled." if ns else ""
 
 
 def _bandwidth(moved: pl.DataFrame) -> float:
     return exact.rate_of(total(moved, "size_bytes"), total(moved, "dur_ns"))
 
 
-def _groups(report: Report, device: int) -> pl.DataFrame:
-    """The fault groups of a device: start, end, and again (whether the page had started to move to a device before)."""
+def _stalled(report: Report, device: int, *, again: bool = False) -> int:
+    """The time in which kernels ran on a device during its groups of page faults: an upper bound of their stall, in ns.
+
+    With `again` only groups count whose page had started to move to a device before.
+    """
     if "fault" not in report.kinds:
-        return pl.DataFrame(schema={**intervals.SPANS, "again": pl.Boolean})
-    seen = faults_seen(report).filter((pl.col("side") == "GPU") & (pl.col("device") == device))
-    pieces = pages(report).pieces.select("process_id", "on_device_ns", first="start", behind="end")
-    joined = nearest(seen, pieces, ("address", "first"), ["process_id"])
-    again = (pl.col("address") < pl.col("behind")) & (pl.col("on_device_ns") < pl.col("start"))
-    return joined.select("start", "end", again.fill_null(value=False).alias("again"))
-
-
-def _stalled(report: Report, device: int, groups: pl.DataFrame) -> int:
-    """The time in which kernels ran on a device during any of `groups`: an upper bound of their stall, in ns."""
-    if groups.is_empty():
         return 0
+    groups = faults_seen(report).filter((pl.col("side") == "GPU") & (pl.col("device") == device))
+    if again:
+        pieces = pages(report).pieces.select("process_id", "on_device_ns", first="start", behind="end")
+        groups = nearest(groups, pieces, ("address", "first"), ["process_id"])
+        groups = groups.filter((pl.col("address") < pl.col("behind")) & (pl.col("on_device_ns") < pl.col("start")))
     work = of_device(exclusive_operations(report).select("device", "start", "end", "bucket"), device)
     running = work.filter(pl.col("bucket").is_in(["kernel", "communication"]))
     return intervals.length(intervals.intersect(intervals.union(running), intervals.union(groups)))
@@ -277,12 +270,11 @@ def pinned_allocation(report: Report) -> list[Finding]:
     """One finding per device that waited in calls that pin memory, other than in loops."""
     names = names_that(report, _PINNING.match)
     calls = allocating_calls(report).filter(pl.col("name").is_in(names) & pl.col("round").is_null())
-    calls = in_window(report, calls)
-    told = pl.DataFrame({"name": names}, schema={"name": pl.String}).select(shown(pl.col("name"))).to_series()
-    pinning = (pl.col("bucket") == "allocation") & pl.col("detail").is_in(told.implode())
-    held = bucket_sums(report).filter(pinning).get_column("ns")
-    if calls.is_empty() or not any(worth_saying(report, ns) for ns in held):
+    calls = _in_window(report, calls)
+    if calls.is_empty():
         return []
+    details = pl.Series("name", names).to_frame().select(shown(pl.col("name"))).to_series()
+    pinning = (pl.col("bucket") == "allocation") & pl.col("detail").is_in(details.implode())
     idle = idle_within(report, calls.select(*THREAD, "start", "end"))
     waits = {device: pieces.filter(pinning) for device, pieces in idle.items()}
     return [_pinning(report, device, pieces, calls) for device, pieces in waits.items() if intervals.length(pieces)]
@@ -295,10 +287,71 @@ def _pinning(report: Report, device: int, pieces: pl.DataFrame, calls: pl.DataFr
         f"GPU {device} waits {time(stake)} for {plural(calls.height, 'call')} to pin memory of the host, not in a loop "
         f"({literal(', '.join(names))}). It takes time for each page."
     )
-    remedy = "A cost of starting up: pin less, pin once, or pin while the GPU has work."
-    one = Finding("pinned-allocation", device, stake, text, remedy, "memory --by call")
-    action = "pin less, and keep it" if in_pytorch(report) else "one cudaHostAlloc for all buffers, reused"
-    return one._replace(headline=f"Pinning memory of the host takes {time(stake)}", action=action, claims=pieces)
+    return Finding(
+        "pinned-allocation",
+        device,
+        stake,
+        text,
+        "A cost of starting up: pin less, pin once, or pin while the GPU has work.",
+        "memory --by call",
+        headline=f"Pinning memory of the host takes {time(stake)}",
+        action="pin less, and keep it" if in_pytorch(report) else "one cudaHostAlloc for all buffers, reused",
+        claims=pieces,
+    )
 
 
-RULES: Final = (allocation_in_loop, unified_memory, pinned_allocation)
+#: Fewer page faults are of what every program touches.
+_FEWEST_FAULTS: Final = 8
+
+#: A function is named where it has this share of the time.
+_MOST: Final = 0.5
+
+_PREFETCH: Final = "prefetch it to the CPU before its loop, or do that on the GPU"
+_COPY: Final = "map(to: …) and map(from: …) in place of managed memory, or do that on the GPU"
+
+
+def cpu_page_faults(report: Report) -> list[Finding]:
+    """At most one finding per device, on all of the CPU's work in which it faults on managed memory."""
+    return [
+        _faulting(report, device, inside)
+        for device, inside in faulting_host(report).items()
+        if total(inside, "faults") >= _FEWEST_FAULTS
+    ]
+
+
+def _faulting_times(inside: pl.DataFrame | None) -> pl.DataFrame:
+    """When a device waits for such work: start, end."""
+    if inside is None:
+        return pl.DataFrame(schema=intervals.SPANS)
+    return inside.select("start", "end").unique().sort("start")
+
+
+def _faulting(report: Report, device: int, inside: pl.DataFrame) -> Finding:
+    claims, per = _faulting_times(inside), per_iteration(report)
+    stake, ns = intervals.length(claims), (pl.col("end") - pl.col("start")).sum()
+    each = inside.unique("start", keep="first").group_by(pl.col("function").cast(pl.String)).agg(ns=ns).drop_nulls()
+    functions = each.sort("ns", "function", descending=[True, False])
+    named = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in functions.head(3).iter_rows())
+    kernels = operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
+    after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
+    behind = f" {time(after)} of that is after the last kernel." if after else ""
+    text = (
+        f"The CPU works on managed memory for {per.time(stake)} while GPU {device} waits, and faults in "
+        f"{plural(total(inside, 'faults'), 'page')} as it goes{f': {named}' if named else ''}.{behind}"
+    )
+    name, most_ns = functions.row(0) if functions.height else ("", 0)
+    return Finding(
+        "cpu-page-faults",
+        device,
+        stake,
+        text,
+        "Move what the CPU reads with one prefetch, or one copy, before its loop; or let a kernel do that work.",
+        "faults",
+        headline="The CPU works on managed memory, page by page",
+        action=_COPY if world(report) in (OPENMP, OPENACC) else _PREFETCH,
+        where=literal(name) if most_ns >= _MOST * stake else "",
+        claims=claims,
+    )
+
+
+RULES: Final = (allocation_in_loop, unified_memory, pinned_allocation, cpu_page_faults)

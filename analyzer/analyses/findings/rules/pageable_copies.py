@@ -1,4 +1,4 @@
-"""Copies of pageable memory that recur, or are made once: slower than those of pinned memory."""
+"""Copies between host and device that hold up the work: of pageable memory, and of data that the host asks for."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from kanalyze.analyses.device._operations import (
     device_operations,
     exclusive_operations,
     launch_calls,
-    with_facts,
+    operations,
 )
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._copies import (
+    LARGE_BYTES,
     PAGEABLE,
     PINNED,
     TO_DEVICE,
@@ -24,11 +25,11 @@ from kanalyze.analyses.findings.rules._copies import (
     device_copies,
     without_set_up,
 )
+from kanalyze.analyses.findings.rules._operators import SPAN, Told, on_time, operators, own_within, traced, within
 from kanalyze.analyses.findings.rules._telling import PARTS, all_along, idle_in, in_pytorch, per_iteration, place_of
 from kanalyze.analyses.host._rounds import STEP, rounds, rounds_at
 from kanalyze.analyses.idle._blocking_calls import blocking_calls, scope_of
 from kanalyze.analyses.iterations.iterations import judged_iterations
-from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
@@ -56,8 +57,11 @@ _RECURS: Final = 2
 #: Copies of one instance that take more than this factor times the median are not all recurring.
 _ODD: Final = 3
 
+#: Copies of one way.
+_WAY: Final = ("process_id", "device", "detail")
+
 #: Whether the host waits for what a synchronous call copies to it.
-NEEDED: Final = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
+_NEEDED: Final = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
 
 
 @once_per_report
@@ -69,59 +73,45 @@ def copies_by_calls(report: Report) -> pl.DataFrame:
     work = device_copies(report)
     names = work.get_column("call_name").unique().drop_nulls()
     blocks = pl.Series("synchronous", [scope_of(name) == "copy" for name in names.cast(pl.String)], dtype=pl.Boolean)
-    copying = blocks | names.cast(pl.String).str.contains("Async", literal=True)
-    wanted = pl.DataFrame([names, blocks]).filter(copying)
+    copying = pl.DataFrame([names, blocks]).filter(blocks | names.cast(pl.String).str.contains("Async", literal=True))
     host = pl.when(pl.col("source_memory").is_in([PAGEABLE, PINNED])).then("source_memory").otherwise("target_memory")
-    known = work.join(wanted, on="call_name", maintain_order="left").with_columns(memory=host)
-    known = known.drop("source_memory", "target_memory").drop_nulls("size_bytes")
-    return without_set_up(report, known).sort("device")
+    made = work.join(copying, on="call_name", maintain_order="left").with_columns(memory=host)
+    made = made.drop("source_memory", "target_memory").drop_nulls("size_bytes")
+    return without_set_up(report, made).sort("device")
 
 
 @once_per_report
-def pageable(report: Report) -> pl.DataFrame:
-    """The pageable ones of :func:`copies_by_calls`, with spared and until; see :func:`_spared`.
+def _pageable(report: Report) -> pl.DataFrame:
+    """The pageable ones of :func:`copies_by_calls`, with `spared` and `until`.
 
     Of synchronous calls only those of so many bytes that pinned memory is faster.
+
+    What pinned memory would save of the host is the time of the call. But if the thread waits for the stream or device
+    after a copy to the host, before it launches more, it would wait there anyway for the stream's earlier work: what
+    the host does up to the end of that wait could then overlap it. A synchronous copy to the host waits for all earlier
+    work, since the host goes on with what was copied.
     """
     large = ~pl.col("synchronous") | (pl.col("size_bytes") > _STAGED_BYTES)
-    between = pl.col("detail").is_in([TO_DEVICE, TO_HOST])
-    found = copies_by_calls(report).filter(between & (pl.col("memory") == PAGEABLE) & large)
-    if (found.get_column("detail") == TO_HOST).any():
-        return _spared(report, found)
-    return found.with_columns(spared="call_start", until="call_end")
-
-
-def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """`copies` with `spared` and `until`: the host interval that pinned memory would save, by default the call's.
-
-    If the thread waits for the stream or device after a copy to the host, before it launches more, it would wait there
-    anyway for the stream's earlier work. What the host does up to the end of that wait could then overlap it. A
-    synchronous copy to the host waits for all earlier work, since the host goes on with what was copied.
-    """
-    known = copies.with_columns(on="stream")
-    known = known.join(_work_before(report), on="row", how="left", maintain_order="left").with_row_index("place")
-    line = known.with_columns(before=pl.when(NEEDED).then(_ended_before(report, copies)).otherwise("before"))
+    chosen = pl.col("detail").is_in([TO_DEVICE, TO_HOST]) & (pl.col("memory") == PAGEABLE) & large
+    copies = copies_by_calls(report).filter(chosen)
+    if not (copies.get_column("detail") == TO_HOST).any():
+        return copies.with_columns(spared="call_start", until="call_end")
+    ends = streamed_operations(report).select("row", "start", "end", "number").sort("number", "start", "row")
+    ends = ends.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
+    line = copies.join(ends, on="row", how="left", maintain_order="left").with_row_index("place")
+    line = line.with_columns(before=pl.when(_NEEDED).then(_ended_before(report, copies)).otherwise("before"))
     waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
     waits = waits.select(*THREAD, wait="start", waited="end", behind="stream").drop_nulls([*THREAD, "wait"])
     launches = launch_calls(report, "thread_id", "call_start").drop_nulls().rename({"call_start": "launch"})
     for times, name in ((waits, "wait"), (launches, "launch")):
         line = nearest(line, times, ("call_end", name), THREAD, "after")
     first = pl.col("wait") <= pl.col("launch").fill_null(pl.col("wait"))
-    anyway = (pl.col("detail") == TO_HOST) & first & (pl.col("behind") == pl.col("on")).fill_null(value=True)
-    begun = pl.max_horizontal(
-        "call_start", pl.min_horizontal(pl.col("before").fill_null(pl.col("call_start")), "call_end")
-    )
+    anyway = (pl.col("detail") == TO_HOST) & first & (pl.col("behind") == pl.col("stream")).fill_null(value=True)
     anyway = anyway.fill_null(value=False)
-    spared = pl.when(anyway | NEEDED).then(begun).otherwise("call_start")
+    begun = pl.max_horizontal("call_start", pl.min_horizontal("before", "call_end"))
+    spared = pl.when((anyway | _NEEDED) & pl.col("before").is_not_null()).then(begun).otherwise("call_start")
     until = pl.when(anyway).then("waited").otherwise("call_end")
-    told = line.with_columns(spared=spared, until=until).sort("place")
-    return told.drop("place", "wait", "waited", "behind", "launch", "on", "before")
-
-
-def _work_before(report: Report) -> pl.DataFrame:
-    """End of the previous work in each operation's stream: columns row, before (null for the first one)."""
-    line = streamed_operations(report).select("row", "start", "end", "number").sort("number", "start", "row")
-    return line.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
+    return line.sort("place").select(*copies.columns, spared=spared, until=until)
 
 
 def _ended_before(report: Report, copies: pl.DataFrame) -> pl.Series:
@@ -134,35 +124,27 @@ def _ended_before(report: Report, copies: pl.DataFrame) -> pl.Series:
 def pageable_copies(report: Report) -> pl.DataFrame:
     """The pageable copies in scope, with the columns of :func:`_by_round` (when, round, …).
 
-    Besides the columns of :func:`copies_by_calls`: spared and until, the host interval that pinned memory would
-    save.
+    Besides the columns of :func:`copies_by_calls`: spared and until, the host interval that pinned memory would save.
+
+    Copies outside of all rounds are ``often`` that lie all along the work of their device. That is in most of as many
+    equal parts of the time from its first operation to its last as there are iterations, or :data:`PARTS`, without
+    copies that take more than :data:`_ODD` times the median. Those that recur with rounds are then told with them.
     """
-    found = pageable(report).join(_by_round(report.whole), on="row", how="left", maintain_order="left")
-    return _all_along(report, found)
-
-
-def _all_along(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """`copies` with those outside of all rounds as ``often`` that lie all along the work of their device.
-
-    That is in most of as many equal parts of the time from its first operation to its last as there are iterations, or
-    :data:`PARTS`, without copies that take more than :data:`_ODD` times the median. Those that recur with rounds are
-    then told with them.
-    """
+    copies = _pageable(report).join(_by_round(report.whole), on="row", how="left", maintain_order="left")
     number = per_iteration(report).iterations or PARTS
     once = pl.col("when").is_in(["once", "often"])
     if number < _RECURS or not copies.select(once.any()).item():
         return copies
     work = exclusive_operations(report).group_by("device").agg(low=pl.col("start").min(), high=pl.col("end").max())
-    known = copies.join(work, on="device", maintain_order="left")
-    of = ["device", "detail"]
-    usual = once & (took() <= _ODD * pl.when(once).then(took()).median().over(of))
-    along = all_along(pl.when(usual).then("start"), pl.col("low"), pl.col("high"), number).over(of)
-    known = known.with_columns(often=(usual & along) | (pl.col("when") == "often"))
-    told = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == "recurs"))
-    return known.with_columns(when=pl.when(told).then(pl.lit("often")).otherwise("when")).drop("low", "high", "often")
+    usual = once & (_took() <= _ODD * pl.when(once).then(_took()).median().over(_WAY[1:]))
+    along = all_along(pl.when(usual).then("start"), pl.col("low"), pl.col("high"), number).over(_WAY[1:])
+    placed = copies.join(work, on="device", maintain_order="left")
+    placed = placed.with_columns(often=(usual & along) | (pl.col("when") == "often"))
+    often = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == "recurs"))
+    return placed.with_columns(when=pl.when(often).then(pl.lit("often")).otherwise("when")).drop("low", "high", "often")
 
 
-def took() -> pl.Expr:
+def _took() -> pl.Expr:
     """The length of the union of a copy and the host interval that pinned memory would save, in ns."""
     both = pl.min_horizontal("until", "end") - pl.max_horizontal("spared", "start")
     return (pl.col("until") - pl.col("spared") + pl.col("end") - pl.col("start")) - both.clip(lower_bound=0)
@@ -181,21 +163,26 @@ def _by_round(report: Report) -> pl.DataFrame:
     exceed it occur once. Without rounds, a few synchronous ones are told apart: a program that copies its input to the
     GPU and its results back does not gain by pinning memory, which takes longer.
     """
-    found = pageable(report)
-    copies = found.select("row", "process_id", _is_few().alias("few"), took=took())
-    inside = rounds_at(report, found.select("process_id", at="call_start"))
-    line = pl.concat([copies, inside], how="horizontal").sort("took", "row")
+    copies, way = _pageable(report), [*_WAY, "synchronous"]
+    alike, every = (pl.col("call_start").n_unique().over(*way, *more) for more in (("size_bytes",), ()))
+    few = pl.col("synchronous") & (alike < _ALIKE) & (every < _MANY)
+    inside = rounds_at(report, copies.select("process_id", at="call_start"))
+    line = copies.with_columns(inside.get_columns(), few=few, took=_took()).sort("took", "row")
     whole = line.drop_nulls("round").group_by("round_name", "round").agg(whole=pl.col("took").sum())
     usual = whole.group_by("round_name").agg(usual=pl.col("whole").median(), with_copies=pl.len())
     line = line.join(usual, on="round_name", how="left", maintain_order="left")
     up_to = pl.col("took").cum_sum().over("round")
     recurs = (pl.col("with_copies") >= _RECURS) & (up_to <= _ODD * pl.col("usual"))
-    when = pl.when(recurs.fill_null(value=False)).then(pl.lit("recurs")).otherwise(pl.lit("once"))
-    known = rounds(report).get_column("process_id").unique()
-    without = pl.when("few").then(pl.lit("few")).otherwise(pl.lit("unknown"))
-    told = pl.when(pl.col("process_id").is_in(known.implode(), nulls_equal=True)).then(when).otherwise(without)
-    line = line.select("row", "round", "round_name", "instances", when=told)
-    return _without_repeated(report, found.join(line, on="row")).select(line.columns)
+    with_rounds = rounds(report).get_column("process_id").unique()
+    when = (
+        pl.when(~pl.col("process_id").is_in(with_rounds.implode(), nulls_equal=True))
+        .then(pl.when("few").then(pl.lit("few")).otherwise(pl.lit("unknown")))
+        .when(recurs.fill_null(value=False))
+        .then(pl.lit("recurs"))
+        .otherwise(pl.lit("once"))
+    )
+    told = _without_repeated(report, line.with_columns(when=when))
+    return told.select("row", "round", "round_name", "instances", "when")
 
 
 def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
@@ -204,33 +191,20 @@ def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     They recur where others of their direction are in another iteration, however that was found. Outside of iterations
     they do so if :data:`_ALIKE` of one size have kernels between them; without rounds none tells it of two of them.
     """
-    of, alike = ["process_id", "device", "detail"], pl.col("size_bytes")
-    steps = judged_iterations(report).select(
-        "process_id", since="start_ns", ended=pl.col("start_ns") + pl.col("dur_ns")
-    )
-    runs = device_operations(report).select("process_id", "device", "kind", at="start")
-    runs = runs.filter(pl.col("kind") != "memcpy").drop("kind")
+    ended = pl.col("start_ns") + pl.col("dur_ns")
+    steps = judged_iterations(report).select("process_id", since="start_ns", ended=ended)
+    runs = device_operations(report).filter(pl.col("kind") != "memcpy").select("process_id", "device", at="start")
     line = copies.filter(pl.col("when").is_in(["once", "few"]))
-    line = nearest(line, steps, ("call_start", "since"), of[:1])
-    last = as_of(line.select(*of[:2], at="start"), runs)
+    line = nearest(line, steps, ("call_start", "since"), _WAY[:1])
+    last = as_of(line.select(*_WAY[:2], at="start"), runs)
     line = line.with_columns(gathered(runs.get_column("at"), last))
     step = pl.when(pl.col("call_start") < pl.col("ended")).then("since")
-    line = line.with_columns(step=step, steps=step.drop_nulls().n_unique().over(of))
-    bursts = pl.when(pl.col("step").is_null()).then(pl.col("at").n_unique().over(*of, alike, "step"))
+    line = line.with_columns(step=step, steps=step.drop_nulls().n_unique().over(_WAY))
+    bursts = pl.when(pl.col("step").is_null()).then(pl.col("at").n_unique().over(*_WAY, "size_bytes", "step"))
     several = pl.col("step").is_not_null() & (pl.col("steps") >= _RECURS) | (bursts >= _ALIKE)
-    told = pl.when(several).then(pl.lit("often")).when((pl.col("when") == "few") & (bursts >= _RECURS))
-    return copies.update(line.select("row", when=told.then(pl.lit("unknown")).otherwise("when")), on="row")
+    when = pl.when(several).then(pl.lit("often")).when((pl.col("when") == "few") & (bursts >= _RECURS))
+    return copies.update(line.select("row", when=when.then(pl.lit("unknown")).otherwise("when")), on="row")
 
-
-def _is_few() -> pl.Expr:
-    """Whether a copy is by a synchronous call, and its process makes few such calls of its size and direction."""
-    way = ["process_id", "device", "detail", "synchronous"]
-    alike = pl.col("call_start").n_unique().over(*way, "size_bytes") < _ALIKE
-    return pl.col("synchronous") & alike & (pl.col("call_start").n_unique().over(way) < _MANY)
-
-
-#: Smaller pinned copies do not show the bandwidth of pinned memory.
-_COMPARABLE_BYTES: Final = 1 << 20
 
 #: Maximum length of a range's name in the sentence.
 _LONGEST: Final = 60
@@ -242,32 +216,48 @@ _PIN: Final = (
 )
 _ONCE: Final = "If it is a cost of starting up, as the upload of a model is, leave it out of what you compare."
 
+#: How to copy from pinned memory: whether in PyTorch, and whether to the host.
+_PINNED_COPY: Final = {
+    (True, False): "DataLoader(…, pin_memory=True), batch.cuda(non_blocking=True)",
+    (True, True): "torch.empty(…, pin_memory=True).copy_(result, non_blocking=True)",
+    (False, False): "cudaHostAlloc once, then cudaMemcpyAsync from there",
+    (False, True): "cudaHostAlloc once, then cudaMemcpyAsync to there",
+}
+
+#: What copies of pinned memory reach at least, by compute capability (bytes per second): over 16 lanes of PCIe's fifth
+#: generation 49 to 55 GB/s, measured on H200; over those of the fourth half of that.
+_PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
+
 
 def pageable_copy(report: Report) -> list[Finding]:
     """Findings per device: one on recurring copies, and one on those that happen once."""
-    most = pageable(report).group_by("device").agg(ns=took().sum())
-    if not worth_saying(report, longest(most, "ns")):
+    if _pageable(report).is_empty():
         return []
-    copies, found = pageable_copies(report), []
-    for (device, when), part in copies.partition_by("device", "when", as_dict=True, maintain_order=True).items():
-        number = int(str(device))
-        stake = gained_at_most(report, number, part.get_column("row"), part.select(start="spared", end="until"))
-        if stake:
-            found.append(_pageable_finding(report, part, str(when), stake))
-    return found
+    parts = pageable_copies(report).partition_by("device", "when", as_dict=True, maintain_order=True)
+    found = [_pageable_finding(report, part, str(when)) for (_, when), part in parts.items()]
+    return [one for one in found if one]
 
 
-def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: int) -> Finding:
-    per, device = per_iteration(report), int(copies.item(0, "device"))
+def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Finding | None:
+    per, device, torch = per_iteration(report), int(copies.item(0, "device")), in_pytorch(report)
+    rows, spans = copies.get_column("row"), copies.select(start="spared", end="until")
+    if not (stake := _gained_at_most(report, device, rows, spans)):
+        return None
     text = f"{_what(report, copies)} {_how_often(report, copies, when, stake)}."
-    idle = idle_in(report, device, copies.select(start="spared", end="until"))
-    claims = pl.concat([copies.select("start", "end"), idle])
+    claims = pl.concat([copies.select("start", "end"), idle_in(report, device, spans)])
     if when in {"once", "few"}:
-        one = Finding("pageable-copy-once", device, stake, text, _ONCE, "copies", vague=True)
-        headline = f"{size(total(copies, 'size_bytes'))} of pageable memory are copied once"
-        at_most = not copies.select(NEEDED.any()).item()  # the host may do without what it waits for
-        return one._replace(
-            headline=headline, action="leave it out of what you compare", at_most=at_most, claims=claims
+        return Finding(
+            "pageable-copy-once",
+            device,
+            stake,
+            text,
+            _ONCE,
+            "copies",
+            headline=f"{size(total(copies, 'size_bytes'))} of pageable memory are copied once",
+            action="leave it out of what you compare",
+            at_most=not copies.select(_NEEDED.any()).item(),  # the host may do without what it waits for
+            vague=True,
+            claims=claims,
         )
     moved = copies.group_by(to_host=pl.col("detail") == TO_HOST).agg(pl.col("size_bytes").sum())
     to_host = bool(moved.sort("size_bytes", "to_host", descending=[True, False]).item(0, "to_host"))
@@ -276,19 +266,14 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
         device,
         stake,
         text,
-        _PIN[in_pytorch(report)],
+        _PIN[torch],
         "copies",
         headline=f"{per.clause(copies.height, 'copy', 'block', 'of pageable memory')} the host",
-        action=_PINNED_COPY[in_pytorch(report), to_host],
-        where=place_of(report, pl.col("row").is_in(copies.get_column("row").implode())),
+        action=_PINNED_COPY[torch, to_host],
+        where=place_of(report, pl.col("row").is_in(rows.implode())),
         mending=partial(_pinned, copies=copies),
         claims=claims,
     )
-
-
-#: What copies of pinned memory reach at least, by compute capability (bytes per second): over 16 lanes of PCIe's fifth
-#: generation 49 to 55 GB/s, measured on H200; over those of the fourth half of that.
-_PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
 
 
 def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
@@ -296,24 +281,15 @@ def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
 
     The host still waits for what a synchronous call copies to it.
     """
-    calls = with_facts(report, copies.filter(~NEEDED), "call_row").get_column("call_row").drop_nulls().unique()
+    calls = copies.filter(~_NEEDED).get_column("call_row").drop_nulls().unique()
     against = _comparable(report, copies)
-    known = report.devices.filter(pl.col("device") == copies.item(0, "device")).get_column("compute_capability")
-    usual = _PINNED_RATES.get(known.item(0) or "", 0.0) if len(known) else 0.0
+    capability = report.devices.filter(pl.col("device") == copies.item(0, "device")).get_column("compute_capability")
+    usual = _PINNED_RATES.get(capability.item(0) or "", 0.0) if len(capability) else 0.0
     if not (bytes_per_s := _bandwidth(against) if against.height else usual):
-        large = longest(copies, "size_bytes") >= _COMPARABLE_BYTES
-        return None if large or copies.select(NEEDED.any()).item() else Mending(unwaited=calls)
+        large = longest(copies, "size_bytes") >= LARGE_BYTES
+        return None if large or copies.select(_NEEDED.any()).item() else Mending(unwaited=calls)
     saved = pl.col("dur_ns") - (pl.col("size_bytes") / bytes_per_s * 1e9).ceil().cast(pl.Int64)
     return Mending(shorter=copies.select("row", saved_ns=saved.clip(lower_bound=0)), unwaited=calls)
-
-
-#: How to copy from pinned memory: whether in PyTorch, and whether to the host.
-_PINNED_COPY: Final = {
-    (True, False): "DataLoader(…, pin_memory=True), batch.cuda(non_blocking=True)",
-    (True, True): "torch.empty(…, pin_memory=True).copy_(result, non_blocking=True)",
-    (False, False): "cudaHostAlloc once, then cudaMemcpyAsync from there",
-    (False, True): "cudaHostAlloc once, then cudaMemcpyAsync to there",
-}
 
 
 def _what(report: Report, copies: pl.DataFrame) -> str:
@@ -327,21 +303,21 @@ def _what(report: Report, copies: pl.DataFrame) -> str:
 
 def _comparable(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """Large pinned copies of the device and direction of `copies`."""
-    return copies_by_calls(report).filter(
-        pl.col("device") == copies.item(0, "device"),
-        pl.col("memory") == PINNED,
-        pl.col("detail").is_in(copies.get_column("detail").unique().implode()),
-        pl.col("size_bytes") >= _COMPARABLE_BYTES,
-    )
+    pinned = copies_by_calls(report).filter((pl.col("memory") == PINNED) & (pl.col("size_bytes") >= LARGE_BYTES))
+    return pinned.join(copies, on=_WAY[1:], how="semi")
+
+
+def _bandwidth(copies: pl.DataFrame) -> float:
+    return rate_of(total(copies, "size_bytes"), total(copies, "dur_ns"))
 
 
 def _recurring(report: Report, copies: pl.DataFrame, stake: int) -> str:
     """The recurring copies, per step: of the range name with most of them, in the median instance."""
-    names = copies.group_by("round_name").agg(took().sum().alias("took"), pl.col("instances").first())
+    names = copies.group_by("round_name").agg(_took().sum().alias("took"), pl.col("instances").first())
     top = names.sort("took", "round_name", descending=[True, False]).row(0, named=True)
-    own = copies.filter(pl.col("round_name") == top["round_name"])
+    of_name = copies.filter(pl.col("round_name") == top["round_name"])
     blocked = pl.col("call_end") - pl.col("call_start")
-    each = own.group_by("round").agg(copies=pl.len(), blocked=blocked.sum(), covered=took().sum())
+    each = of_name.group_by("round").agg(copies=pl.len(), blocked=blocked.sum(), covered=_took().sum())
     gained = min(median_of(each, "covered"), stake / each.height)
     others = f", and in {plural(names.height - 1, 'other range')}" if names.height > 1 else ""
     name = top["round_name"] if len(top["round_name"]) <= _LONGEST else f"{top['round_name'][:_LONGEST]}…"
@@ -360,52 +336,150 @@ def _recurring(report: Report, copies: pl.DataFrame, stake: int) -> str:
 
 def _how_often(report: Report, copies: pl.DataFrame, when: str, stake: int) -> str:
     """Whether the copies recur, and how long their calls block the host."""
-    per, blocked_ns = per_iteration(report), _call_ns(copies)
-    blocked = f"Their calls blocked the host for {time(blocked_ns)}"
     if when == "recurs":
         return _recurring(report, copies, stake)
-    if when == "once":
-        return f"they do not recur as the program's rounds do. {blocked} in all"
-    if when == "few":
-        return f"nothing shows that they recur. {blocked} in all"
-    if per.iterations:
+    per = per_iteration(report)
+    blocked_ns = intervals.length(intervals.union(copies.select(start="call_start", end="call_end")))
+    blocked = f"heir calls blocked the host for {time(blocked_ns)}"
+    sentences = {
+        "once": f"they do not recur as the program's rounds do. T{blocked} in all",
+        "few": f"nothing shows that they recur. T{blocked} in all",
+        "often": f"they recur. T{blocked}",
+        "unknown": f"t{blocked}. Their process has no steps and no range that occurs often, which would tell whether "
+        "they recur",
+    }
+    if per.iterations and when not in {"once", "few"}:
         return f"their calls block the host for {per.time(blocked_ns)}"
-    if when == "often":
-        return f"they recur. {blocked}"
-    unknown = "Their process has no steps and no range that occurs often, which would tell whether they recur"
-    return f"t{blocked[1:]}. {unknown}"
+    return sentences[when]
 
 
-def _call_ns(copies: pl.DataFrame) -> int:
-    return intervals.length(intervals.union(copies.select(start="call_start", end="call_end")))
-
-
-def _bandwidth(copies: pl.DataFrame) -> float:
-    return rate_of(total(copies, "size_bytes"), total(copies, "dur_ns"))
-
-
-def gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.DataFrame) -> int:
-    """Upper bound on how much shorter a device's window gets if some operations and their calls took no time, in ns.
+def _gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.DataFrame) -> int:
+    """Upper bound on how much shorter a device's window gets (ns) if operations (rows) and their calls took no time.
 
     The critical path passes through one of them at every instant that is gained, so that the gain is at most the union
     of their intervals. Other operations of a stream still run one after the other: the window stays at least as long as
     the other work of its busiest stream.
-
-    Args:
-        report: The report; its window is respected.
-        device: The device whose window is meant.
-        rows: The operations, by row of `operations`.
-        calls: Their calls, and other host intervals that would be saved: columns start, end.
     """
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
-    wanted = rows.implode()
-    own = exclusive_operations(report).filter(pl.col("row").is_in(wanted)).select("start", "end")
-    covered = intervals.length(
-        intervals.union(intervals.clip(pl.concat([own, calls.select("start", "end")]), low, high))
-    )
-    others = placed_operations(report).filter((pl.col("device") == device) & ~pl.col("row").is_in(wanted))
+    wanted = pl.col("row").is_in(rows.implode())
+    spans = pl.concat([exclusive_operations(report).filter(wanted).select("start", "end"), calls])
+    others = placed_operations(report).filter((pl.col("device") == device) & ~wanted)
     busiest = max(map(intervals.length, spans_by_stream(others.select("number", "start", "end")).values()), default=0)
-    return min(covered, int(high - low) - busiest)
+    return min(intervals.length(intervals.union(intervals.clip(spans, low, high))), int(high - low) - busiest)
 
 
-RULES: Final = (pageable_copy,)
+#: The operator that finds where a mask is true, and kernels that it launches, the last of which need its answer.
+_FINDS: Final = "aten::nonzero"
+_FINDING: Final = r"NonZeroOp|nonzero|DeviceSelectSweep|DeviceCompactInit|write_indices"
+
+#: The size of a count, which the host reads.
+_COUNT_BYTES: Final = 8
+
+#: What takes the place of a mask takes the host so long to launch, about (ns).
+_LAUNCH_NS: Final = 10_000
+
+#: Smaller copies are of numbers; of so many bytes in each iteration they are a model, or data.
+_LEAST_BYTES: Final = 1 << 12
+_MANY_BYTES: Final = 1 << 20
+
+#: A call that waits returns so long after a copy's, at most (ns).
+_RETURN_NS: Final = 50_000
+
+_MASKS: Final = Told(
+    "boolean-masks",
+    "A boolean mask or nonzero makes the host wait for a shape",
+    "torch.where(mask, x, 0) in place of x[mask]; sort by expert and slice",
+    "Compute on all and choose by torch.where, or multiply by the mask; where rows go to experts or buckets, sort "
+    "them once and take slices of known or padded sizes.",
+)
+_IN_PYTORCH: Final = "compute it on the GPU (torch.histc, .norm()), or every N steps"
+_DOWNLOADS: Final = Told(
+    "downloads",
+    "Large data are copied to the host again and again",
+    "compute on the GPU what is reported, and copy that; or every N steps",
+    "Compute on the GPU what is logged (histograms, norms, means) and copy that, or do it every so many steps; "
+    "copy what is whole into pinned memory, asynchronously, and use it a step later.",
+    "memory",
+)
+
+
+def boolean_masks(report: Report) -> list[Finding]:
+    """At most one finding per device, on reads of how many elements of a mask are true."""
+    if not in_pytorch(report):
+        return []
+    own = operators(report)
+    spans = own.filter((pl.col("name") == _FINDS) & pl.col("called")).select(SPAN) if own.height else _kernels(report)
+
+    def sentence(number: int, taken: str) -> str:
+        many = per_iteration(report).plural(number, "time")
+        return f"Indices of a mask's true elements are asked for {many}, for whose number the host waits: {taken}."
+
+    return on_time(report, _MASKS, within(report, _until_next(report, spans)), sentence, partial(_unasked, spans=spans))
+
+
+def _unasked(report: Report, spans: pl.DataFrame) -> Mending:
+    """Nothing is asked for, but what takes its place is launched."""
+    kept = pl.min_horizontal(pl.col("start") + _LAUNCH_NS, "end")
+    left = within(report, spans.with_columns(start=kept)).mending
+    asked = within(report, spans)
+    return left._replace(gone=asked.work, calls=asked.calls)
+
+
+def _until_next(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """The spans, each until the next launch of its thread, but at most twice as long: the device waits for that."""
+    launches = operations(traced(report) or report, "call_start", "thread_id").drop_nulls("call_start")
+    following = launches.select(*THREAD, until="call_start").sort("until")
+    line = nearest(spans, following, ("end", "until"), THREAD, "after")
+    end = pl.min_horizontal("until", 2 * pl.col("end") - pl.col("start"))
+    return line.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
+
+
+def _launched(report: Report) -> pl.DataFrame:
+    """The first operation of each launch call by thread and time: name, kind, way, bytes, call_start, call_end."""
+    columns = ("call_row", "call_start", "call_end", "thread_id", "size_bytes")
+    work = operations(report, *columns).drop_nulls(["call_row", "call_start", "thread_id"])
+    line = work.sort(*THREAD, "call_start").unique("call_row", keep="first", maintain_order=True)
+    text = pl.col("name").cast(pl.String)
+    way, moved = pl.col("detail").cast(pl.String), pl.col("size_bytes").fill_null(0)
+    return line.select(*THREAD, "row", "kind", "call_start", "call_end", name=text, way=way, bytes=moved)
+
+
+def _kernels(report: Report) -> pl.DataFrame:
+    """Runs of kernels that find true elements, with the read of their number among them."""
+    line = _launched(report)
+    finds = (pl.col("kind") == "kernel") & pl.col("name").str.contains(_FINDING).fill_null(value=False)
+    reads = (pl.col("way") == TO_HOST) & (pl.col("bytes") <= _COUNT_BYTES)
+    marked = line.with_columns(finds=finds, reads=reads.fill_null(value=False))
+    following = pl.col("call_start").shift(-1).over(THREAD)
+    marked = marked.with_columns(until=pl.when("reads").then(following).otherwise(None).fill_null(pl.col("call_end")))
+    part = (pl.col("finds") | pl.col("reads")).alias("part")
+    asked = pl.col("reads").cast(pl.UInt32).cum_sum().shift(1, fill_value=0)
+    runs = marked.with_columns(part, run=part.rle_id().over(THREAD), asked=asked).filter("part")
+    found = runs.group_by(*THREAD, "run", "asked", maintain_order=True).agg(
+        pl.col("finds", "reads").any(), start=pl.col("call_start").first(), end=pl.col("until").last()
+    )
+    return found.filter(pl.col("finds") & pl.col("reads")).select(SPAN)
+
+
+def downloads(report: Report) -> list[Finding]:
+    """At most one finding per device, on copies of much data to the host in each iteration."""
+    line, iterations = _launched(report), per_iteration(report).iterations or 1
+    following = pl.col("way").shift(-1).over(THREAD)
+    to_host = (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES)
+    after, another = pl.col("call_start").shift(-1).over(THREAD), (following == TO_HOST).fill_null(value=False)
+    end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, pl.col("call_end") + _RETURN_NS))
+    copies = line.with_columns(back=following == TO_DEVICE, end=pl.coalesce(end, "call_end")).filter(to_host)
+    copies = copies.filter(~pl.col("back").fill_null(value=False))
+    seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
+    if (moved := total(seen, "bytes")) < _MANY_BYTES * iterations:
+        return []
+    spans = copies.select(*THREAD, "end", start="call_start")
+    each = size(moved // iterations)
+
+    many = per_iteration(report).plural(seen.height, "copy", "to the host")
+    text = f"{many}, {each} {'in each' if iterations > 1 else 'in all'}"
+    told = _DOWNLOADS._replace(action=_IN_PYTORCH) if in_pytorch(report) else _DOWNLOADS
+    return on_time(report, told, own_within(report, spans), lambda _, taken: f"{text}: {taken}.")
+
+
+RULES: Final = (pageable_copy, boolean_masks, downloads)

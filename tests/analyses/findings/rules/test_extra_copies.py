@@ -76,34 +76,26 @@ def test_what_does_not_raise_it(how):
     assert extra_copy(report(steps()[:12])) == []  # two of them
 
 
-def test_shapes_tell_which_tensor_was_copied():
-    fill = (("aten::randn", 0, 9), ("aten::normal_", 1, 8), ("aten::randint", 10, 20), ("aten::random_", 11, 19))
-
-    def found(moved):
-        events = steps(fill=fill)
-        shapes = {"aten::normal_": "[[8, 4], [], []]", "aten::random_": "[[8], [], []]", "aten::to": f"[{moved}, []]"}
-        rows = [
-            {"event_id": number, "input_shapes": shapes.get(event.name)}
-            for number, event in enumerate(events)
-            if event.kind == "op"
-        ]
-        return extra_copy(report(events, op_detail=rows))
-
-    assert "by aten::randn (4 times)" in found("[8, 4]")[0].text
-    assert "by aten::randint (4 times)" in found("[8]")[0].text
-    assert found("[3]") == []
+FILLS = (("aten::randn", 0, 9), ("aten::normal_", 1, 8), ("aten::randint", 10, 20), ("aten::random_", 11, 19))
+SHAPES = {"aten::zero_": "[[8], []]", "aten::normal_": "[[8, 4], [], []]", "aten::random_": "[[8], [], []]"}
 
 
 def shaped(moved, between=(), **how):
-    """The findings on steps in which a tensor of eight is filled, and one of shape `moved` is copied."""
+    """The findings on steps in which tensors of known shapes are filled, and one of shape `moved` is copied."""
     events = steps(between=between, **how)
-    shapes = {"aten::zero_": "[[8], []]", "aten::to": f"[{moved}, []]"}
+    shapes = SHAPES | {"aten::to": f"[{moved}, []]"}
     rows = [
         {"event_id": number, "input_shapes": shapes.get(event.name)}
         for number, event in enumerate(events)
         if event.kind == "op"
     ]
     return extra_copy(report(events, op_detail=rows))
+
+
+def test_shapes_tell_which_tensor_was_copied():
+    assert "by aten::randn (4 times)" in shaped("[8, 4]", fill=FILLS)[0].text
+    assert "by aten::randint (4 times)" in shaped("[8]", fill=FILLS)[0].text
+    assert shaped("[3]", fill=FILLS) == []
 
 
 def test_where_shapes_are_known_the_tensor_may_be_changed_before_it_is_copied():

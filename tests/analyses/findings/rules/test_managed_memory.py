@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kanalyze.analyses.findings.rules.managed_memory import cpu_page_faults
+from kanalyze.analyses.findings.rules.memory import cpu_page_faults
 from support.build import call, host, kernel, report
 from support.real_reports import real_report
 

@@ -125,12 +125,6 @@ def test_a_wait_behind_a_copy_to_the_host_is_not_to_be_gained():
     assert stakes(events)["pageable-copy"] > 900
 
 
-def test_without_steps_nothing_is_said_of_what_recurs():
-    (seen,) = found(a_copy(0, 900, 1)).values()
-    assert seen.rule == "pageable-copy"
-    assert "which would tell whether they recur" in seen.text
-
-
 def synchronous(at, ns, number, *, size=1 << 20, to_host=False):
     ends = ("Pageable", "Device")[:: -1 if to_host else 1]
     side = dict(zip(("source_memory", "target_memory"), ends, strict=True))
@@ -143,24 +137,6 @@ def several(count, *, first=0, size=1 << 20, every=1_000, **keys):
     """Synchronous copies of 900 ns."""
     parts = (synchronous(first + every * one, 900, first + one + 1, size=size, **keys) for one in range(count))
     return [event for part in parts for event in part]
-
-
-def test_synchronous_copies_of_one_size_recur_and_few_are_made_once():
-    (seen,) = found(several(5)).values()
-    assert (seen.rule, seen.at_stake_ns) == ("pageable-copy", 5 * 902)
-    assert seen.text.startswith("5 copies of pageable memory, 5.243 MB at")
-    assert "cudaHostAlloc" in seen.action
-    (seen,) = found(several(4)).values()
-    assert (seen.rule, seen.at_stake_ns, seen.at_most) == ("pageable-copy-once", 4 * 902, True)
-    assert "nothing shows that they recur. Their calls" in seen.text
-
-
-def test_many_synchronous_copies_of_any_size_may_recur():
-    events = [event for one in range(40) for event in several(1, first=1_000 * one, size=(1 << 20) + one)]
-    (seen,) = found(events).values()
-    assert seen.rule == "pageable-copy"
-    assert "which would tell whether they recur" in seen.text
-    assert [*found(events[:40])] == ["pageable-copy-once"]
 
 
 def test_what_recurs_in_the_report_recurs_in_a_window_with_one_of_them():
@@ -200,18 +176,6 @@ def test_the_sentence_promises_no_more_than_is_at_stake():
     assert f"at most {time(seen.at_stake_ns / 5)} in each can be gained" in seen.text
 
 
-def test_copies_from_host_to_host_and_on_the_device_are_none():
-    side = {"source_memory": "Pageable", "target_memory": "Pageable"}
-    keys = {"size_bytes": 1 << 20, "side": side, "direction": "Host-to-Host"}
-    events = [memcpy(1_000 * one + 1, 1_000 * one + 800, correlation=one + 1, **keys) for one in range(6)]
-    events += [call("cudaMemcpy", 1_000 * one, 1_000 * one + 900, correlation=one + 1) for one in range(6)]
-    assert found(events) == {}
-
-
-def test_synchronous_copies_that_cuda_takes_with_the_call_are_none():
-    assert found([event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, size=1 << 15)]) == {}
-
-
 def test_a_synchronous_copy_to_the_host_waits_for_the_kernel_all_the_same():
     events, _ = machine.run([Task("kernel", 2, 1000), Task("synchronous", 5, 10, blocks=True, to_host=True)])
     assert stakes(events) == {"pageable-copy-once": 10}
@@ -244,13 +208,6 @@ def test_the_calls_of_a_training_that_block_the_host_are_at_stake():
     )
     assert seen.at_stake_ns >= blocked.item()
     assert "here in 20 of the report's 42 steps; in the median 2 in each" in seen.text
-
-
-def test_copies_on_a_busy_device_are_not_all_to_be_gained():
-    """A kernel runs all along on one stream; on another one the copies cost nothing."""
-    whole = kernel(0, 10_000, correlation=50, stream=9)
-    copies = [event for number in range(5) for event in a_copy(1000 * number, 100, number + 1)]
-    assert found([call("cudaLaunchKernel", 0, 5, correlation=50), whole, *copies]) == {}
 
 
 def test_of_a_window_it_is_said_that_rounds_are_the_report_s():
@@ -318,19 +275,6 @@ def in_iterations(of):
     return of.narrow(window=ITERATIONS)
 
 
-def test_copies_in_each_of_the_first_iterations_are_not_made_once():
-    """Not all along: seven of thirty, and none within a range."""
-    ranges = [
-        nvtx(name, begin + at, begin + at + 100)
-        for begin in range(0, 30_000, 1_000)
-        for name, at in (("a", 100), ("b", 700))
-    ]
-    copies = [event for one in range(7) for event in a_copy(1_000 * one + 300, 50, one + 1)]
-    (seen,) = found([*ranges, *copies, kernel(29_990, 30_000)]).values()
-    assert (seen.rule, seen.at_stake_ns) == ("pageable-copy", 7 * 52)
-    assert seen.text.endswith("they recur. Their calls blocked the host for 364 ns.")
-
-
 def stepwise(*sizes, ranges=False):
     """A synchronous copy before each of a few kernels."""
     events = [nvtx(name, at, at + 5) for at in range(0, 9_000, 3_000) for name in "ab"] if ranges else []
@@ -345,34 +289,6 @@ def stepwise(*sizes, ranges=False):
     return events
 
 
-def test_copies_of_one_size_with_kernels_between_are_not_made_once():
-    (seen,) = found(stepwise(1 << 20, 1 << 20, 1 << 20)).values()
-    assert seen.rule == "pageable-copy"
-    assert "which would tell whether they recur" in seen.text
-    (seen,) = found(stepwise(1 << 20, 1 << 21, 1 << 22)).values()
-    assert seen.rule == "pageable-copy-once"
-
-
-def test_copies_beside_all_rounds_recur_if_many_of_one_size_have_kernels_between():
-    (seen,) = found(stepwise(*[1 << 20] * 5, ranges=True)).values()
-    assert (seen.rule, "they recur. Their calls" in seen.text) == ("pageable-copy", True)
-    (seen,) = found(stepwise(*[1 << 20] * 4, ranges=True)).values()
-    assert seen.rule == "pageable-copy-once"
-
-
-def test_copies_in_iterations_that_launches_tell_are_not_made_once():
-    """Of seven sizes, so that nothing else tells that they recur."""
-    events = []
-    for step in range(7):
-        events += synchronous(100_000 * step, 900, 100 * step + 1, size=(1 << 20) + step)
-        for number in range(10):
-            at, key = 100_000 * step + 2_000 + 100 * number, 100 * step + 10 + number
-            launch = call("cudaLaunchKernel", at, at + 5, correlation=key)
-            events += [launch, kernel(at + 10, at + 90, name=f"k{number % 6}", correlation=key)]
-    (seen,) = found(events).values()
-    assert (seen.rule, "they recur. Their calls" in seen.text) == ("pageable-copy", True)
-
-
 @pytest.mark.parametrize(("capability", "saved"), [("9.0", 100_000 - 23_302), ("8.0", 100_000 - 52_429), ("7.0", None)])
 def test_large_copies_take_what_pinned_ones_reach_on_such_a_gpu_where_the_report_has_none(capability, saved):
     """Of 1 MiB, at 45 and 20 GB/s."""
@@ -381,3 +297,85 @@ def test_large_copies_take_what_pinned_ones_reach_on_such_a_gpu_where_the_report
     (one,) = pageable_copy(of)
     change = one.mending(of)
     assert (change and change.shorter.get_column("saved_ns").unique().to_list()) == (saved and [saved])
+
+
+def host_to_host(number):
+    side = {"source_memory": "Pageable", "target_memory": "Pageable"}
+    keys = {"size_bytes": 1 << 20, "side": side, "direction": "Host-to-Host"}
+    events = [memcpy(1_000 * one + 1, 1_000 * one + 800, correlation=one + 1, **keys) for one in range(number)]
+    return [
+        *events,
+        *(call("cudaMemcpy", 1_000 * one, 1_000 * one + 900, correlation=one + 1) for one in range(number)),
+    ]
+
+
+def launched_steps():
+    """Seven steps that launches tell, with copies of seven sizes, so that nothing else tells that they recur."""
+    events = []
+    for step in range(7):
+        events += synchronous(100_000 * step, 900, 100 * step + 1, size=(1 << 20) + step)
+        for number in range(10):
+            at, key = 100_000 * step + 2_000 + 100 * number, 100 * step + 10 + number
+            launch = call("cudaLaunchKernel", at, at + 5, correlation=key)
+            events += [launch, kernel(at + 10, at + 90, name=f"k{number % 6}", correlation=key)]
+    return events
+
+
+def first_of_thirty():
+    """Copies in the first seven of thirty iterations, none of them within a range."""
+    ranges = [
+        nvtx(name, begin + at, begin + at + 100)
+        for begin in range(0, 30_000, 1_000)
+        for name, at in (("a", 100), ("b", 700))
+    ]
+    copies = [event for one in range(7) for event in a_copy(1_000 * one + 300, 50, one + 1)]
+    return [*ranges, *copies, kernel(29_990, 30_000)]
+
+
+def beside_a_kernel():
+    """A kernel runs all along on one stream; on another one the copies cost nothing."""
+    whole = [call("cudaLaunchKernel", 0, 5, correlation=50), kernel(0, 10_000, correlation=50, stream=9)]
+    return [*whole, *(event for number in range(5) for event in a_copy(1000 * number, 100, number + 1))]
+
+
+OF_ANY_SIZE = [event for one in range(40) for event in several(1, first=1_000 * one, size=(1 << 20) + one)]
+RECURS, UNTOLD, ONCE = "they recur. Their calls", "which would tell whether they recur", "nothing shows that they recur"
+
+
+@pytest.mark.parametrize(
+    ("events", "rule", "stake", "words"),
+    [
+        (a_copy(0, 900, 1), "pageable-copy", 902, UNTOLD),
+        (several(5), "pageable-copy", 5 * 902, UNTOLD),
+        (several(4), "pageable-copy-once", 4 * 902, ONCE),
+        (OF_ANY_SIZE, "pageable-copy", 40 * 902, UNTOLD),
+        (OF_ANY_SIZE[:40], "pageable-copy-once", 20 * 902, ONCE),
+        (stepwise(1 << 20, 1 << 20, 1 << 20), "pageable-copy", 3 * 902, UNTOLD),
+        (stepwise(1 << 20, 1 << 21, 1 << 22), "pageable-copy-once", 3 * 902, ONCE),
+        (stepwise(*[1 << 20] * 5, ranges=True), "pageable-copy", 5 * 902, RECURS),
+        (stepwise(*[1 << 20] * 4, ranges=True), "pageable-copy-once", 4 * 902, "do not recur"),
+        (launched_steps(), "pageable-copy", 7 * 902, RECURS),
+        (first_of_thirty(), "pageable-copy", 7 * 52, RECURS),
+    ],
+)
+def test_whether_copies_recur_is_told_by_what_there_is(events, rule, stake, words):
+    (seen,) = found(events).values()
+    assert (seen.rule, seen.at_stake_ns, words in seen.text) == (rule, stake, True)
+
+
+def test_where_there_are_no_rounds_the_host_s_words_are_those_of_cuda():
+    (seen,) = found(several(5)).values()
+    assert seen.text.startswith("5 copies of pageable memory, 5.243 MB at")
+    assert "cudaHostAlloc" in seen.action
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        host_to_host(6),
+        [event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, size=1 << 15)],  # with the call
+        beside_a_kernel(),
+    ],
+)
+def test_what_gains_nothing_is_none(events):
+    assert found(events) == {}

@@ -57,13 +57,26 @@ def test_large_copies_of_other_memory_tell_it_only_without_better_ones():
     assert "at 1.024 TB/s" in finding.text
 
 
-def test_fewer_are_not_worth_it():
-    assert many_small_copies(report(row(9))) == []
+BATCH = [call("cudaMemcpyBatchAsync", 0, 20, correlation=1)]
 
 
-def test_large_copies_are_no_small_ones():
-    assert many_small_copies(report(row(20, size=65537))) == []
-    assert len(many_small_copies(report(row(20, size=65536)))) == 1
+@pytest.mark.parametrize(
+    ("events", "number"),
+    [
+        (row(9), 0),
+        (row(20, size=65537), 0),
+        (row(20, size=65536), 1),
+        (row(20, side={"graph_node_id": 7}), 0),
+        ([*row(10), kernel(0, 1000, stream=8)], 0),  # which hides them
+        ([event for event in row(20) if event.kind == "memcpy"], 0),  # without calls
+        ([*BATCH, *(memcpy(at, at + 5, correlation=1) for at in range(30, 200, 10))], 0),  # several of one call
+        (row(10, name="cudaMemcpy_v3020", direction="Device-to-Host"), 1),  # blocking, with nothing between them
+        ([*row(5), kernel(252, 254, stream=8), *row(5, start=300)], 1),
+        ([*row(5), kernel(252, 254, process=2), *row(5, start=300)], 1),
+    ],
+)
+def test_what_is_a_row(events, number):
+    assert len(many_small_copies(report(events))) == number
 
 
 @pytest.mark.parametrize(
@@ -71,11 +84,6 @@ def test_large_copies_are_no_small_ones():
 )
 def test_work_between_them_makes_two_rows(other):
     assert many_small_copies(report([*row(5), other, *row(5, start=300)])) == []
-
-
-def test_work_of_another_stream_or_process_does_not():
-    for keys in ({"stream": 8}, {"process": 2}):
-        assert len(many_small_copies(report([*row(5), kernel(252, 254, **keys), *row(5, start=300)]))) == 1
 
 
 @pytest.mark.one_in(3)
@@ -111,10 +119,6 @@ def test_copies_to_the_host_that_it_waits_for_are_not_one():
         assert len(many_small_copies(report([*row(5), wait, *row(5, start=250)]))) == 1
 
 
-def test_blocking_copies_with_nothing_between_them_could_be_one():
-    assert len(many_small_copies(report(row(10, name="cudaMemcpy_v3020", direction="Device-to-Host")))) == 1
-
-
 def test_a_loop_that_copies_a_result_to_the_host_in_each_step_is_no_row():
     events = []
     for number in range(30):
@@ -135,21 +139,6 @@ def test_copies_that_two_threads_make_at_once():
     ]
     at_once = [replace(event, correlation=event.correlation + 100) for event in at_once]
     assert many_small_copies(report([*one, *at_once]))[0].text.startswith("20 copies")
-
-
-def test_copies_without_a_call_of_their_own_are_in_no_row():
-    events = [event for event in row(20) if event.kind == "memcpy"]
-    assert many_small_copies(report(events)) == []
-    batch = [call("cudaMemcpyBatchAsync", 0, 20, correlation=1)]
-    assert many_small_copies(report([*batch, *(memcpy(at, at + 5, correlation=1) for at in range(30, 200, 10))])) == []
-
-
-def test_copies_of_a_graph_are_in_no_row():
-    assert many_small_copies(report(row(20, side={"graph_node_id": 7}))) == []
-
-
-def test_what_kernels_hide_is_not_at_stake():
-    assert many_small_copies(report([*row(10), kernel(0, 1000, stream=8)])) == []
 
 
 def test_the_profilers_work_in_the_calls_is_not_at_stake():

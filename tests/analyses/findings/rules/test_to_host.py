@@ -1,6 +1,6 @@
 """Data that go to the host in the middle of the work: numbers of a mask's true elements, and large tensors."""
 
-from kanalyze.analyses.findings.rules.to_host import boolean_masks, downloads
+from kanalyze.analyses.findings.rules.pageable_copies import boolean_masks, downloads
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, report
 

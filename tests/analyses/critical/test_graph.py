@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from kanalyze.analyses.dependencies._graph import BEFORE, dependencies, release
+from kanalyze.analyses.critical._graph import BEFORE, dependencies, release
 from support.build import call, host, kernel, memcpy, report
 from support.strategies import EVENTS
 

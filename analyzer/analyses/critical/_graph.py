@@ -58,7 +58,7 @@ from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered
 from kanalyze.analyses.streams._streams import streamed_operations, used_streams
 from kanalyze.analyses.streams._waited_for import event_waits
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import count_up_to, gathered, nearest
+from kanalyze.columns.lookup import count_up_to, gathered, nearest, sure
 from kanalyze.columns.ordering import in_order_of
 from kanalyze.intervals import OF_EVENTS
 
@@ -182,29 +182,16 @@ def _kept(line: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
     """The `edges` (row, before) from an end to a start that is no earlier, down in the order of (start, end, row)."""
     starts, ends = line.get_column("start"), line.get_column("end")
     rows, before = edges.get_column("row"), edges.get_column("before")
-    told = pl.DataFrame(
-        {
-            "row": rows,
-            "before": before,
-            "since": gathered(ends, before),
-            "at": gathered(starts, rows),
-            "before_start": gathered(starts, before),
-            "end": gathered(ends, rows),
-        }
-    )
-    down = (
-        (pl.col("before_start") < pl.col("at")) | (pl.col("since") < pl.col("end")) | (pl.col("before") < pl.col("row"))
-    )
-    return told.filter((pl.col("since") <= pl.col("at")) & down).select(pl.col("row", "before").cast(pl.UInt32))
+    since, at = gathered(ends, before), gathered(starts, rows)
+    down = (gathered(starts, before) < at) | (since < gathered(ends, rows)) | (before < rows)
+    return edges.filter((since <= at) & down).select(pl.col("row", "before").cast(pl.UInt32))
 
 
 def _later_of(line: pl.DataFrame, own: pl.Series, other: pl.Series) -> pl.Series:
     """Of two rows per operation the one that ended later, at most at its start; of equals `own`."""
-    ends, start = line.get_column("end"), line.get_column("start")
-    times = pl.DataFrame([own.alias("own"), other.alias("other"), start])
-    times = times.with_columns(a=gathered(ends, own), b=gathered(ends, other))
-    better = pl.col("other").is_not_null() & (pl.col("own").is_null() | (pl.col("b") > pl.min_horizontal("a", "start")))
-    return times.select(stream_before=pl.when(better).then("other").otherwise("own")).to_series()
+    mine, theirs = (gathered(line.get_column("end"), rows) for rows in (own, other))
+    later = (theirs > mine) | (theirs > line.get_column("start"))
+    return other.zip_with(other.is_not_null() & (own.is_null() | sure(later)), own).alias("stream_before")
 
 
 def _placed(line: pl.DataFrame, found: pl.DataFrame, name: str) -> pl.Series:
@@ -262,17 +249,13 @@ def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:
     waits = _untold(report, _submitted(report, waited_for(report, blocking_calls(report))))
     found = waits.select("call_row", "behind").drop_nulls().join(staged, on="call_row", how="anti")
     found = pl.concat([found, staged.select(found.columns)])
-    rows, behind = found.get_column("call_row"), found.get_column("behind")
-    outer = gathered(calls.get_column("outer"), rows)
-    known = pl.DataFrame([outer.alias("row"), behind, gathered(ends, behind).alias("ended")])
-    inside = (gathered(calls.get_column("start"), outer) < known.get_column("ended")) & (
-        (known.get_column("ended") <= gathered(calls.get_column("end"), outer))
-        | behind.is_in(staged["behind"].implode())
-    )
-    last = known.filter(inside).sort("row", "ended", "behind", descending=[False, False, True])
-    last = last.unique("row", keep="last")
-    nothing = pl.Series("waited_for", [None], dtype=pl.UInt32).new_from_index(0, calls.height)
-    return nothing.scatter(last.get_column("row"), last.get_column("behind")) if last.height else nothing
+    behind, outer = found.get_column("behind"), gathered(calls.get_column("outer"), found.get_column("call_row"))
+    ended = gathered(ends, behind)
+    over = (ended <= gathered(calls.get_column("end"), outer)) | behind.is_in(staged["behind"].implode())
+    known = pl.DataFrame([outer.alias("row"), behind.alias("before"), ended.alias("ended")])
+    known = known.filter((gathered(calls.get_column("start"), outer) < ended) & over)
+    last = known.sort("row", "ended", "before", descending=[False, False, True]).unique("row", keep="last")
+    return _placed(calls, last, "waited_for")
 
 
 def _submitted(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
@@ -296,9 +279,8 @@ def _untold(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
 
 def _with_last_ended(report: Report, waits: pl.DataFrame, these: pl.Series) -> pl.DataFrame:
     """Replaces `behind` of some of the waits by the last operation of their process to end by then."""
-    work = (
-        operations(report).filter(~migrated(report)).sort("end", "row").select("process_id", ended="end", behind="row")
-    )
+    work = operations(report).filter(~migrated(report)).sort("end", "row")
+    work = work.select("process_id", ended="end", behind="row")
     found = nearest(waits.filter(these).drop("behind"), work, ("end", "ended"), ["process_id"])
     return pl.concat([waits.filter(~these), found.select(waits.columns)])
 
@@ -308,9 +290,8 @@ def _before_in_process(calls: pl.DataFrame) -> pl.Series:
 
     Of several that ended at once the longest, then the one with the lower row.
     """
-    found = [pl.DataFrame(schema={"row": pl.UInt32, "before": pl.UInt32})]
-    outermost = calls.filter(pl.col("outer") == pl.col("row"))
-    outermost = outermost.select("row", "process_id", "start", "end")
+    found = [pl.DataFrame(schema=_EDGE)]
+    outermost = calls.filter(pl.col("outer") == pl.col("row")).select("row", "process_id", "start", "end")
     ties = (-pl.col("start"), -pl.col("row").cast(pl.Int64))
     for part in parts_by(outermost, ["process_id"]).values():
         line = in_order_of(part, ("end",), ties).with_row_index("place")
