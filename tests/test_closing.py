@@ -17,7 +17,7 @@ from kanalyze.cli import kanalyze as command
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError, UnreadableReportError
 from kanalyze.readers import read
 from kanalyze.readers.capture.reports import every_report
-from kanalyze.readers.nsys.report import NsysTables
+from kanalyze.readers.nsys.read_sqlite_folder import NsysTables
 from kanalyze.readers.storage import sqlite_file
 from support.build import kernel
 from support.build import report as built

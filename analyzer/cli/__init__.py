@@ -108,7 +108,7 @@ def _ended() -> int:
         main()
     except SystemExit as stop:
         status = stop.code
-    if archives := sys.modules.get("kanalyze.readers.shared.archives"):
+    if archives := sys.modules.get("kanalyze.readers.archives"):
         archives.remove_unpacked()  # the process ends without cleaning up after itself
     flushed = flush(sys.stdout)
     flush(sys.stderr)

@@ -13,7 +13,7 @@ from kanalyze.cli import _options
 from kanalyze.cli._late import late
 from kanalyze.cli._output import drop_registered, print_message
 from kanalyze.errors import CannotTellError, KanalyzeError
-from kanalyze.readers.shared.archives import unpacked
+from kanalyze.readers.archives import unpacked
 from kanalyze.units import plural
 
 with late():

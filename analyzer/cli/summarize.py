@@ -14,7 +14,7 @@ from kanalyze.cli._answers import expanded, of_each
 from kanalyze.cli._late import late
 from kanalyze.cli._output import answering, drop_registered, emit_pages, print_doubts, print_message, register_figures
 from kanalyze.errors import KanalyzeError
-from kanalyze.readers.shared.archives import unpacked
+from kanalyze.readers.archives import unpacked
 
 with late():
     from kanalyze.analyses.page import counters_page, overview_page, time_page

@@ -1,37 +1,554 @@
-"""Decodes a kernel name: tries each library's decoder in turn; the first match wins."""
+"""Decodes a kernel name: tries each library's decoder in turn; the first match wins.
+
+Here are the decoders of collectives, of vendors' libraries and of engines; :mod:`kanalyze.decoder.products` and
+:mod:`kanalyze.decoder.pytorch` have others. Sources: public code, the names of these libraries' kernels, and traces.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder import communication, engines, libraries, products, pytorch
-from kanalyze.decoder.fields import OTHER, KernelName
-from kanalyze.decoder.spelling import spelled
+from kanalyze.decoder import products, pytorch
+from kanalyze.decoder.fields import (
+    OTHER,
+    TENSOR_TYPES,
+    WAY,
+    KernelName,
+    by_name,
+    by_table,
+    direction,
+    exact,
+    headed,
+    in_groups,
+    listed,
+    looked_up,
+    snake,
+    spelled,
+    type_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kanalyze.decoder.spelling import Spelled
+    from kanalyze.decoder.fields import Fields, Spelled
+
+    Decoder = Callable[[Spelled], Fields | None]
+
+
+def _in_scope(scope: str, library: str, table: str, part: str = "word") -> Decoder:
+    """A decoder of the functions that match `scope`: of a library, and what a table tells by a part of the name."""
+    return lambda name: (
+        {"library": library, **looked_up(table, getattr(name, part))} if re.match(scope, name.function) else None
+    )
+
+
+# Communication: NCCL and RCCL, NVSHMEM, symmetric memory, collectives of serving engines.
+#
+# They decide in which bucket a ledger counts time, so a word such as allreduce is not sufficient: block-level sums use
+# it, too. It counts only with the name of a library that reduces across GPUs, or with a word for the algorithm.
+
+#: Quick check: every communication kernel contains one of these words, in any case.
+HINTS: Final = listed("hints of communication")
+_ALGORITHMS: Final = ("ring", "tree", "collnet", "nvls", "pat")
+_PROTOCOLS: Final = ("ll", "ll128", "simple")
+_REDUCTIONS: Final = ("sum", "prod", "max", "min", "premulsum", "sumpostdiv", "minmax")
+_OLD: Final = (
+    r"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(Ring|Tree|CollNet)?(LL128|LL|Simple)?Kernel"
+)
+_SYMMETRIC: Final = (
+    r"^(?:one_shot|two_shot|multimem(?:_one_shot)?)_(all_reduce|reduce_scatter|all_gather|all_to_all)\w*$"
+)
+#: Namespaces of expert-parallel dispatch and combine (DeepEP and its copies), and their kernels that communicate.
+_EXPERTS: Final = r"^(deep_ep|uccl)::|(?:^|::)ep::(?:internode(?:_ll)?|intranode)::"
+_TRANSFERS: Final = r"(?:^|_)(dispatch|combine|notify|barrier)(?:_|$)"
+_NO_TRANSFER: Final = r"^get_|^clean|^query|^mask|layout|metadata|workspace"
+_COLLECTIVE: Final = r"(?:^|_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce)(?=_|$)"
+#: Libraries of all-reduce kernels, and words for their algorithms: one-shot, two-shot, LL protocol, peer memory.
+_ENGINES: Final = (
+    r"(?:^|::)(?P<library>vllm|flashinfer|tensorrt_llm|sglang|aiter|mscclpp|transformer_engine|hybrid_ep)::"
+)
+_BETWEEN: Final = (
+    r"one_?shot|two_?shot|[12]_?stage|lamport|cross_device|mnnvl|nvls|multimem|lamport|symm|peer|ipc|p2p"
+    r"|all_?reduce_(?:fusion_)?kernel"
+)
+#: Block-level sums that are also called all-reduce, and kernels that only prepare a collective.
+_WITHIN: Final = r"(?:^|_)(?:block|warp|thread|wave|wavefront|group|subgroup|cta|cluster|local|init|prepare|get)(?=_)"
+
+
+def communication(name: Spelled) -> Fields | None:
+    """Decodes a kernel of any library that moves data between GPUs."""
+    lowered = name.text.lower()
+    return (_nccl(name) or _others(name)) if any(hint in lowered for hint in HINTS) else None
+
+
+def _nccl(name: Spelled) -> Fields | None:
+    """Decodes NCCL and RCCL: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``, and older and newer forms."""
+    start = re.match(r"nccl|rccl", name.text.removeprefix("void "))
+    if not start and "ncclDevKernel" not in name.text and "ncclKernel" not in name.text:
+        return None
+    if old := re.match(_OLD, name.word):
+        words = [*(part or "" for part in old.groups()), *name.word[old.end() :].split("_")]
+    else:
+        words = re.sub(r"^(?:nccl|rccl)(?:Sym[a-z]*)?(?:Dev)?Kernel_", "", name.word).split("_")
+    lowered, collectives = [part.lower() for part in words], exact("collectives")
+
+    def first_of(known: tuple[str, ...]) -> str | None:
+        return next((part for part in lowered if part in known), None)
+
+    algorithm = first_of(_ALGORITHMS)
+    if algorithm is not None:
+        behind = lowered[lowered.index(algorithm) + 1 :][:1]
+        algorithm = "_".join([algorithm, *(part for part in behind if part in {"tree", "direct", "chain"})])
+    short = next((short for part in lowered if (short := type_of(part))), None)
+    return {
+        "family": "communication",
+        "library": start[0] if start else "nccl",
+        "operation": next((collectives[part][0] for part in lowered if part in collectives), None),
+        "functor": first_of(_REDUCTIONS),
+        "protocol": first_of(_PROTOCOLS),
+        "algorithm": algorithm,
+        "input_types": (short,) if short else (),
+        "output_type": short,
+    }
+
+
+def _others(name: Spelled) -> Fields | None:
+    """Decodes NVSHMEM, PyTorch's symmetric memory, DeepEP, and the collectives of vLLM, TensorRT-LLM and FlashInfer."""
+    text, word = name.text, name.word
+    if of_library := looked_up("libraries of communication", text):
+        return of_library
+    if found := re.search(_EXPERTS, name.function):
+        move = None if re.search(_NO_TRANSFER, word) else re.search(_TRANSFERS, word)
+        moves = {"family": "communication", "operation": move[1]} if move else {}
+        return {"library": found[1] or "deep_ep", **moves}
+    engine = re.search(_ENGINES, name.function)
+    if of_experts := looked_up("experts", word):
+        return of_experts | in_groups(engine)
+    in_dcp = name.function.startswith("vllm::direct_dcp::") or word.startswith("direct_dcp_")
+    if in_dcp and re.search(r"gather|scatter|combine|exchange|reduce", word):
+        return {"family": "communication", "library": "vllm"}
+    found = re.match(_SYMMETRIC, word)
+    if found or "symm_mem" in text or "symmetric_memory::" in text:
+        operation = {"all_reduce": "allreduce", "all_gather": "allgather"}.get(found[1], found[1]) if found else None
+        return {"family": "communication", "library": "symmetric_memory", "operation": operation}
+    return _collective(name, engine)
+
+
+def _collective(name: Spelled, engine: re.Match[str] | None) -> Fields | None:
+    """Decodes engines' own collectives, such as ``vllm::cross_device_reduce_1stage``."""
+    function = snake(name.word)
+    found = re.search(_COLLECTIVE, function)
+    if not found or re.search(_WITHIN, function[: found.end()]) or not (engine or re.search(_BETWEEN, function)):
+        return None
+    (operation,) = exact("collectives").get(found[1].replace("_", ""), ("allreduce",))
+    return {"family": "communication", "operation": operation, **in_groups(engine)}
+
+
+# Vendors' libraries: cuDNN, CUB, Thrust, cuFFT, cuSPARSE, cuSOLVER, FBGEMM, AMD's, XLA and CuPy.
+
+#: Families whose kernels go forward or backward.
+_DIRECTED: Final = ("attention", "normalization")
+
+
+def miopen(name: Spelled) -> Fields | None:
+    """Decodes MIOpen kernels: ``igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x256x32_…``, ``MIOpenBatchNormBwdSpatial``."""
+    alone = name.function == name.word or name.function.startswith("miopen")
+    fields = looked_up("miopen", name.word) if alone else {}
+    if not fields:
+        return None
+    way = looked_up("convolutions", name.word) if fields["family"] == "conv" else {"direction": direction(name.word)}
+    return {"library": "miopen", **fields, **way, "input_types": fields.get("input_types", ()) * 2}
+
+
+def ck(name: Spelled) -> Fields | None:
+    """Decodes CK kernels: ``ck::tensor_operation::device::kernel_grouped_conv_fwd_…``, ``ck_tile::kentry<…>``."""
+    found = re.match(r"(ck(?:_tile)?)::", name.function)
+    if not found:
+        return None
+    word = name.word if found[1] == "ck" and name.word.startswith("kernel_") else ""
+    fields = looked_up("ck", word) or looked_up("ck", name.text)
+    if fields.get("family") == "conv":
+        fields |= looked_up("convolutions", name.text)
+    elif fields.get("family") in _DIRECTED:
+        fields["direction"] = direction(name.text)
+    return {"library": found[1], **fields}
+
+
+def of_aiter(name: Spelled) -> Fields | None:
+    """Decodes AITER kernels: ``aiter::add_rmsnorm_quant_kernel<…>``, and its assembly kernels of one word."""
+    if not re.match(r"aiter(?:::|_)|opus_moe::|kn_mla_|ck_moe_stage\d|mfma_moe\d", name.function):
+        return None
+    fields: Fields = {}
+    if "metadata" not in name.function:
+        scopes = name.function.split("::")
+        fields = looked_up("aiter", snake(scopes[-1])) or looked_up("aiter", snake("_".join(scopes[1:])))
+    if fields.get("family") in _DIRECTED:
+        fields["direction"] = direction(name.word)
+    return {"library": "aiter", **fields}
+
+
+#: Functions of cuDNN in any namespace.
+_CUDNN_OWN: Final = (
+    r"implicit_convolve_[sdh]gemm$|wgrad_alg\d|dgrad\d?d?_alg\d|bn_(?:fw|bw)_\w*1C11|fft2d_[rc]2[rc]_"
+    r"|elemWiseRNNcell$|RNN_blockPersist|persistRNN_|conv2d_grouped_direct|(?:LSTM|GRU|GENERIC)_elementWise_"
+    r"|scalePackedTensor_kernel|flip_filter$|im2col4d_kernel$"
+    r"|[dw]grad_engine$|nchwToNhwcKernel$|nhwcToNchwKernel$|dgrad2d|wgrad2d|[dw]grad_alg0_engine$"
+)
+
+#: What names of generated kernels tell, each in a part of its own. The f16 in them stands for bf16, too.
+_GENERATED: Final = (
+    r"_(?P<arch>sm\d{1,6}[a-z]?)_",
+    r"_(?P<tile>\d{1,6}x\d{1,6}x\d{1,6})_",
+    r"_(?P<warps>\d{1,6}x\d{1,6}x\d{1,6})_kernel",
+)
+_TYPED_IN_CUDNN: Final = ("conv", "normalization", "softmax", "pooling", "copy")
+
+
+def cudnn(name: Spelled) -> Fields | None:
+    """Decodes cuDNN kernels that are C++ templates or generated: ``cudnn_generated_fort_native_sdpa_sm90_…``."""
+    if name.text.startswith("cudnn_generated_"):
+        return _generated(name.text)
+    if name.function.startswith("cutlass"):  # cuDNN's copy of CUTLASS is named like CUTLASS
+        return None
+    scoped = "cudnn" in name.function and re.search(r"(?:^|_)cudnn(?:_\w+)?::", name.function)
+    if not scoped and (name.function.startswith("at::") or not re.match(_CUDNN_OWN, name.word)):
+        return None
+    fields: Fields = {"library": "cudnn", **looked_up("cudnn", name.word)}
+    if "inograd" in name.word:
+        fields["algorithm"] = "winograd"
+    elif name.word.startswith("fft2d"):
+        fields["algorithm"] = "fft"
+    if fields.get("family") in _TYPED_IN_CUDNN and (short := type_of(name.arg(0))):
+        fields["input_types"] = (short,)
+    if fields.get("operation") == "layout" and (layout := re.match(r"(nchw|nhwc)To(Nchw|Nhwc)", name.word)):
+        fields |= {"layout": layout[1], "output_layout": layout[2].lower()}
+    return fields
+
+
+def _generated(text: str) -> Fields:
+    """Decodes generated cuDNN kernels."""
+    fields: Fields = {"library": "cudnn"}
+    for pattern in _GENERATED:
+        fields |= in_groups(re.search(pattern, text))
+    if "_sdpa_" in text:
+        fields |= {"family": "attention", "operation": "attention"}
+    if way := re.search(r"_([fb])prop_", text):
+        fields["direction"] = "forward" if way[1] == "f" else "backward"
+    return fields | ({"tensor_core": True} if re.search(r"_w?g?mma_|_umma_|_wmma_", text) else {})
+
+
+_CUB_WORD: Final = (
+    r"Device(?:Reduce(?:SingleTile)?|Scan(?:Init)?|ScanByKey(?:Init)?|RadixSort\w{2,30}|Select(?:Sweep)|CompactInit"
+    r"|SegmentedReduce|SegmentedRadixSort|ReduceByKey|MergeSort\w{2,30}|Histogram\w{2,30}|UniqueByKey\w{2,30})Kernel$"
+)
+_FFT: Final = (
+    r"^(?:[sdh]p(?:Radix|Vector|Real)\w*|(?:regular|vector|real|(?:multi|regular)_bluestein|bluestein|composite\w*|strided)_fft\w*"
+    r"|fft_\d\w*|postprocess_(?:C2C|C2R|R2C)\w*|preprocess_(?:C2R|R2C)\w*|pre_\w*_fft\w*|dpRadix\w*)$"
+)
+_FFT_SCOPE: Final = r"^(?:[sdh]p(?:Radix|Vector|Real)\w*|cufft\w*)::"
+_FFT_TYPES: Final = {"s": "f32", "d": "f64", "h": "f16"}
+
+
+def cub(name: Spelled) -> Fields | None:
+    """Decodes CUB and Thrust kernels, including vendored copies."""
+    in_thrust = "cuda_cub::" in name.function
+    if "cub::" in name.function and not in_thrust:
+        text = name.text if name.word in {"static_kernel", "_kernel_agent"} else name.word
+        return {"library": "cub", **looked_up("cub", text)}
+    if in_thrust or "thrust::" in name.function:
+        return {"library": "thrust", **looked_up("cub", name.text)}
+    return {"library": "cub", **looked_up("cub", name.word)} if re.match(_CUB_WORD, name.word) else None
+
+
+def fft(name: Spelled) -> Fields | None:
+    """Decodes cuFFT kernels."""
+    own = re.match(_FFT, name.word) or re.match(_FFT_SCOPE, name.function)
+    if not own and not re.search(r"\((?:real_complex_args_t|kernel_arguments_\w{0,12}|RealComplex_st)<", name.text):
+        return None
+    given = (type_of(name.arg(at)) for at in range(len(name.args)))
+    short = next((short for short in given if short in _FFT_TYPES.values()), None)
+    if re.match(r"[sdh]p[RV]", name.function):
+        short = _FFT_TYPES[name.function[0]]
+    return {"family": "fft", "operation": "fft", "library": "cufft", "accumulator_type": short}
+
+
+def sparse(name: Spelled) -> Fields | None:
+    """Decodes cuSPARSE and cuSOLVER kernels, and MAGMA GEMMs."""
+    if "cusparse" in name.function:
+        return {"library": "cusparse", **looked_up("sparse products", name.function.lower())}
+    return looked_up("solvers", name.word) or None
+
+
+#: FBGEMM's in any namespace; others only in its own.
+_FBGEMM_OWN: Final = (
+    r"^(?:split|dense|ssd)_embedding\w*_codegen_|^bounds_check_indices|^linearize_(?:cache_)?ind|^lxu_cache_"
+    r"|^permute_pooled_embs|^recat_copy_async"
+)
+
+
+def fbgemm(name: Spelled) -> Fields | None:
+    """Decodes FBGEMM kernels: ``split_embedding_backward_codegen_rowwise_adagrad_unweighted_kernel_cta_per_row_1``."""
+    if not name.function.startswith("fbgemm_gpu::") and not re.match(_FBGEMM_OWN, name.word):
+        return None
+    return {"library": "fbgemm", **looked_up("fbgemm", name.word), **in_groups(re.search(WAY, name.word))}
+
+
+#: What XLA computes in a loop, or what a reduction, a scatter or the like reads; or the one operation that is wrapped:
+#: ``loop_add_fusion_3``, ``wrapped_tanh``. Products are ``gemm_fusion_dot_general_1``.
+_FUSION: Final = r"(?:loop|input)(?:_(\w+?))?_fusion(?:_\d{1,9})*"
+_WRAPPED: Final = r"wrapped_(\w+?)(?:_\d{1,9})*"
+
+#: CuPy: an operation, and types of its arguments where it is one for each element: ``cupy_add__float64_float64``.
+_CUPY: Final = r"cupy_([a-z0-9_]+?)(__\w+)?"
+
+
+def xla(name: Spelled) -> Fields | None:
+    """Decodes XLA's kernels (JAX, TensorFlow)."""
+    if fields := looked_up("xla", name.word):
+        return fields
+    families = by_name("xla operations")
+    if (fusion := re.fullmatch(_FUSION, name.word)) is not None:
+        return {"library": "xla", "family": families.get(fusion[1], "elementwise"), "operation": fusion[1]}
+    wrapped = re.fullmatch(_WRAPPED, name.word)
+    if wrapped is None or wrapped[1] not in families:
+        return None
+    return {"library": "xla", "family": families[wrapped[1]], "operation": wrapped[1]}
+
+
+def cupy(name: Spelled) -> Fields | None:
+    """Decodes CuPy's own kernels."""
+    found = re.fullmatch(_CUPY, name.word)
+    if found is None:
+        return None
+    usual = "elementwise" if found[2] else OTHER
+    return {"library": "cupy", "family": by_name("cupy").get(found[1], usual), "operation": found[1]}
+
+
+# Engines and libraries around a framework: vLLM, SGLang, TensorRT-LLM, Transformer Engine, Apex, Mamba, Liger, FLA.
+#
+# A name is looked up by library, then as a single known term such as matmul_kernel, then by the words in it, unless
+# another word says that the kernel only prepares, checks or counts what the first one names.
+
+_PLAIN: Final = {
+    *("kernel", "cuda", "triton", "gpu", "device", "impl", "naive", "tiled", "fused", "persistent", "vectorized"),
+    *("fwd", "bwd", "forward", "backward", "batched", "tma", "v1", "v2", "v3", "fp16", "fp32", "bf16", "f32"),
+}
+_LONGEST_TERM: Final = 64
+
+
+def engine(name: Spelled) -> Fields | None:
+    """Decodes a kernel of a known engine, by namespace or by its function name."""
+    scope = re.match(r"\w+(?=::)", name.function)
+    library = by_name("libraries by namespace").get(scope[0]) if scope else None
+    known = exact("functions of engines").get(name.word)
+    if library is None and known is None:
+        return None
+    way = direction(name.word.lower())
+    if known:
+        return {**headed(known), **({"library": library} if library else {}), "direction": way}
+    found = looked_up("parts of names in engines", snake(name.word))
+    short = type_of(name.arg(0)) if found else None
+    types = (short,) if short in {"f32", "f16", "bf16", "f64"} else ()
+    return {"library": library, "direction": way, "input_types": types, **found}
+
+
+def term(name: Spelled) -> Fields | None:
+    """Decodes a name that consists of one known term and filler words, such as matmul_kernel; no library."""
+    if not name.word or len(name.word) > _LONGEST_TERM:
+        return None
+    parts = (part for part in re.split(r"_+", snake(name.word)) if part)
+    known = exact("terms").get("_".join(part for part in parts if part not in _PLAIN))
+    return {**headed(known), "direction": direction(name.word)} if known else None
+
+
+_TRTLLM_TYPE: Final = r"(?:Mx)?(?:Bfloat16|Fp16|Fp32|E4m3|E2m1|E5m2|Int8)"
+#: ``bmm_Bfloat16_E4m3E4m3_Fp32_t128x16x128u2_s6_et64x16_m64x16x32_c1x1x1_…_sm100f``: output, A and B, accumulator,
+#: tile, stages. Source: the generator of TensorRT-LLM's batched products, whose options are in the name.
+_TRTLLM_GEN: Final = (
+    rf"^(?:bmm|gemm(?:GatedAct)?(?:Kernel)?)_(?P<output>{_TRTLLM_TYPE})_(?P<inputs>(?:{_TRTLLM_TYPE}){{1,2}})_Fp32_"
+    r"(?:\w*?_)?t(?P<tile>\d{1,6}x\d{1,6}x\d{1,6})(?:u\d{1,3})?_s(?P<stages>\d{1,3})_"
+)
+#: Words of kernels that only prepare or inspect what the other words name.
+_ABOUT: Final = (
+    r"(?:^|_)(?:metadata|meta|mask|masks|prepare|plan|init|setup|check|verify|test|ref|reference|workspace|offsets?"
+    r"|pointers?|ptrs|strides?|sizes|counts?|zero|reset|clear|clean|generate|get|print|num|lengths?)(?=_|$)"
+)
+
+#: CuTe DSL kernels: module and class name joined, before ``_object_at_``.
+_CUTE: Final = r"^kernel_cutlass_\w*?kernel_(?P<name>[A-Za-z0-9_]*?)(?:_object_at_|_tensor|$)"
+#: Suffixes that Triton adds for a kernel's configuration.
+_CONFIGURED: Final = r"_kernel_(?:block|group|num|split|cache|even|max)_\w*$"
+_LONGEST_FUNCTION: Final = 200
+
+
+def trtllm_gen(name: Spelled) -> Fields | None:
+    """Decodes TensorRT-LLM's generated batched GEMMs: ``bmm_…_sm100f``."""
+    found = re.match(_TRTLLM_GEN, name.word[:_LONGEST_FUNCTION]) if name.word.startswith(("bmm_", "gemm")) else None
+    if not found:
+        return None
+    types = [type_of(kind.removeprefix("Mx")) for kind in re.findall(_TRTLLM_TYPE, found["inputs"])]
+    return {
+        "family": "gemm",
+        "operation": "gemm",
+        "library": "tensorrt_llm",
+        "accumulator_type": "f32",
+        "input_types": (types[0], types[-1]),
+        "output_type": type_of(found["output"].removeprefix("Mx")),
+        "tensor_core": True if {*types} & {*TENSOR_TYPES} else None,
+        "fused": ("swiglu",) if "_swiGlu" in name.word else (),
+        **in_groups(re.search(r"_(?P<arch>sm\d{2,3}[af]?)$", name.word)),
+        **{field: value for field, value in in_groups(found).items() if field in {"tile", "stages"}},
+    }
+
+
+def cute(name: Spelled) -> Fields | None:
+    """Decodes CuTe DSL (CUTLASS 4) kernels: ``kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttention…``."""
+    found = re.match(_CUTE, name.word) if name.word.startswith("kernel_cutlass_") else None
+    if not found:
+        return None
+    own = found["name"] or name.word
+    arch = in_groups(re.search(r"(?i)sm_?(?P<arch>\d{2,3})", own))
+    return {"library": "cute_dsl", **looked_up("cute dsl", own), **arch}
+
+
+def words(name: Spelled) -> Fields | None:
+    """Decodes functions of an engine by the words of their names."""
+    function = re.sub(_CONFIGURED, "_kernel", snake(name.word)[:_LONGEST_FUNCTION])
+    if "_" not in function.strip("_") or re.search(_ABOUT, function):
+        return None
+    fields = looked_up("words in engines", function)
+    if not fields:
+        return None
+    short = type_of(name.arg(0)) if fields["family"] == "normalization" else None
+    types = (short,) if short in {"f32", "f16", "bf16"} else ()
+    return {**fields, "direction": direction(function), "input_types": types}
+
+
+# Attention: FlashAttention 1 to 4, memory-efficient attention, FlashInfer, TensorRT-LLM, vLLM.
+
+_TRAITS: Final = (
+    r"[Ff]lash_(?:fwd|bwd)_kernel_traits<(?P<head_dim>\d{1,6}), (?P<tile>\d{1,6}, \d{1,6}), (?P<warps>\d{1,6}),"
+    r"(?: \w+,){1,8} (?P<input_types>[\w:]+_t)\b"
+)
+#: Sequence, head, step, warps of a row and a column.
+_TRAITS1: Final = (
+    r"FMHA_kernel_traits<\d{1,6}, (?P<head_dim>\d{1,6}), \d{1,6}, \d{1,6}, \d{1,6}(?:, \w+, (?P<input_types>\w+)>)?"
+)
+_MAINLOOP: Final = (
+    r"CollectiveMainloop[FB]wd\w{0,40}<(?P<stages>\d{1,6}), "
+    r"cute::tuple<(?P<cluster>cute::C<\d{1,6}>, cute::C<\d{1,6}>, cute::C<\d{1,6}>)\s?>, "
+    r"cute::tuple<(?P<tile>cute::C<\d{1,6}>, cute::C<\d{1,6}>), cute::C<(?P<head_dim>\d{1,6})>\s?>, "
+    r"(?:\d{1,6}, )?(?P<input_types>[\w:]+), float, cutlass::arch::Sm\d{1,6}(?:, (true|false))?"
+)
+_EFFICIENT: Final = (
+    r"^fmha_cutlass[FB]_(?P<input_types>f16|bf16|f32)_(?:aligned|notaligned)(?:_(?P<tile>\d{1,6}x\d{1,6}))?\w*?"
+    r"_sm(?P<arch>\d{1,6})(?![0-9])"
+)
+_FLASH1: Final = r"^fmha_(fwd|bwd|fprop|dgrad)_"
+_VLLM: Final = (
+    r"^(?:single_query_cached_kv_attention|paged_attention_v\d(?:_reduce)?|kernel_unified_attention_[23]d"
+    r"|kernel_paged_attention_2d|masked_multihead_attention|merge_attn_states)_?(?:kernel)?$"
+)
+_ATTENTION: Final = {"family": "attention", "operation": "attention"}
+
+#: Kernels with a template argument that says whether attention is causal, and its index.
+_CAUSAL: Final = {
+    "flash_fwd_kernel": 2,
+    "flash_bwd_dq_dk_dv_loop_kernel": 2,
+    "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": 2,
+    "flash_fwd_splitkv_kernel": 1,
+}
+
+
+def flash(name: Spelled) -> Fields | None:
+    """Decodes FlashAttention kernels, including those built into PyTorch."""
+    text, word = name.text, name.word
+    if "FlashAtt" in text or "flash_attncute" in text:
+        return _flash3(text)
+    own = word.startswith(("flash_fwd_", "flash_bwd_")) or (word.startswith("fmha_") and re.match(_FLASH1, word))
+    own = own or (word == "compute_attn_ws" or name.function.startswith(("flash::", "pytorch_flash::")))
+    if not own:
+        return None
+    fields: Fields = {**_ATTENTION, "library": "flash_attention", "direction": _way(word)}
+    fields |= _for_all_inputs(re.search(_TRAITS, text) or re.search(_TRAITS1, text))
+    if fields.get("warps") and fields.get("input_types"):
+        fields["tensor_core"] = fields["input_types"][0] in ("f16", "bf16") or None
+    if word in _CAUSAL:
+        fields["causal"] = name.flag(_CAUSAL[word])
+    return fields | ({"operation": "combine"} if "combine" in word else {})
+
+
+def _way(word: str) -> str | None:
+    if re.search(r"_fwd|fprop|Fwd|Forward", word):
+        return "forward"
+    return "backward" if re.search(r"_bwd|dgrad|Bwd|Backward", word) else None
+
+
+def _flash3(text: str) -> Fields:
+    """Decodes FlashAttention 3: ``cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<…>>>``."""
+    own = re.search(r"FlashAtt(?:n|ention)(\w+?)(?:Sm(?P<arch>\d{1,6}))?(?![A-Za-z0-9])", text)
+    called = own[1] if own else ""
+    fields: Fields = {**_ATTENTION, "library": "flash_attention", **in_groups(own), "direction": _way(f"_{called}")}
+    if "Combine" in called:
+        fields["operation"] = "combine"
+    if found := re.search(_MAINLOOP, text):
+        fields |= {**_for_all_inputs(found), "accumulator_type": "f32", "tensor_core": True}
+        if "Fwd" in found[0] and (causal := found[found.re.groups]):
+            fields["causal"] = causal == "true"
+    return fields
+
+
+def _for_all_inputs(found: re.Match[str] | None) -> Fields:
+    """The fields in a match, with one type for Q, K and V."""
+    fields = in_groups(found)
+    return {**fields, "input_types": fields.get("input_types", ()) * 3}
+
+
+def efficient(name: Spelled) -> Fields | None:
+    """Decodes xformers' memory-efficient attention, as in PyTorch: ``fmha_cutlassF_f16_aligned_64x64_rf_sm80``."""
+    fields: Fields = {**_ATTENTION, "library": "mem_efficient_attention"}
+    found = re.search(_EFFICIENT, name.word) if name.word.startswith("fmha_cutlass") else None
+    if not found:
+        return fields if name.word in {"attention_kernel_batched", "attention_kernel_backward_batched"} else None
+    fields |= {**_for_all_inputs(found), "direction": "forward" if found[0].startswith("fmha_cutlassF") else "backward"}
+    # xformers' GEMMs: halves on tensor cores from sm70 on, f32 (as three products of tf32) from sm80 on
+    return fields | {"tensor_core": int(found["arch"]) >= (80 if found["input_types"] == "f32" else 70)}
+
+
+def attention(name: Spelled) -> Fields | None:
+    """Decodes attention kernels of TensorRT-LLM and vLLM."""
+    word = name.word
+    if not any(part in word for part in ("fmha", "attention", "attn")):
+        return None
+    if found := re.match(r"fmha(?:_v2|Sm(\d{1,6})\w*?Kernel)_?(?=[A-Z_]|flash)", word):
+        return {**_ATTENTION, "library": "tensorrt_llm", "arch": f"sm{found[1]}" if found[1] else None}
+    if re.match(_VLLM, word):
+        library = "vllm" if name.function.startswith("vllm::") or word.startswith("kernel_") else None
+        return {**_ATTENTION, "library": library, **({"operation": "combine"} if "reduce" in word else {})}
+    return None
+
 
 #: Most specific first: NCCL's pattern occurs in no other name; a cuDNN name may contain one of CUTLASS.
-_DECODERS: Final[tuple[Callable[[Spelled], dict[str, Any] | None], ...]] = (
-    communication.communication,
+_DECODERS: Final[tuple[Decoder, ...]] = (
+    communication,
     pytorch.inductor,
-    *libraries.AMD,
-    *engines.ATTENTION,
+    *(miopen, ck, of_aiter),
+    _in_scope(r"rocprim::|hipcub::", "rocprim", "rocprim", "text"),
+    by_table("hip runtime", "text"),
+    *(flash, efficient, _in_scope(r"flashinfer::", "flashinfer", "flashinfer"), attention),
     *products.PRINTED,
-    *libraries.IMAGES,
+    cudnn,
     *products.TEMPLATES,
     pytorch.aten,
-    *libraries.PRIMITIVES,
-    *libraries.ARRAYS,
-    *engines.ENGINES,
+    *(cub, fft, sparse, fbgemm, xla, cupy, engine),
+    *(by_table("jiterator", "text"), by_table("cuda driver", "text")),
+    *(term, trtllm_gen, cute, by_table("namespaces", "function"), words),
 )
 
 #: Libraries whose functions are all listed; an unlisted one is not guessed by the words in its name.
 _EXACT: Final = ("aten", "inductor", "deep_ep", "cudnn", "cub", "thrust", "xla", "cupy")
-
 
 #: Names that are kept; rules ask for all names of a report one after the other, so that fewer would keep none of them.
 _KEPT: Final = 1 << 16
@@ -46,6 +563,6 @@ def decode(name: str) -> KernelName:
     apart = spelled(name)
     found = next((fields for decoder in _DECODERS if (fields := decoder(apart))), {})
     vague = bool(found) and found.get("family", OTHER) == OTHER and found.get("library") not in _EXACT
-    if vague and (more := engines.words(apart)):
+    if vague and (more := words(apart)):
         found = {**more, **{field: value for field, value in found.items() if field != "family" and value}}
     return KernelName(function=apart.function, **{"family": OTHER, **found})

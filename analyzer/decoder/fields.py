@@ -1,21 +1,201 @@
-"""The fields of a decoded kernel name, and the tables in tables.txt by which they are looked up."""
+"""A kernel's name taken apart, what a decoder tells of it, by the tables in tables.txt, and when two names are one."""
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kanalyze.decoder.spelling import snake, type_of, types_of
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from kanalyze.decoder.spelling import Spelled
+    from collections.abc import Callable, Iterable, Iterator
 
     Fields = dict[str, Any]
     Head = tuple[str | None, ...]
+
+#: Names are truncated to this length, which no library's name reaches, to bound the time.
+_LONGEST: Final = 1 << 14
+
+# Patterns are compiled on first use, not on import; none of them backtracks.
+_UNNAMED: Final = r"(\w)<unnamed>::|(?:<|\b)unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|_GLOBAL__N__\w*::"
+#: Suffix that ROCm appends to a kernel's name for its descriptor.
+_DESCRIPTOR: Final = r"(?: \[clone \.kd\]|\.kd)$"
+_CAST: Final = r"\((?:unsigned |signed |long |short )*[A-Za-z_][\w:]*\)(?=-?\d)"
+_PIECE: Final = r"->|[<>()\[\]{},\s]|[^<>()\[\]{},\s-]+|-"
+_BRACKETS: Final = ("<", "(", "[", "{")
+_CLOSERS: Final = (">", ")", "]", "}")
+_BREAKS: Final = (",", "->", "-", *_CLOSERS)
+
+_MANGLED: Final = r"L[a-z]n?(\d{1,9})E|D[FB]\d{1,4}[_bx]|S\d*_|T\d*_|(\d{1,4})(?=[A-Za-z_])|I|Z|."
+
+
+class Spelled(NamedTuple):
+    """A parsed kernel name.
+
+    Attributes:
+        text: The whole name, normalised: without casts, anonymous namespaces and surrounding space. For a mangled name
+            its words, separated by spaces.
+        function: The qualified name of the function, such as at::native::reduce_kernel.
+        word: The last component of that.
+        args: The template arguments, as text.
+        mangled: Whether the name was mangled; then the arguments are only the words in it, in order.
+    """
+
+    text: str
+    function: str
+    word: str
+    args: tuple[str, ...]
+    mangled: bool = False
+
+    def arg(self, number: int) -> str:
+        """Template argument by index, as text; empty if absent. Of a mangled name only the first one, if numeric."""
+        if number >= len(self.args) or (self.mangled and (number or not self.args[0].isdecimal())):
+            return ""
+        return self.args[number]
+
+    def number(self, at: int) -> int | None:
+        """Template argument as an integer: 4, 4u, 4ul, -1."""
+        found = re.fullmatch(r"(-?[0-9]{1,18})[uUlL]{0,3}", self.arg(at))
+        return int(found[1]) if found else None
+
+    def flag(self, at: int) -> bool | None:
+        """Template argument as a boolean."""
+        return {"true": True, "false": False, "1": True, "0": False}.get(self.arg(at))
+
+
+def spelled(name: str) -> Spelled:
+    """Parses a kernel name."""
+    text = re.sub(_DESCRIPTOR, "", name[:_LONGEST].strip())
+    if text.startswith("_Z"):
+        return _demangled(text)
+    if "unnamed>" in text or "anonymous" in text or "_GLOBAL__N__" in text:
+        text = re.sub(_UNNAMED, lambda found: f"{found[1]}<" if found[1] else "", text)
+    if "(bool)" in text:
+        text = text.replace("(bool)1", "true").replace("(bool)0", "false")
+    return taken_apart(re.sub(_CAST, "", text))
+
+
+def taken_apart(text: str) -> Spelled:
+    """Parses a name or template argument of normalised spelling."""
+    function, args, start = "", tuple[str, ...](), True
+    opener, depth, edges = "", 0, list[int]()
+    for found in re.finditer(_PIECE, text):
+        piece = found[0]
+        if piece == "(" and function and not depth:
+            break
+        if piece in _BRACKETS:
+            opener, edges = (opener, edges) if depth else (piece, [found.start()])
+            depth += 1
+        elif depth:
+            if piece in _CLOSERS:
+                depth -= 1
+                args = args if depth or opener != "<" else _between(text, [*edges, found.start()])
+            elif piece == "," and depth == 1:
+                edges.append(found.start())
+        elif piece.isspace() or piece in _BREAKS:
+            start = True
+        else:
+            if start and not (piece.startswith("::") and function):
+                function, args = "", ()
+            function, start = function + piece, False
+    function = function.strip("*&:").removesuffix("::operator")
+    return Spelled(text, function, function.rpartition("::")[2], args)
+
+
+def _between(text: str, edges: list[int]) -> tuple[str, ...]:
+    parts = (text[left + 1 : right].strip() for left, right in pairwise(edges))
+    return tuple(part for part in parts if part)
+
+
+def snake(word: str) -> str:
+    """CamelCase as snake_case: GeluBackward as gelu_backward."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower()
+
+
+def unmangled(name: str) -> str:
+    """Demangles a name as far as supported: function and words of its arguments; other names stay."""
+    found = _demangled(name[:_LONGEST]) if name.startswith("_Z") else None
+    if found is None or not found.function:
+        return name
+    args = ", ".join(filter(None, found.args))
+    return f"{found.function}<{args}>" if args else found.function
+
+
+def _demangled(text: str) -> Spelled:
+    """Parses a mangled name into the function's qualified name and the other names in it."""
+    words: list[str] = []
+    path, at, nested = 0, 2, text[2:3] == "N"
+    pattern = re.compile(_MANGLED, re.ASCII | re.DOTALL)
+    while found := pattern.match(text, at):
+        at = found.end()
+        if found[1]:
+            words.append(found[1])
+        elif found[2]:
+            size = int(found[2])
+            word, at = text[at : at + size], at + size
+            if not word.startswith("_GLOBAL__N_"):
+                words.append(word)
+            if not nested:
+                path = path or len(words)
+        elif nested and words and found[0] in {"I", "E"}:
+            path = path or len(words)
+    path = path or len(words)
+    function = "::".join(words[:path])
+    word = words[path - 1] if path else ""
+    return Spelled(" ".join([function, *words[path:]]), function, word, tuple(words[path:]), mangled=True)
+
+
+# Element types, each mapped to one short name.
+
+_SPELLINGS: Final = {
+    "f64": "double fp64 float64 f64",
+    "f32": "float fp32 float32 f32",
+    "tf32": "tf32 tfloat32_t",
+    "f16": "half __half half_t fp16 float16 f16",
+    "bf16": "bfloat16 bfloat16_t __nv_bfloat16 nv_bfloat16 bf16",
+    "e4m3": "float8_e4m3fn float8_e4m3fnuz float_e4m3_t __nv_fp8_e4m3 e4m3 f8e4m3 fp8e4m3",
+    "e5m2": "float8_e5m2 float8_e5m2fnuz float_e5m2_t __nv_fp8_e5m2 e5m2 f8e5m2 fp8e5m2",
+    "e2m1": "float_e2m1_t float4_e2m1fn_x2 __nv_fp4_e2m1 e2m1",
+    "i8": "int8 int8_t signed_char i8 s8",
+    "u8": "uint8 uint8_t unsigned_char u8",
+    "i16": "short int16 int16_t i16",
+    "u16": "unsigned_short uint16 uint16_t u16",
+    "i32": "int int32 int32_t i32 s32",
+    "u32": "unsigned_int unsigned uint32 uint32_t u32",
+    "i64": "long long_long int64 int64_t i64",
+    "u64": "unsigned_long unsigned_long_long uint64 uint64_t u64",
+    "bool": "bool",
+    "c32": "complex<half>",
+    "c64": "complex<float> float2 cucomplex cf32",
+    "c128": "complex<double> double2 cudoublecomplex cf64",
+}
+_TYPES: Final = {spelling: short for short, spellings in _SPELLINGS.items() for spelling in spellings.split()}
+
+#: Longest spelling of a type, in characters.
+_LONGEST_TYPE: Final = 80
+
+#: Input types of tensor cores, which have no instruction for plain f32.
+TENSOR_TYPES: Final = ("f16", "bf16", "tf32", "e4m3", "e5m2", "e2m1", "i8", "u8")
+
+
+def type_of(text: str) -> str | None:
+    """The short name of a C++ or library type; None if it is not an element type."""
+    lowered = text.lower()
+    known = _TYPES.get(lowered)
+    if known or not text or len(text) > _LONGEST_TYPE:
+        return known
+    bare = re.sub(r"\b(?:const|volatile)\b|[*&]|__restrict__|\w+::", "", lowered)
+    return _TYPES.get("_".join(bare.split()).replace("_>", ">"))
+
+
+def types_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The short names of several types; empty if any is unknown."""
+    found = [type_of(text) for text in texts]
+    return tuple(short for short in found if short) if all(found) else ()
+
+
+# The fields of a decoded name, and the tables.
 
 _FILE: Final = Path(__file__).with_name("tables.txt")
 
@@ -101,7 +281,7 @@ class KernelName(NamedTuple):
 #: Fields that are sizes, such as 128x64, and fields that are one number; the others are texts.
 _SIZES: Final = ("tile", "cluster", "instruction", "warps", "warpgroups")
 _NUMBERS: Final = ("stages", "alignment", "vector", "ordinal", "head_dim")
-_TYPES: Final = ("output_type", "accumulator_type", "scale_type")
+_TYPED: Final = ("output_type", "accumulator_type", "scale_type")
 
 
 def in_groups(found: re.Match[str] | None) -> Fields:
@@ -117,7 +297,7 @@ def _field(name: str, text: str) -> Any:  # noqa: ANN401 - each field has a type
         return int(text)
     if name == "input_types":
         return types_of([text])
-    if name in _TYPES:
+    if name in _TYPED:
         return type_of(text)
     return f"sm{text}" if name == "arch" and text.isdecimal() else text
 
@@ -134,17 +314,12 @@ def direction(text: str) -> str | None:
     return "forward" if words & {"fwd", "forward"} else None
 
 
-class _Row(NamedTuple):
-    """A row of a table: a name with one of `parts` in it, or in which `pattern` is found, has this `head`."""
-
-    parts: tuple[str, ...]
-    pattern: str
-    head: Head
-
-
 @cache
-def _patterns(table: str) -> tuple[_Row, ...]:
-    """The rows of a table of patterns: a line with named groups is one, and lines of one head are one together."""
+def _patterns(table: str) -> tuple[tuple[tuple[str, ...], str, Head], ...]:
+    """The rows of a table of patterns: a name with a plain part in it, or in which the pattern is found, has this head.
+
+    A line with named groups is a row, and lines of one head are one together.
+    """
     together: list[tuple[Head, list[str]]] = []
     for head, words in _lines(table):
         if together and together[-1][0] == head and "(?P<" not in words[0]:
@@ -152,7 +327,7 @@ def _patterns(table: str) -> tuple[_Row, ...]:
         else:
             together.append((head, words))
     return tuple(
-        _Row(tuple(filter(str.isidentifier, words)), "|".join(word for word in words if not word.isidentifier()), head)
+        (tuple(filter(str.isidentifier, words)), "|".join(word for word in words if not word.isidentifier()), head)
         for head, words in together
     )
 
@@ -177,11 +352,11 @@ def listed(table: str) -> frozenset[str]:
 
 def looked_up(table: str, text: str) -> Fields:
     """What the first row of a table of patterns says of which one is in `text`; empty if none is."""
-    for row in _patterns(table):
-        if row.parts and any(part in text for part in row.parts):
-            return headed(row.head)
-        if row.pattern and (found := re.search(row.pattern, text)):
-            return headed(row.head) | in_groups(found)
+    for parts, pattern, head in _patterns(table):
+        if any(part in text for part in parts):
+            return headed(head)
+        if pattern and (found := re.search(pattern, text)):
+            return headed(head) | in_groups(found)
     return {}
 
 
@@ -192,9 +367,8 @@ def by_table(table: str, part: str) -> Callable[[Spelled], Fields | None]:
 
 def headed(head: Head) -> Fields:
     """The fields in the head of a line."""
-    return {
-        name: word for name, word in zip(("family", "operation", "library", "direction"), head, strict=False) if word
-    }
+    names = ("family", "operation", "library", "direction")
+    return {name: word for name, word in zip(names, head, strict=False) if word}
 
 
 def _lines(table: str) -> Iterator[tuple[Head, list[str]]]:
@@ -209,3 +383,217 @@ def _tables() -> dict[str, list[str]]:
     _, *parts = re.split(r"^\[(.+)\]\n", _FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = ([line for line in part.splitlines() if line and not line.startswith("#")] for part in parts[1::2])
     return dict(zip(parts[::2], lines, strict=True))
+
+
+# Names that are the same in the spellings of nsys, torch and ncu.
+#
+# What differs between the tools is how a compiler's name was read back: ``(int)4`` or ``4``, ``<unnamed>`` or
+# ``(anonymous namespace)``, ``const float *`` or ``float const*``, ``[lambda(float) (instance 1)]`` or
+# ``{lambda(float)#1}``, a return type or none, and ``T2`` or the type that it stands for. What tells kernels apart
+# stays: namespaces, template arguments, parameters.
+
+#: Limit on nesting; a name beyond it, or beyond that on length, equals only itself.
+_DEEPEST: Final = 60
+
+_NO_NAME: Final = "@anonymous"
+_ANONYMOUS: Final = r"(?<!\w)<unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|\b_GLOBAL__N__\w*::"
+_EATEN: Final = r"(\w)<unnamed>::"
+_OPERATOR: Final = r"operator *(?:\( *\)|\[ *\]|<=>|->\*?|(?:<<|>>|[-+*/%^&|=!<>])=?|&&|\|\||\+\+|--|[~,])"
+_TOKEN: Final = rf"{_OPERATOR}(?=\s*[(<])|[\w$@.#:]*[\w$@#]|::|->|\.\.\.|-\d[\w.]*|\S"
+
+_CLOSER_OF: Final = {"<": ">", "(": ")", "[": "]", "{": "}"}
+_BUILTIN: Final = frozenset(
+    ("void", "bool", "char", "short", "int", "long", "float", "double", "signed", "unsigned", "auto", "__int128")
+)
+_QUALIFIERS: Final = ("const", "volatile")
+_NUMBER: Final = r"(-?\d+)[uUlL]{1,3}"
+_PARAMETER: Final = r"T(\d{1,4})((?:::.*)?)"
+
+
+class _Group(NamedTuple):
+    """A bracketed group: its items, each a sequence of words and groups."""
+
+    opener: str
+    items: list[list[str | _Group]]
+
+    @property
+    def first(self) -> str | _Group | None:
+        return self.items[0][0] if self.items and self.items[0] else None
+
+
+_Node = str | _Group
+
+
+@lru_cache(maxsize=1 << 14)
+def normalised(name: str, *, parameters: bool = True) -> str:
+    """Normalises a kernel name.
+
+    Args:
+        name: The name as printed by a tool.
+        parameters: Whether parameter types are included. Without them overloads compare equal; with them, a name with
+            parameters in an unknown spelling matches nothing.
+
+    Returns:
+        A text for comparison, not for display; for a name that cannot be parsed the stripped name itself.
+    """
+    text = name.strip().replace("\\", "/")
+    if len(text) > _LONGEST:
+        return text
+    text = re.sub(_ANONYMOUS, f"{_NO_NAME}::", re.sub(_EATEN, rf"\1<{_NO_NAME}::", text))
+    items = _read(text)
+    if items is None:
+        return text
+    return ",".join(_item(item, (), parameters=parameters) for item in items)
+
+
+def shortened(short: str, whole: str) -> bool:
+    """Whether `short` is `whole` with words left out, in order, as on ncu's pages."""
+    words = iter(re.findall(r"\w+", normalised(whole)))
+    return all(word in words for word in re.findall(r"\w+", normalised(short)))
+
+
+def _read(text: str) -> list[list[_Node]] | None:
+    """Parses the text into nested groups; None if brackets do not match."""
+    outer = _Group("", [[]])
+    stack = [outer]
+    for found in re.finditer(_TOKEN, text):
+        piece = found[0]
+        if piece.startswith("operator") and piece != "operator" and not piece[8:9].isalnum() and piece[8:9] != "_":
+            stack[-1].items[-1].append(piece.replace(" ", ""))
+        elif piece in _CLOSER_OF:
+            inner = _Group(piece, [[]])
+            stack[-1].items[-1].append(inner)
+            stack.append(inner)
+            if len(stack) > _DEEPEST:
+                return None
+        elif piece in _CLOSER_OF.values():
+            if len(stack) == 1 or _CLOSER_OF[stack[-1].opener] != piece:
+                return None
+            stack.pop()
+        elif piece == ",":
+            stack[-1].items.append([])
+        else:
+            stack[-1].items[-1].append(piece)
+    return outer.items if len(stack) == 1 else None
+
+
+def _item(nodes: list[_Node], types: tuple[str, ...], *, parameters: bool) -> str:
+    """Normalises one type, value or function; `types` resolves T1, T2…."""
+    nodes = _without_cast(_const_last(_without_result(nodes)))
+    text, word = "", False
+    own: tuple[str, ...] = ()
+    for number, node in enumerate(nodes):
+        if isinstance(node, _Group):
+            if node.opener == "<":
+                own = tuple(_item(item, types, parameters=parameters) for item in node.items if item)
+                text += f"<{','.join(own)}>"
+            elif node.opener == "(" and _names_function(nodes, number):
+                text += f"({_listed(node, own or types) if parameters else ''})"
+            else:
+                text += _bracket(node, types)
+            word = False
+            continue
+        piece = _piece(node, types)
+        if not piece.startswith("::") and own and not text.endswith("::"):
+            own = ()
+        starts = bool(re.match(r"[\w@$]", piece))
+        text += (" " if starts and (word or text.endswith((">", ")", "}", "*", "&"))) else "") + piece
+        word = bool(re.search(r"[\w@$>]$", piece))
+    return text
+
+
+def _listed(group: _Group, types: tuple[str, ...]) -> str:
+    """Normalises a parameter list; ``T3...`` stands for all template arguments from the third on."""
+    texts: list[str] = []
+    for item in filter(None, group.items):
+        pack = [int(found[1]) for node in item if isinstance(node, str) and (found := re.fullmatch(_PARAMETER, node))]
+        if item[-1] == "..." and len(pack) == 1:
+            each = ((*types[: pack[0] - 1], one) for one in types[pack[0] - 1 :])
+            texts += [_item(item[:-1], own, parameters=True) for own in each]
+        else:
+            texts.append(_item(item, types, parameters=True))
+    return "" if texts == ["void"] else ",".join(texts)
+
+
+def _piece(word: str, types: tuple[str, ...]) -> str:
+    if number := re.fullmatch(_NUMBER, word):
+        return number[1]
+    if found := re.fullmatch(_PARAMETER, word):
+        place = int(found[1]) - 1
+        if 0 <= place < len(types):
+            return types[place] + found[2]
+    return word
+
+
+def _bracket(group: _Group, types: tuple[str, ...]) -> str:
+    """Normalises a lambda or another unnamed entity to torch's spelling; other brackets stay."""
+    nodes, last = group.items[0], group.items[-1]
+    items, opener, closer = group.items if nodes else [], group.opener, _CLOSER_OF[group.opener]
+    instance = last[-1] if last else None
+    if opener == "[" and isinstance(instance, _Group) and instance.first == "instance":
+        match instance.items[0]:
+            case [_, str(number), *_]:
+                items, opener, closer = [*group.items[:-1], last[:-1]], "{", f"#{number}}}"
+    # parameters of a lambda always count, since its number alone is ambiguous
+    return opener + ",".join(_item(item, types, parameters=True) for item in items) + closer
+
+
+def _names_function(nodes: list[_Node], at: int) -> bool:
+    """Whether the bracket at `at` is a function's parameter list."""
+    group, before = nodes[at], nodes[at - 1] if at else None
+    if not isinstance(group, _Group) or group.opener != "(" or before is None:
+        return False
+    if group.first in ("*", "&", "&&"):
+        return False
+    return (isinstance(before, str) and before not in ("*", "&", "&&")) or (
+        isinstance(before, _Group) and before.opener in "<{["
+    )
+
+
+def _without_result(nodes: list[_Node]) -> list[_Node]:
+    """Removes a function's return type, which only some tools print."""
+    for at in range(1, len(nodes)):
+        if not _names_function(nodes, at):
+            continue
+        start = at - 1
+        if isinstance(nodes[start], _Group):
+            start -= 1
+        while start > 0 and _goes_on(nodes[start], nodes[start - 1]):
+            start -= 1
+        name = nodes[start] if start >= 0 else ""
+        if isinstance(name, str) and name in (*_BUILTIN, *_QUALIFIERS):
+            return nodes
+        return nodes[max(start, 0) :]
+    return nodes
+
+
+def _goes_on(here: _Node, before: _Node) -> bool:
+    """Whether a component continues a qualified name, behind the one `before` it."""
+    if isinstance(here, _Group):
+        return True
+    return here.startswith("::") or (isinstance(before, str) and before.endswith("::"))
+
+
+def _const_last(nodes: list[_Node]) -> list[_Node]:
+    """Moves const behind the type that it qualifies, as the other tools print it."""
+    leading = 0
+    while leading < len(nodes) and nodes[leading] in _QUALIFIERS:
+        leading += 1
+    if not leading:
+        return nodes
+    end = leading
+    while end < len(nodes) and (isinstance(node := nodes[end], str) or node.opener != "("):
+        if node in ("*", "&", "&&", "..."):
+            break
+        end += 1
+    return [*nodes[leading:end], *nodes[:leading], *nodes[end:]]
+
+
+def _without_cast(nodes: list[_Node]) -> list[_Node]:
+    """Removes the cast of a value; booleans become true and false."""
+    match nodes:
+        case [_Group(opener="(") as cast, str(value)] if re.fullmatch(r"-?\d\w*", value):
+            if cast.items == [["bool"]]:
+                return ["true" if value == "1" else "false"]
+            return [value]
+    return nodes

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions: CUTLASS, cuBLAS (xmma, nvjet and older ones), cuDNN, rocBLAS, quantised ones.
+"""Decodes matrix products and convolutions: CUTLASS, cuBLAS (xmma, nvjet, older ones), cuDNN, rocBLAS, quantised ones.
 
 Sources: the naming in CUTLASS' library generator for ``cutlass_…`` and ``cutlass3x_…``; for xmma, nvjet and the names
 that begin with an architecture, names in profiles beside the types and layouts of the calls that launched them.
@@ -7,16 +7,15 @@ that begin with an architecture, names in profiles beside the types and layouts 
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.fields import exact, headed, in_groups, looked_up
-from kanalyze.decoder.spelling import TENSOR_TYPES, type_of, types_of
+from kanalyze.decoder.fields import TENSOR_TYPES, exact, headed, in_groups, looked_up, type_of, types_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.decoder.fields import Fields
-    from kanalyze.decoder.spelling import Spelled
+    from kanalyze.decoder.fields import Fields, Spelled
 
 _ARCHS: Final = ("maxwell_", "pascal_", "volta_", "turing_", "ampere_", "ada_", "hopper_", "blackwell_")
 _TYPE: Final = "tf32|bf16|f64|f32|f16|e4m3|e5m2|e2m1|i32|i8|u8|cf32|cf64"
@@ -29,6 +28,7 @@ _XMMA_TYPES: Final = (
 )
 _XMMA_LAYOUT: Final = r"_(?P<layout>[nt]{2})_(?P<output_layout>[nt])(?=_|$)"
 _XMMA_IMAGE: Final = r"_(?P<layout>n[cdhw]{3,4})k\w{2,4}_(?P<output_layout>n[cdhw]{3,4})(?=_|$)"
+_XMMA_SIZES: Final = {"tile": "tilesize", "warps": "warpsize", "warpgroups": "warpgroupsize", "cluster": "cgasize"}
 
 _OPERATION: Final = (
     rf"(?:(?P<first>{_SPELLED})_)?"
@@ -65,8 +65,8 @@ def _sized(text: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _first(*sizes: tuple[int, ...]) -> int | None:
-    return next((size[0] for size in sizes if size), None)
+def _first(sizes: dict[str, tuple[int, ...]], *words: str) -> int | None:
+    return next((sizes[word][0] for word in words if word in sizes), None)
 
 
 def _fused(words: Sequence[str]) -> tuple[str, ...]:
@@ -91,23 +91,23 @@ def xmma(name: Spelled) -> Fields | None:
     if not found:
         return None
     arch, _, operation, rest = found.groups()
-    fields: Fields = {**_work(operation), "arch": arch, "split_k": _split(rest), "fused": _fused(rest.split("_"))}
-    fields["library"] = "cudnn" if rest.endswith("_cudnn") or operation != "gemm" else "cublas"
+    sizes = _sized(rest)
+    fields: Fields = {
+        **_work(operation),
+        "library": "cudnn" if rest.endswith("_cudnn") or operation != "gemm" else "cublas",
+        "arch": arch,
+        "split_k": _split(rest),
+        "fused": _fused(rest.split("_")),
+        **in_groups(re.search(_XMMA_LAYOUT, rest) or re.search(_XMMA_IMAGE, rest)),
+        **{field: sizes.get(word, ()) for field, word in _XMMA_SIZES.items()},
+        "instruction": sizes.get("tensor") or sizes.get("sptensor", ()),
+        "stages": _first(sizes, "stage"),
+        "alignment": _first(sizes, "align", "aligna"),
+    }
     if rest.endswith(("_trt", "_fusion_tactic")) or name.text.startswith("trt_"):
         fields["library"] = "tensorrt"
     if types := re.search(_XMMA_TYPES, rest):
         fields |= in_groups(types) | {"input_types": _multiplied(types_of([types[1], types[3]]))}
-    fields |= in_groups(re.search(_XMMA_LAYOUT, rest) or re.search(_XMMA_IMAGE, rest))
-    sizes = _sized(rest)
-    fields |= {
-        "tile": sizes.get("tilesize", ()),
-        "stages": _first(sizes.get("stage", ())),
-        "warps": sizes.get("warpsize", ()),
-        "warpgroups": sizes.get("warpgroupsize", ()),
-        "cluster": sizes.get("cgasize", ()),
-        "instruction": sizes.get("tensor") or sizes.get("sptensor", ()),
-        "alignment": _first(sizes.get("align", ()), sizes.get("aligna", ())),
-    }
     if fields["instruction"] or fields["warpgroups"]:
         fields["tensor_core"] = True
     elif re.search(r"_[fdh]fma_", rest) or fields.get("input_types") == ("f32", "f32"):
@@ -122,39 +122,33 @@ def _multiplied(types: tuple[str, ...]) -> tuple[str, ...]:
     return types[:1] * 2 if types[0].startswith("c") else types
 
 
-def _rest(rest: str) -> Fields:
-    """Decodes what follows the operation in names of CUTLASS 2 and of cuBLAS before xmma."""
-    words = [word for word in rest.split("_") if word]
-    shapes = [word for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}", word)]
-    tile, loop = (dims(word) for word in (*shapes, "0x0", "0x0")[:2])
-    layouts = [word for word in words if re.fullmatch(r"[nt]{2}|n[cdhw]{3,4}", word)]
-    algorithm = next((word for word in ("winograd", "fft") if word in words), None)
-    return {
-        "tile": (*tile, *loop[:1])[: 2 + bool(loop[0])] if shapes else (),
-        "stages": loop[1] or None,
-        "layout": max(layouts, key=len) if layouts else None,  # nhwc says more than tn
-        "alignment": _first(_sized(rest).get("align", ())),
-        "split_k": _split(rest),
-        "fused": _fused(words),
-        "algorithm": algorithm,
-    }
-
-
 def _of_blas(found: re.Match[str]) -> Fields:
     """What names of CUTLASS 2 and of cuBLAS before xmma tell alike.
 
     Types are those of BLAS' letter (accumulator), of the type before it (output) and after it (A).
     """
     letter, shape, math = found["letter"], found["shape"], found["math"]
-    fields = _rest(found["rest"]) | {"arch": in_groups(found).get("arch"), "instruction": _shape(shape)}
+    words = [word for word in found["rest"].split("_") if word]
+    sizes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}", word)]
+    tile, loop = (*sizes, (0, 0), (0, 0))[:2]
+    layouts = [word for word in words if re.fullmatch(r"[nt]{2}|n[cdhw]{3,4}", word)]
     accumulator = _LETTERS.get(letter)
-    words = (word for word in found["rest"].split("_") if word != "8x8")
-    behind = next((short for word in words if (short := type_of(word))), None)
+    behind = next((short for word in words if word != "8x8" and (short := type_of(word))), None)
     a = math or behind or ("tf32" if shape and letter == "s" else accumulator)
-    return fields | {
+    return {
+        **_work(found["operation"]),
+        "arch": in_groups(found).get("arch"),
+        "instruction": _shape(shape),
         "accumulator_type": accumulator,
         "output_type": type_of(found["first"] or "") or accumulator,
         "input_types": (a, a) if a and (math or behind or letter != "i") else (),
+        "tile": (*tile, *loop[:1])[: 2 + bool(loop[0])] if sizes else (),
+        "stages": loop[1] or None,
+        "layout": max(layouts, key=len) if layouts else None,  # nhwc says more than tn
+        "alignment": _first(_sized(found["rest"]), "align"),
+        "split_k": _split(found["rest"]),
+        "fused": _fused(words),
+        "algorithm": next((word for word in ("winograd", "fft") if word in words), None),
     }
 
 
@@ -168,11 +162,8 @@ def _shape(text: str | None) -> tuple[int, ...]:
 def cutlass2(name: Spelled) -> Fields | None:
     """Decodes CUTLASS 2 profiler names, also inside Kernel2<…>: ``cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_…``."""
     found = re.search(_CUTLASS, name.text) if "cutlass_" in name.text else None
-    if not found:
-        return None
     library = "cudnn" if "cudnn" in name.function else "cutlass"
-    work = _work(found["operation"])
-    return _of_blas(found) | work | {"tensor_core": found["unit"] != "simt", "library": library}
+    return {**_of_blas(found), "tensor_core": found["unit"] != "simt", "library": library} if found else None
 
 
 def named(name: Spelled) -> Fields | None:
@@ -180,12 +171,10 @@ def named(name: Spelled) -> Fields | None:
     found = re.search(_NAMED, name.text) if any(arch in name.text for arch in _ARCHS) else None
     if not found:
         return None
-    library, work = "cublas", _work(found["operation"])
+    fields = {**_of_blas(found), "tensor_core": bool(found["shape"]), "library": "cublas"}
     if found["operation"] == "cudnn":
-        library, work = "cudnn", {"family": "conv", "operation": "conv"}
-    if name.text.startswith("trt_"):
-        library = "tensorrt"
-    return _of_blas(found) | work | {"tensor_core": bool(found["shape"]), "library": library}
+        fields |= {"library": "cudnn", "operation": "conv"}
+    return fields | ({"library": "tensorrt"} if name.text.startswith("trt_") else {})
 
 
 def cutlass3(name: Spelled) -> Fields | None:
@@ -194,25 +183,29 @@ def cutlass3(name: Spelled) -> Fields | None:
     if not found:
         return None
     arch, unit, shape, operation, rest = found.groups()
-    words = re.match(r"\w*", rest)[0].split("_")  # type: ignore[index]
-    fields: Fields = {**_work(operation), "library": "cutlass", "arch": arch}
-    fields |= {"instruction": _shape(shape), "tensor_core": unit != "simt", "fused": _fused(words)}
-    types = []
-    for word in words:
-        if word != "void" and not type_of(word):
-            break
-        types.append(type_of(word))
-    if len(types) == len(("A", "B", "accumulator", "C", "D")):
-        a, b, accumulator, _, output = types
-        fields["input_types"] = (a, b) if a and b else ()
-        fields |= {"accumulator_type": accumulator, "output_type": output}
+    words = re.split(r"\W", rest, maxsplit=1)[0].split("_")
     shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}x\d{1,6}", word)]
-    fields["tile"], fields["cluster"] = (*shapes, (), ())[:2]
     counts = [int(word) for word in words if re.fullmatch(r"\d{1,3}", word)]
-    fields["stages"] = (counts[0] or None) if counts else None  # 0 means that CUTLASS chooses
-    fields["layout"] = next((word[:2] for word in words if re.fullmatch(r"[nt]{3}", word)), None)
-    fields["output_layout"] = next((word[2] for word in words if re.fullmatch(r"[nt]{3}", word)), None)
-    return fields | {"alignment": _first(_sized("_".join(words)).get("align", ()))}
+    layout = next((word for word in words if re.fullmatch(r"[nt]{3}", word)), None)
+    fields: Fields = {
+        **_work(operation),
+        "library": "cutlass",
+        "arch": arch,
+        "instruction": _shape(shape),
+        "tensor_core": unit != "simt",
+        "fused": _fused(words),
+        "tile": (*shapes, ())[0],
+        "cluster": (*shapes, (), ())[1],
+        "stages": (counts[0] or None) if counts else None,  # 0 means that CUTLASS chooses
+        "layout": layout and layout[:2],
+        "output_layout": layout and layout[2],
+        "alignment": _first(_sized("_".join(words)), "align"),
+    }
+    types = [*takewhile(lambda word: word == "void" or type_of(word), words)]
+    if len(types) == len(("A", "B", "accumulator", "C", "D")):
+        a, b, accumulator, _, output = map(type_of, types)
+        fields |= {"input_types": (a, b) if a and b else (), "accumulator_type": accumulator, "output_type": output}
+    return fields
 
 
 def nvjet(name: Spelled) -> Fields | None:
@@ -228,18 +221,23 @@ def nvjet(name: Spelled) -> Fields | None:
     words = rest.split("_")
     types = [_JET_LETTERS.get(letter) for letter in letters]
     a, b = types[0], types[0] if len(types) == len("ABC") else types[1]
-    fields: Fields = {"family": "gemm", "operation": "gemm", "library": "cublas", "arch": arch}
-    fields["input_types"] = (a, b) if a and b else ()
-    if "tf32" in words:
-        fields["input_types"] = ("tf32", "tf32")
-    fields |= {"accumulator_type": types[-2], "output_type": types[-1], "split_k": _split(rest), "fused": _fused(words)}
-    fields["tensor_core"] = True if set(fields["input_types"]) & set(TENSOR_TYPES) else None
-    layout = re.fullmatch(r"[ntNT]{3,4}", words[-1])
-    fields["layout"] = words[-1][:2].lower() if layout else None
+    inputs = ("tf32", "tf32") if "tf32" in words else (a, b) if a and b else ()
     shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}(?:x\d{1,6})?", word)]
+    fields: Fields = {
+        "family": "gemm",
+        "operation": "gemm",
+        "library": "cublas",
+        "arch": arch,
+        "input_types": inputs,
+        "accumulator_type": types[-2],
+        "output_type": types[-1],
+        "split_k": _split(rest),
+        "fused": _fused(words),
+        "tensor_core": True if {*inputs} & {*TENSOR_TYPES} else None,
+        "layout": words[-1][:2].lower() if re.fullmatch(r"[ntNT]{3,4}", words[-1]) else None,
+    }
     if "mma" in words:
-        fields["tile"] = shapes[0] if shapes else ()
-        return fields
+        return fields | {"tile": shapes[0] if shapes else ()}
     tile, loop, cluster = (*shapes, (), (), ())[:3]
     return fields | {"tile": (*tile, *loop[:1]), "stages": loop[1] if loop else None, "cluster": cluster}
 
@@ -273,39 +271,32 @@ _GEMM_SHAPE: Final = r"GemmShape<(\d{1,6}), (\d{1,6}), (\d{1,6})>"
 
 #: cuBLAS kernels by name prefix: operation, and index of the types of A, B, C and the accumulator.
 _CUBLAS: Final = (
-    ("gemv2T_kernel", "gemv", 2),
-    ("gemv2N_kernel", "gemv", 2),
-    ("gemvNSP_kernel", "gemv", 0),
-    ("gemmSN_", "gemm", 0),
-    ("gemmk1_kernel", "gemm", 1),
+    *(("gemv2T_kernel", "gemv", 2), ("gemv2N_kernel", "gemv", 2), ("gemvNSP_kernel", "gemv", 0)),
+    *(("gemmSN_", "gemm", 0), ("gemmk1_kernel", "gemm", 1)),
 )
 _OLD_GEMM: Final = r"(?:gemm_kernel2x2|([sdcz])gemm_(?:largek|32x32x32|sm\d\d|kernel))"
 
 
 def cublas(name: Spelled) -> Fields | None:
-    """Decodes cuBLAS kernels that are C++ templates, and the few others without an architecture in the name."""
+    """Decodes cuBLAS kernels that are C++ templates, and the few others without an architecture in the name.
+
+    Old ones are ``sgemm_largek_lds64``, ``gemm_kernel2x2_core``, ``trsm_left_kernel``.
+    """
+    word = name.word
     if name.function.endswith("gemvx::kernel"):
         return _cublas_gemm(name, "gemv", 2)
     for start, product, at in _CUBLAS:
-        if name.word.startswith(start):
+        if word.startswith(start):
             return _cublas_gemm(name, product, at)
-    if name.word in exact("cublas") and "cublas" in name.text:
-        return {**headed(exact("cublas")[name.word]), "input_types": types_of([name.arg(0)])}
-    if name.word == "splitKreduce_kernel":
+    if word in exact("cublas") and "cublas" in name.text:
+        return {**headed(exact("cublas")[word]), "input_types": types_of([name.arg(0)])}
+    if word == "splitKreduce_kernel":
         return {"family": "gemm", "operation": "split_k_reduce", "library": "cublas", "split_k": True}
-    return _old_blas(name.word) or looked_up("cublaslt", name.function) or None
-
-
-def _old_blas(word: str) -> Fields | None:
-    """Decodes old cuBLAS names: ``sgemm_largek_lds64``, ``gemm_kernel2x2_core``, ``trsm_left_kernel``."""
-    found = re.match(_OLD_GEMM, word) if "gemm_" in word else None
-    if found:
+    if found := re.match(_OLD_GEMM, word):
         short = {"s": "f32", "d": "f64", "c": "c64", "z": "c128"}.get(found[1] or "")
         types = {"input_types": (short, short), "output_type": short} if short else {}
         return {"family": "gemm", "operation": "gemm", "library": "cublas", **types}
-    if found := re.match(r"(?:kernel_)?(trsm|trmm|trsv)_", word):
-        return {"family": "linalg", "operation": found[1], "library": "cublas"}
-    return None
+    return looked_up("solvers of cublas", word) or looked_up("cublaslt", name.function) or None
 
 
 def _cublas_gemm(name: Spelled, operation: str, at: int) -> Fields:

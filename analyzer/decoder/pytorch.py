@@ -1,32 +1,36 @@
-"""Kernels of PyTorch: of ATen, its own library (elementwise, reductions, functions with names), and of inductor."""
+"""Decodes kernels of PyTorch: ATen's (elementwise ones, reductions, functions with names), and those of inductor."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.decoder.fields import OTHER, WAY, by_name, exact, headed, in_groups, listed, looked_up
-from kanalyze.decoder.spelling import snake, taken_apart, type_of, types_of
+from kanalyze.decoder.fields import (
+    OTHER,
+    WAY,
+    by_name,
+    exact,
+    headed,
+    in_groups,
+    listed,
+    looked_up,
+    snake,
+    taken_apart,
+    type_of,
+    types_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from kanalyze.decoder.fields import Fields
-    from kanalyze.decoder.spelling import Spelled
+    from kanalyze.decoder.fields import Fields, Spelled
 
 #: Wrappers, with the index of the template argument that is the functor; the arguments before it are types.
 _WRAPPERS: Final = {
-    "gpu_kernel_impl": 0,
-    "gpu_kernel_impl_nocast": 0,
-    "gpu_kernel": 0,
-    "gpu_index_kernel": 0,
-    "jitted_gpu_kernel_impl": 0,
-    "func_wrapper_t": 1,
-    "ReduceOp": 1,
-    "BinaryFunctor": 3,
-    "AUnaryFunctor": 3,
-    "BUnaryFunctor": 3,
-    "multi_outputs_kernel": 0,
+    **dict.fromkeys(("gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_kernel", "gpu_index_kernel"), 0),
+    **dict.fromkeys(("jitted_gpu_kernel_impl", "multi_outputs_kernel"), 0),
+    **dict.fromkeys(("func_wrapper_t", "ReduceOp"), 1),
+    **dict.fromkeys(("BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor"), 3),
 }
 _DEEPEST: Final = 6
 
@@ -37,22 +41,18 @@ _NOISE: Final = (
 
 
 class Functor(NamedTuple):
-    """A decoded functor: its name, operation and family, and its input and output types."""
+    """A decoded functor: its name, and its input and output types."""
 
     name: str
-    operation: str
     takes: tuple[str, ...] = ()
     gives: str | None = None
 
     @property
-    def family(self) -> str:
-        """What the operation is."""
-        return by_name("aten families").get(self.operation.removesuffix("_backward"), "elementwise")
-
-    @property
-    def direction(self) -> str | None:
-        """``backward`` if the operation's name says so."""
-        return "backward" if "backward" in self.operation.split("_") else None
+    def fields(self) -> Fields:
+        """Its name and operation, and ``backward`` if that says so."""
+        operation = operation_of(self.name)
+        way = "backward" if "backward" in operation.split("_") else None
+        return {"functor": self.name, "operation": operation, "direction": way}
 
 
 def operation_of(word: str) -> str:
@@ -72,47 +72,35 @@ def functor(text: str) -> Functor | None:
         at = _WRAPPERS.get(inner.word)
         if at is None or at >= len(inner.args):
             break
-        given = given or _given(inner, at)
+        if not given:  # the types in the wrapper's arguments, result last, without that of a scalar operand
+            given = types_of(inner.args[:at]) if at > 1 else ()
+            scalars = {"AUnaryFunctor": given[1:], "BUnaryFunctor": (*given[:1], *given[2:])}
+            given = scalars.get(inner.word, given)
         inner = taken_apart(inner.args[at])
-    if not inner.word or type_of(inner.word) or not re.match(r"[A-Za-z_]", inner.word):
+    if type_of(inner.word) or not re.match(r"[A-Za-z_]", inner.word):
         return None
     *takes, gives = given or (None,)
-    own = types_of(inner.args[:1])
-    return Functor(inner.word, operation_of(inner.word), tuple(takes) or _lambda(inner) or own, gives)
-
-
-def _given(wrapper: Spelled, at: int) -> tuple[str, ...]:
-    """The types in a wrapper's arguments, result last, without that of a scalar operand."""
-    types = types_of(wrapper.args[:at]) if at > 1 else ()
-    memory = {"AUnaryFunctor": types[1:], "BUnaryFunctor": (*types[:1], *types[2:])}
-    return memory.get(wrapper.word, types)
+    return Functor(inner.word, tuple(takes) or _lambda(inner) or types_of(inner.args[:1]), gives)
 
 
 def _lambda(inner: Spelled) -> tuple[str, ...]:
     """The parameter types of the innermost lambda: ``{lambda(float)#1}`` or ``[lambda(float) (instance 1)]``."""
-    at = inner.text.rfind("lambda(")
-    if at < 0:
-        return ()
-    takes = inner.text[at + len("lambda(") :].partition(")")[0]
+    _, found, behind = inner.text.rpartition("lambda(")
+    takes = behind.partition(")")[0] if found else ""
     return types_of(part.strip() for part in takes.split(",")) if takes else ()
 
 
 def named_functor(words: tuple[str, ...]) -> Functor | None:
     """Finds the functor among the words of a mangled name, which contain no types."""
-    for word in words:
-        if word in _WRAPPERS or not re.search(r"Functor|_kernel|Kernel|Ops$|functor|^launch_", word):
-            continue
-        if word.startswith(("gpu_kernel", "TensorIterator")) or word == "Functor":
-            continue
-        return Functor(word, operation_of(word))
-    return None
+    plain = (word for word in words if word not in _WRAPPERS and word != "Functor")
+    named = (word for word in plain if re.search(r"Functor|_kernel|Kernel|Ops$|functor|^launch_", word))
+    found = next((word for word in named if not word.startswith(("gpu_kernel", "TensorIterator"))), None)
+    return Functor(found) if found else None
 
 
 _TYPED: Final = (
-    "vectorized_elementwise_kernel",
-    "vectorized_templated_elementwise_kernel",
-    "unrolled_elementwise_kernel",
-    "unrolled_elementwise_kernel_for_multi_outputs",
+    *("vectorized_elementwise_kernel", "vectorized_templated_elementwise_kernel"),
+    *("unrolled_elementwise_kernel", "unrolled_elementwise_kernel_for_multi_outputs"),
 )
 _OPTIMIZERS: Final = r"Fused(Adam|Sgd|Adagrad)|(LAMB|Lamb|Novograd|Adagrad|Adam|SGD)\w*Functor"
 _ATEN_FUNCTORS: Final = r"Fused\w+MathFunctor|(?:Binary|Unary|Pointwise|Ternary)Op|LpNorm|ZeroFunctor|CopyFunctor"
@@ -120,8 +108,7 @@ _TOPK: Final = ("sort", "topk", "aten")
 _FOREACH: Final = {"multiplies": "mul", "divides": "div", "plus": "add", "minus": "sub", "norm_two": "norm"}
 #: Layer norm kernels shared with RMS norm: index of the template argument that distinguishes them.
 _RMS_NORM: Final = {
-    "vectorized_layer_norm_kernel": 2,
-    "layer_norm_grad_input_kernel": 2,
+    **dict.fromkeys(("vectorized_layer_norm_kernel", "layer_norm_grad_input_kernel"), 2),
     "layer_norm_grad_input_kernel_vectorized": 2,
     "GammaBetaBackwardCUDAKernelTemplate": 7,
 }
@@ -142,9 +129,8 @@ def aten(name: Spelled) -> Fields | None:
         return _multi_tensor(name)
     if word.startswith("distribution_"):
         found = re.search(_RANDOM, name.text)
-        operation, kind = found[1] if found else None, type_of(name.arg(0))
-        fields = {"family": "random", "operation": operation, "library": "aten"}
-        return {**fields, "vector": name.number(1), "accumulator_type": kind}
+        fields = {"family": "random", "operation": found[1] if found else None, "library": "aten"}
+        return {**fields, "vector": name.number(1), "accumulator_type": type_of(name.arg(0))}
     return _own(name, inside=inside)
 
 
@@ -158,38 +144,33 @@ def _elementwise(name: Spelled) -> Fields:
         fields["vector"] = name.number(int(width))
     if what is None:
         return fields
-    fields |= {"functor": what.name, "operation": what.operation, "direction": what.direction}
-    fields["family"] = "index" if indexed and what.family != "copy" else what.family
-    if name.word not in _TYPED and "gpu_kernel_impl" not in text:  # the functor takes an element index
-        return fields
-    if what.operation == "copy":
-        return fields | _copied(name, what)
-    if re.search(r"WithCast\b|gpu_kernel_impl<", name.text):  # operands are cast at run time, from any type
-        return fields | {"accumulator_type": what.takes[0] if what.takes else None}
-    inputs = _operands(name.text)
+    fields |= what.fields
+    family = by_name("aten families").get(fields["operation"].removesuffix("_backward"), "elementwise")
+    fields["family"] = "index" if indexed and family != "copy" else family
+    # else the functor takes an element index
+    typed = name.word in _TYPED or "gpu_kernel_impl" in text
+    return fields | _typed(name, what, fields["operation"], family) if typed else fields
+
+
+def _typed(name: Spelled, what: Functor, operation: str, family: str) -> Fields:
+    """The types of the operands of an elementwise kernel."""
     takes = what.takes
-    if inputs is not None and len(takes) == 1:
-        takes = takes * inputs
-    if what.family == "fill":
-        return fields | {"output_type": takes[0] if takes else what.takes[0] if what.takes else None}
+    first = takes[0] if takes else None
+    cast = re.search(r"WithCast\b|gpu_kernel_impl<", name.text)  # at run time, from any type
+    if operation == "copy":  # the types of the lambda; float8 is one of several types
+        to = re.match(r"(bfloat16|float16|float8)_copy", what.name)
+        output = type_of(to[1]) if to else first
+        return {"output_type": output} if cast and not to else {"input_types": takes[:1], "output_type": output}
+    if cast:
+        return {"accumulator_type": first}
+    if family == "fill":
+        return {"output_type": first}
+    # of a kernel with one output the length of its pointer array tells the number of inputs
+    pointers = re.search(r"rray<char ?\*, (\d{1,6})(?:ul)?>", name.text)
+    if pointers and len(takes) == 1:
+        takes = takes * (int(pointers[1]) - 1)
     same = what.name.startswith("CUDAFunctor") and takes
-    return fields | {"input_types": takes, "output_type": what.gives or (takes[0] if same else None)}
-
-
-def _operands(text: str) -> int | None:
-    """The number of inputs of an elementwise kernel with one output, from the length of its pointer array."""
-    found = re.search(r"rray<char ?\*, (\d{1,6})(?:ul)?>", text)
-    return int(found[1]) - 1 if found else None
-
-
-def _copied(name: Spelled, what: Functor) -> Fields:
-    """The types of a copy: those of the lambda; for copies to float8, the output type."""
-    takes = what.takes[0] if what.takes else None
-    if to := re.match(r"(bfloat16|float16|float8)_copy", what.name):  # float8 is one of several types
-        return {"input_types": (takes,) if takes else (), "output_type": type_of(to[1])}
-    if re.search(r"WithCast\b|gpu_kernel_impl<", name.text):
-        return {"output_type": takes}
-    return {"input_types": (takes,) if takes else (), "output_type": takes}
+    return {"input_types": takes, "output_type": what.gives or (takes[0] if same else None)}
 
 
 def _reduce(name: Spelled) -> Fields:
@@ -199,7 +180,7 @@ def _reduce(name: Spelled) -> Fields:
         return fields | ({"functor": word, "operation": operation_of(word)} if word else {})
     text = name.arg(2)
     if what := functor(text) if text else None:
-        fields |= {"functor": what.name, "operation": what.operation}
+        fields |= {"functor": what.name, "operation": operation_of(what.name)}
     if found := re.match(r"(?:\w+::)*ReduceOp<([\w:]+(?:<[\w:]+>)?),", text):
         fields["input_types"] = types_of([found[1]])
     return fields
@@ -207,25 +188,28 @@ def _reduce(name: Spelled) -> Fields:
 
 def _multi_tensor(name: Spelled) -> Fields:
     """Decodes multi-tensor kernels: optimizers, torch._foreach, Apex."""
-    fields: Fields = {"family": "optimizer"}
     applied = next((part for part in name.args[1:] if "Functor" in part), "")
     if name.mangled:
         applied = next((part for part in name.args if part.endswith("Functor")), "")
-    inner = re.match(r"[\w:]*", applied)[0].rpartition("::")[2]  # type: ignore[index]
+    inner = _last_scope(applied)
+    fields: Fields = {"family": "optimizer", "functor": inner or None}
     if name.function.startswith("at::") or re.match(_ATEN_FUNCTORS, inner):
         fields["library"] = "aten"
     elif inner:
         fields["library"] = "apex"
-    fields["functor"] = inner or None
     if fused := re.search(_OPTIMIZERS, inner):
         fields["operation"] = (fused[1] or fused[2]).lower()
     elif inner:
         behind = name.args[name.args.index(applied) + 1 :]
-        operator = operation_of(re.match(r"[\w:]*", behind[0])[0].rpartition("::")[2]) if behind else ""  # type: ignore[index]
+        operator = operation_of(_last_scope(behind[0])) if behind else ""
         plain = operator and not type_of(operator)
         fields["operation"] = _FOREACH.get(operator, operator) if plain else operation_of(inner)
-    types = types_of(re.findall(r"<([\w:]+)", applied)[:1])
-    return fields | {"input_types": types}
+    return fields | {"input_types": types_of(re.findall(r"<([\w:]+)", applied)[:1])}
+
+
+def _last_scope(text: str) -> str:
+    """The last component of the qualified name that a text begins with."""
+    return re.split(r"[^\w:]", text, maxsplit=1)[0].rpartition("::")[2]
 
 
 def _own(name: Spelled, *, inside: bool) -> Fields | None:
@@ -243,13 +227,11 @@ def _own(name: Spelled, *, inside: bool) -> Fields | None:
         fields["operation"] = "rms_norm"
     elif name.word.startswith("softmax_warp_"):
         fields["operation"] = "log_softmax" if name.flag(4) else "softmax"
-        fields["output_type"] = type_of(name.arg(1))
-        fields["accumulator_type"] = type_of(name.arg(2))
+        fields |= {"output_type": type_of(name.arg(1)), "accumulator_type": type_of(name.arg(2))}
     elif "SoftMax" in name.word:
-        softmax = "log_softmax" if "LogSoftMax" in name.text else "softmax"
         first = 1 if name.number(0) is not None else 0
         types = types_of(name.args[first : first + 3]) if not name.mangled else ()
-        fields |= {"operation": softmax, "input_types": types[:1]}
+        fields |= {"operation": "log_softmax" if "LogSoftMax" in name.text else "softmax", "input_types": types[:1]}
         if len(types) == len(("input", "accumulator", "output")):
             fields |= {"accumulator_type": types[1], "output_type": types[2]}
     return fields
@@ -278,7 +260,7 @@ _TELLING: Final = {
 
 def operators(text: str, known: Collection[str]) -> tuple[str, ...]:
     """Splits underscore-joined operator names, longest `known` name first; unknown words stay joined."""
-    parts, found, unknown, at = text.split("_"), [], [], 0
+    parts, found, unknown, at = text.split("_"), list[str](), list[str](), 0
     while at < len(parts):
         ends = range(min(at + _MOST_PARTS, len(parts)), at, -1)
         end = next((end for end in ends if "_".join(parts[at:end]) in known), None)
@@ -286,15 +268,9 @@ def operators(text: str, known: Collection[str]) -> tuple[str, ...]:
             unknown.append(parts[at])
             at += 1
             continue
-        found.extend(_joined(unknown))
-        found.append("_".join(parts[at:end]))
+        found += ["_".join(unknown), "_".join(parts[at:end])]
         unknown, at = [], end
-    return (*found, *_joined(unknown))
-
-
-def _joined(parts: Sequence[str]) -> list[str]:
-    text = "_".join(parts)
-    return [text] if text.strip("_") else []
+    return tuple(one for one in (*found, "_".join(unknown)) if one.strip("_"))
 
 
 def inductor(name: Spelled) -> Fields | None:
@@ -320,23 +296,21 @@ def inductor(name: Spelled) -> Fields | None:
 
 
 def _family(kind: str, fused: Sequence[str]) -> tuple[str, str | None]:
-    """The family of a fused kernel, and the one operator that determines it, if there is one."""
+    """The family of a fused kernel, and the one operator that determines it, if there is one.
+
+    A pointwise one is elementwise, unless all operators except for views share another family: copy, gather, fill.
+    """
     families = {operator: by_name("inductor families").get(operator, "elementwise") for operator in fused}
     if kind == "poi":
-        return _pointwise(families) if families else ("elementwise", None)
-    if kind not in _TELLING:
+        views = by_name("views")
+        telling = {operator: family for operator, family in families.items() if operator not in views} or families
+        wanted: Collection[str] = ("copy", "index", "embedding", "fill", "random", "pooling", "resample")
+        default = "elementwise"
+    elif kind in _TELLING:
+        wanted, default = _TELLING[kind]
+        telling = {operator: family for operator, family in families.items() if family in wanted}
+    else:
         return OTHER, None
-    wanted, default = _TELLING[kind]
-    telling = {operator: family for operator, family in families.items() if family in wanted}
-    operation = next(iter(telling)) if len(telling) == 1 else None
-    return (next(iter(telling.values())) if len({*telling.values()}) == 1 else default), operation
-
-
-def _pointwise(families: dict[str, str]) -> tuple[str, str | None]:
-    """Elementwise, unless all operators except for views share another family: copy, gather, fill."""
-    doing = {operator: family for operator, family in families.items() if operator not in by_name("views")} or families
-    kinds = set(doing.values())
-    operation = next(iter(doing)) if len(doing) == 1 else None
-    other = next(iter(kinds)) if len(kinds) == 1 else "elementwise"
-    plain = ("copy", "index", "embedding", "fill", "random", "pooling", "resample")
-    return (other if other in plain else "elementwise"), operation
+    kinds = {*telling.values()}
+    family = next(iter(kinds)) if len(kinds) == 1 else default
+    return family if family in wanted else default, next(iter(telling)) if len(telling) == 1 else None

@@ -23,7 +23,7 @@ from kanalyze import outlets
 from kanalyze.errors import KanalyzeError, ReportNotFoundError, UnknownFormatError
 from kanalyze.files.regular import readable
 from kanalyze.machinery.modules import modules
-from kanalyze.readers.shared.archives import GZIP, inflated, unpacked
+from kanalyze.readers.archives import GZIP, inflated, unpacked
 
 if TYPE_CHECKING:
     from os import PathLike

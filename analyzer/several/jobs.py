@@ -15,9 +15,9 @@ from kanalyze.analyses.ranks._rank_path import rank_path
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import offsets
 from kanalyze.errors import KanalyzeError, NoJobError
+from kanalyze.readers.archives import unpacked
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder, runs_of
-from kanalyze.readers.shared.archives import unpacked
 from kanalyze.readers.torch.decode.text import is_trace
 from kanalyze.reduction.files import load_each, origin_of, reductions_at
 from kanalyze.reduction.tables import LATER, TABLES

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kanalyze.decoder.decode import decode
+from kanalyze.decoder.fields import spelled, taken_apart
 from kanalyze.decoder.pytorch import operators
-from kanalyze.decoder.spelling import spelled, taken_apart
 from support.kernel_families import FAMILIES
 
 #: Pieces of real names, to get near to them, and what may stand between.
@@ -106,11 +106,6 @@ def test_a_functor_s_call_is_the_functor():
 )
 def test_operators_are_told_apart_by_the_longest_name(text, told):
     assert operators(text, {"add", "mul", "tanh", "_to_copy", "native_layer_norm", "norm", "_softmax", "layer"}) == told
-
-
-@given(st.lists(st.sampled_from(["add", "_to_copy", "mul", "native_layer_norm", "_softmax"]), max_size=8))
-def test_joined_operators_are_found_again(names):
-    assert operators("_".join(names), {"add", "_to_copy", "mul", "native_layer_norm", "_softmax"}) == tuple(names)
 
 
 def test_each_of_many_names_is_decoded_once():

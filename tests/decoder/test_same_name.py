@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.decoder.same_name import normalised, shortened
+from kanalyze.decoder.fields import normalised, shortened
 
 SAME = [
     (

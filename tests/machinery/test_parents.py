@@ -18,13 +18,14 @@ if not os.fork():
 time.sleep(600)""",
     "nsys": """
 import sys, time
-from kanalyze.readers.nsys.program import start
+from kanalyze.readers.nsys.read_rep import start
 start([sys.executable, "-c", "import time; print('child', flush=True); time.sleep(600)"], sys.stdout)
 time.sleep(600)""",
     "ncu": """
 import sys
-from kanalyze.readers.ncu.program import run
-run([sys.executable, "-c", "import time; print('child', flush=True); time.sleep(600)"], sys.stdout, sys.stderr)""",
+from kanalyze.readers.ncu.read_csv_rep import run_program
+said = "import os, time; out = open(f'/proc/{os.getppid()}/fd/1', 'w'); print('child', file=out, flush=True); "
+run_program([sys.executable, "-c", said + "time.sleep(600)"])""",
 }
 
 

@@ -129,11 +129,6 @@ def test_a_name_that_no_file_can_have(tmp_path, command, name):
     assert remedy.endswith(("[report-not-found]", "[report-unreadable]"))
 
 
-def test_a_name_with_a_null_byte(tmp_path):
-    with pytest.raises(kanalyze.KanalyzeError, match="null byte"):
-        kanalyze.read(f"{tmp_path}/a\0b")
-
-
 def test_a_name_that_cannot_be_written():
     with pytest.raises(kanalyze.KanalyzeError, match="no file has such a name"):
         kanalyze.read("\ud800.sqlite")

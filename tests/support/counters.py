@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze.counter_model import RULE_RESULTS
-from kanalyze.readers.ncu.runs import with_numbers
+from kanalyze.readers.ncu.read_csv_rep import with_numbers
 from kanalyze.readers.ncu.tables import LAUNCHES, Measured, NcuTables, metrics_frame
 from kanalyze.report import Meta, Report
 
@@ -54,7 +54,7 @@ def measured(  # noqa: PLR0913 - what a test may say of kernels
     schema = {"event_id": pl.Int64, "metric": pl.String, "value": pl.Float64, "text": pl.String, "unit": pl.String}
     found = Measured(
         pl.DataFrame(launches, schema=LAUNCHES, orient="row"),
-        metrics_frame(pl.DataFrame(values, schema=schema, orient="row")),
+        metrics_frame(pl.DataFrame(values, schema=schema, orient="row").with_columns(section=pl.lit(None, pl.String))),
         pl.DataFrame(list(rules), schema=RULE_RESULTS.schema, orient="row"),
     )
     return Report(Meta(where, "ncu", capture=where if asked else None), NcuTables(where, with_numbers(found, asked)))

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import polars as pl
 from hypothesis import strategies as st
 
-from kanalyze.readers.ncu.labels import LABELS, SECTION_OF, SECTIONS
-from kanalyze.readers.ncu.printed_numbers import base_unit, missing, numbers, separators
+from kanalyze.readers.ncu.csv import base_unit, missing, numbers, separators
+from kanalyze.readers.ncu.tables import LABELS, SECTION_OF, SECTIONS
 
 KEYS = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size")
 OF_LAUNCH = (*KEYS, "Process Name", "Host Name", "Context", "Stream", "Device", "CC")

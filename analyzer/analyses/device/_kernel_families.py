@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.decoder.communication import HINTS
-from kanalyze.decoder.decode import decode
+from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError
 from kanalyze.model import COLLECTIVE_DETAIL, COMPILED_KERNELS

@@ -14,7 +14,7 @@ from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.ops import modules
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import gathered
-from kanalyze.decoder.same_name import normalised
+from kanalyze.decoder.fields import normalised
 from kanalyze.schema import Column
 
 if TYPE_CHECKING:

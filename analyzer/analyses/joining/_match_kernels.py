@@ -13,7 +13,7 @@ from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.findings._doubts import unused_launches
 from kanalyze.analyses.joining._kernel_groups import grouped_kernels, kernel_groups, kernels_in, normalised_names
 from kanalyze.analyses.shared.cached import once_per_report, once_together
-from kanalyze.decoder.same_name import normalised, shortened
+from kanalyze.decoder.fields import normalised, shortened
 from kanalyze.window import Scope
 
 if TYPE_CHECKING:

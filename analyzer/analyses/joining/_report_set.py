@@ -20,7 +20,7 @@ from kanalyze.analyses.joining._kernel_groups import kernels_in
 from kanalyze.analyses.shared.cached import once_together
 from kanalyze.analyses.shared.requirements import name_of
 from kanalyze.counter_model import measured_some
-from kanalyze.decoder.same_name import shortened
+from kanalyze.decoder.fields import shortened
 from kanalyze.errors import CannotTellError
 from kanalyze.model import EVENTS, KINDS, READER_TABLES
 from kanalyze.report import Report

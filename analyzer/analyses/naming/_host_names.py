@@ -12,7 +12,7 @@ from kanalyze.analyses.host._thread_names import named_events, neighbours, progr
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered, rows_at
-from kanalyze.decoder.same_name import normalised
+from kanalyze.decoder.fields import normalised
 from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.schema import Column
 from kanalyze.units import percent

@@ -18,10 +18,10 @@ from kanalyze.analyses.device._operations import launching_rows, operations
 from kanalyze.analyses.host._context_creation import LOADING_WORDS
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
-from kanalyze.analyses.replay._network import HOST_EDGES, as_recorded, recorded_values
+from kanalyze.analyses.replay._network import HOST_EDGES, Changed, as_recorded, recorded_values
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import count_up_to, gathered, marked, sure
-from kanalyze.decoder.spelling import spelled
+from kanalyze.decoder.fields import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.outlets import short
 

@@ -18,12 +18,11 @@ import polars as pl
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.files.regular import readable, regular
 from kanalyze.model import COMPILED_KERNELS
-from kanalyze.readers.capture.bare_runs import bare_runs
-from kanalyze.readers.capture.source_lines import LINES, lines_tables
+from kanalyze.readers.capture.program import LINES, MISSHAPEN, bare_runs, lines_tables
 from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all, selections, selective
-from kanalyze.readers.ncu.runs import report_of as report_of_ncu
-from kanalyze.readers.ncu.runs import runs_in
-from kanalyze.readers.nsys.report import NsysTables, report_of
+from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
+from kanalyze.readers.ncu.read_csv_rep import runs_in
+from kanalyze.readers.nsys.read_sqlite_folder import NsysTables, report_of
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.torch import read_json as read_torch_json
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kanalyze.readers import Progress
-    from kanalyze.readers.ncu.runs import Run
+    from kanalyze.readers.ncu.read_csv_rep import Run
     from kanalyze.report import Report
     from kanalyze.source import Source
 
@@ -208,23 +207,28 @@ class CaptureTables(NsysTables):
         for beside in self._beside:
             beside.close()
 
-    def _not_compiled(self) -> pl.DataFrame:
-        """The table of compiled kernels where the capture has none: empty if compilation was observed."""
-        if any(self._folder.glob(_LOOKED)):
-            return COMPILED_KERNELS.empty()
-        raise CannotTellError.without_capture("compiled", self._folder)
-
     def _compiled(self) -> pl.DataFrame:
+        """The table of compiled kernels; empty without a file of them if compilation was observed."""
         path = self._folder / _COMPILED
         if not os.path.lexists(path):
-            return self._not_compiled()
+            if any(self._folder.glob(_LOOKED)):
+                return COMPILED_KERNELS.empty()
+            raise CannotTellError.without_capture("compiled", self._folder)
         with readable(path):
             content = regular(path).read_bytes()
         try:
             rows = json.loads(content.decode())["kernels"]
-            found = pl.DataFrame([_row(row) for row in rows], schema=COMPILED_KERNELS.schema)
-            return COMPILED_KERNELS.check(found)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, pl.exceptions.PolarsError) as error:
+            found = [
+                {name: row.get(name) for name in COMPILED_KERNELS.schema}
+                # backend and architecture become one text
+                | {
+                    "arch": ":".join(str(row[part]) for part in ("backend", "arch") if row.get(part) is not None)
+                    or None
+                }
+                for row in rows
+            ]
+            return COMPILED_KERNELS.check(pl.DataFrame(found, schema=COMPILED_KERNELS.schema))
+        except (*MISSHAPEN, pl.exceptions.PolarsError) as error:
             raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
 
 
@@ -238,9 +242,3 @@ class _TraceTables:
 
     def table(self, name: str) -> pl.DataFrame:
         return self._lines()[name] if name in LINES else self._trace.table(name)
-
-
-def _row(row: dict[str, object]) -> dict[str, object]:
-    """A row of the table of compiled kernels, from one JSON record; backend and architecture become one text."""
-    target = [str(row[part]) for part in ("backend", "arch") if row.get(part) is not None]
-    return {name: row.get(name) for name in COMPILED_KERNELS.schema} | {"arch": ":".join(target) or None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import replace
@@ -10,14 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kanalyze.errors import KanalyzeError
-from kanalyze.files.regular import open_regular, readable
+from kanalyze.files.regular import readable
 from kanalyze.readers import accepted, read, room_at
+from kanalyze.readers.archives import unpacked
 from kanalyze.readers.capture import read_capture
-from kanalyze.readers.capture.bare_runs import bare_runs
+from kanalyze.readers.capture.program import MISSHAPEN, bare_runs
 from kanalyze.readers.capture.read_capture import Beside, counters_of, samples_in, traces_in
-from kanalyze.readers.ncu.asked_launches import MANIFEST
-from kanalyze.readers.ncu.runs import file_of, runs_in
-from kanalyze.readers.shared.archives import unpacked
+from kanalyze.readers.ncu.asked_launches import read_manifest
+from kanalyze.readers.ncu.read_csv_rep import runs_in
 from kanalyze.reduction.files import is_reduction
 from kanalyze.tools import NAMES, Tool, tool_of
 from kanalyze.turns import SIDES, Turn
@@ -103,16 +102,16 @@ def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, 
     for trace in traces_in(folder):
         add("torch", trace, trace_of, folder, trace, progress, cache=cache)
     if counters:
-        add("ncu", file_of(counters[0]), counters_of, folder, counters, progress)
+        add("ncu", counters[0].file, counters_of, folder, counters, progress)
     if folder != given:
-        found = [one._replace(opened=partial(_under_name, given, one.opened)) for one in found]
+        # of an unpacked archive, by whose path it is asked again
+        found = [one._replace(opened=partial(_with_meta, one.opened, path=given)) for one in found]
     return found
 
 
-def _under_name(path: Path, opened: Callable[[], Report]) -> Report:
-    """Opens a report of an unpacked archive, which has the `path` of the archive to be asked again by."""
+def _with_meta(opened: Callable[[], Report], **meta: object) -> Report:
     report = opened()
-    return replace(report, meta=replace(report.meta, path=path))
+    return replace(report, meta=replace(report.meta, **meta))  # type: ignore[arg-type]
 
 
 def reports_in_folder(path: Path) -> list[Path]:
@@ -132,7 +131,7 @@ def reports_in_folder(path: Path) -> list[Path]:
     exported = {entry.stem for entry in files if entry.suffix == _EXPORT}
     files = [entry for entry in files if entry.suffix != _NSYS or entry.stem not in exported]
     folders = [entry for entry in entries if _is_folder(entry) and not is_reduction(entry) and accepted(entry)]
-    return sorted([*files, *folders, *map(file_of, runs_in(path))])
+    return sorted([*files, *folders, *(run.file for run in runs_in(path))])
 
 
 def _is_folder(path: Path) -> bool:
@@ -245,7 +244,7 @@ def runs_of(path: Path, progress: Progress | None = None, *, cache: bool = True)
     runs = []
     for run in sorted(found, key=lambda one: _TOOLS.index(one.tool)):
         number = numbers[run.tool].setdefault(run.common, len(numbers[run.tool]) + 1)
-        runs.append(run._replace(number=number, opened=partial(_in_turn, run)))
+        runs.append(run._replace(number=number, opened=partial(_with_meta, run.opened, turn=run.turn)))
     return runs
 
 
@@ -253,11 +252,6 @@ def sides_in(path: Path) -> tuple[Path, Path] | None:
     """The captures ``base`` and ``new`` in the folder that ``collect --against`` wrote; None for any other path."""
     base, new = (unpacked(path) / side for side in SIDES)
     return (base, new) if all(read_capture.accepts(side, b"") for side in (base, new)) else None
-
-
-def _in_turn(run: Run) -> Report:
-    report = run.opened()
-    return replace(report, meta=replace(report.meta, turn=run.turn))
 
 
 def _runs_at(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
@@ -269,29 +263,23 @@ def _runs_at(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]
 
 
 def _in_capture(folder: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
-    """The reports of a capture, with those of every repetition."""
+    """The reports of a capture, with those of every further repetition of the torch pass, in order."""
     turns = _turns(folder)
     found = [one for one in ways(folder, progress, cache=cache, runs=True) if one.tool != SAMPLES]
-    for repeated in _repeated(folder):
+    named = {int(name[1]): path for path in folder.iterdir() if (name := _REPEATED.fullmatch(path.name))}
+    for repeated in (path for _, path in sorted(named.items()) if path.is_dir()):
         for trace in traces_in(repeated):
             opened = partial(trace_of, folder, trace, progress, cache=cache)
             found.append(Run("torch", trace, opened, repeated))
     return [one._replace(turn=turns.get(one.common.name)) for one in found]
 
 
-def _repeated(folder: Path) -> list[Path]:
-    """The folders of further repetitions of the torch pass, in order."""
-    named = {int(name[1]): path for path in folder.iterdir() if (name := _REPEATED.fullmatch(path.name))}
-    return [path for _, path in sorted(named.items()) if path.is_dir()]
-
-
 def _turns(folder: Path) -> dict[str, Turn]:
     """The turn of each run of a capture, by the name of its files; empty where it was not interleaved with another."""
     try:
-        with open_regular(folder / MANIFEST) as file:
-            told = json.loads(file.read())["against"]
+        told = read_manifest(folder)["against"]
         collection, side, turns = told["collection"], told["side"], told["turns"].items()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, *MISSHAPEN):
         return {}
     if side not in SIDES or not isinstance(collection, str):
         return {}

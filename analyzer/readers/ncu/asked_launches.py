@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kanalyze.counter_model import measured_some
 from kanalyze.files.regular import open_regular
@@ -39,15 +38,8 @@ _HARMLESS: Final = frozenset(
 _HARMLESS_ALONE: Final = frozenset(("--csv", "--force-overwrite", "-f", "--nvtx"))
 
 #: Flags that select launches, and their short forms.
-_CHOOSING: Final = {
-    **{name: name for name in ("--kernel-id", "--kernel-name-base", "--profile-from-start")},
-    "--kernel-name": "--kernel-name",
-    "-k": "--kernel-name",
-    "--launch-skip": "--launch-skip",
-    "-s": "--launch-skip",
-    "--launch-count": "--launch-count",
-    "-c": "--launch-count",
-}
+_SHORT: Final = {"-k": "--kernel-name", "-s": "--launch-skip", "-c": "--launch-count"}
+_CHOOSING: Final = ("--kernel-id", "--kernel-name-base", "--profile-from-start", *_SHORT.values())
 
 #: `nsys profile` flags that do not affect which launches are recorded, nor their order.
 _HARMLESS_IN_NSYS: Final = re.compile(
@@ -66,8 +58,7 @@ _ESCAPED: Final = r"(?:\w|\\[.$])+"
 _STARTS: Final = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """The launches selected by one ncu run.
 
     Attributes:
@@ -102,7 +93,7 @@ def selection(command: Sequence[str]) -> Selection | None:
         return None
     from_start = _from_start(flags)
     found = _by_number(flags) if "--kernel-id" in flags else _first_ones(flags)
-    return None if found is None or from_start is None else replace(found, from_call=not from_start)
+    return None if found is None or from_start is None else found._replace(from_call=not from_start)
 
 
 def chooses(command: Sequence[str]) -> bool | None:
@@ -124,7 +115,7 @@ def _from_start(flags: Mapping[str, str]) -> bool | None:
 def _by_number(flags: Mapping[str, str]) -> Selection | None:
     """The selection by launch number, in any context and on any stream."""
     of_all = re.fullmatch(r"::(.+):(\d+(?:\|\d+)*)", flags["--kernel-id"])
-    mixed = {"--kernel-name", "--launch-skip", "--launch-count"} & flags.keys()
+    mixed = {*_SHORT.values()} & flags.keys()
     if of_all is None or mixed or flags.get("--kernel-name-base") != "mangled":
         return None
     numbers = {int(number) for number in of_all[2].split("|")}
@@ -164,9 +155,9 @@ def _flags(command: Sequence[str]) -> dict[str, str] | None:
         flag, equals, value = word.partition("=")
         if flag in _HARMLESS_ALONE and not equals:
             continue
-        value = value if equals else next(words, "")
-        if flag in _CHOOSING and _CHOOSING[flag] not in found:
-            found[_CHOOSING[flag]] = value
+        value, flag = value if equals else next(words, ""), _SHORT.get(flag, flag)
+        if flag in _CHOOSING and flag not in found:
+            found[flag] = value
         elif flag not in _HARMLESS:
             return None
     return None  # there is no program
@@ -180,20 +171,9 @@ def counts_from_call(command: Sequence[str]) -> bool | None:
     """
     if len(command) < _LEAST or not PurePath(command[0]).name.startswith("nsys") or command[1] != "profile":
         return None
-    flags = _flags_of_nsys(command)
+    flags = [*takewhile(lambda word: word.startswith("-"), command[2:])]
     others = [flag for flag in flags if flag != _FROM_CALL]
     return None if any(_HARMLESS_IN_NSYS.fullmatch(flag) is None for flag in others) else len(others) < len(flags)
-
-
-def records_all(command: Sequence[str]) -> bool:
-    """Whether an `nsys profile` command records the whole program run."""
-    limited = any(flag.startswith("--duration") for flag in _flags_of_nsys(command))
-    return counts_from_call(command) is False and not limited
-
-
-def _flags_of_nsys(command: Sequence[str]) -> list[str]:
-    """The flags between `nsys profile` and the program's own command line."""
-    return [*takewhile(lambda word: word.startswith("-"), command[2:])]
 
 
 # The commands of a capture's passes, read from its manifest.
@@ -202,15 +182,25 @@ def _flags_of_nsys(command: Sequence[str]) -> list[str]:
 MANIFEST: Final = "manifest.json"
 
 
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of the capture in `folder`, whatever is in it.
+
+    Raises:
+        OSError, ValueError, RecursionError: There is none, or it is no JSON.
+    """
+    with open_regular(folder / MANIFEST) as file:
+        content: dict[str, Any] = json.loads(file.read())
+    return content
+
+
 def commands(folder: Path) -> dict[str, list[str]]:
     """The successful commands in the manifest, keyed by step name; of a repeated name the last one.
 
     Empty if the manifest is missing or lacks commands, which only makes matches less certain.
     """
     try:
-        with open_regular(folder / MANIFEST) as file:
-            told = json.loads(file.read())
-        steps = [step for done in told["passes"] for step in done["steps"] if step["exit_status"] == 0]
+        passes = read_manifest(folder)["passes"]
+        steps = [step for done in passes for step in done["steps"] if step["exit_status"] == 0]
         found = {step["name"]: [*map(str, step["command"])] for step in steps}
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
@@ -219,7 +209,9 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 def recorded_all(told: Commands) -> bool:
     """Whether the nsys pass recorded the whole program run, judged by its command line."""
-    return records_all(told.get("nsys", []))
+    command = told.get("nsys", [])
+    flags = takewhile(lambda word: word.startswith("-"), command[2:])
+    return counts_from_call(command) is False and not any(flag.startswith("--duration") for flag in flags)
 
 
 def selections(told: Commands) -> dict[str, Selection]:

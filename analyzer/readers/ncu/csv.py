@@ -1,37 +1,31 @@
 """Parses the CSV pages of ncu: launches, metrics and rule results, in base units and by ncu's metric names.
 
 The details page has a row per metric, with the label from its section, and per rule result. The raw page has a row per
-launch and a column per metric, by ncu's metric name; its first row holds units. If both pages are present, values come
-from the raw page, which is complete and has more digits.
+launch and a column per metric, by ncu's metric name; its first row holds units. Both become rows of one metric of one
+launch each, with text and unit as printed. If both pages are present, values come from the raw page, which is complete
+and has more digits. The source page has the instructions of each kernel, and its whole name.
 """
 
 from __future__ import annotations
 
+import csv
 import re
-from functools import cache, partial
-from itertools import chain
-from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.counter_model import METRICS, RULE_RESULTS
-from kanalyze.readers.ncu import errors as ncu_errors
-from kanalyze.readers.ncu.labels import LABELS, SECTION_OF, SECTIONS
-from kanalyze.readers.ncu.pages import KEYS, NO_PERMISSION, PERMISSION
-from kanalyze.readers.ncu.printed_numbers import POINT, AmbiguousError, base_unit, missing, numbers, plainly, separators
-from kanalyze.readers.ncu.tables import LAUNCHES, Measured, metrics_frame
+from kanalyze.counter_model import INSTRUCTIONS, RULE_RESULTS
+from kanalyze.errors import DamagedReportError
+from kanalyze.readers.ncu.pages import KEYS, NO_PERMISSION, OF_LAUNCH, PERMISSION, content, damaged, pages_in
+from kanalyze.readers.ncu.tables import COUNTED, LABELS, LAUNCHES, SECTIONS, Measured, metrics_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from kanalyze.readers.ncu.pages import Cells, Page, PagesFile
+    from kanalyze.readers.ncu.pages import Page, PagesFile
     from kanalyze.readers.ncu.tables import Note
-
-    #: Numbers whose value is known from another column of the page, with their texts.
-    Known = Iterable[tuple[str, int]]
-
 
 #: Columns required of a page.
 _HEADINGS: Final = {"details": ("Section Name", "Metric Name", "Metric Unit", "Metric Value"), "raw": ()}
@@ -52,42 +46,28 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
     Raises:
         DamagedReportError: They are of different runs, or their numbers can be read in two ways.
     """
-    values: list[pl.DataFrame] = []
     notes: list[Note] = []
-    launches = None
+    values, rules = [], RULE_RESULTS.empty()
+    launches: list[pl.DataFrame] = []
     if raw is not None:
-        rows, cells = _raw_rows(raw)
-        launches = _launches(rows)
-        values.append(_raw_metrics(raw.path, rows, cells))
-    rules = RULE_RESULTS.empty()
+        rows, printed = _raw(raw)
+        launches.append(_launches(rows))
+        values.append(_metrics(raw.path, "the raw page", printed))
     if details is not None:
         rows = _numbered(details, pl.concat([page.rows for page in _of_kind(details, "details")], how="diagonal"))
-        of_details = _launches(rows)
-        if raw is not None and launches is not None:
-            _same(details.path, raw.path, of_details, launches)
-        launches = of_details if launches is None else launches
-        found = _detail_metrics(details.path, rows)
+        launches.append(_launches(rows))
+        if raw is not None:
+            _check_same(details.path, raw.path, *reversed(launches))
+        found = _metrics(details.path, "the details page", _detailed(rows))
         if unknown := found.select(pl.col("metric").filter(~pl.col("known")).n_unique()).item():
             effect = "they have their label for a name, and no table but metrics shows them"
             notes.append(("metrics of unknown label", unknown, None, effect))
-        values.append(metrics_frame(found))
+        values.append(found)
         rules = _rules(details.path, rows)
     if raw is None:
         notes.append(("missing page", 1, None, _WITHOUT_RAW))
-    assert launches is not None, "there is one page or the other"  # noqa: S101 - the caller's contract
     notes += [note for file in (details, raw) if file is not None for note in _file_notes(file)]
-    return Measured(launches.drop("key"), _together(values), rules, notes)
-
-
-def _together(values: list[pl.DataFrame]) -> pl.DataFrame:
-    """Merges metrics of both pages: all of the raw page, plus those only on the details page; each in page order."""
-    first, *more = values
-    if not more:
-        return first
-    (others,) = more
-    key = ["event_id", "metric"]
-    missing = others.join(first.select(key), on=key, how="anti")
-    return first if missing.is_empty() else METRICS.check(pl.concat([first, missing]).sort(key))
+    return Measured(launches[0].drop("key"), metrics_frame(pl.concat(values)), rules, notes)
 
 
 def _warning(said: str) -> Note:
@@ -113,10 +93,10 @@ def _of_kind(file: PagesFile, kind: str) -> list[Page]:
     """The pages of one kind in a file that is named as that kind, or contains one."""
     found = file.of(kind)
     if not found:
-        raise ncu_errors.damaged(file.path, "its headings", f"no {kind} page is in it")
+        raise damaged(file.path, "its headings", f"no {kind} page is in it")
     lacking = [name for name in _HEADINGS[kind] if any(name not in page.rows.columns for page in found)]
     if lacking:
-        raise ncu_errors.damaged(file.path, "its headings", f"no column {lacking[0]!r}")
+        raise damaged(file.path, "its headings", f"no column {lacking[0]!r}")
     return found
 
 
@@ -124,7 +104,7 @@ def _numbered(file: PagesFile, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds to rows of launches the columns key, which identifies a launch, and event_id, which numbers them."""
     held = rows.filter(pl.col("ID").str.contains(r"^\d+$"))
     if held.is_empty():
-        raise ncu_errors.damaged(file.path, "the column ID", "no row has a number there")
+        raise damaged(file.path, "the column ID", "no row has a number there")
     new = [pl.lit(None, dtype=pl.String).alias(name) for name in KEYS if name not in held.columns]
     keyed = held.with_columns(new).with_columns(key=pl.concat_str(KEYS, separator="\0", ignore_nulls=True))
     runs = keyed.get_column("key").rle().struct.unnest()  # the rows of a launch follow one another
@@ -133,23 +113,23 @@ def _numbered(file: PagesFile, rows: pl.DataFrame) -> pl.DataFrame:
     return keyed.with_columns(event_id=events.repeat_by(runs.get_column("len")).explode())
 
 
-def _raw_rows(file: PagesFile) -> tuple[pl.DataFrame, list[Cells]]:
-    """The launches and metrics of all raw pages in a file, page by page.
-
-    Columns page and record of the launches locate their metrics.
-    """
+def _raw(file: PagesFile) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The launches on all raw pages of a file, and a row for each of their metrics, as :func:`_metrics` takes them."""
+    pages = _of_kind(file, "raw")
     units: dict[str, str] = {}
-    parts, every = [], []
-    for number, page in enumerate(_of_kind(file, "raw")):
-        assert page.cells is not None, "a raw page has them"  # noqa: S101 - ncu_pages makes them
+    for page in pages:
         if page.rows.height and page.rows.item(0, "ID"):
-            raise ncu_errors.damaged(file.path, "the raw page", "its first row has no units")
-        these = dict(zip(page.cells.names, page.cells.records[0], strict=True)) if page.cells.records else {}
-        if any(units.setdefault(name, unit or "") != (unit or "") for name, unit in these.items()):
-            raise ncu_errors.damaged(file.path, "the raw page", "two pages have different units")
-        parts.append(page.rows.with_row_index("record").slice(1).with_columns(page=pl.lit(number)))
-        every.append(page.cells)
-    return _numbered(file, pl.concat(parts, how="diagonal")), every
+            raise damaged(file.path, "the raw page", "its first row has no units")
+        for name, unit in zip(page.rows.columns, next(page.rows.iter_rows(), ()), strict=False):
+            if name not in OF_LAUNCH and units.setdefault(name, unit or "") != (unit or ""):
+                raise damaged(file.path, "the raw page", "two pages have different units")
+    rows = _numbered(file, pl.concat([page.rows.slice(1) for page in pages], how="diagonal"))
+    launches, keys = rows.filter(pl.col("event_id").is_first_distinct()), ["event_id", "Grid Size", "Block Size"]
+    printed = launches.unpivot([*units], index=keys, variable_name="label", value_name="text")
+    unit = pl.col("label").replace_strict(units, default="", return_dtype=pl.String)
+    return rows, printed.with_columns(
+        pl.col("label", "text").cast(pl.String), unit=unit, section=pl.lit(None, pl.String)
+    )
 
 
 def _column(rows: pl.DataFrame, name: str) -> pl.Expr:
@@ -179,7 +159,7 @@ def _launches(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("event_id").is_first_distinct()).select(*columns, "key")
 
 
-def _same(path: Path, other: Path, these: pl.DataFrame, those: pl.DataFrame) -> None:
+def _check_same(path: Path, other: Path, these: pl.DataFrame, those: pl.DataFrame) -> None:
     """Raise DamagedReportError if two pages do not list the same launches."""
     if these.get_column("key").equals(those.get_column("key")):
         return
@@ -187,106 +167,79 @@ def _same(path: Path, other: Path, these: pl.DataFrame, those: pl.DataFrame) -> 
     what = f"{these.height:,} kernels here, {those.height:,} there"
     if processes.isdisjoint(others):
         what = f"process {min(processes, key=str)} here, {min(others, key=str)} there"
-    raise ncu_errors.mixed(path, other, what)
-
-
-def _raw_metrics(path: Path, rows: pl.DataFrame, pages: list[Cells]) -> pl.DataFrame:
-    """The metrics of all launches, :data:`kanalyze.counter_model.METRICS`; of a repeated metric the first value."""
-    launches = rows.filter(pl.col("event_id").is_first_distinct())
-    found = []
-    for number, cells in enumerate(pages):
-        if not cells.names or not cells.records:  # headings alone, as at the end of a page that was cut
-            continue
-        of_page = launches.filter(pl.col("page") == number)
-        order = sorted(range(len(cells.names)), key=cells.names.__getitem__)
-        in_order = itemgetter(*order) if len(order) > 1 else tuple
-        texts = pl.Series(
-            chain.from_iterable(in_order(cells.records[record]) for record in of_page.get_column("record")),
-            dtype=pl.String,
-        )
-        names = [cells.names[place] for place in order]
-        values = parsed(path, "the raw page", texts, _sizes(of_page, cells))
-        found.append(
-            _named(values, of_page.get_column("event_id"), names, [cells.records[0][place] or "" for place in order])
-        )
-    every = pl.concat([METRICS.empty(), *found])
-    return METRICS.check(every if len(found) == 1 else every.sort("event_id", "metric"))
-
-
-def _named(values: pl.DataFrame, events: pl.Series, names: list[str], units: list[str]) -> pl.DataFrame:
-    """Parses the text `values` of each event and metric into metric rows."""
-    known = scales(set(units))
-    named = pl.DataFrame({"metric": names, "unit": units}).join(known, on="unit", how="left", maintain_order="left")
-    named = named.select(
-        "metric",
-        "scale",
-        section=pl.col("metric").replace_strict(SECTION_OF, default=None, return_dtype=pl.String),
-        unit=pl.when(pl.col("base") != "").then("base"),
-    )
-    place = values.get_column("place")
-    of_name = named[place % len(names)]
-    return METRICS.select(
-        pl.concat([values, of_name], how="horizontal").with_columns(
-            events.gather(place // len(names)), value=pl.col("value") * pl.col("scale"), text="plain"
-        )
+    raise DamagedReportError(
+        f"{path}: not of the same run as {other} ({what}).",
+        "Give the pages that were printed of one report, or each alone.",
     )
 
 
-def _sizes(rows: pl.DataFrame, cells: Cells) -> Iterator[tuple[str, int]]:
-    """Metrics that repeat a launch column, with text and known value: they reveal the number format."""
-    for place, name in enumerate(cells.names):
-        if name in KNOWN:
-            for record, size in rows.select("record", KNOWN[name]).iter_rows():
-                yield cells.records[record][place] or "", product(size)
+#: Metric names by section and label of the details page.
+_NAMED: Final = pl.DataFrame(
+    [(section, label, metric) for section, labels in LABELS.items() for label, metric in labels.items()],
+    schema=["section", "label", "named"],
+    orient="row",
+)
 
 
-@cache
-def _labels() -> pl.DataFrame:
-    """Maps labels of the details page to ncu metric names: columns section, label, named."""
-    return pl.DataFrame(
-        [(section, label, metric) for section, labels in LABELS.items() for label, metric in labels.items()],
-        schema=["section", "label", "named"],
-        orient="row",
-    )
-
-
-def _detail_metrics(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
-    """The metrics of the details page, by ncu metric name: columns event_id, metric, section, value, text, unit.
-
-    Column known is false for labels without a known metric name.
-    """
-    held = rows.filter(pl.col("Metric Name") != "").select(
+def _detailed(rows: pl.DataFrame) -> pl.DataFrame:
+    """A row for each metric on the details page: :func:`_metrics` has the columns."""
+    return rows.filter(pl.col("Metric Name") != "").select(
         "event_id",
         "Grid Size",
         "Block Size",
-        section=pl.col("Section Name").replace(SECTIONS),
         label="Metric Name",
         text="Metric Value",
         unit=pl.col("Metric Unit").fill_null(""),
+        section=pl.col("Section Name").replace(SECTIONS),
     )
-    values = parsed(path, "the details page", held.get_column("text"), _told_sizes(held))
-    raw_name = pl.col("label").str.contains("__", literal=True)  # a metric collected with --metrics has no label
+
+
+def _metrics(path: Path, where: str, printed: pl.DataFrame) -> pl.DataFrame:
+    """The metrics of a page, by ncu metric name: columns event_id, section, metric, value, text, unit, known.
+
+    `printed` has the columns event_id, section, label, text, unit, and the launch's columns of :data:`_REPEATED`; rows
+    without a value are left out. Column known is false for labels without a known metric name.
+
+    Raises:
+        DamagedReportError: The numbers can be read in two ways, and nothing on the page decides.
+    """
+    texts = printed.select("text", plain=pl.col("text").str.strip_chars()).unique().filter(~missing("plain"))
+    try:
+        way = separators(texts.get_column("plain"), _sizes(printed))
+    except AmbiguousError as error:
+        raise damaged(path, where, f"{error}; print it with LC_ALL=C") from error
+    units = {unit: base_unit(unit) for unit in printed.get_column("unit").unique()}
+    scale, base = ({unit: known[place] for unit, known in units.items()} for place in (0, 1))
     return (
-        pl.concat([values, held[values.get_column("place")]], how="horizontal")
-        .join(_labels(), on=["section", "label"], how="left", maintain_order="left")
-        .join(scales(held.get_column("unit").unique()), on="unit", how="left", maintain_order="left")
+        printed.join(texts.with_columns(value=numbers("plain", way)), on="text", maintain_order="left")
+        .join(_NAMED, on=["section", "label"], how="left", maintain_order="left")
         .select(
             "event_id",
             "section",
             metric=pl.coalesce("named", "label"),
-            known=pl.col("named").is_not_null() | raw_name,
-            value=pl.col("value") * pl.col("scale"),
-            text="plain",
-            unit="base",
+            # a metric collected with --metrics has no label
+            known=pl.col("named").is_not_null() | pl.col("label").str.contains("__", literal=True),
+            value=pl.col("value") * pl.col("unit").replace_strict(scale, return_dtype=pl.Float64),
+            text=pl.when(pl.col("value").is_null()).then("plain"),
+            unit=pl.col("unit").replace_strict(base, return_dtype=pl.String),
         )
     )
 
 
-def _told_sizes(held: pl.DataFrame) -> Iterator[tuple[str, int]]:
-    """Metrics of the details page that repeat a launch column, as :func:`_sizes` gives them for the raw page."""
-    for label, column in KNOWN.items():
-        known = held.filter(pl.col("label") == label).select(pl.col("text").str.strip_chars(), column).unique()
-        for text, size in known.drop_nulls().iter_rows():
+#: Metrics that repeat a launch column: they reveal the number format where nothing else does.
+_REPEATED: Final = {
+    "Grid Size": "Grid Size",
+    "launch__grid_size": "Grid Size",
+    "Block Size": "Block Size",
+    "launch__block_size": "Block Size",
+}
+
+
+def _sizes(printed: pl.DataFrame) -> Iterator[tuple[str, int]]:
+    """Metrics of a page that repeat a launch column, with text and known value: they reveal the number format."""
+    for label, column in _REPEATED.items():
+        told = printed.filter(pl.col("label") == label).select(pl.col("text").str.strip_chars(), column).unique()
+        for text, size in told.drop_nulls().iter_rows():
             yield text, product(size)
 
 
@@ -310,55 +263,8 @@ def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     known = pl.col("kind").is_in(_RULE_KINDS.values()).fill_null(value=False)
     strange = found.filter(~known).get_column("kind").unique().fill_null("")
     if len(strange):
-        raise ncu_errors.damaged(path, "the details page", f"a rule of type {strange[0]!r}")
+        raise damaged(path, "the details page", f"a rule of type {strange[0]!r}")
     return RULE_RESULTS.select(found)
-
-
-# Parses metric values on ncu's pages, each distinct text once.
-#
-# Nearly all are plain numbers, with a point for decimals; what is none is looked at more closely.
-
-#: Metrics that repeat a launch column: they reveal the number format where nothing else does.
-KNOWN: Final = {
-    "Grid Size": "Grid Size",
-    "launch__grid_size": "Grid Size",
-    "Block Size": "Block Size",
-    "launch__block_size": "Block Size",
-}
-
-
-def parsed(path: Path, where: str, texts: pl.Series, known: Known) -> pl.DataFrame:
-    """Parses `texts`, without missing values: columns place (index in `texts`), plain and value.
-
-    Value is null if the text is not a number; plain is the text then.
-
-    Raises:
-        DamagedReportError: The numbers can be read in two ways, and `known` decides nothing.
-    """
-    every = pl.DataFrame({"text": texts})
-    value = pl.col("value")
-    different = every.unique().select("text", plain=pl.col("text").str.strip_chars())
-    different = different.with_columns(value=plainly("plain")).with_columns(
-        value=pl.when(value.is_finite()).then("value")
-    )
-    try:
-        way = separators(different.get_column("plain"), known)
-    except AmbiguousError as error:
-        raise ncu_errors.damaged(path, where, f"{error}; print it with LC_ALL=C") from error
-    odd = value.is_null() if way == POINT else pl.lit(value=True)
-    careful = different.filter(odd).filter(~missing("plain")).with_columns(value=numbers("plain", way))
-    read = pl.concat([different.filter(~odd), careful])
-    return (
-        every.with_row_index("place")
-        .join(read, on="text", how="inner", maintain_order="left")
-        .select("place", plain=pl.when(value.is_null()).then("plain"), value="value")
-    )
-
-
-def scales(units: Iterable[str]) -> pl.DataFrame:
-    """Factor of each unit to its base unit: columns unit, scale, base."""
-    rows = [(unit, *base_unit(unit)) for unit in units]
-    return pl.DataFrame(rows, schema={"unit": pl.String, "scale": pl.Float64, "base": pl.String}, orient="row")
 
 
 def product(size: str | None) -> int:
@@ -367,3 +273,245 @@ def product(size: str | None) -> int:
     for part in (size or "").strip("()").split(","):
         found *= int(part) if part.strip().isdigit() else 0
     return found
+
+
+# Numbers and units as ncu prints them: thousands separators of any locale, and SI prefixes.
+#
+# ncu separates thousands as the locale does (``16,896.50``, ``16.896,50``, ``16 896,50``) and does not say which one
+# that was. It prints no number with three decimals on the details page, and six or two of them on the raw page, so that
+# a group of three digits behind a separator is one of thousands; where only such numbers occur, and all with points, it
+# could still be a number of another program's making, and nothing is guessed.
+#
+# Unless it is told ``--print-units base``, ncu divides a value by 1,000 for each step of the prefix that it puts before
+# the unit, wherever that stands: ``2614 %/byte`` becomes ``2.614 %/Kbyte``. That is undone as it was done.
+
+
+class Separators(NamedTuple):
+    """The thousands separator and the decimal separator."""
+
+    thousands: str
+    decimal: str
+
+
+POINT: Final = Separators(",", ".")
+COMMA: Final = Separators(".", ",")
+
+#: Characters that can only be thousands separators.
+_SPACES: Final = "[\\s\u00a0\u2009\u202f'\u2019]"
+
+#: Unambiguous numbers for one decimal separator ({1}; {0} is the other sign).
+_SURE: Final = (
+    r"^[+-]?\d{{1,3}}(?:{0}\d{{3}})+{1}\d+$"  # both signs
+    r"|^[+-]?\d{{1,3}}(?:{0}\d{{3}}){{2,}}$"  # a sign that occurs twice separates thousands
+    r"|^[+-]?\d+{1}(?:\d{{1,2}}|\d{{4,}})(?:[eE][+-]?\d+)?$"  # not three digits
+    r"|^[+-]?(?:0|\d{{4,}}){1}\d+(?:[eE][+-]?\d+)?$"  # no group of thousands before it
+)
+_SURE_POINT: Final = _SURE.format(",", r"\.")
+_SURE_COMMA: Final = _SURE.format(r"\.", ",")
+_GROUP: Final = r"^[+-]?[1-9]\d{{0,2}}{0}\d{{3}}$"
+_COMMA_GROUP, _POINT_GROUP = _GROUP.format(","), _GROUP.format(r"\.")
+
+#: Printed for a metric that could not be collected.
+MISSING: Final = ("", "n/a", "N/A", "no data")
+
+#: Printed after the sum of a metric's instances, with ``--print-metric-instances``.
+_INSTANCES: Final = r"^(\S+) \(.*\)$"
+
+
+class AmbiguousError(ValueError):
+    """Numbers whose separators are ambiguous or contradictory; says which."""
+
+
+def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separators:
+    """Detects the separators used in `texts`.
+
+    Args:
+        texts: All values of a file, numbers and others.
+        known: Values that are known from elsewhere in the file, with their texts; they decide where nothing else does.
+
+    Raises:
+        AmbiguousError: Some are written one way and some the other, or all of them can be read either way.
+    """
+    every = texts.drop_nulls().unique().str.replace_all(_SPACES, "")
+    every = every.filter(every.str.contains("[.,]"))  # without either a number is the same any way
+    point, comma, comma_groups, point_groups = (
+        every.filter(every.str.contains(pattern)) for pattern in (_SURE_POINT, _SURE_COMMA, _COMMA_GROUP, _POINT_GROUP)
+    )
+    if len(point) and len(comma):
+        raise AmbiguousError(f"{point.sort()[0]!r} has a decimal point, {comma.sort()[0]!r} a decimal comma")
+    if len(point):
+        return POINT
+    if len(comma):
+        return COMMA
+    if not len(point_groups):
+        return POINT
+    sizes = [(text, size) for text, size in known if size]
+    for way in (POINT, COMMA):
+        if any(_is(text, value, way) for text, value in sizes):
+            return way
+    found = point_groups.sort()[0]
+    other = f", and {comma_groups.sort()[0]!r} occurs, too" if len(comma_groups) else ""
+    raise AmbiguousError(f"{found!r} can be a number of thousands or one with decimals{other}")
+
+
+def _is(text: str, value: int, way: Separators) -> bool:
+    """Whether a text with separators has this value when parsed with the separators `way`."""
+    plain = re.sub(_SPACES, "", text)
+    if not re.search("[.,]", plain):
+        return False
+    try:
+        return float(plain.replace(way.thousands, "").replace(way.decimal, ".")) == value
+    except ValueError:
+        return False
+
+
+def numbers(column: str, way: Separators) -> pl.Expr:
+    """Parses a text column with given separators; null where it is not a finite number."""
+    plain = pl.col(column).str.replace(_INSTANCES, "${1}").str.replace_all(_SPACES, "")
+    plain = plain.str.replace_all(way.thousands, "", literal=True).str.replace_all(way.decimal, ".", literal=True)
+    value = plain.cast(pl.Float64, strict=False)
+    return pl.when(value.is_finite()).then(value)
+
+
+def missing(column: str) -> pl.Expr:
+    """Whether a text means "no value": empty, n/a or NaN."""
+    text = pl.col(column)
+    return text.is_null() | text.is_in(MISSING) | text.str.contains(r"^[+-]?(?i:nan|inf(?:inity)?)$")
+
+
+#: Units that ncu scales by a prefix; other units that begin with these letters are not scaled.
+_SCALED: Final = re.compile(r"([KMGTP])(byte|hz|inst|sector)|\b([numµ]?)(?:second|s)\b")
+_STEPS: Final = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_SECONDS: Final = {"n": 1.0, "u": 1e3, "µ": 1e3, "m": 1e6, "": 1e9}
+
+#: Older spellings of hz and /s.
+_OLD_RATES: Final = {"cycle/nsecond": (1e9, "hz"), "cycle/usecond": (1e6, "hz"), "cycle/second": (1.0, "hz")}
+_PER_TIME: Final = re.compile(r"/([num]?)(?:second|s)$")
+_PER: Final = {"n": 1e9, "u": 1e6, "m": 1e3, "": 1.0}
+
+
+def base_unit(unit: str) -> tuple[float, str]:
+    """The factor from `unit` to ncu's base unit, and that unit: ``us`` is 1,000 ``ns``."""
+    if unit in _OLD_RATES:
+        return _OLD_RATES[unit]
+    factor, rate = 1.0, _PER_TIME.search(unit)
+    if rate is not None:
+        factor, unit = _PER[rate[1]], unit[: rate.start()] + "/s"
+        return (factor * _scale(unit)[0], _scale(unit)[1])
+    time = _SCALED.fullmatch(unit)
+    if time is not None and time[1] is None:
+        return _SECONDS[time[3]], "ns"
+    return _scale(unit)
+
+
+def _scale(unit: str) -> tuple[float, str]:
+    found = _SCALED.search(unit)
+    if found is None or found[1] is None:
+        return 1.0, unit
+    return _STEPS[found[1]], unit[: found.start()] + unit[found.start() + 1 :]
+
+
+# The source page: instructions of kernels, and full names, which ncu shortens on its pages of launches.
+
+#: From static analysis of the assembly: on pages of some versions only, never in the module's metrics.
+_LIVE_HEADINGS: Final = ("Live Registers", "# Live Registers")
+
+_STALLED_HEADING: Final = "Warp Stall Sampling (Not-issued Samples)"
+
+
+def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
+    """The instructions of the kernels `names` on the source page at `path`.
+
+    Empty if the page does not list these kernels in this order.
+
+    Raises:
+        UnknownFormatError: It is no such page.
+        DamagedReportError: It is no CSV.
+    """
+    page = content(path)
+    blocks = pages_in(path, page).of("source")
+    found = places(names, names_of_sources(page))
+    if found is None:
+        return INSTRUCTIONS.empty()
+    parts = [_of_block(path, event_id, blocks[place]) for event_id, place in enumerate(found)]
+    return pl.concat([INSTRUCTIONS.empty(), *parts])
+
+
+def _of_block(path: Path, event_id: int, page: Page) -> pl.DataFrame:
+    if "Source" not in page.rows.columns:
+        raise damaged(path, f"the page of {page.kernel or 'a kernel'}", "no column 'Source'")
+    headings = {column: heading for column, (_, heading) in COUNTED.items()} | {"stalled_samples": _STALLED_HEADING}
+    known = {
+        column: numbers(heading, POINT).cast(pl.Int64, strict=False).fill_null(0)
+        for column, heading in headings.items()
+        if heading in page.rows.columns
+    }
+    live = next((heading for heading in _LIVE_HEADINGS if heading in page.rows.columns), None)
+    if live is not None:
+        known["live_registers"] = numbers(live, POINT).cast(pl.Int64, strict=False)
+    unknown = {name: pl.lit(None) for name in INSTRUCTIONS.schema if name not in (*known, "number", "event_id", "sass")}
+    rows = page.rows.with_row_index("number")
+    return INSTRUCTIONS.select(
+        rows.select(
+            "number",
+            event_id=pl.lit(event_id),
+            sass=pl.col("Source").fill_null("").str.strip_chars(),
+            **known,
+            **unknown,
+        )
+    )
+
+
+# Full kernel names, which ncu shortens on its pages of launches but not on the source page.
+#
+# For example, ``void at::native::vectorized_elementwise_kernel<(int)4, …>`` becomes ``void
+# at::vectorized_elementwise_kernel<4, …>``: some namespaces and casts are dropped, occasionally a bracket. nsys, torch
+# and NVIDIA's module print full names.
+
+_BLOCK: Final = b'"Kernel Name","'
+_WORD: Final = re.compile(r"\w+")
+
+
+def names_of_sources(text: bytes) -> list[str]:
+    """The kernel names on a source page, in order; a kernel of several functions has several blocks."""
+    lines: list[str] = []
+    begin = 0 if text.startswith(_BLOCK) else text.find(b"\n" + _BLOCK) + 1 or -1
+    while begin >= 0:
+        end = text.find(b"\n", begin)
+        lines.append(text[begin : end if end >= 0 else len(text)].decode(errors="replace"))
+        begin = text.find(b"\n" + _BLOCK, begin) + 1 or -1
+    return [row[1] for row in csv.reader(lines)]
+
+
+def with_whole_names(launches: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """`launches` with full names from `names`, matched in order; unchanged unless every launch has a match."""
+    found = places(launches.get_column("name").to_list(), names)
+    if found is None:
+        return launches
+    return launches.with_columns(pl.Series("name", [names[place] for place in found], dtype=pl.String))
+
+
+def places(short: Sequence[str | None], whole: Sequence[str]) -> list[int] | None:
+    """The index of each launch's full name, matched in order; None unless every launch has a match.
+
+    A kernel of which ncu prints the block several times has them one after the other.
+    """
+    if len(short) == len(whole):
+        pairs = zip(short, whole, strict=True)
+        return [*range(len(short))] if all(name and _shortened(name, one) for name, one in pairs) else None
+    found: list[int] = []
+    place = 0
+    for name in short:
+        while place < len(whole) and not (name and _shortened(name, whole[place])):
+            place += 1
+        if place == len(whole):
+            return None
+        found.append(place)
+        place += 1
+    return found
+
+
+def _shortened(name: str, whole: str) -> bool:
+    """Whether `name` is `whole` with words left out."""
+    words = iter(_WORD.findall(whole))
+    return all(word in words for word in _WORD.findall(name))

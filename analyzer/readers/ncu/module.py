@@ -1,31 +1,45 @@
 """Reads ncu reports through NVIDIA's module ``ncu_report`` (on PyPI as ncu-report; installed by the extra ``ncu``).
 
 The module opens a report lazily, and returns each metric of each kernel by a call; a report has some 2,200 metrics per
-kernel. The type of a metric's value (number, text, none) is queried once per metric name.
+kernel. The type of a metric's value (number, text, none) is queried once per metric name. On damaged reports it raises
+many types of errors, returns invalid text, or kills its process: so instructions and sources are read in a child
+process, which runs this module, as ``python -m`` with what to read, the report and the file to write as arguments.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 import polars as pl
 
-from kanalyze.counter_model import RULE_RESULTS
-from kanalyze.readers.ncu import errors as ncu_errors
-from kanalyze.readers.ncu.errors import DAMAGE, Damage, count, text
-from kanalyze.readers.ncu.labels import SECTION_OF
-from kanalyze.readers.ncu.rep_blocks import is_cut, is_sound
-from kanalyze.readers.ncu.tables import LAUNCHES, Measured, metrics_frame
+from kanalyze.counter_model import INSTRUCTIONS, RULE_RESULTS, SOURCE_FILES
+from kanalyze.errors import ExportError
+from kanalyze.files.protobuf import fields
+from kanalyze.machinery.parents import end_with
+from kanalyze.readers.ncu.pages import damaged
+from kanalyze.readers.ncu.tables import COUNTED, LAUNCHES, Measured, metrics_frame
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import ModuleType
+
+T = TypeVar("T")
+
+#: Most lines of a program's output that an error quotes, and their longest length in characters.
+_LINES: Final = 3
+_WIDE: Final = 200
 
 #: Names of metric lists that define sections; not metrics themselves.
 _NO_METRIC: Final = ("group:", "breakdown:")
@@ -40,12 +54,11 @@ _SCOPES: Final = {1: "local", 2: "global"}
 #: Links in rule messages, and how ncu prints them on its pages.
 _LINK: Final = re.compile(r"@(url|sass|source|section):((?:\\.|[^@\\])*+)@")
 
-_COUNTS: Final = tuple(f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz")
 _OF_LAUNCH: Final = {
     "device": "launch__device_id",
     "context_id": "launch__context_id",
     "stream": "launch__stream_id",
-    **{name.removeprefix("launch__").replace("_dim", ""): name for name in _COUNTS},
+    **{f"{what}_{axis}": f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz"},
 }
 
 
@@ -58,26 +71,45 @@ def module() -> ModuleType | None:
     return found if hasattr(getattr(found, "IAction", None), "sections") else None
 
 
+def unreadable(path: Path, program: str, said: Iterable[str]) -> ExportError:
+    """Error: `program` (a module or an ncu) cannot read `path` and printed `said`."""
+    lines = [" ".join(line.split()).rstrip(".") for line in said if line.strip()][-_LINES:]
+    reason = "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in lines)
+    return ExportError(
+        f"{path}: {program} cannot read it: {reason or 'it says nothing'}.",
+        "A report of a newer ncu needs a module or an ncu as new (`pip install --upgrade ncu-report`); a file that was "
+        "cut off has to be copied again.",
+    )
+
+
 def measured(path: Path, library: ModuleType, opened: Sequence[Any], *, cut: bool) -> Measured:
     """The content of the report at `path`; `opened` and `cut` are the results of :func:`actions`."""
-    names, damage = _Names(), Damage()
-    launches: list[dict[str, object]] = []
-    values: list[pl.DataFrame] = []
-    rules: list[tuple[object, ...]] = []
+    known, sections, damage = dict[str, tuple[int, str]](), dict[str, list[str]](), Damage()
+    launches, metrics, rules = list[dict[str, object]](), list[tuple[object, ...]](), list[tuple[object, ...]]()
     for event_id, action in enumerate(opened):
-        values.append(_metrics(event_id, action, names, damage))
-        damage.tried(partial(names.learn_sections, action), None)
-        launches.append(_launch(event_id, action, library, damage))
-        rules += _rules(event_id, action, damage)
-    found = pl.DataFrame(rules, schema=RULE_RESULTS.schema, orient="row")
+        metrics += [(event_id, *row) for row in _metrics(action, known, damage)]
+        damage.tried(partial(_learn_sections, action, sections), None)
+        launches.append({"event_id": event_id, **_launch(action, library, damage)})
+        rules += [(event_id, *row) for row in _rules(action, damage)]
+    found = pl.DataFrame(metrics, schema=_METRICS, orient="row")
+    section_of = {metric: section for section, names in reversed(sections.items()) for metric in reversed(names)}
+    results = RULE_RESULTS.check(pl.DataFrame(rules, schema=RULE_RESULTS.schema, orient="row"))
     lost = f"{path.name} was not written or copied whole: {len(opened)} of its kernels can be read, and others are lost"
+    wrong = f"{path.name} is damaged: they are left out, and what is left may be wrong, too; copy it again"
     return Measured(
         pl.DataFrame(launches, schema=LAUNCHES, orient="row"),
         metrics_frame(
-            pl.concat(values).with_columns(section=pl.col("metric").replace_strict(names.sections, default=None))
+            found.with_columns(
+                section=pl.col("metric").replace_strict(section_of, default=None, return_dtype=pl.String)
+            )
         ),
-        RULE_RESULTS.check(found.sort("event_id", "section", "rule", "message")),
-        [*([("report cut off", 1, None, lost)] if cut else []), *damage.notes(path.name)],
+        results.sort("event_id", "section", "rule", "message"),
+        [
+            *([("report cut off", 1, None, lost)] if cut else []),
+            *([("parts of a report that make no sense", damage.count, None, wrong)] if damage.count else []),
+        ],
+        instructions=lambda: read_apart("instructions", path, opened),
+        files=lambda: read_apart("files", path, opened),
     )
 
 
@@ -88,57 +120,86 @@ def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:
         ExportError: The module cannot read it: the file is of a newer ncu, truncated, or not a report.
     """
     name = f"the module ncu_report {getattr(library, '__version__', '')}".strip()
-    if not is_sound(path):
+    sound, cut = blocks(path)
+    if not sound:
         damage = "it is damaged: a block of it has no beginning, or an impossible size"
-        raise ncu_errors.unreadable(path, name, [damage])
+        raise unreadable(path, name, [damage])
     try:
         report = library.load_report(str(path))
         ranges = [report.range_by_idx(number) for number in range(report.num_ranges())]
         found = [part.action_by_idx(number) for part in ranges for number in range(part.num_actions())]
         whole = [action for action in found if action.metric_names()]
     except DAMAGE as error:
-        raise ncu_errors.unreadable(path, name, [text(error)]) from error
+        raise unreadable(path, name, [text(error)]) from error
     if not whole:  # the module says nothing of that
-        said = "it is cut off" if found or is_cut(path) else "no kernel is in it"
-        raise ncu_errors.unreadable(path, name, [said])
-    return whole, len(whole) < len(found) or is_cut(path)
+        raise unreadable(path, name, ["it is cut off" if found or cut else "no kernel is in it"])
+    return whole, len(whole) < len(found) or cut
 
 
-class _Names:
-    """Cache of what a metric has in common over all kernels of a report: kind, unit and section."""
+#: Columns of metrics as the module gives them.
+_METRICS: Final = {"event_id": pl.Int64, "metric": pl.String, "value": pl.Float64, "text": pl.String, "unit": pl.String}
+
+#: Exceptions raised by the module's functions for damaged parts of a report.
+DAMAGE: Final = (
+    *(ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, SystemError, TypeError, ValueError),
+)
+
+_BEYOND: Final = 1 << 63
+
+
+class Damage:
+    """Counts the parts of a report that could not be read."""
 
     def __init__(self) -> None:
-        """Start empty."""
-        self.known: dict[str, tuple[int, str]] = {}
-        self.sections: dict[str, str] = {}
-        self._seen: set[str] = set()
+        """Start at zero."""
+        self.count = 0
 
-    def learn_sections(self, action: Any) -> None:  # noqa: ANN401 - the module has no types
-        """Note the section of metrics that section headers print and our own list lacks."""
-        for section in sorted(action.sections(), key=lambda section: int(section.order())):
-            identifier = text(section.identifier())
-            if identifier not in self._seen:
-                self._seen.add(identifier)
-                for metric in filter(None, section.header_metrics()):
-                    name = text(metric.name())
-                    self.sections.setdefault(name, SECTION_OF.get(name, identifier))
+    def tried(self, ask: Callable[[], T], otherwise: T) -> T:
+        """The result of `ask`; on failure `otherwise`, counted as one damaged part."""
+        with suppress(*DAMAGE):
+            return ask()
+        self.count += 1
+        return otherwise
+
+    def text(self, given: object) -> str:
+        """Valid text, as :func:`text` gives it; counted as one damaged part if it had to be repaired."""
+        found = text(given)
+        self.count += found != str(given)
+        return found
 
 
-def _metrics(event_id: int, action: Any, names: _Names, damage: Damage) -> pl.DataFrame:  # noqa: ANN401 - as above
-    """The metrics of one kernel: columns event_id, metric, value, text, unit."""
-    rows: list[tuple[str, float | None, str | None, str]] = []
-    metric_names: list[str] = damage.tried(lambda: [*action.metric_names()], [])
-    for name in metric_names:
-        try:
-            row = _metric(name, action, names.known, damage)
-        except DAMAGE:
-            damage.count += 1
-            continue
+def text(given: object) -> str:
+    """Text from the module with invalid bytes replaced."""
+    found = str(given)
+    return found if found.isascii() else found.encode(errors="replace").decode()
+
+
+def count(value: int) -> int | None:
+    """A count as Int64; None if it is out of range."""
+    return value if -_BEYOND <= value < _BEYOND else None
+
+
+def _learn_sections(action: Any, sections: dict[str, list[str]]) -> None:  # noqa: ANN401 - the module has no types
+    """Note the metrics that the headers of a kernel's sections print, by section, of those not seen before."""
+    for section in sorted(action.sections(), key=lambda section: int(section.order())):
+        identifier = text(section.identifier())
+        if identifier not in sections:
+            sections[identifier] = names = list[str]()
+            for metric in filter(None, section.header_metrics()):
+                names.append(text(metric.name()))
+
+
+def _metrics(
+    action: Any,  # noqa: ANN401 - as above
+    known: dict[str, tuple[int, str]],
+    damage: Damage,
+) -> Iterator[tuple[str, float | None, str | None, str]]:
+    """Name, value, text and unit of each metric of a kernel that has a value."""
+    names: list[str] = damage.tried(lambda: [*action.metric_names()], [])
+    for name in names:
+        row = damage.tried(partial(_metric, name, action, known, damage), None)
         if row is not None:
-            rows.append(row)
-    schema = {"metric": pl.String, "value": pl.Float64, "text": pl.String, "unit": pl.String}
-    found = pl.DataFrame(rows, schema=schema, orient="row")
-    return found.select(pl.lit(event_id, dtype=pl.Int64).alias("event_id"), pl.all())
+            yield row
 
 
 def _metric(
@@ -157,58 +218,62 @@ def _metric(
     if kind in _NO_VALUE:  # it may be of another kind than in the first kernel
         kind = int(metric.kind())
     if kind == _TEXT:
-        said = damage.text(metric.as_string())
-        return (name, None, said, unit) if said else None
+        told = damage.text(metric.as_string())
+        return (name, None, told, unit) if told else None
     value = metric.as_double()
     # what has no value has the number 0
     return (name, value, None, unit) if math.isfinite(value) and (value or metric.has_value()) else None
 
 
 def _launch(
-    event_id: int,
     action: Any,  # noqa: ANN401 - as above
     library: ModuleType,
     damage: Damage,
 ) -> dict[str, object]:
-    """A row of :data:`kanalyze.readers.ncu.tables.LAUNCHES`; the module gives no process id."""
-    row: dict[str, object] = dict.fromkeys(LAUNCHES)
+    """Columns of :data:`kanalyze.readers.ncu.tables.LAUNCHES`; the module gives no process id."""
+    row: dict[str, object] = dict.fromkeys(list(LAUNCHES)[1:])
     for column, name in _OF_LAUNCH.items():
         metric = action.metric_by_name(name)
-        known = metric is not None and metric.has_value()
-        row[column] = damage.tried(partial(_number, metric), None) if known else None
-    named = damage.tried(lambda: damage.text(action.name(library.IAction.NameBase_DEMANGLED)), None)
-    return row | {"event_id": event_id, "name": named}
+        if metric is not None and metric.has_value():
+            row[column] = damage.tried(partial(_number, metric), None)
+    return row | {"name": damage.tried(lambda: damage.text(action.name(library.IAction.NameBase_DEMANGLED)), None)}
 
 
 def _number(metric: Any) -> int | None:  # noqa: ANN401 - as above
     return count(int(metric.as_uint64()))
 
 
-def _rules(event_id: int, action: Any, damage: Damage) -> list[tuple[object, ...]]:  # noqa: ANN401 - as above
-    """Rows of :data:`kanalyze.counter_model.RULE_RESULTS`."""
+def _rules(action: Any, damage: Damage) -> list[tuple[object, ...]]:  # noqa: ANN401 - as above
+    """Rows of :data:`kanalyze.counter_model.RULE_RESULTS`, without the kernel."""
     results: list[Any] = damage.tried(lambda: [*action.rule_results()], [])
     marks: dict[str, list[str]] = damage.tried(partial(_marks, action), {})
-    rows = [damage.tried(partial(_rule, event_id, rule, marks, damage), None) for rule in results]
+    rows = [damage.tried(partial(_rule, rule, marks, damage), None) for rule in results]
     return [row for row in rows if row is not None]
 
 
 def _rule(
-    event_id: int,
     rule: Any,  # noqa: ANN401 - as above
     marks: dict[str, list[str]],
     damage: Damage,
 ) -> tuple[object, ...]:
-    """A rule result of one kernel; `marks` are the source markers by rule."""
+    """A rule result of one kernel; `marks` are the source markers by rule.
+
+    Of a result without a message, which ncu's pages leave out, it is the table of instructions that the rule marks.
+    """
     section, name = damage.text(rule.section_identifier()), damage.text(rule.rule_identifier())
     if not rule.has_rule_message():
-        return event_id, section, name, "information", _places(text(rule.name()), marks.get(name, [])), None, None
+        own, marked = text(rule.name()), marks.get(name, [])
+        told = f"{own}: a table of the source without a message."
+        if marked:
+            told = f"{own}: {plural(len(marked), 'instruction')} marked, the first: {marked[0]}"
+        return section, name, "information", told, None, None
     said = rule.rule_message()
     scope, share = None, None
     if rule.has_speedup_estimation():
         estimate = rule.speedup_estimation()
         scope, share = _SCOPES.get(int(estimate["type"])), float(estimate["speedup"]) / 100
     kind = _RULE_KINDS.get(int(said["type"]), "information")
-    return event_id, section, name, kind, plain(damage.text(said["message"])).strip(), scope, share
+    return section, name, kind, plain(damage.text(said["message"])).strip(), scope, share
 
 
 def _marks(action: Any) -> dict[str, list[str]]:  # noqa: ANN401 - as above
@@ -217,16 +282,6 @@ def _marks(action: Any) -> dict[str, list[str]]:  # noqa: ANN401 - as above
     for mark in getattr(action, "source_markers", list)():
         found.setdefault(text(mark["rule_identifier"]), []).append(text(mark["message"]).strip())
     return found
-
-
-def _places(name: str, marks: list[str]) -> str:
-    """A message for a rule result that has none: the table of instructions that the rule marks.
-
-    ncu's pages leave it out.
-    """
-    if not marks:
-        return f"{name}: a table of the source without a message."
-    return f"{name}: {plural(len(marks), 'instruction')} marked, the first: {marks[0]}"
 
 
 def plain(message: str) -> str:
@@ -239,3 +294,218 @@ def _link(match: re.Match[str]) -> str:
         text, _, address = match[2].partition(":")
         return f"{text} ({address})"
     return match[2].rpartition(":")[2]
+
+
+# Instructions and source files of kernels, read in a child process.
+
+_STALLED: Final = re.compile(r"^smsp__pcsamp_warps_issue_stalled_\w+_not_issued$")
+
+
+def _instruction_table(opened: Sequence[Any]) -> pl.DataFrame:
+    rows = [row for event_id, action in enumerate(opened) for row in _instructions(event_id, action)]
+    return INSTRUCTIONS.check(pl.DataFrame(rows, schema=INSTRUCTIONS.schema, orient="row"))
+
+
+def _source_table(opened: Sequence[Any]) -> pl.DataFrame:
+    every = (item for action in opened for item in dict(action.source_files()).items())
+    found = {text(name): text(source) for name, source in every if source}
+    return pl.DataFrame([*found.items()], schema=SOURCE_FILES.schema, orient="row")
+
+
+def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - the module has no types
+    """Instruction rows of one kernel."""
+    counted = {column: _by_address(action, metric) for column, (metric, _) in COUNTED.items()}
+    stalled: dict[int, int] = {}
+    for metric in filter(_STALLED.match, action.metric_names()):
+        for address, value in _by_address(action, metric).items():
+            stalled[address] = stalled.get(address, 0) + value
+    for number, (address, sass) in enumerate(_sass(action, sorted(counted["instructions"] or counted["samples"]))):
+        place = action.source_info(address)
+        yield {
+            "event_id": event_id,
+            "number": number,
+            "sass": sass,
+            "ptx": text(action.ptx_by_pc(address)).strip() or None,
+            "file": text(place.file_name()) if place and place.file_name() else None,
+            "line": count(int(place.line())) if place and place.file_name() else None,
+            "stalled_samples": count(stalled.get(address, 0)) if stalled else None,
+            **{column: count(values.get(address, 0)) if values else None for column, values in counted.items()},
+            "live_registers": None,
+        }
+
+
+def _sass(action: Any, counted: list[int]) -> Iterator[tuple[int, str]]:  # noqa: ANN401 - as above
+    """The SASS instructions of a kernel with addresses, including padding after its end, which has no counts."""
+    if len(counted) > 1:
+        step = min(after - before for before, after in pairwise(counted))
+        address = counted[0]
+        while sass := action.sass_by_pc(address):
+            yield address, text(sass).strip()
+            address += step
+
+
+def _by_address(action: Any, name: str) -> dict[int, int]:  # noqa: ANN401 - as above
+    """Values of a metric keyed by instruction address; empty where it was not collected."""
+    metric = action.metric_by_name(name)
+    if metric is None or not metric.num_instances() or not metric.has_correlation_ids():
+        return {}
+    places = metric.correlation_ids()
+    return {int(places.as_uint64(i)): int(metric.as_uint64(i)) for i in range(metric.num_instances())}
+
+
+#: Tables that are read in a child process: how, of which columns, and what they are called in messages.
+_PARTS: Final = {
+    "instructions": (_instruction_table, INSTRUCTIONS, "the instructions of a kernel"),
+    "files": (_source_table, SOURCE_FILES, "its sources"),
+}
+
+
+#: The child's arguments: this module, and nothing of the current folder in its place.
+_CHILD: Final = ("-P", "-m", "kanalyze.readers.ncu.module")
+
+
+def read_here(name: str, path: Path, opened: Sequence[Any]) -> pl.DataFrame:
+    """As :func:`read_apart`, in this process."""
+    read, _, what = _PARTS[name]
+    try:
+        return read(opened)
+    except DAMAGE as error:
+        raise damaged(path, what, text(error)) from error
+
+
+def read_apart(name: str, path: Path, opened: Sequence[Any]) -> pl.DataFrame:
+    """The ``instructions`` or source ``files`` of the report at `path`, read in a child process.
+
+    Columns: :data:`kanalyze.counter_model.INSTRUCTIONS`, :data:`kanalyze.counter_model.SOURCE_FILES`. `opened` are its
+    kernels in this process, from which they are read if no child process can be started.
+
+    Raises:
+        DamagedReportError: They are invalid.
+    """
+    _, declared, what = _PARTS[name]
+    if not sys.executable or getattr(sys, "frozen", False):
+        return read_here(name, path, opened)
+    command = [sys.executable, *_CHILD, str(os.getpid()), name, str(path.absolute())]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "table.arrow"
+        try:
+            ended = subprocess.run(  # noqa: S603 - Python itself, with a module of ours
+                [*command, str(out)],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=False,
+            )
+        except OSError:
+            return read_here(name, path, opened)
+        if ended.returncode or not out.is_file():
+            raise damaged(path, what, "what reads them ended" if ended.returncode < 0 else "what reads them fails")
+        return declared.check(pl.read_ipc(out.read_bytes()))
+
+
+def write(name: str, report: str, out: str) -> None:
+    """Write the named table of a report to a file; exits with status 1 if it is damaged."""
+    library = module()
+    if library is None:
+        sys.exit("the module ncu_report is gone")
+    try:
+        _PARTS[name][0](actions(Path(report), library)[0]).write_ipc(out)
+    except DAMAGE as error:
+        sys.exit(text(error))
+
+
+# Whether a report's file is complete, since the module silently gives kernels without metrics if it is not.
+#
+# The file begins with ``NVR`` and a header; then come blocks, each a size, a head of that size and a payload, whose
+# size the head tells in its field 5. Heads are messages of protocol buffers; a payload is such messages, each behind
+# its size.
+
+MAGIC: Final = b"NVR\0"
+
+_SIZE: Final = 4
+_PAYLOAD: Final = 5
+
+#: Upper bound of a block head; a larger one means an unknown layout.
+_MOST: Final = 1 << 24
+#: Sizes above this overflow to negative in the module.
+_LARGEST: Final = (1 << 31) - 1
+
+
+class _BlockError(ValueError):
+    """A block that is invalid or of an impossible size."""
+
+
+def blocks(path: Path) -> tuple[bool, bool]:
+    """Whether the file is a valid sequence of blocks, or of an unknown layout; and whether it ends within a block.
+
+    On an impossible block size the module would abort the whole process.
+    """
+    try:
+        return True, _is_cut(path)
+    except _BlockError:
+        return False, False
+    except (IndexError, ValueError):
+        return True, False
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether the file is truncated within a block.
+
+    Raises:
+        _BlockError: It is no block behind the first one, or of an impossible size.
+        ValueError, IndexError: There is no first one.
+    """
+    length = path.stat().st_size
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return False
+        head = _head(file, length)
+        if head is not None and file.tell() < length:
+            head = _pass_block(file, length)
+        try:
+            while head is not None and file.tell() < length:
+                head = _pass_block(file, length)
+        except (IndexError, ValueError) as error:
+            raise _BlockError from error
+        return head is None or file.tell() > length
+
+
+def _pass_block(file: BinaryIO, length: int) -> bytes | None:
+    """Skip a block; returns its head, None if the file ends within that. Errors as in :func:`_is_cut`."""
+    head = _head(file, length)
+    if head is None:
+        return None
+    told = [field for field in fields(head, 0, len(head)) if field.key == _PAYLOAD]
+    if len(told) != 1 or told[0].sized:
+        raise ValueError
+    if told[0].number > _LARGEST:
+        raise _BlockError
+    end = file.tell() + told[0].number
+    while file.tell() + _SIZE <= min(end, length):
+        size = int.from_bytes(file.read(_SIZE), "little")
+        if file.tell() + size > end:
+            raise _BlockError
+        file.seek(size, 1)
+    file.seek(end)
+    return head
+
+
+def _head(file: BinaryIO, length: int) -> bytes | None:
+    """Reads a length-prefixed block head; None if the file ends before it does.
+
+    Raises:
+        ValueError: It is no head.
+    """
+    size = file.read(_SIZE)
+    announced = int.from_bytes(size, "little")
+    if announced > _LARGEST or announced > max(_MOST, length):
+        raise _BlockError
+    if announced > _MOST:
+        raise ValueError
+    head = file.read(announced)
+    return head if len(size) == _SIZE and len(head) == announced else None
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    write(*sys.argv[2:])

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import codecs
 import re
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.errors import UnknownFormatError
+from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.files.regular import readable, regular
-from kanalyze.readers.ncu import errors as ncu_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 #: First lines of pages: the header of pages of launches, and the kernel line of the source page.
 _LAUNCHES: Final = b'"ID","'
 _SOURCE: Final = b'"Kernel Name","'
 _BEGINNINGS: Final = (_LAUNCHES, _SOURCE)
-
-#: A line of a page of launches that is not a record: it does not begin with a quoted number or empty field.
-_NO_RECORD: Final = re.compile(rb'\n(?!"[\d"])')
 
 #: Messages of ncu in a log.
 _WARNING: Final = re.compile(rb"^==WARNING==(.*)$", re.MULTILINE)
@@ -52,38 +46,34 @@ _ENCODINGS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-
 #: Columns that identify a launch.
 KEYS: Final = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size")
 
-#: Launch columns that precede the metrics.
-_OF_LAUNCH: Final = (
+#: Launch columns that precede the metrics of a raw page.
+OF_LAUNCH: Final = (
     *KEYS,
     *("Process Name", "Host Name", "Kernel Time", "Context", "Stream", "Device", "CC", "Demangled Name"),
     *("thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",),
 )
 
 
-@dataclass(frozen=True)
-class Cells:
-    """The metrics of a raw page: names, and per record (the first holds units) one text per name."""
+def damaged(path: Path, where: str, what: str) -> DamagedReportError:
+    """Error: `what` is wrong in the ncu file at `path`, at `where` (page or file)."""
+    return DamagedReportError(
+        f"{path}: damaged at {where}: {what}.",
+        "Copy the file again, or print it again: `ncu --import REPORT --csv --page details --print-units base`.",
+    )
 
-    names: Sequence[str]
-    records: Sequence[Sequence[str | None]]
 
-
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """One page of a file: its kind (details, raw or source) and its records as text columns.
 
-    The columns of a source page are those of one kernel's instructions; `kernel` is the kernel's name. The columns of a
-    raw page describe launches; its `cells` hold their metrics.
+    The columns of a source page are those of one kernel's instructions; `kernel` is the kernel's name.
     """
 
     kind: str
     rows: pl.DataFrame
     kernel: str = ""
-    cells: Cells | None = None
 
 
-@dataclass(frozen=True)
-class PagesFile:
+class PagesFile(NamedTuple):
     """Content of one file: its pages, ncu's warnings and errors, and whether the file is truncated."""
 
     path: Path
@@ -117,32 +107,24 @@ def content(path: Path) -> bytes:
     return text.replace(b"\r\n", b"\n") if b"\r" in text else text
 
 
-def pages_in(path: Path) -> PagesFile:
-    """Extracts the pages of the file at `path`.
+def pages_in(path: Path, text: bytes | None = None) -> PagesFile:
+    """Extracts the pages of the file at `path`, or from the `text` that was printed of it.
 
     Raises:
         UnknownFormatError: It has none: it is something else, or a log of a run that profiled nothing, and why.
         DamagedReportError: A page is no CSV.
         UnreadableReportError: The operating system refuses to read it.
     """
-    return pages_of(path, content(path))
-
-
-def pages_of(path: Path, text: bytes) -> PagesFile:
-    """Extracts the pages from `text`, printed from the report at `path`; errors as :func:`pages_in`."""
-    found: list[Page] = []
-    cut = False
+    text = content(path) if text is None else text
     pages = _records_of_pages(text)
-    for records in pages:
-        if records.count(b'"') % 2:  # the last one has no end
-            found += _page(path, records[: records.rfind(b'\n"') + 1])
-            cut = True
-        else:
-            found += _page(path, records)
+    cut = [records.count(b'"') % 2 == 1 for records in pages]  # the last record has no end
+    whole = [
+        records[: records.rfind(b'\n"') + 1] if ends else records for records, ends in zip(pages, cut, strict=True)
+    ]
+    found = tuple(page for records in whole for page in _page(path, records))
     if not any(page.rows.height for page in found):
         raise _without_kernels(path, text)
-    warnings, errors = ((), ()) if pages[0] is text else (_said(_WARNING, text), _said(_ERROR, text))
-    return PagesFile(path, tuple(found), warnings, cut, errors)
+    return PagesFile(path, found, _said(_WARNING, text), any(cut), _said(_ERROR, text))
 
 
 def _said(pattern: re.Pattern[bytes], text: bytes) -> tuple[str, ...]:
@@ -155,26 +137,19 @@ def _starts_line(text: bytes, beginning: bytes) -> bool:
 
 
 def _records_of_pages(text: bytes) -> list[bytes]:
-    """The records of each page; a page extends from its header to the next header."""
-    odd = _NO_RECORD.search(text)
-    if text.startswith(_LAUNCHES) and (odd is None or odd.end() == len(text)):
-        return [text]  # one page, and nothing else
+    """The records of each page, which extends from its header to the next one, without lines of the log in between."""
     lines = text.split(b"\n")
     # a page of launches has no further line that begins like this, since an ID is a number
     starts = [number for number, line in enumerate(lines) if line.startswith(_BEGINNINGS)]
-    return [_records(lines[start:end]) for start, end in pairwise([*starts, len(lines)])]
-
-
-def _records(lines: Sequence[bytes]) -> bytes:
-    """The records of a page, without unrelated lines after or between them."""
-    kept = [line for line in lines if line.startswith(b'"')]
-    if len(kept) + (not lines[-1]) < len(lines):  # not records of one line each
+    pages = []
+    for start, end in pairwise([*starts, len(lines)]):
         kept, within = [], False
-        for line in lines:
+        for line in lines[start:end]:
             if within or line.startswith(b'"'):
                 kept.append(line)
                 within ^= bool(line.count(b'"') % 2)
-    return b"\n".join([*kept, b""])
+        pages.append(b"\n".join([*kept, b""]))
+    return pages
 
 
 def _page(path: Path, records: bytes) -> list[Page]:
@@ -182,49 +157,8 @@ def _page(path: Path, records: bytes) -> list[Page]:
         first, _, rest = records.partition(b"\n")
         name = _read(path, b'"a","b"\n' + first.rstrip(b",") + b"\n").item(0, "b")
         return [Page("source", _read(path, rest), str(name))] if rest.strip() else []
-    if records.find(b'"Metric Name"', 0, records.find(b"\n")) >= 0:
-        return [Page("details", _read(path, records))]
-    rows, cells = _split(records) or _of_frame(_read(path, records))
-    return [Page("raw", rows, cells=cells)]
-
-
-# A raw page has a row per launch, and about 2,200 columns, one per metric.
-#
-# Building a frame of that many columns takes far longer than reading them. ncu quotes every field; where no field
-# contains a quotation mark, a record is split at ``","``, and its metrics stay a list.
-
-
-def _split(records: bytes) -> tuple[pl.DataFrame, Cells] | None:
-    """Splits records into launch columns and metrics, without a CSV parser.
-
-    None if a record has another number of fields than the header, or a field is unquoted or contains a quotation mark.
-    """
-    lines = records.decode(errors="replace").removesuffix("\n").split("\n")
-    fields = [line[1:-1].split('","') for line in lines]
-    head = fields[0]
-    if len(set(head)) != len(head) or not all(head):
-        return None
-    # a record of these has two quotation marks per field at least, and just two where none is within a field
-    regular = all(
-        len(line) > 1 and line[0] == line[-1] == '"' and len(row) == len(head)
-        for line, row in zip(lines, fields, strict=True)
-    )
-    if not regular or records.count(b'"') != 2 * len(head) * len(lines):
-        return None
-    first = next((place for place, name in enumerate(head) if name not in _OF_LAUNCH), len(head))
-    if any(name in _OF_LAUNCH for name in head[first:]):
-        return None
-    of_launch = pl.DataFrame(
-        [row[:first] for row in fields[1:]], schema=dict.fromkeys(head[:first], pl.String), orient="row"
-    )
-    return of_launch, Cells(head[first:], [row[first:] for row in fields[1:]])
-
-
-def _of_frame(rows: pl.DataFrame) -> tuple[pl.DataFrame, Cells]:
-    """Splits a raw page that was parsed as a frame, as :func:`_split` does."""
-    of_launch = [name for name in rows.columns if name in _OF_LAUNCH]
-    names = [name for name in rows.columns if name not in _OF_LAUNCH]
-    return rows.select(of_launch), Cells(names, rows.select(names).rows())
+    kind = "details" if records.find(b'"Metric Name"', 0, records.find(b"\n")) >= 0 else "raw"
+    return [Page(kind, _read(path, records))]
 
 
 def _read(path: Path, records: bytes) -> pl.DataFrame:
@@ -232,7 +166,7 @@ def _read(path: Path, records: bytes) -> pl.DataFrame:
     try:
         rows = pl.read_csv(records, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy")
     except pl.exceptions.PolarsError as error:
-        raise ncu_errors.damaged(path, "a page of CSV", str(error).splitlines()[0]) from error
+        raise damaged(path, "a page of CSV", str(error).splitlines()[0]) from error
     unnamed = [name for name in rows.columns if name == "" or name.startswith("_duplicated_")]
     return rows.drop(unnamed) if unnamed else rows
 

@@ -1,33 +1,62 @@
-"""Reads ``.ncu-rep`` reports, CSV pages of ``ncu --csv``, also from a log with other output, and folders of either."""
+"""Reads ``.ncu-rep`` reports, CSV pages of ``ncu --csv``, also from a log with other output, and folders of either.
+
+``kanalyze collect`` writes a report ``NAME.ncu-rep`` and its pages ``NAME.details.csv``, ``NAME.raw.csv`` and
+``NAME.source.csv``; of a program that it had to run again for other kernels, the same as ``NAME-2``. The files of one
+run are read together, and several runs make one report. Where the module is missing, the installed ncu prints the pages
+of a report.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import os
+import subprocess
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import polars as pl
+
+from kanalyze import outlets
+from kanalyze.counter_model import LAUNCH_NUMBERS
+from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
+from kanalyze.files.regular import regular
+from kanalyze.machinery.parents import ending_with
+from kanalyze.readers.ncu import csv as ncu_csv
+from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.ncu.asked_launches import MANIFEST
-from kanalyze.readers.ncu.pages import content, looks_like_ncu
-from kanalyze.readers.ncu.rep_blocks import MAGIC
-from kanalyze.readers.ncu.runs import REPORT, Run, pages_of_report, report_of, report_of_page, runs_in
+from kanalyze.readers.ncu.pages import content, looks_like_ncu, pages_in
+from kanalyze.readers.ncu.tables import Measured, NcuTables
+from kanalyze.readers.nsys.read_rep import installed
+from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from kanalyze.readers import Progress
-    from kanalyze.report import Report
+    from kanalyze.readers.ncu.asked_launches import Selection
+
+    Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
 
 #: Suffixes of reports, compressed ones among them, and of pages and logs; a page may have any name.
+REPORT: Final = ".ncu-rep"
 _REPORTS: Final = (REPORT, REPORT + "z")
-_PAGES: Final = (".csv", ".log", ".txt")
+_LOGS: Final = (".csv", ".log", ".txt")
 _PAGE: Final = b'"ID","'
+
+#: How the files of a run are called behind its name.
+_SOURCE: Final = ".source.csv"
+_PAGES: Final = {"details": ".details.csv", "raw": ".raw.csv"}
 
 
 def accepts(path: Path, head: bytes) -> bool:
     """Whether the file is a report, a page or a log of ncu, or a folder of such that is no capture."""
     if path.is_dir():
         return not (path / MANIFEST).is_file() and bool(runs_in(path))
-    if head.startswith((MAGIC, _PAGE)) or not head:
+    if head.startswith((ncu_module.MAGIC, _PAGE)) or not head:
         return bool(head)
-    return path.suffix in _REPORTS or (path.suffix in _PAGES and looks_like_ncu(content(path)))
+    return path.suffix in _REPORTS or (path.suffix in _LOGS and looks_like_ncu(content(path)))
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
@@ -44,5 +73,239 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     if path.is_dir():
         return report_of(path, runs_in(path), progress)
     with path.open("rb") as file:
-        is_report = path.suffix in _REPORTS or file.read(len(MAGIC)) == MAGIC
-    return report_of(path, [Run(path, pages_of_report(path))], progress) if is_report else report_of_page(path)
+        is_report = path.suffix in _REPORTS or file.read(len(ncu_module.MAGIC)) == ncu_module.MAGIC
+    if not is_report:
+        return _report_of_page(path)
+    pages = _pages_of(path.with_name(path.name.removesuffix(REPORT)))
+    return report_of(path, [Run(path, pages)], progress)
+
+
+class Run(NamedTuple):
+    """The files of one run: its report, its pages by kind, and their common stem."""
+
+    report: Path | None
+    pages: dict[str, Path]
+    name: str = ""
+
+    @property
+    def file(self) -> Path:
+        """The file that stands for it: its report, else a page."""
+        return self.report or next(iter(self.pages.values()))
+
+
+def runs_in(folder: Path, beginning: str = "") -> list[Run]:
+    """The runs with files in `folder` whose stems begin with `beginning`, sorted by name."""
+    found: dict[str, dict[str, Path]] = {}
+    for path in sorted(folder.glob(f"{beginning}*")):
+        for ending in (REPORT, *_PAGES.values()):
+            if path.name.endswith(ending):
+                found.setdefault(path.name.removesuffix(ending), {})[ending] = path
+    return [
+        Run(files.get(REPORT), {kind: files[ending] for kind, ending in _PAGES.items() if ending in files}, name)
+        for name, files in sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
+    ]
+
+
+def report_of(
+    path: Path, runs: Sequence[Run], progress: Progress, asked: Mapping[str, Selection] | None = None
+) -> Report:
+    """Concatenates `runs` into one report of `path`.
+
+    `asked` holds the launch selection of each run, by name, if they are of a capture.
+
+    Raises:
+        ExportError: One is in ncu's own format, which nothing here can read.
+        UnknownFormatError: One has no kernels.
+        DamagedReportError: The pages of one are not of one run, or are invalid.
+    """
+    found = [with_numbers(_measured(run, progress), (asked or {}).get(run.name)) for run in runs]
+    capture = path if asked is not None else None
+    return Report(Meta(path, "ncu", capture=capture), NcuTables(path, _joined(found)))
+
+
+def with_numbers(found: Measured, asked: Selection | None) -> Measured:
+    """Adds the program's launch numbers to the kernels of a run."""
+    if asked is None or found.launches.get_column("process_id").n_unique() > 1:
+        return found
+    numbers = asked.numbers_of(found.launches.get_column("name").to_list())
+    numbered = found.launches.select("event_id", number=pl.Series(numbers, dtype=pl.Int64)).drop_nulls()
+    symbols = pl.lit(list(asked.symbols), dtype=pl.List(pl.String))
+    return replace(found, numbers=LAUNCH_NUMBERS.select(numbered.with_columns(symbols=symbols)))
+
+
+def _measured(run: Run, progress: Progress) -> Measured:
+    """Reads one run, preferring the report, which holds more, over its pages."""
+    library = None
+    if run.report:
+        regular(run.report)
+        library = ncu_module.module()
+    if run.report and library:
+        try:
+            opened, cut = ncu_module.actions(run.report, library)
+            return ncu_module.measured(run.report, library, opened, cut=cut)
+        except ExportError as error:
+            if not run.pages:
+                raise
+            found = _of_pages(run.pages)
+            return replace(found, notes=[*found.notes, ("report left out", 1, None, f"its pages are read: {error}")])
+    if run.pages or not run.report:
+        return _of_pages(run.pages)
+    return through_program(run.report, progress)
+
+
+def _of_pages(pages: Mapping[str, Path]) -> Measured:
+    """Reads a run from its pages, keyed by kind, with names and instructions of the source page."""
+    files = {kind: pages_in(path) for kind, path in pages.items()}
+    return _named(ncu_csv.measured(files.get("details"), files.get("raw")), _stem(next(iter(pages.values()))))
+
+
+def _pages_of(stem: Path) -> dict[str, Path]:
+    """The pages whose names begin with `stem`, by kind."""
+    every = {kind: stem.with_name(stem.name + ending) for kind, ending in _PAGES.items()}
+    return {kind: page for kind, page in every.items() if page.is_file()}
+
+
+def _stem(page: Path) -> Path | None:
+    """What the pages of a run have in common of their names; None for a page that is not named so."""
+    ending = next((ending for ending in (*_PAGES.values(), _SOURCE) if page.name.endswith(ending)), None)
+    return page.with_name(page.name.removesuffix(ending)) if ending else None
+
+
+def _report_of_page(path: Path) -> Report:
+    """The report of the page at `path`, with sibling pages if they are of the same run.
+
+    That of a source page, which lists no launches itself, is that of a page beside it.
+
+    Raises:
+        UnknownFormatError: It has no kernels.
+        DamagedReportError: It is invalid.
+    """
+    stem = _stem(path)
+    beside = _pages_of(stem) if stem else {}
+    if beside and path.name.endswith(_SOURCE):
+        page = next(iter(beside.values()))
+        report = _report_of_page(page)
+        return replace(report, meta=replace(report.meta, path=path, read_from=page))
+    given = None if path.name.endswith(_SOURCE) else pages_in(path)
+    files = {kind: given for kind in _PAGES if given and given.of(kind)}
+    if not files:
+        remedy = "Give the details page or the raw page with it: `ncu --import REPORT --csv --page details`."
+        raise UnknownFormatError.of(path, "ncu's page of sources, which tells no counters of kernels", remedy)
+    others = {kind: page for kind, page in beside.items() if kind not in files}
+    try:
+        more = {kind: pages_in(page) for kind, page in others.items()}
+        found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files, **more})
+    except DamagedReportError as error:
+        if not others:
+            raise
+        found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files})
+        note = ("page beside it left out", len(others), None, str(error))
+        found = replace(found, notes=[*found.notes, note])
+    return Report(Meta(path, "ncu"), NcuTables(path, _named(found, stem)))
+
+
+def _named(found: Measured, stem: Path | None) -> Measured:
+    """Adds full names and instructions from the source page, where it has them."""
+    source = stem.with_name(stem.name + _SOURCE) if stem else None
+    if source is None or not source.is_file():
+        return found
+    launches = ncu_csv.with_whole_names(found.launches, ncu_csv.names_of_sources(content(source)))
+    names = launches.get_column("name").to_list()
+    return replace(found, launches=launches, instructions=partial(ncu_csv.instructions_of_page, source, names))
+
+
+def _joined(found: Sequence[Measured]) -> Measured:
+    """Concatenates runs, renumbering the kernels of later ones."""
+    if len(found) == 1:
+        return found[0]
+    firsts = [*accumulate((one.launches.height for one in found[:-1]), initial=0)]
+
+    def together(part: Callable[[Measured], pl.DataFrame]) -> pl.DataFrame:
+        """A table of all runs, of which the later ones' kernels have further numbers."""
+        moved = (pl.col("event_id") + first for first in firsts)
+        return pl.concat([part(one).with_columns(column) for one, column in zip(found, moved, strict=True)])
+
+    return Measured(
+        together(lambda one: one.launches),
+        together(lambda one: one.metrics),
+        together(lambda one: one.rules),
+        list(dict.fromkeys(note for one in found for note in one.notes)),
+        instructions=lambda: together(lambda one: one.instructions()),
+        files=lambda: pl.concat([one.files() for one in found]).unique("file", keep="first", maintain_order=True),
+        numbers=together(lambda one: one.numbers),
+    )
+
+
+#: Where ncu is when it is not on PATH.
+_USUAL: Final = (
+    "/opt/nvidia/nsight-compute/*/ncu",
+    "/usr/local/cuda*/bin/ncu",
+    "/usr/local/cuda*/nsight-compute-*/ncu",
+    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Compute/ncu",
+    "/usr/lib/nsight-compute/ncu",
+)
+
+#: Prints full kernel names, as other tools do; older versions lack the option and do not shorten.
+_WHOLE_NAMES: Final = ("--rename-kernels", "off")
+
+
+def find() -> Path | None:
+    """The ncu on PATH, else the newest in the usual folders; None if there is none."""
+    return installed("ncu", _USUAL)
+
+
+def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    """Run a program to its end.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    return subprocess.run(  # noqa: S603 - ncu, with the report's path and no shell
+        list(command),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        preexec_fn=ending_with(os.getpid()),
+    )
+
+
+def through_program(path: Path, progress: Progress, runner: Runner = run_program) -> Measured:
+    """Reads the report at `path` through the installed ncu.
+
+    Raises:
+        ExportError: There is none, or it cannot read the report.
+    """
+    program = find()
+    if program is None:
+        raise ExportError(
+            f"{path}: an Nsight Compute report, and there is nothing here that can read it (no module ncu_report, no "
+            "ncu).",
+            "Install the module, `pip install 'kanalyze[ncu]'` (it needs no GPU and no toolkit); or put its ncu "
+            "on PATH; or print the report where it was recorded and give that: "
+            f"`{outlets.command('ncu', '--import', path, '--csv', '--page', 'raw', '--print-units', 'base')}`.",
+        )
+    files = {}
+    for number, kind in enumerate(_PAGES):
+        progress(f"reading {path.name} with {program}", number / len(_PAGES))
+        files[kind] = pages_in(path, printed(path, kind, program, runner))
+    progress(f"reading {path.name} with {program}", 1.0)
+    return ncu_csv.measured(files["details"], files["raw"])
+
+
+def printed(path: Path, page: str, program: Path, runner: Runner = run_program) -> bytes:
+    """Prints one page of the report at `path` with the ncu `program`, in base units.
+
+    Raises:
+        ExportError: It cannot read the report, or not be started.
+    """
+    options = ("--import", str(path.absolute()), "--csv", "--page", page, "--print-units", "base")
+    try:
+        ended = runner((str(program), *options, *_WHOLE_NAMES))
+        if ended.returncode and b"rename-kernels" in ended.stderr + ended.stdout:
+            ended = runner((str(program), *options))
+    except OSError as error:
+        raise ncu_module.unreadable(path, str(program), [error.strerror or str(error)]) from error
+    if ended.returncode:
+        lines = (ended.stderr + ended.stdout).decode(errors="replace").splitlines()
+        raise ncu_module.unreadable(path, str(program), lines)
+    return ended.stdout

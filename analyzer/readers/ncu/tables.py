@@ -14,8 +14,7 @@ import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, SOURCE_FILES
 from kanalyze.errors import CannotTellError
-from kanalyze.model import COMPILED_KERNELS, DEVICES, EVENTS, KERNEL_CONFIG, NOTES, READER_TABLES
-from kanalyze.readers.ncu.labels import SECTION_OF
+from kanalyze.model import COMPILED_KERNELS, EVENTS, KERNEL_CONFIG, NOTES, READER_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +35,15 @@ LAUNCHES: Final[dict[str, type[pl.DataType]]] = {
     **dict.fromkeys(("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"), pl.Int64),
 }
 
+#: Columns of instructions, each with its per-instruction metric and its heading on the source page.
+COUNTED: Final = {
+    "samples": ("smsp__pcsamp_sample_count", "# Samples"),
+    "instructions": ("inst_executed", "Instructions Executed"),
+    "thread_instructions": ("thread_inst_executed_true", "Predicated-On Thread Instructions Executed"),
+    "sectors": ("memory_l2_theoretical_sectors_global", "L2 Theoretical Sectors Global"),
+    "ideal_sectors": ("memory_l2_theoretical_sectors_global_ideal", "L2 Theoretical Sectors Global Ideal"),
+}
+
 _DURATION: Final = "gpu__time_duration.sum"
 
 #: Sections the summary needs, each with a metric that shows it was collected, and what is unknown without it.
@@ -52,6 +60,9 @@ _CONFIG: Final = {
     "dynamic_shared_bytes": "launch__shared_mem_per_block_dynamic",
     "shared_config_bytes": "launch__shared_mem_config_size",
 }
+
+#: Metrics of which each kernel's value is needed.
+_OF_KERNELS: Final = (_DURATION, _SMS, *_CONFIG.values())
 
 _ATTRIBUTE: Final = "device__attribute_"
 _DEVICE: Final = {
@@ -71,7 +82,13 @@ _DEVICE: Final = {
 _DOUBLE_RATE: Final = 2
 _BITS: Final = 8
 _KILO: Final = 1000
-_MOST: Final = 1 << 62
+
+#: Attributes of devices that are read.
+_ATTRIBUTES: Final = (
+    *_DEVICE.values(),
+    *("max_gpu_frequency_khz", "global_memory_bus_width", "max_mem_frequency_khz"),
+    *("compute_capability_major", "compute_capability_minor"),
+)
 
 
 @dataclass(frozen=True)
@@ -111,9 +128,8 @@ class NcuTables:
         """The kernels; other kinds are not recorded."""
         if kind not in self.kinds:
             return EVENTS.empty()
-        rows = self._measured.launches.join(self._values(_DURATION), on="event_id", how="left", maintain_order="left")
         duration = (pl.col(_DURATION) + 0.5).floor().cast(pl.Int64, strict=False)
-        found = rows.with_columns(dur_ns=duration, kind=pl.lit("kernel"))
+        found = self._launches.with_columns(dur_ns=duration, kind=pl.lit("kernel"))
         ends = pl.col("dur_ns").fill_null(0).cum_sum()
         return EVENTS.select(EVENTS.completed(found.with_columns(start_ns=ends - pl.col("dur_ns").fill_null(0))))
 
@@ -121,16 +137,17 @@ class NcuTables:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
         tables: dict[str, Callable[[], pl.DataFrame]] = {
             "kernel_config": self._kernel_config,
-            "devices": lambda: self._devices,
+            "devices": self._devices,
             "processes": self._processes,
             "metrics": lambda: self._measured.metrics,
             "rule_results": lambda: self._measured.rules,
             "instructions": self._measured.instructions,
             "source_files": self._measured.files,
             "launch_numbers": lambda: self._measured.numbers,
-            "notes": self._notes,
-            COMPILED_KERNELS.name: self._no_capture,
+            "notes": self.notes_of_read,
         }
+        if name == COMPILED_KERNELS.name:
+            raise CannotTellError.without_capture("compiled", self._path)
         declared = READER_TABLES[name]
         return declared.select(declared.completed(tables[name]())) if name in tables else declared.empty()
 
@@ -138,53 +155,56 @@ class NcuTables:
         """Release the report from which instructions and source files are read on demand."""
         self._measured = replace(self._measured, instructions=INSTRUCTIONS.empty, files=SOURCE_FILES.empty)
 
-    def _no_capture(self) -> pl.DataFrame:
-        raise CannotTellError.without_capture("compiled", self._path)
-
-    def _values(self, *metrics: str) -> pl.DataFrame:
-        """One row per kernel that has any of `metrics`, one column per metric; null where not collected."""
-        found = self._measured.metrics.filter(pl.col("metric").is_in(metrics))
-        return found.group_by("event_id").agg(
-            pl.col("value").filter(pl.col("metric") == metric).first().alias(metric) for metric in metrics
-        )
+    @cached_property
+    def _launches(self) -> pl.DataFrame:
+        """The kernels, with a column for each metric that tables need; null where it was not collected."""
+        found = self._measured.metrics.filter(pl.col("metric").is_in(_OF_KERNELS)).group_by("event_id")
+        wide = found.agg(pl.col("value").filter(pl.col("metric") == name).first().alias(name) for name in _OF_KERNELS)
+        return self._measured.launches.join(wide, on="event_id", how="left", maintain_order="left")
 
     def _kernel_config(self) -> pl.DataFrame:
-        rows = self._measured.launches.join(
-            self._values(*_CONFIG.values()), on="event_id", how="left", maintain_order="left"
-        )
         sizes = pl.col(r"^(grid|block)_[xyz]$")
-        rows = rows.with_columns(sizes.cast(pl.Int32, strict=False))  # larger values are impossible
-        known = rows.filter(pl.all_horizontal(sizes.is_not_null()))
-        columns = {
-            ours: pl.col(theirs).cast(KERNEL_CONFIG.schema[ours], strict=False) for ours, theirs in _CONFIG.items()
-        }
-        return known.with_columns(**columns)
+        rows = self._launches.with_columns(sizes.cast(pl.Int32, strict=False))  # larger values are impossible
+        return rows.filter(pl.all_horizontal(sizes.is_not_null())).with_columns(
+            pl.col(theirs).cast(KERNEL_CONFIG.schema[ours], strict=False).alias(ours)
+            for ours, theirs in _CONFIG.items()
+        )
 
-    @cached_property
     def _devices(self) -> pl.DataFrame:
         """The GPUs that ran kernels, each described by its first kernel."""
-        attributes = self._measured.metrics.filter(pl.col("metric").str.starts_with(_ATTRIBUTE))
-        of_device = attributes.join(self._measured.launches.select("event_id", "device"), on="event_id")
-        first = of_device.group_by("device", pl.col("metric").str.strip_prefix(_ATTRIBUTE)).agg(
-            pl.col("value").first(), pl.col("text").first()
+        attribute = pl.col("metric").str.strip_prefix(_ATTRIBUTE)
+        of_kernels = self._measured.metrics.filter(pl.col("metric").str.starts_with(_ATTRIBUTE))
+        told = of_kernels.join(self._measured.launches.select("event_id", "device"), on="event_id")
+        found = (
+            told.with_columns(attribute)
+            .group_by("device")
+            .agg(
+                *(pl.col("value").filter(pl.col("metric") == name).first().alias(name) for name in _ATTRIBUTES),
+                name=pl.col("text").filter(pl.col("metric") == "display_name").first(),
+            )
         )
-        told = {device: {"multiprocessor_count": sms} for device, sms in self._sms().iter_rows()}
-        names: dict[int, str] = {}
-        for device, metric, value, text in first.drop_nulls("device").iter_rows():
-            told.setdefault(device, {})[metric] = value
-            if metric == "display_name":
-                names[device] = text
-        ran = self._measured.launches.drop_nulls("device").unique("device", keep="first").sort("device")
-        rows = [
-            _device_row(device, capability, names.get(device), told.get(device, {}))
-            for device, capability in ran.select("device", "compute_capability").iter_rows()
-        ]
-        return pl.DataFrame(rows, schema=DEVICES.schema, orient="row")
-
-    def _sms(self) -> pl.DataFrame:
-        """The number of SMs of each GPU: columns device and sms."""
-        rows = self._measured.launches.select("event_id", "device").join(self._values(_SMS), on="event_id")
-        return rows.drop_nulls(["device", _SMS]).group_by("device").agg(pl.col(_SMS).first())
+        used = self._launches.drop_nulls("device")
+        ran = used.group_by("device").agg(pl.col("compute_capability").first(), pl.col(_SMS).drop_nulls().first())
+        version = (f"compute_capability_{part}" for part in ("major", "minor"))
+        bandwidth = pl.col("max_mem_frequency_khz") * _KILO * _DOUBLE_RATE * pl.col("global_memory_bus_width") / _BITS
+        limits = {ours: pl.col(theirs) for ours, theirs in _DEVICE.items()} | {
+            "sm_count": pl.coalesce("multiprocessor_count", _SMS),
+            "memory_bandwidth_bytes_per_s": bandwidth,
+            "clock_hz": pl.col("max_gpu_frequency_khz") * _KILO,
+        }
+        return (
+            ran.join(found, on="device", how="left")
+            .sort("device")
+            .select(
+                "device",
+                "name",
+                pl.coalesce(
+                    pl.format("{}.{}", *(pl.col(name).cast(pl.Int64, strict=False) for name in version)),
+                    "compute_capability",
+                ).alias("compute_capability"),
+                **{name: made.cast(pl.Int64, strict=False) for name, made in limits.items()},
+            )
+        )
 
     def _processes(self) -> pl.DataFrame:
         rows = self._measured.launches.drop_nulls("process_id").unique(["process_id", "device"], maintain_order=True)
@@ -192,9 +212,6 @@ class NcuTables:
 
     def notes_of_read(self) -> pl.DataFrame:
         """All notes, since everything is read at once."""
-        return self._notes()
-
-    def _notes(self) -> pl.DataFrame:
         notes = [*self._measured.notes, *self._missing_sections()]
         return pl.DataFrame(notes, schema=NOTES.schema, orient="row")
 
@@ -202,53 +219,20 @@ class NcuTables:
         """Notes on sections that were not collected for any kernel, and what is unknown without them."""
         every = self._measured.launches.height
         for section, (metric, effect) in _BASIC.items():
-            lacking = every - self._values(metric).height
+            lacking = every - self._measured.metrics.filter(metric=metric).get_column("event_id").n_unique()
             if lacking:
                 told = f"{metric} was not collected of {lacking:,} of {every:,} kernels: {effect}"
                 yield f"kernels without {section}", lacking, None, f"{told}; record them with `ncu --section {section}`"
 
 
-def _sound(found: Measured) -> Measured:
-    """Removes implausible values."""
-    launches, of_launches = _sound_launches(found.launches)
-    metrics, of_metrics = _sound_metrics(found.metrics)
-    rules, of_rules = _sound_rules(found.rules)
-    notes = [*found.notes, *of_launches, *of_metrics, *of_rules]
-    return replace(found, launches=launches, metrics=metrics, rules=rules, notes=notes)
-
-
-def _device_row(
-    device: int, capability: str | None, name: str | None, told: dict[str, float]
-) -> tuple[int | str | None, ...]:
-    """A row of :data:`kanalyze.model.DEVICES` from the device attributes of a launch."""
-    row: dict[str, int | str | None] = {ours: _whole(told.get(theirs)) for ours, theirs in _DEVICE.items()}
-    clock, width, memory_clock = (
-        told.get(key) for key in ("max_gpu_frequency_khz", "global_memory_bus_width", "max_mem_frequency_khz")
-    )
-    if width is not None and memory_clock is not None:
-        row["memory_bandwidth_bytes_per_s"] = _whole(memory_clock * _KILO * _DOUBLE_RATE * width / _BITS)
-    row["clock_hz"] = None if clock is None else _whole(clock * _KILO)
-    major, minor = told.get("compute_capability_major"), told.get("compute_capability_minor")
-    if major is not None and minor is not None:
-        capability = f"{major:.0f}.{minor:.0f}"
-    row |= {"device": device, "name": name, "compute_capability": capability}
-    return tuple(row.get(column) for column in DEVICES.schema)
-
-
-def _whole(value: float | None) -> int | None:
-    """A count as Int64; None if out of range."""
-    return None if value is None or abs(value) >= _MOST else int(value)
-
-
 def metrics_frame(found: pl.DataFrame) -> pl.DataFrame:
-    """Builds :data:`kanalyze.counter_model.METRICS` from columns event_id, metric, value, text, unit (and section).
+    """Builds :data:`kanalyze.counter_model.METRICS` from columns event_id, metric, section, value, text, unit.
 
-    Sorted by kernel and metric; our table of sections takes precedence over a given section.
+    Sorted by kernel and metric, of which the first value counts; our table of sections precedes a given section.
     """
-    given = pl.col("section") if "section" in found.columns else pl.lit(None, dtype=pl.String)
     known = pl.col("metric").replace_strict(SECTION_OF, default=None, return_dtype=pl.String)
     unit = pl.when(pl.col("unit") != "").then("unit")
-    every = found.with_columns(section=pl.coalesce(known, given), unit=unit)
+    every = found.with_columns(section=pl.coalesce(known, "section"), unit=unit)
     return METRICS.select(every.unique(["event_id", "metric"], keep="first").sort("event_id", "metric"))
 
 
@@ -288,8 +272,33 @@ _SIZES: Final = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in
 _THREADS: Final = 1024
 
 
+def _sound(found: Measured) -> Measured:
+    """Replaces what cannot be by null, with notes for health."""
+    size, share = pl.col(_SIZES), pl.col("speedup_share")
+    threads = pl.col("block_x").cast(pl.Float64) * pl.col("block_y") * pl.col("block_z")
+    of_launches = "a grid or block of 0, or a block of more threads than a GPU takes: they are left out, as if unknown"
+    of_rules = "no part of a duration: they are left out"
+    launches, odd_launches = _without(found.launches, size, pl.any_horizontal(size < 1) | (threads > _THREADS))
+    rules, odd_rules = _without(found.rules, share, ~share.is_between(0, 1))
+    metrics, odd_metrics = _sound_metrics(found.metrics)
+    notes: list[Note] = [
+        *found.notes,
+        *([("launch shapes that cannot be", odd_launches, None, of_launches)] if odd_launches else []),
+        *odd_metrics,
+        *_contradictions(metrics),
+        *([("estimates that cannot be", odd_rules, None, of_rules)] if odd_rules else []),
+    ]
+    return replace(found, launches=launches, metrics=metrics, rules=rules, notes=notes)
+
+
+def _without(frame: pl.DataFrame, columns: pl.Expr, wrong: pl.Expr) -> tuple[pl.DataFrame, int]:
+    """Removes the values of `columns` in rows that are `wrong`; and how many those are."""
+    wrong = wrong.fill_null(value=False)
+    return frame.with_columns(pl.when(~wrong).then(columns)), frame.select(wrong.sum()).item()
+
+
 def _sound_metrics(metrics: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Replaces impossible metric values by text, with notes for health."""
+    """Replaces impossible metric values by text, with a note for health."""
     value, metric = pl.col("value"), pl.col("metric")
     least, most = (
         metric.replace_strict({name: both[end] for name, both in _LIMITS.items()}, default=usual)
@@ -299,14 +308,13 @@ def _sound_metrics(metrics: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     wrong = (~value.is_between(least, most) | percent).fill_null(value=False)
     absurd = metrics.filter(wrong).sort("event_id", "metric")
     if absurd.is_empty():
-        return metrics, list(_contradictions(metrics))
+        return metrics, []
+    first, name, told = absurd.select("event_id", "metric", "value").row(0)
+    effect = f"they are left out, as if not collected: the first is {name} = {told:g} of kernel {first}"
     left = metrics.with_columns(
         value=pl.when(~wrong).then("value"), text=pl.when(wrong).then(value.cast(pl.String)).otherwise("text")
     )
-    first, name, told = absurd.select("event_id", "metric", "value").row(0)
-    effect = f"they are left out, as if not collected: the first is {name} = {told:g} of kernel {first}"
-    note = ("metrics with values that cannot be", absurd.height, None, effect)
-    return left, [note, *_contradictions(left)]
+    return left, [("metrics with values that cannot be", absurd.height, None, effect)]
 
 
 def _contradictions(metrics: pl.DataFrame) -> Iterator[Note]:
@@ -320,29 +328,160 @@ def _contradictions(metrics: pl.DataFrame) -> Iterator[Note]:
         yield ("durations that contradict cycles and clock", odd.height, None, effect)
 
 
-def _sound_launches(launches: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Removes grids and blocks that no GPU accepts, with notes for health."""
-    sizes = pl.col(_SIZES)
-    threads = pl.col("block_x").cast(pl.Float64) * pl.col("block_y") * pl.col("block_z")
-    effect = "a grid or block of 0, or a block of more threads than a GPU takes: they are left out, as if unknown"
-    wrong = pl.any_horizontal(sizes < 1) | (threads > _THREADS)
-    return _without(launches, sizes, wrong, ("launch shapes that cannot be", effect))
+# Section and metric labels of the details page, mapped to ncu section and metric names.
+#
+# Taken from reports of ncu 2025.3 through the module ``ncu_report`` (the label of each metric in a section's header),
+# and from the section files of older versions for what was called otherwise.
 
+#: Section identifiers, as for `ncu --section`, by the name printed on the details page.
+SECTIONS: Final = {
+    "GPU Speed Of Light Throughput": "SpeedOfLight",
+    "GPU Speed Of Light": "SpeedOfLight",
+    "GPU Speed Of Light Roofline Chart": "SpeedOfLight_RooflineChart",
+    "GPU Speed Of Light Hierarchical Roofline Chart (Double Precision)": "SpeedOfLight_HierarchicalDoubleRooflineChart",
+    "GPU Speed Of Light Hierarchical Roofline Chart (Half Precision)": "SpeedOfLight_HierarchicalHalfRooflineChart",
+    "GPU Speed Of Light Hierarchical Roofline Chart (Single Precision)": "SpeedOfLight_HierarchicalSingleRooflineChart",
+    "GPU Speed Of Light Hierarchical Roofline Chart (Tensor Core)": "SpeedOfLight_HierarchicalTensorRooflineChart",
+    "PM Sampling": "PmSampling",
+    "Compute Workload Analysis": "ComputeWorkloadAnalysis",
+    "Memory Workload Analysis": "MemoryWorkloadAnalysis",
+    "Memory Workload Analysis Chart": "MemoryWorkloadAnalysis_Chart",
+    "Memory Workload Analysis Tables": "MemoryWorkloadAnalysis_Tables",
+    "Scheduler Statistics": "SchedulerStats",
+    "Warp State Statistics": "WarpStateStats",
+    "Instruction Statistics": "InstructionStats",
+    "NVLink Topology": "Nvlink_Topology",
+    "NVLink Tables": "Nvlink_Tables",
+    "NUMA Affinity": "NumaAffinity",
+    "Launch Statistics": "LaunchStats",
+    "Occupancy": "Occupancy",
+    "Source Counters": "SourceCounters",
+    "GPU and Memory Workload Distribution": "WorkloadDistribution",
+}
 
-def _sound_rules(rules: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Removes rule estimates outside of 0 to 100 %, with notes for health."""
-    share = pl.col("speedup_share")
-    effect = "no part of a duration: they are left out"
-    return _without(rules, share, ~share.is_between(0, 1), ("estimates that cannot be", effect))
+#: Metric names by section and label, including labels of older versions.
+LABELS: Final = {
+    "SpeedOfLight": {
+        "Compute (SM) Throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+        "Compute (SM) [%]": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+        "DRAM Frequency": "dram__cycles_elapsed.avg.per_second",
+        "DRAM Throughput": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+        "Duration": "gpu__time_duration.sum",
+        "Elapsed Cycles": "gpc__cycles_elapsed.max",
+        "L1/TEX Cache Throughput": "l1tex__throughput.avg.pct_of_peak_sustained_active",
+        "L2 Cache Throughput": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+        "Memory Throughput": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+        "Memory [%]": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+        "SM Active Cycles": "sm__cycles_active.avg",
+        "SM Frequency": "gpc__cycles_elapsed.avg.per_second",
+        "SM [%]": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+        "SOL DRAM": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+        "SOL L1/TEX Cache": "l1tex__throughput.avg.pct_of_peak_sustained_active",
+        "SOL L2 Cache": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+        "SOL SM": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    },
+    "PmSampling": {
+        "# Pass Groups": "profiler__pmsampler_pass_groups",
+        "Maximum Buffer Size": "profiler__pmsampler_buffer_size_bytes",
+        "Maximum Sampling Interval": "profiler__pmsampler_interval_time",
+    },
+    "ComputeWorkloadAnalysis": {
+        "Executed Ipc Active": "sm__inst_executed.avg.per_cycle_active",
+        "Executed Ipc Elapsed": "sm__inst_executed.avg.per_cycle_elapsed",
+        "Issue Slots Busy": "sm__inst_issued.avg.pct_of_peak_sustained_elapsed",
+        "Issued Ipc Active": "sm__inst_issued.avg.per_cycle_active",
+        "SM Busy": "sm__instruction_throughput.avg.pct_of_peak_sustained_elapsed",
+    },
+    "MemoryWorkloadAnalysis": {
+        "L1 Hit Rate": "l1tex__t_sector_hit_rate.pct",
+        "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
+        "L2 Compression Input Sectors": "lrc__ilc_input_sectors.sum",
+        "L2 Compression Ratio": "lrc__average_ilc_output_sector_compression_achieved_rate.pct",
+        "L2 Compression Success Rate": "lrc__average_ilc_input_sector_success_rate.pct",
+        "L2 Hit Rate": "lts__t_sector_hit_rate.pct",
+        "L2 Persisting Size": "launch__persisting_l2_cache_size",
+        "Local Memory Spilling Request Overhead": "derived__local_spilling_requests_pct",
+        "Local Memory Spilling Requests": "derived__local_spilling_requests",
+        "Max Bandwidth": "gpu__compute_memory_request_throughput.avg.pct_of_peak_sustained_elapsed",
+        "Mem Busy": "gpu__compute_memory_access_throughput.avg.pct_of_peak_sustained_elapsed",
+        "Mem Pipes Busy": "sm__memory_throughput.avg.pct_of_peak_sustained_elapsed",
+        "Memory Throughput": "dram__bytes.sum.per_second",
+    },
+    "SchedulerStats": {
+        "Active Warps Per Scheduler": "smsp__warps_active.avg.per_cycle_active",
+        "Eligible Warps Per Scheduler": "smsp__warps_eligible.avg.per_cycle_active",
+        "Issued Warp Per Scheduler": "smsp__issue_active.avg.per_cycle_active",
+        "No Eligible": "smsp__issue_inst0.avg.pct_of_peak_sustained_active",
+        "One or More Eligible": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    },
+    "WarpStateStats": {
+        "Avg. Active Threads Per Warp": "smsp__thread_inst_executed_per_inst_executed.ratio",
+        "Avg. Not Predicated Off Threads Per Warp": "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio",
+        "Warp Cycles Per Executed Instruction": "smsp__average_warps_active_per_inst_executed.ratio",
+        "Warp Cycles Per Issued Instruction": "smsp__average_warp_latency_per_inst_issued.ratio",
+    },
+    "InstructionStats": {
+        "Avg. Executed Instructions Per Scheduler": "smsp__inst_executed.avg",
+        "Avg. Issued Instructions Per Scheduler": "smsp__inst_issued.avg",
+        "Executed Instructions": "smsp__inst_executed.sum",
+        "Issued Instructions": "smsp__inst_issued.sum",
+    },
+    "LaunchStats": {
+        "# SMs": "launch__sm_count",
+        "# TPCs": "launch__tpc_count",
+        "Block Size": "launch__block_size",
+        "Cluster Scheduling Policy": "launch__cluster_scheduling_policy",
+        "Cluster Size": "launch__cluster_size",
+        "Driver Shared Memory Per Block": "launch__shared_mem_per_block_driver",
+        "Dynamic Shared Memory Per Block": "launch__shared_mem_per_block_dynamic",
+        "Enabled TPC IDs": "launch__tpc_enabled",
+        "Function Cache Configuration": "launch__func_cache_config",
+        "Grid Size": "launch__grid_size",
+        "Registers Per Thread": "launch__registers_per_thread",
+        "Shared Memory Configuration Size": "launch__shared_mem_config_size",
+        "Stack Size": "launch__stack_size",
+        "Static Shared Memory Per Block": "launch__shared_mem_per_block_static",
+        "Threads": "launch__thread_count",
+        "Uses Green Context": "launch__uses_green_context",
+        "Waves Per SM": "launch__waves_per_multiprocessor",
+    },
+    "Occupancy": {
+        "Achieved Active Warps Per SM": "sm__warps_active.avg.per_cycle_active",
+        "Achieved Occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+        "Block Limit Barriers": "launch__occupancy_limit_barriers",
+        "Block Limit Registers": "launch__occupancy_limit_registers",
+        "Block Limit SM": "launch__occupancy_limit_blocks",
+        "Block Limit Shared Mem": "launch__occupancy_limit_shared_mem",
+        "Block Limit Warps": "launch__occupancy_limit_warps",
+        "Cluster Occupancy": "launch__occupancy_cluster_pct",
+        "Max Active Clusters": "launch__cluster_max_active",
+        "Max Cluster Size": "launch__cluster_max_potential_size",
+        "Overall GPU Occupancy": "launch__occupancy_cluster_gpu_pct",
+        "Theoretical Active Warps per SM": "sm__maximum_warps_avg_per_active_cycle",
+        "Theoretical Occupancy": "sm__maximum_warps_per_active_cycle_pct",
+    },
+    "SourceCounters": {
+        "Avg. Divergent Branches": "smsp__sass_branch_targets_threads_divergent.avg",
+        "Branch Efficiency": "smsp__sass_average_branch_targets_threads_uniform.pct",
+        "Branch Instructions": "smsp__inst_executed_op_branch.sum",
+        "Branch Instructions Ratio": "derived__smsp__inst_executed_op_branch_pct",
+    },
+    "WorkloadDistribution": {
+        "Average DRAM Active Cycles": "dram__cycles_active.avg",
+        "Average L1 Active Cycles": "l1tex__cycles_active.avg",
+        "Average L2 Active Cycles": "lts__cycles_active.avg",
+        "Average SM Active Cycles": "sm__cycles_active.avg",
+        "Average SMSP Active Cycles": "smsp__cycles_active.avg",
+        "Total DRAM Elapsed Cycles": "dram__cycles_elapsed.sum",
+        "Total L1 Elapsed Cycles": "l1tex__cycles_elapsed.sum",
+        "Total L2 Elapsed Cycles": "lts__cycles_elapsed.sum",
+        "Total SM Elapsed Cycles": "sm__cycles_elapsed.sum",
+        "Total SMSP Elapsed Cycles": "smsp__cycles_elapsed.sum",
+    },
+}
 
-
-def _without(
-    frame: pl.DataFrame, columns: pl.Expr, wrong: pl.Expr, told: tuple[str, str]
-) -> tuple[pl.DataFrame, list[Note]]:
-    """Removes the values of `columns` in rows that are `wrong`; the note says what was `told` of them."""
-    wrong = wrong.fill_null(value=False)
-    count = frame.select(wrong.sum()).item()
-    if not count:
-        return frame, []
-    check, effect = told
-    return frame.with_columns(pl.when(~wrong).then(columns)), [(check, count, None, effect)]
+#: The section of each metric: the first one that prints it.
+SECTION_OF: Final = {
+    "lts__average_gcomp_input_sector_success_rate.pct": "MemoryWorkloadAnalysis",
+    "lts__average_gcomp_output_sector_compression_achieved_rate.ratio": "MemoryWorkloadAnalysis",
+} | {metric: section for section, labels in reversed(LABELS.items()) for metric in labels.values()}

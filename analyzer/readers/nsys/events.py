@@ -55,20 +55,13 @@ class EventTable(NamedTuple):
     @property
     def wanted(self) -> tuple[str, ...]:
         """The integer columns to read, as far as this table has them."""
-        fixed = (
-            "start",
-            "end",
-            "globalTid",
-            "globalPid",
-            "deviceId",
-            "contextId",
-            "streamId",
-            "correlationId",
-            *((RETURNED,) if self.kind == "api" else ()),
-        )
-        more = (self.named.column, self.only[0] if self.only else "")
-        return (*fixed, *(column for column in more if column))
+        more = (self.named.column, self.only[0] if self.only else "", RETURNED if self.kind == "api" else "")
+        return (*_OF_EVENTS, *filter(None, more))
 
+
+#: Integer columns that events are made of.
+_PLACED: Final = ("globalTid", "globalPid", "deviceId", "contextId", "streamId", "correlationId")
+_OF_EVENTS: Final = ("start", "end", *_PLACED)
 
 #: The columns with a kernel's mangled and demangled name.
 KERNEL_NAME, SYMBOL = Named("demangledName"), Named("mangledName")
@@ -105,29 +98,11 @@ RANGE_STYLES: Final = {59: "PushPop", 60: "StartEnd", 70: "PushPop", 71: "StartE
 DOMAIN_CREATED: Final = 75
 
 #: Columns of NVTX_EVENTS needed for ranges, except for the inline text.
-RANGE_COLUMNS: Final = (
-    "start",
-    "end",
-    "eventType",
-    "textId",
-    "globalTid",
-    "endGlobalTid",
-    "domainId",
-    "category",
-)
+RANGE_COLUMNS: Final = (*("start", "end", "eventType", "textId", "globalTid", "endGlobalTid", "domainId", "category"),)
 
 #: nsys' tables of recorded CUDA events and of the nodes of CUDA graphs.
 EVENT_RECORDS: Final = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
-EVENT_RECORD_COLUMNS: Final = (
-    "globalTid",
-    "globalPid",
-    "deviceId",
-    "contextId",
-    "streamId",
-    "correlationId",
-    "eventId",
-    "eventSyncId",
-)
+EVENT_RECORD_COLUMNS: Final = (*_PLACED, "eventId", "eventSyncId")
 
 #: Tables that name graph nodes; exports before 2024 use the table of graphs.
 GRAPH_NODES: Final = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
@@ -162,51 +137,23 @@ DEVICE_COLUMNS: Final = {
     "threads_per_warp": "threadsPerWarp",
 }
 
-#: CUPTI's names of copy directions, for files without the enumeration table (CUpti_ActivityMemcpyKind).
+#: CUPTI's names, by number, for files without the enumeration table (CUpti_ActivityMemcpyKind and others).
 _FALLBACK_LABELS: Final = {
     "ENUM_CUDA_MEMCPY_OPER": (
-        "Unknown",
-        "Host-to-Device",
-        "Device-to-Host",
-        "Host-to-Array",
-        "Array-to-Host",
-        "Array-to-Array",
-        "Array-to-Device",
-        "Device-to-Array",
-        "Device-to-Device",
-        "Host-to-Host",
-        "Peer-to-Peer",
-        "Unified Host-to-Device",
-        "Unified Device-to-Host",
-        "Unified Device-to-Device",
+        *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array"),
+        *("Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer"),
+        *("Unified Host-to-Device", "Unified Device-to-Host", "Unified Device-to-Device"),
     ),
     "ENUM_CUDA_MEM_KIND": (
-        "Pageable",
-        "Pinned",
-        "Device",
-        "Array",
-        "Managed",
-        "Device Static",
-        "Managed Static",
-        "Unknown",
+        *("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown"),
     ),
     "ENUM_CUPTI_SYNC_TYPE": ("Unknown", "Event sync", "Stream wait sync", "Stream sync", "Context sync"),
     "ENUM_CUDA_DEV_MEM_EVENT_OPER": ("Allocation", "Deallocation"),
-    "ENUM_CUDA_UNIF_MEM_MIGRATION": (
-        "Unknown",
-        "User prefetch",
-        "Page fault",
-        "Speculative prefecth",  # as nsys writes it
-        "Eviction",
-        "Access counters",
+    "ENUM_CUDA_UNIF_MEM_MIGRATION": (  # the third as nsys writes it
+        *("Unknown", "User prefetch", "Page fault", "Speculative prefecth", "Eviction", "Access counters"),
     ),
     "ENUM_CUDA_UNIF_MEM_ACCESS_TYPE": ("Unknown", "Read", "Write", "Atomic", "Prefetch"),
 }
-
-
-def fallback_labels(table: str) -> dict[int, str]:
-    """Default labels for an enumeration table missing from the file; empty if CUPTI's labels are unknown."""
-    return dict(enumerate(_FALLBACK_LABELS.get(table, ())))
 
 
 def process_of(column: str) -> pl.Expr:
@@ -309,12 +256,7 @@ DETAILS: Final = {
         Details(
             "CUPTI_ACTIVITY_KIND_KERNEL",
             {
-                "grid_x": pl.col("gridX"),
-                "grid_y": pl.col("gridY"),
-                "grid_z": pl.col("gridZ"),
-                "block_x": pl.col("blockX"),
-                "block_y": pl.col("blockY"),
-                "block_z": pl.col("blockZ"),
+                **{f"{what}_{axis}": pl.col(f"{what}{axis.upper()}") for what in ("grid", "block") for axis in "xyz"},
                 "registers_per_thread": pl.col("registersPerThread"),
                 "static_shared_bytes": pl.col("staticSharedMemory"),
                 "dynamic_shared_bytes": pl.col("dynamicSharedMemory"),
@@ -397,37 +339,25 @@ class Labels:
             kept = rows.with_columns(pl.col(column).str.head(_LONGEST))
             cut = int((kept.get_column(column) != rows.get_column(column)).sum())
             self._undecoded[_CUT] = self._undecoded.get(_CUT, 0) + cut
-            self._known[table] = dict(kept.iter_rows()) or fallback_labels(table)
+            self._known[table] = dict(kept.iter_rows()) or dict(enumerate(_FALLBACK_LABELS.get(table, ())))
         return self._known[table]
 
     def namer(self, named: Named) -> Namer:
-        """A function from raw rows to their Categorical column of names, as described by `named`."""
+        """A function from raw rows to their Categorical column of names, as described by `named`; null without one."""
         if not named.column:
             constant = pl.Series([named.template], dtype=pl.Categorical)
             return lambda raw: constant.new_from_index(0, raw.height)
         if not named.table:
-            prefix, _, suffix = named.template.partition("{}")
-            return lambda raw: raw.select(
-                (prefix + pl.col(named.column).cast(pl.String) + suffix).cast(pl.Categorical)
-            ).to_series()
-        labels = self.of(named.table)
-        look_up = lookup({number: named.template.format(label) for number, label in labels.items()})
-        return lambda raw: look_up(raw.get_column(named.column))
-
-
-def lookup(labels: Mapping[int, str]) -> Callable[[pl.Series], pl.Series]:
-    """A function from a column of numbers to the Categorical column of their labels, null where there is none."""
-    top = max(labels, default=-1)
-    if top < _SPARSE * len(labels) + _SMALL:
-        values = pl.Series([labels.get(number) for number in range(top + 1)] or [None], dtype=pl.Categorical)
-        return lambda numbers: values.gather(numbers.set(~numbers.is_between(0, top), None))
-    numbered = pl.DataFrame(
-        {"number": list(labels), "label": list(labels.values())},
-        schema={"number": pl.Int64, "label": pl.Categorical},
-    )
-    return lambda numbers: (
-        numbers.alias("number")
-        .to_frame()
-        .join(numbered, on="number", how="left", maintain_order="left")
-        .get_column("label")
-    )
+            text = pl.format(named.template, named.column).cast(pl.Categorical)
+            return lambda raw: raw.select(text).to_series()
+        labels = {number: named.template.format(label) for number, label in self.of(named.table).items()}
+        top = max(labels, default=-1)
+        if top < _SPARSE * len(labels) + _SMALL:
+            values = pl.Series([labels.get(number) for number in range(top + 1)] or [None], dtype=pl.Categorical)
+            column = pl.col(named.column)
+            return lambda raw: values.gather(raw.select(pl.when(column.is_between(0, top)).then(column)).to_series())
+        schema = {named.column: pl.Int64, "label": pl.Categorical}
+        numbered = pl.DataFrame([*labels.items()], schema=schema, orient="row")
+        return lambda raw: raw.select(named.column).join(numbered, on=named.column, how="left", maintain_order="left")[
+            "label"
+        ]

@@ -74,30 +74,20 @@ class Machine:
     def processes(self) -> pl.DataFrame:
         """The processes named by CUDA events, as :data:`kanalyze.model.PROCESSES`."""
         names = dict(self._database.frame("PROCESSES", {"pid": pl.Int64, "name": pl.String}).iter_rows())
-        sees: dict[int, list[tuple[int | None, int | None]]] = {}
-        for (pid, ordinal), gpu in self.gpus.items():
-            sees.setdefault(pid, []).append((ordinal, gpu))
-        for pid in self._processes_used():
-            sees.setdefault(pid, [(None, None)])
-        rows = [(pid, names.get(pid), *pair) for pid, pairs in sees.items() for pair in pairs]
+        rows: list[tuple[object, ...]]
+        rows = [(pid, names.get(pid), ordinal, gpu) for (pid, ordinal), gpu in self.gpus.items()]
+        if not rows:
+            threads = pl.DataFrame({"globalTid": [*self._distinct("globalTid", "api")]}, schema={"globalTid": pl.Int64})
+            pids = threads.select(process_of("globalTid")).to_series().drop_nulls().unique()
+            rows = [(pid, names.get(pid), None, None) for pid in pids]
         frame = pl.DataFrame(rows, schema=PROCESSES.schema, orient="row")
         return PROCESSES.select(frame.sort("process_id", "cuda_ordinal"))
 
     def _devices_used(self) -> set[int]:
-        """Ordinals of the GPUs used, in files that describe no GPU; empty in all others."""
-        if self.gpus:
-            return set(self.gpus.values())
-        return self._distinct("deviceId", ("kernel", "graph", "memcpy", "memset"))
+        """Ordinals of the GPUs used, in files that describe no GPU; those described in all others."""
+        return set(self.gpus.values()) or self._distinct("deviceId", "kernel", "graph", "memcpy", "memset")
 
-    def _processes_used(self) -> set[int]:
-        if self.gpus:
-            return {pid for pid, _ in self.gpus}
-        threads = pl.DataFrame(
-            {"globalTid": sorted(self._distinct("globalTid", ("api",)))}, schema={"globalTid": pl.Int64}
-        )
-        return set(threads.select(process_of("globalTid")).to_series().drop_nulls().to_list())
-
-    def _distinct(self, column: str, kinds: tuple[str, ...]) -> set[int]:
+    def _distinct(self, column: str, *kinds: str) -> set[int]:
         tables = (spec.table for spec in EVENT_TABLES if spec.kind in kinds)
         return set().union(*(self._database.distinct(table, column) for table in tables))
 
@@ -152,7 +142,6 @@ _KERNEL, _MEMCPY, _MEMSET, _API, _SYNC, _GRAPH = (
     f"CUPTI_ACTIVITY_KIND_{name}"
     for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")
 )
-_WORK: Final = (_KERNEL, _MEMCPY, _MEMSET)
 _GPU, _ORDINALS = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE"
 
 _OCCUPANCY: Final = "occupancy and waves cannot be told"
@@ -164,13 +153,10 @@ _NEEDED: Final = {
     (_KERNEL, "globalPid"): "kernels cannot be told apart by process",
     (_KERNEL, "streamId"): "kernels cannot be told apart by stream",
     (_KERNEL, "graphNodeId"): "kernels of CUDA graphs cannot be told from others",
-    (_KERNEL, "registersPerThread"): _OCCUPANCY,
-    (_KERNEL, "staticSharedMemory"): _OCCUPANCY,
-    (_KERNEL, "dynamicSharedMemory"): _OCCUPANCY,
+    **{(_KERNEL, name): _OCCUPANCY for name in ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory")},
     (_MEMCPY, "correlationId"): "copies cannot be joined to the calls that made them",
     (_MEMCPY, "bytes"): "sizes and bandwidths of copies cannot be told",
-    (_MEMCPY, "srcKind"): "pageable copies cannot be told from pinned ones",
-    (_MEMCPY, "dstKind"): "pageable copies cannot be told from pinned ones",
+    **{(_MEMCPY, name): "pageable copies cannot be told from pinned ones" for name in ("srcKind", "dstKind")},
     (_MEMCPY, "migrationCause"): "why unified memory moved cannot be told",
     (_MEMCPY, "virtualAddress"): "which pages of unified memory moved again cannot be told",
     (_MEMSET, "bytes"): "sizes of memsets cannot be told",
@@ -181,8 +167,7 @@ _NEEDED: Final = {
     (RANGES, "endGlobalTid"): "ranges that end on another thread cannot be told from others",
     (RANGES, "domainId"): "domains of ranges cannot be told",
     ("CUDA_GPU_MEMORY_USAGE_EVENTS", "localMemoryPoolAddress"): "memory of pools cannot be told from other memory",
-    (_GPU, "smCount"): _OCCUPANCY,
-    (_GPU, "maxWarpsPerSm"): _OCCUPANCY,
+    **{(_GPU, name): _OCCUPANCY for name in ("smCount", "maxWarpsPerSm")},
 }
 
 #: The table of device work that we do not read.
@@ -221,28 +206,34 @@ def notes(database: TableFile, seen: Seen, *, of_read: bool = False) -> pl.DataF
     large = {spec.table for spec in EVENT_TABLES if of_read and database.last_row(spec.table) > _FEW_ROWS}
     looked_at = [spec for spec in EVENT_TABLES if spec.table in seen.endless or spec.table not in large]
     found = [
-        *_lost_rows(database, looked_at),
-        *_lost_ends(database, seen.endless, looked_at),
+        *_lost_rows(database, seen.endless, looked_at),
         *_failed_launches(database, seen.failed),
         *_missing_columns(database, {spec.table for spec in looked_at}),
         *_missing_tables(database),
-        *_limits(database),
-        *(_open_ranges(database) if RANGES not in large else ()),
-        *_diagnostics(database),
-        *((what, count, None, "what they hold is left out") for what, count in seen.undecoded.items() if count),
     ]
+    have = database.columns(_GPU)
+    named = {DEVICE_COLUMNS[name]: name for name in DEVICES.schema if DEVICE_COLUMNS.get(name) in have}
+    limits = database.frame(_GPU, {column: DEVICES.schema[name] for column, name in named.items()}).rename(named)
+    if odd := device_limits.impossible(limits):
+        found.append((device_limits.IMPOSSIBLE, odd, None, device_limits.EFFECT))
+    if RANGES not in large and (count := database.count_missing(RANGES, "end", "eventType", RANGE_STYLES)):
+        found.append(("ranges never closed", count, None, "their end is not known"))
+    rows = database.frame("DIAGNOSTIC_EVENT", {"severity": pl.Int64, "text": pl.String}).drop_nulls()
+    texts = [text for severity, text in rows.iter_rows() if severity >= _WARNING and re.search(_LOSS, text)]
+    said = "nsys says that records are missing"
+    found += [(f"nsys: {text.strip()}", texts.count(text), None, said) for text in dict.fromkeys(texts)]
+    found += [(what, count, None, "what they hold is left out") for what, count in seen.undecoded.items() if count]
     return pl.DataFrame(found, schema=NOTES.schema, orient="row")
 
 
-def _lost_rows(database: TableFile, looked_at: Sequence[EventTable]) -> Iterator[Note]:
-    """Notes on lost rows: nsys numbers rows from 1, so that a gap in the row ids is a lost row."""
+def _lost_rows(database: TableFile, endless: Mapping[str, int], looked_at: Sequence[EventTable]) -> Iterator[Note]:
+    """Notes on lost rows, and on rows without an end time in tables where every nsys version writes one.
+
+    nsys numbers rows from 1, so that a gap in the row ids is a lost row.
+    """
     for spec in looked_at:
         if lost := database.row_span(spec.table) - database.row_count(spec.table):
             yield f"rows missing from {spec.table}", lost, None, f"times of {spec.kind} may be too low"
-
-
-def _lost_ends(database: TableFile, endless: Mapping[str, int], looked_at: Sequence[EventTable]) -> Iterator[Note]:
-    """Notes on rows without an end time, in tables where every nsys version writes one."""
     for spec in (spec for spec in looked_at if not spec.instant and spec.kind != "range"):
         lost = endless[spec.table] if spec.table in endless else database.count_missing(spec.table, "end")
         if lost:
@@ -250,27 +241,27 @@ def _lost_ends(database: TableFile, endless: Mapping[str, int], looked_at: Seque
             yield f"rows of {spec.table} without an end", lost, None, effect
 
 
-def _failed_launches(database: TableFile, failed: Sequence[pl.DataFrame]) -> list[Note]:
+def _failed_launches(database: TableFile, failed: Sequence[pl.DataFrame]) -> Iterator[Note]:
     """Notes on operations whose launch failed."""
-    if not any(calls.height for calls in failed):
-        return []
-    pid = process_of("globalPid").alias("pid")
-    parts = [database.integers(table, ("correlationId", "globalPid"), lambda raw: raw) for table in _WORK]
-    run = pl.concat(parts).with_columns(pid).join(pl.concat(failed), on=["correlationId", "pid"], how="semi")
-    effect = "calls that return an error launch nothing: wrong return values, or wrong correlation ids"
-    return [("operations whose launch failed", run.height, None, effect)] if run.height else []
+    if any(calls.height for calls in failed):
+        columns = ("correlationId", "globalPid")
+        parts = [database.integers(table, columns, lambda raw: raw) for table in (_KERNEL, _MEMCPY, _MEMSET)]
+        run = pl.concat(parts).with_columns(process_of("globalPid").alias("pid"))
+        if count := run.join(pl.concat(failed), on=["correlationId", "pid"], how="semi").height:
+            effect = "calls that return an error launch nothing: wrong return values, or wrong correlation ids"
+            yield "operations whose launch failed", count, None, effect
 
 
-def _missing_columns(database: TableFile, looked_at: AbstractSet[str]) -> list[Note]:
-    missing = {
-        (table, column): effect
+def _missing_columns(database: TableFile, looked_at: AbstractSet[str]) -> Iterator[Note]:
+    missing = [
+        (f"{table}.{column}", effect)
         for (table, column), effect in _NEEDED.items()
         if database.last_row(table) and column not in database.columns(table)
-    }
+    ]
     told = _SYNC not in looked_at or "eventSyncId" in database.columns(_SYNC)
     if not told and database.distinct(_SYNC, "eventId") - {NO_ID}:
-        missing[_SYNC, "eventSyncId"] = "what a wait on a CUDA event waited for cannot be told"
-    return [(f"column {table}.{column} missing", 1, None, effect) for (table, column), effect in missing.items()]
+        missing.append((f"{_SYNC}.eventSyncId", "what a wait on a CUDA event waited for cannot be told"))
+    return ((f"column {name} missing", 1, None, effect) for name, effect in missing)
 
 
 def _missing_tables(database: TableFile) -> Iterator[Note]:
@@ -282,27 +273,3 @@ def _missing_tables(database: TableFile) -> Iterator[Note]:
     if database.last_row(_UNREAD):
         rows, effect = database.row_count(_UNREAD), "work of the decompression engine counts as idle time"
         yield f"table {_UNREAD} not read", rows, None, effect
-
-
-def _limits(database: TableFile) -> list[Note]:
-    """Notes on GPU limits that are missing or impossible, in columns that this nsys version has."""
-    have = database.columns(_GPU)
-    named = {DEVICE_COLUMNS[name]: name for name in DEVICES.schema if DEVICE_COLUMNS.get(name) in have}
-    told = database.frame(_GPU, {found: DEVICES.schema[name] for found, name in named.items()})
-    count = device_limits.impossible(told.rename(named))
-    return [(device_limits.IMPOSSIBLE, count, None, device_limits.EFFECT)] if count else []
-
-
-def _open_ranges(database: TableFile) -> list[Note]:
-    """Notes on NVTX ranges that were never closed, counted in SQL."""
-    count = database.count_missing(RANGES, "end", "eventType", RANGE_STYLES)
-    return [("ranges never closed", count, None, "their end is not known")] if count else []
-
-
-def _diagnostics(database: TableFile) -> list[Note]:
-    rows = database.frame("DIAGNOSTIC_EVENT", {"severity": pl.Int64, "text": pl.String}).drop_nulls()
-    texts = [text for severity, text in rows.iter_rows() if severity >= _WARNING and re.search(_LOSS, text)]
-    return [
-        (f"nsys: {text.strip()}", texts.count(text), None, "nsys says that records are missing")
-        for text in dict.fromkeys(texts)
-    ]

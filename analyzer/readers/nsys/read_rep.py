@@ -1,18 +1,40 @@
-"""Reads ``.nsys-rep`` and older ``.qdrep`` reports, through an export by nsys."""
+"""Reads ``.nsys-rep`` and older ``.qdrep`` reports, through an export to SQLite by the installed nsys.
+
+Exports lie in the user's cache. An export is keyed by the state of the report (:mod:`kanalyze.readers.user_cache`) and
+by the nsys that made it, so that it is never stale, and by its own checksum. Two processes that export the same report
+at once each make one, and the later one stays.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from glob import glob
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, NoReturn
 
-from kanalyze.readers.nsys.export import exported
-from kanalyze.readers.nsys.report import report_of
+from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
+from kanalyze.machinery.parents import ending_with
+from kanalyze.machinery.unfinished import end_by
+from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
+from kanalyze.readers.storage.sqlite_file import SqliteFile
+from kanalyze.readers.user_cache import alone, cache_folder, checksum, digest, kept, make_room, name_of, scratch
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
     from kanalyze.readers import Progress
     from kanalyze.report import Report
+
+    Starter = Callable[[Sequence[str], IO[bytes]], subprocess.Popen[bytes]]
 
 _MAGIC: Final = b"NVIDIA Tegra Profiler Report"
 _SUFFIXES: Final = (".nsys-rep", ".qdrep")
@@ -33,3 +55,261 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     database = exported(path, progress, cache=cache)
     report = report_of(database)
     return replace(report, meta=replace(report.meta, path=path, read_from=database.path))
+
+
+def exported(path: Path, progress: Progress, starter: Starter | None = None, *, cache: bool = True) -> SqliteFile:
+    """The SQLite export of the report at `path`: a newer one beside it, else a cached one, else a new one.
+
+    Args:
+        path: A report in NVIDIA's own format.
+        progress: Receives the share of the export that is done.
+        starter: Starts nsys.
+        cache: Whether a cached export may be used.
+
+    Raises:
+        ExportError: There is no nsys, it cannot export the report, or the export cannot be written.
+        UnreadableReportError: The report changes while it is exported.
+    """
+    folder, program, name = cache_folder(), find(), name_of(path)
+    known = f"{name}-{_fingerprint(program)}" if program else f"{name}-*"
+    if cache:
+        if (beside := _beside(path)) is not None:
+            return beside
+        for candidate in sorted(folder.glob(f"{known}.*.sqlite")):
+            if (found := _kept(candidate)) is not None:
+                return found
+    if program is None:
+        older = path.with_suffix(".sqlite")
+        raise ExportError.without_nsys(path, older if older != path and _opened(older) else None)
+    try:
+        made = _export(path, known, program, progress, starter or start)
+    except OSError as error:
+        raise ExportError.unwritable(path, folder, error.strerror or str(error)) from error
+    if name_of(path) != name:
+        raise UnreadableReportError.because(path, "it changed while it was exported")
+    return SqliteFile(made)
+
+
+def _beside(path: Path) -> SqliteFile | None:
+    """The sibling export with suffix .sqlite, if newer than the report and complete; `nsys stats` writes it too."""
+    candidate = path.with_suffix(".sqlite")
+    try:
+        if candidate == path or candidate.stat().st_mtime_ns < path.stat().st_mtime_ns:
+            return None
+        if candidate.with_name(candidate.name + "-journal").exists():  # nsys is still writing it
+            return None
+    except OSError:
+        return None
+    return _opened(candidate)
+
+
+def _kept(path: Path) -> SqliteFile | None:
+    """The cached export at `path`; None if missing or if its checksum does not match."""
+    try:
+        if not kept(path) or not path.is_file() or path.suffixes[:1] != [f".{checksum(path)}"]:
+            return None
+        os.utime(path)
+    except OSError:
+        return None
+    return _opened(path)
+
+
+def _opened(path: Path) -> SqliteFile | None:
+    """Opens the export at `path`; None if missing or incomplete."""
+    try:
+        database = SqliteFile(path) if path.is_file() else None
+    except KanalyzeError:
+        return None
+    return database if database is not None and shows_nsys(database.tables) else None
+
+
+def _fingerprint(program: Path) -> str:
+    """A fingerprint of the nsys version, without running it."""
+    found = program.stat()
+    return digest(os.fsencode(program.resolve()) + f" {found.st_size} {found.st_mtime_ns}".encode())
+
+
+def _export(path: Path, name: str, program: Path, progress: Progress, starter: Starter) -> Path:
+    """Export the report at `path` under `name`, and remove cached exports of earlier states of the report.
+
+    Raises:
+        OSError: The cache cannot be written, or the program not be started.
+    """
+    cache = cache_folder()
+    with scratch(cache) as folder:
+        made = folder / "export.sqlite"
+        what = f"exporting {path.name} with {program}"
+        progress(what, 0.0)
+        flags = ("--type=sqlite", "--include-blobs=true", f"--output={made}")
+        command = [str(program), "export", *flags, str(path.absolute())]
+        log = folder / "said"
+        try:
+            status, said = run(command, log, lambda share: progress(what, share), starter)
+        except OSError as error:
+            if error.filename == str(log):
+                raise
+            raise ExportError.failed(path, str(program), 0, [error.strerror or str(error)]) from error
+        if status or _opened(made) is None:
+            raise ExportError.failed(path, f"nsys {version(program)}".strip(), status, said)
+        made.chmod(0o600)
+        target = cache / f"{name}.{checksum(made)}.sqlite"
+        with alone(cache):
+            make_room(cache, name.partition("-")[0])
+            made.replace(target)
+    progress(what, 1.0)
+    return target
+
+
+# The installed nsys: its path, its version, and a run of it.
+
+#: Usual places of nsys when it is not on PATH.
+_USUAL: Final = (
+    "/opt/nvidia/nsight-systems/*/bin/nsys",
+    "/opt/nvidia/nsight-systems/*/target-linux-*/nsys",
+    "/opt/nvidia/nsight-systems-cli/*/bin/nsys",
+    "/opt/nvidia/nsight-systems-cli/*/target-linux-*/nsys",
+    "/usr/local/cuda*/bin/nsys",
+    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin/nsys",
+)
+
+#: A progress line: ``Processing 1145 events: [=====42%        ]``.
+_PERCENT: Final = re.compile(rb"\[[= ]*(\d{1,3})%")
+
+#: Grace period before a terminated program is killed.
+_GRACE_S: Final = 3
+
+_VERSION_LIMIT_S: Final = 20
+
+_ALL: Final = 100  # per cent
+
+_LOOK_EVERY_S: Final = 0.05
+
+#: Longer than two progress lines.
+_LINE_BYTES: Final = 400
+
+
+def find() -> Path | None:
+    """The nsys on PATH, else the newest in the usual folders; None if there is none."""
+    return installed("nsys", _USUAL)
+
+
+def installed(name: str, usual: Sequence[str]) -> Path | None:
+    """The program of this `name` on PATH, else the newest in the `usual` places; None if there is none."""
+    on_path = shutil.which(name)
+    if on_path:
+        return Path(on_path)
+    found = [path for pattern in usual for path in glob(pattern) if shutil.which(path)]  # noqa: PTH207 - absolute
+    return Path(max(found, key=_numbers)) if found else None
+
+
+def _numbers(path: str) -> list[int]:
+    """The numbers in a path, as a sort key by version."""
+    return [int(number) for number in re.findall(r"\d+", path)]
+
+
+def version(program: Path) -> str:
+    """The version printed by the program, such as ``2025.3.2.474``; empty if it prints none."""
+    try:
+        said = subprocess.run(  # noqa: S603 - nsys, with a fixed argument
+            [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_VERSION_LIMIT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = re.search(rb"version (\d[\d.]*)", said.stdout + said.stderr)
+    return found.group(1).decode() if found else ""
+
+
+def start(command: Sequence[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a program in its own process group, with stdout and stderr in one file.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    return subprocess.Popen(  # noqa: S603 - nsys, with two paths and no shell
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=said,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=ending_with(os.getpid()),  # noqa: PLW1509 - calls the system alone
+    )
+
+
+def run(
+    command: Sequence[str], log: Path, share_done: Callable[[float], object], starter: Starter
+) -> tuple[int, list[str]]:
+    """Run a program to its end; on any exception it is terminated with its children.
+
+    Its output goes to the file `log`, which is polled: waiting on a pipe would delay Ctrl-C where a library such as
+    polars sets signals to restart system calls.
+
+    Returns:
+        The exit status, and the lines of output without progress.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    with log.open("wb") as said, _stoppable(), starter(command, said) as process, ExitStack() as early:
+        early.callback(_end, process)
+        last = 0
+        while (status := process.poll()) is None:
+            time.sleep(_LOOK_EVERY_S)
+            last = _tell(log, last, share_done)
+        early.pop_all()  # it ended on its own
+    _tell(log, last, share_done)
+    lines = [line.rpartition(b"]")[-1] if _PERCENT.search(line) else line for line in log.read_bytes().splitlines()]
+    return status, [line.decode(errors="replace") for line in lines if line.strip()]
+
+
+def _tell(log: Path, last: int, share_done: Callable[[float], object]) -> int:
+    """Report progress from `log` to `share_done` if above `last` per cent; returns the current per cent."""
+    with log.open("rb") as said:
+        said.seek(max(log.stat().st_size - _LINE_BYTES, 0))
+        found = [int(number) for number in _PERCENT.findall(said.read())]
+    now = max((percent for percent in found if percent <= _ALL), default=0)
+    if now > last:
+        share_done(now / _ALL)
+    return max(now, last)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Terminate a process and its children, since it may be a script."""
+    try:
+        _signal(process, signal.SIGTERM)
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(OSError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turn termination signals into an exception, so that a child program is terminated too.
+
+    Ctrl-C raises one already. Signal handlers can only be set in the main thread, and handlers of others stay.
+    """
+    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    handlers = {number: signal.getsignal(number) for name in names if (number := getattr(signal, name, None))}
+    ours = {number: handler for number, handler in handlers.items() if handler in (signal.SIG_DFL, end_by)}
+    for number in ours:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number, handler in ours.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise SystemExit(128 + number)

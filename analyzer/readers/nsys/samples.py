@@ -1,20 +1,33 @@
-"""Samples of host threads by nsys: stacks on processors, Python stacks, stacks of calls, and the scheduler.
+"""What nsys sampled: stacks of host threads on processors, Python stacks, stacks of calls, the scheduler, and counters.
 
 Facts about the tables: docs/formats.md. A stack has an id by which equal ones of one source are the same; stacks of
 thousands of samples are then held once. Frames are read in two passes, so that no more than the distinct ones are in
 memory at once.
+
+A sample of a GPU's counter holds until the next sample of the same counter: on a known program the sample that begins
+2 µs before a kernel has the kernel's values, and the one before it has none. Samples of equal value in a row become one
+row here, batch by batch, so that tens of millions of them, most of them the same, take little memory.
 """
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze.files.python_stacks import DOMAIN, DOMAINS, MARK, Frame, unpacked
-from kanalyze.readers.nsys.events import RANGES, process_of, thread_of
-from kanalyze.sample_model import CALL_STACKS, CPU_SAMPLES, PYTHON_SAMPLES, SCHEDULING, STACK_FRAMES
+from kanalyze.readers.nsys.events import RANGES, Named, process_of, thread_of
+from kanalyze.sample_model import (
+    CALL_STACKS,
+    CPU_SAMPLES,
+    GPU_METRICS,
+    NETWORK_METRICS,
+    PYTHON_SAMPLES,
+    SCHEDULING,
+    STACK_FRAMES,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +44,6 @@ _CHAINS: Final = ("SAMPLING_CALLCHAINS", "OSRT_CALLCHAINS", "CUDA_CALLCHAINS")
 _SOURCE: Final = 1 << 40
 _PYTHON: Final = len(_CHAINS)
 
-#: Ids below it are kept in half of the memory.
-_LARGE_IDS: Final = 1 << 32
-
 #: Tables of calls that have a stack, and the table that it is in. Id 0 of OSRT_API means none, and is in no chain.
 _CALLS: Final = {"OSRT_API": "OSRT_CALLCHAINS", "CUPTI_ACTIVITY_KIND_RUNTIME": "CUDA_CALLCHAINS"}
 
@@ -47,82 +57,16 @@ _NO_MODULES: Final = ("[Broken backtraces]", "[Max depth]")
 _STATES: Final = {1: "Running", 2: "Blocking Wait", 3: "Uninterruptible"}
 
 
-class _Stacks(NamedTuple):
-    """Distinct stacks of one table of call chains.
-
-    Attributes:
-        ids: The table's own ids of stacks, sorted.
-        numbers: Which of the distinct stacks each of them is (UInt32).
-        first: Stack id of the first.
-        frames: :data:`kanalyze.sample_model.STACK_FRAMES`.
-    """
-
-    ids: pl.Series
-    numbers: pl.Series
-    first: int
-    frames: pl.DataFrame
-
-    def stack_ids(self, wanted: pl.Series) -> pl.Series:
-        """The stack id (Int64) of each of the `wanted` ids (Int64); null for one without a stack."""
-        if self.ids.is_empty() or wanted.is_empty():
-            return pl.Series("stack_id", [None], dtype=pl.Int64).new_from_index(0, len(wanted))
-        known = wanted.cast(self.ids.dtype, strict=False)
-        at = self.ids.search_sorted(known.fill_null(self.ids[0]), side="left").clip(0, len(self.ids) - 1)
-        numbers = self.numbers.gather(at).cast(pl.Int64) + self.first
-        return numbers.set(~(self.ids.gather(at) == known).fill_null(value=False), None).alias("stack_id")
-
-
-class _Numbered:
-    """Numbers the distinct stacks of a table of call chains, whose rows come part by part.
-
-    nsys writes the functions of a stack side by side, and stacks by id: so a part's last stack goes on in the next one.
-
-    Attributes:
-        known: hash, number and first id of each distinct stack.
-        in_order: Whether ids never fell so far.
-    """
-
-    def __init__(self, id_type: type[pl.UInt32 | pl.Int64]) -> None:
-        self._id_type = id_type
-        self.known = pl.DataFrame(schema={"hash": pl.UInt64, "number": pl.UInt32, "id": pl.Int64})
-        self.in_order = True
-        self._open = pl.DataFrame(schema={"id": pl.Int64, "hash": pl.UInt64})
-
-    def add(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Stacks that are complete, by id and number, of further rows (id, hash)."""
-        if rows.is_empty() or not self.in_order:
-            return self._told(self._open.clear())
-        self.in_order = rows.get_column("id").is_sorted() and (
-            self._open.is_empty() or self._open.item(0, "id") <= rows.item(0, "id")
-        )
-        sums = pl.concat([self._open, rows]).group_by("id", maintain_order=True).agg(pl.col("hash").sum())
-        self._open = sums.tail(1)
-        return self._told(sums.head(sums.height - 1))
-
-    def rest(self) -> pl.DataFrame:
-        """The last stack."""
-        return self._told(self._open)
-
-    def _told(self, stacks: pl.DataFrame) -> pl.DataFrame:
-        new = stacks.join(self.known, on="hash", how="anti").unique("hash", keep="first", maintain_order=True)
-        numbers = pl.int_range(self.known.height, self.known.height + new.height, dtype=pl.UInt32)
-        self.known = pl.concat([self.known, new.select("hash", numbers.alias("number"), "id")])
-        told = stacks.join(self.known.drop("id"), on="hash", maintain_order="left")
-        return told.select(pl.col("id").cast(self._id_type, strict=False), "number").drop_nulls("id")
-
-
 class Samples:
     """The sampled tables of one export; each is read once."""
 
     def __init__(self, database: TableFile, labels: Labels, undecoded: dict[str, int]) -> None:
         """Read from `database` lazily; payloads that cannot be decoded are counted in `undecoded`."""
         self._database, self._labels, self._undecoded = database, labels, undecoded
-        self._chains: dict[str, _Stacks] = {}
+        self._chains: dict[str, tuple[pl.DataFrame, pl.DataFrame]] = {}
 
     def cpu_samples(self) -> pl.DataFrame:
         """Samples of threads on processors, as :data:`kanalyze.sample_model.CPU_SAMPLES`."""
-        if not self._database.last_row(_SAMPLES):
-            return CPU_SAMPLES.empty()
         samples = self.mapped_cpu_samples(lambda part: part)
         if samples.get_column("time_ns").is_sorted():  # as nsys writes them; sorting would take as much memory again
             return samples
@@ -132,12 +76,11 @@ class Samples:
         """The samples part by part, in the order in which nsys wrote them, mapped by `transform`."""
         if not self._database.last_row(_SAMPLES):
             return transform(CPU_SAMPLES.empty())
-        stacks = self._stacks(_CHAINS[0])
+        stacks, _ = self._stacks(_CHAINS[0])
 
         def made(raw: pl.DataFrame) -> pl.DataFrame:
-            known = raw.select(
-                "cpu",
-                stacks.stack_ids(raw.get_column("id")),
+            known = raw.join(stacks, on="id", how="left", maintain_order="left").select(
+                *("cpu", "stack_id"),
                 time_ns="start",
                 process_id=process_of("globalTid"),
                 thread_id=thread_of("globalTid"),
@@ -152,7 +95,7 @@ class Samples:
 
     def stack_frames(self) -> pl.DataFrame:
         """The functions of all stacks, as :data:`kanalyze.sample_model.STACK_FRAMES`."""
-        present = [self._stacks(table).frames for table in _CHAINS if self._database.last_row(table)]
+        present = [self._stacks(table)[1] for table in _CHAINS if self._database.last_row(table)]
         return pl.concat([STACK_FRAMES.empty(), *present, self._python[1]])
 
     def call_stacks(self, first_ids: dict[str, int]) -> pl.DataFrame:
@@ -160,12 +103,11 @@ class Samples:
         found = [CALL_STACKS.empty()]
         for table, chains in _CALLS.items():
             if "callchainId" in self._database.columns(table) and self._database.last_row(chains):
-                raw = self._database.integers(
-                    table, ("callchainId", "eventClass"), _traced if "OSRT" in table else pl.DataFrame.clone
-                )
-                stacks = self._stacks(chains).stack_ids(raw.get_column("callchainId"))
-                event_ids = pl.int_range(first_ids[table], first_ids[table] + raw.height).alias("event_id")
-                found.append(CALL_STACKS.select(raw.select(event_ids, stacks).drop_nulls("stack_id")))
+                raw = self._database.integers(table, ("callchainId", "eventClass"), lambda part: part)
+                if "OSRT" in table:  # the rows that are calls, as events count them
+                    raw = raw.filter((pl.col("eventClass") == _TRACED).fill_null(value=True))
+                calls = raw.select(event_id=pl.int_range(pl.len(), dtype=pl.Int64) + first_ids[table], id="callchainId")
+                found.append(CALL_STACKS.select(calls.join(self._stacks(chains)[0], on="id", maintain_order="left")))
         return pl.concat(found).sort("event_id")
 
     def scheduling(self) -> pl.DataFrame:
@@ -173,36 +115,29 @@ class Samples:
         if not self._database.last_row(_SCHEDULE):
             return SCHEDULING.empty()
         states, blocks = (
-            self._words(table) for table in ("ENUM_SAMPLING_THREAD_STATE", "ENUM_SCHEDULING_THREAD_BLOCK")
+            {number: word for number, word in self._labels.of(table).items() if word != "Unknown"}
+            for table in ("ENUM_SAMPLING_THREAD_STATE", "ENUM_SCHEDULING_THREAD_BLOCK")
         )
-
-        def made(raw: pl.DataFrame) -> pl.DataFrame:
-            return raw.select(
-                pl.col("start").alias("time_ns"),
-                process_of("globalTid").alias("process_id"),
-                thread_of("globalTid").alias("thread_id"),
-                pl.col("cpu").cast(pl.Int32),
-                (pl.col("isSchedIn") != 0).alias("runs"),
-                states(raw.get_column("threadState")).alias("state"),
-                blocks(raw.get_column("threadBlock")).alias("blocked_by"),
-            )
-
+        columns = {
+            "time_ns": pl.col("start"),
+            "process_id": process_of("globalTid"),
+            "thread_id": thread_of("globalTid"),
+            "cpu": pl.col("cpu").cast(pl.Int32),
+            "runs": pl.col("isSchedIn") != 0,
+            "state": pl.col("threadState").replace_strict(states, default=None, return_dtype=pl.Categorical),
+            "blocked_by": pl.col("threadBlock").replace_strict(blocks, default=None, return_dtype=pl.Categorical),
+        }
         wanted = ("start", "globalTid", "cpu", "isSchedIn", "threadState", "threadBlock")
-        found = self._database.integers(_SCHEDULE, wanted, made)
+        found = self._database.integers(_SCHEDULE, wanted, lambda raw: raw.select(**columns))
         return SCHEDULING.select(found.sort("time_ns", maintain_order=True))
 
-    def _words(self, table: str) -> Callable[[pl.Series], pl.Series]:
-        """A function from numbers to nsys' words; null for Unknown."""
-        known = {number: word for number, word in self._labels.of(table).items() if word != "Unknown"}
-        return lambda numbers: numbers.replace_strict(known, default=None, return_dtype=pl.Categorical)
-
-    def _stacks(self, table: str) -> _Stacks:
-        """The distinct stacks of a table of call chains."""
+    def _stacks(self, table: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Stack id by the table's own id of a stack, and the functions of each distinct stack of call chains."""
         if table not in self._chains:
             self._chains[table] = self._distinct(table)
         return self._chains[table]
 
-    def _distinct(self, table: str) -> _Stacks:
+    def _distinct(self, table: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         wanted = ("id", "symbol", "module", "stackDepth", "specialEntry")
         texts = self._labels.of("StringIds")
         nameless = [number for number, text in texts.items() if text.startswith("0x")]
@@ -214,40 +149,30 @@ class Samples:
             own = raw.filter(~special & pl.col("id").is_not_null())
             return own.with_columns(pl.when(~pl.col("symbol").is_in(nameless)).then("symbol").alias("symbol"))
 
-        def hashed(raw: pl.DataFrame) -> pl.DataFrame:
-            frame = pl.struct("symbol", "module", "stackDepth").hash(seed=7).alias("hash")
-            return plain(raw).select("id", frame)
+        def summed(raw: pl.DataFrame) -> pl.DataFrame:
+            frame = pl.struct("symbol", "module", "stackDepth").hash(seed=7)
+            return plain(raw).group_by("id").agg(frame.sum().alias("hash"))
 
-        # of a hundred million samples 0.4 GB less; others than their ids belong to none
-        small = table == _CHAINS[0] and self._database.last_row(_SAMPLES) < _LARGE_IDS
-        id_type = pl.UInt32 if small else pl.Int64
-        numbered = _Numbered(id_type)
-        ids = self._database.integers(table, wanted, lambda raw: numbered.add(hashed(raw)))
-        if not numbered.in_order:  # no version of nsys was seen to write them so
-            numbered = _Numbered(id_type)
-            ids = numbered.add(self._database.integers(table, wanted, hashed).sort("id"))
-        ids = pl.concat([ids, numbered.rest()])
+        # a stack may lie in two parts of the table
+        stacks = self._database.integers(table, wanted, summed).group_by("id").agg(pl.col("hash").sum()).sort("id")
         first = _SOURCE * _CHAINS.index(table)
-        one_each = numbered.known.select("id", stack_id=pl.col("number").cast(pl.Int64) + first)
+        one_each = stacks.unique("hash", keep="first", maintain_order=True)
+        one_each = one_each.with_columns(stack_id=pl.int_range(first, first + pl.len(), dtype=pl.Int64))
         frames = self._database.integers(
-            table, wanted, lambda raw: plain(raw).join(one_each, on="id").drop("id", "specialEntry")
+            table,
+            wanted,
+            lambda raw: plain(raw).join(one_each.drop("hash"), on="id").drop("id", "specialEntry"),
         )
+        function, module = (self._labels.namer(Named(column))(frames) for column in ("symbol", "module"))
         made = frames.select(
             "stack_id",
-            self._texts(frames, "symbol").alias("function"),
-            self._texts(frames, "module").alias("module"),
+            function.alias("function"),
+            module.alias("module"),
             depth="stackDepth",
             line=pl.lit(None, dtype=pl.Int64),
         )
-        frames = STACK_FRAMES.select(made).sort("stack_id", "depth")
-        return _Stacks(ids.get_column("id"), ids.get_column("number"), first, frames)
-
-    def _texts(self, frame: pl.DataFrame, column: str) -> pl.Series:
-        """The texts of a column of StringIds."""
-        texts = self._labels.of("StringIds")
-        used = frame.get_column(column).unique().drop_nulls().to_list()
-        known = {number: texts[number] for number in used if number in texts}
-        return frame.get_column(column).replace_strict(known, default=None, return_dtype=pl.Categorical)
+        ids = stacks.join(one_each.drop("id"), on="hash", maintain_order="left").select("id", "stack_id")
+        return ids, STACK_FRAMES.select(made).sort("stack_id", "depth")
 
     @cached_property
     def _python(self) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -312,13 +237,176 @@ def _plain(text: str | None) -> str | None:
     return None if text is None else unescape(text)
 
 
-def _traced(raw: pl.DataFrame) -> pl.DataFrame:
-    """The rows of OSRT_API that are calls, as events count them."""
-    return raw.filter((pl.col("eventClass") == _TRACED).fill_null(value=True))
-
-
 def _stack(blob: object) -> tuple[int, tuple[Frame, ...]] | None:
     """State of the thread, and its frames; None where there is no payload."""
     data = blob.encode() if isinstance(blob, str) else blob
     found = unpacked(data) if isinstance(data, bytes) else None
     return None if found is None else (found.state, found.frames)
+
+
+# Counters that nsys sampled of GPUs and of network adapters.
+
+_TABLE, _NAMES, _GENERIC = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "GENERIC_EVENTS"
+
+#: A metric's name and the unit in brackets behind it.
+_NAME: Final = r"^(.*?)(?:\s*\[([^\[\]]*)\])?$"
+
+#: The GPU in a typeId.
+_GPU: Final = 0xFF
+
+#: nsys stores some averages in one byte with a sign, so that 128 warps read -128.
+_BYTE: Final = 256
+
+#: A sample counts for at most so many times the usual distance; what is longer is a hole in the recording.
+_HOLE: Final = 2
+
+#: Samples that tell the usual distance.
+_ENOUGH: Final = 1 << 16
+
+_KEYS: Final = ("typeId", "metricId")
+
+_RUNS: Final = {**dict.fromkeys((*_KEYS, "start_ns", "end_ns", "samples", "value"), pl.Int64)}
+
+
+def gpu_metrics(database: TableFile, undecoded: dict[str, int]) -> pl.DataFrame:
+    """The sampled counters of GPUs, as :data:`kanalyze.sample_model.GPU_METRICS`; counts events that are not JSON."""
+    if database.last_row(_TABLE):
+        runs = database.integers(_TABLE, ("timestamp", *_KEYS, "value"), _runs)
+        columns = {**dict.fromkeys(_KEYS, pl.Int64), "metricName": pl.String}
+        names = database.frame(_NAMES, columns).drop_nulls(_KEYS).unique(_KEYS, keep="first", maintain_order=True)
+    elif database.last_row(_GENERIC) and "data" in database.columns(_GENERIC):
+        runs, names = _of_generic_events(database, undecoded)
+    else:
+        return GPU_METRICS.empty()
+    return _named(_lasting(runs), names)
+
+
+def _runs(raw: pl.DataFrame) -> pl.DataFrame:
+    """Samples of one batch, those of equal value in a row together: :data:`_RUNS`.
+
+    `end_ns` is the time of the last one of a run, which lasts until the next sample begins.
+    """
+    known = raw.drop_nulls().sort(*_KEYS, "timestamp", maintain_order=True)
+    same = (*_KEYS, "value")
+    new = pl.any_horizontal((pl.col(name) != pl.col(name).shift(1)).fill_null(value=True) for name in same)
+    step = pl.col("timestamp").diff()
+    hole = (step > _HOLE * step.filter(step > 0).median()).fill_null(value=False)
+    runs = known.with_columns(run=(new | hole).cum_sum()).group_by("run", maintain_order=True)
+    return runs.agg(
+        pl.col(*_KEYS, "value").first(),
+        start_ns=pl.col("timestamp").first(),
+        end_ns=pl.col("timestamp").last(),
+        samples=pl.len().cast(pl.Int64),
+    ).select(*_RUNS)
+
+
+def _lasting(runs: pl.DataFrame) -> pl.DataFrame:
+    """Adds `dur_ns`: until the next sample of the counter, or the usual distance where that is late or missing."""
+    ordered = runs.sort(*_KEYS, "start_ns", maintain_order=True)
+    usual = _usual(ordered)
+    follows = pl.col("start_ns").shift(-1).over(_KEYS) - pl.col("end_ns")
+    last = pl.when(follows.is_between(1, _HOLE * usual)).then(follows).otherwise(usual)
+    return ordered.with_columns(dur_ns=pl.col("end_ns") - pl.col("start_ns") + last)
+
+
+def _usual(runs: pl.DataFrame) -> int:
+    """The usual distance of two samples of a counter: the median over runs, of those of one sample to the next."""
+    inside = (pl.col("end_ns") - pl.col("start_ns")) / (pl.col("samples") - 1)
+    between = pl.col("start_ns").shift(-1).over(_KEYS) - pl.col("end_ns")
+    distance = pl.when(pl.col("samples") > 1).then(inside).otherwise(between)
+    found = runs.head(_ENOUGH).select(distance.filter(distance > 0).median()).item()
+    return max(int(found or 0), 1)
+
+
+def _named(runs: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
+    """Names of the counters instead of their ids; one without a name is left out."""
+    told = names.select(
+        *_KEYS,
+        pl.col("metricName").str.extract(_NAME, 1).cast(pl.Categorical).alias("metric"),
+        pl.col("metricName").str.extract(_NAME, 2).cast(pl.Categorical).alias("unit"),
+    )
+    value = pl.when((pl.col("value") < 0) & (pl.col("value") >= -_BYTE // 2)).then(pl.col("value") + _BYTE)
+    made = runs.join(told, on=_KEYS, maintain_order="left").select(
+        "metric",
+        "unit",
+        "start_ns",
+        "dur_ns",
+        "samples",
+        device=pl.col("typeId") & _GPU,
+        value=value.otherwise("value").cast(pl.Float64),
+    )
+    return GPU_METRICS.select(made.filter(pl.col("value") >= 0))
+
+
+def _of_generic_events(database: TableFile, undecoded: dict[str, int]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Runs and names of exports before 2023, which have one JSON text with all counters per sample."""
+    columns = {"timestamp": pl.Int64, "typeId": pl.Int64, "data": pl.String}
+    numbers: dict[str, int] = {}
+    rows, lost = [], 0
+    for time, kind, text in database.frame(_GENERIC, columns).drop_nulls().iter_rows():
+        told = _counters(text)
+        lost += told is None
+        for name, value in (told or {}).items():
+            rows.append((time, kind, numbers.setdefault(name, len(numbers)), value))
+    undecoded["samples of counters that cannot be decoded"] = lost
+    raw = pl.DataFrame(rows, schema=dict.fromkeys(("timestamp", *_KEYS, "value"), pl.Int64), orient="row")
+    named = pl.DataFrame(
+        {"metricId": [*numbers.values()], "metricName": [*numbers]},
+        schema={"metricId": pl.Int64, "metricName": pl.String},
+    )
+    return _runs(raw), raw.select(_KEYS).unique().join(named, on="metricId")
+
+
+def _counters(text: str) -> dict[str, int] | None:
+    """The counters of one event: values that are numbers, or texts of whole numbers; None where it is no JSON."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return None
+    found = {}
+    for name, value in told.items() if isinstance(told, dict) else ():
+        if isinstance(value, str) and value.removeprefix("-").isdecimal():
+            value = int(value)  # noqa: PLW2901 - the number that the text is
+        if isinstance(value, int) and not isinstance(value, bool) and name.lower() not in ("timestamp", "rawtimestamp"):
+            found[name] = value
+    return found
+
+
+#: Tables of network counters, and the source that each is.
+_NETWORK: Final = {"NET_NIC_METRIC": "nic", "NET_IB_SWITCH_METRIC": "switch"}
+
+
+def network_metrics(database: TableFile) -> pl.DataFrame:
+    """The sampled counters of network devices, as :data:`kanalyze.sample_model.NETWORK_METRICS`."""
+    keys = ("metricsListId", "metricsIdx")
+    named = {**dict.fromkeys(keys, pl.Int64), "name": pl.String, "unit": pl.String}
+    names = database.frame("TARGET_INFO_NETWORK_METRICS", named).drop_nulls(keys)
+    names = names.unique(keys, keep="first", maintain_order=True)
+    adapters = _adapters(database)
+    found = [NETWORK_METRICS.empty()]
+    for table, source in _NETWORK.items():
+        if database.last_row(table):
+            columns = dict.fromkeys(("start", "end", "globalId", "portId", *keys), pl.Int64)
+            raw = database.frame(table, {**columns, "value": pl.Float64}).drop_nulls(["start", "value"])
+            told = raw.join(names, on=keys, how="left", maintain_order="left")
+            told = told.join(adapters, on="globalId", how="left", maintain_order="left")
+            made = told.select(
+                "value",
+                "unit",
+                source=pl.lit(source),
+                adapter=pl.coalesce("adapter", pl.col("globalId").cast(pl.String)).fill_null(""),
+                port="portId",
+                metric="name",
+                start_ns="start",
+                dur_ns=pl.col("end") - pl.col("start"),
+            )
+            found.append(NETWORK_METRICS.select(made))
+    return pl.concat(found)
+
+
+def _adapters(database: TableFile) -> pl.DataFrame:
+    """Names of network adapters by the id that counters have: globalId and adapter."""
+    names = database.frame("TARGET_INFO_NIC_INFO", {"nicId": pl.Int64, "name": pl.String}).drop_nulls()
+    ids = database.frame("NIC_ID_MAP", {"nicId": pl.Int64, "globalId": pl.Int64}).drop_nulls()
+    known = ids.join(names.unique("nicId", keep="first", maintain_order=True), on="nicId")
+    return known.select("globalId", adapter="name").unique("globalId", keep="first", maintain_order=True)

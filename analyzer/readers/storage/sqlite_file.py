@@ -1,7 +1,7 @@
 """Columnar access to an SQLite file: its schema, and integer columns of a table as polars frames.
 
 Small tables are read row by row with :mod:`sqlite3`; large ones are decoded page by page
-(:mod:`kanalyze.readers.storage.sqlite_pages`), without which reports of gigabytes would take minutes.
+(:mod:`kanalyze.readers.storage.table_scan`), without which reports of gigabytes would take minutes.
 docs/reading-sqlite.md has the measurements behind that choice.
 """
 
@@ -11,7 +11,8 @@ import os
 import sqlite3
 from contextlib import suppress
 from functools import cached_property, partial
-from threading import Lock
+from itertools import count
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 from weakref import finalize
@@ -21,7 +22,6 @@ import polars as pl
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 from kanalyze.files.regular import readable, regular
 from kanalyze.machinery.memory import one_blas_thread
-from kanalyze.readers.storage import sqlite_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,8 +29,21 @@ if TYPE_CHECKING:
 
     from polars.datatypes import DataType, DataTypeClass
 
+#: Larger tables are decoded by pages; below, importing numpy costs more than it saves (docs/reading-sqlite.md).
+PAGES_FROM_ROWS: Final = 40_000
+
+#: The same where numpy is imported anyway, for a larger table: decoding by pages begins to save time here.
+PAGES_ANYWAY_FROM_ROWS: Final = 2_000
 
 _HEADER_BYTES: Final = 100
+
+#: Most files open at once: a notebook may hold a hundred reports, a process have few files. Reopening takes 0.1 ms.
+MOST_OPEN: Final = 8
+
+#: Open connections by number of their file, most recently used last. SQLite is not built for threads everywhere.
+_open: dict[int, sqlite3.Connection] = {}
+_open_lock: Final = RLock()  # within which another file may be collected as garbage, and closed
+_numbers: Final = count()
 
 
 class SqliteFile:
@@ -46,8 +59,9 @@ class SqliteFile:
         """Open the database at `path` and read its list of tables."""
         self.path = path
         self._check_length()
-        self._connection = SqliteConnection(path)
-        self._closed = finalize(self, self._connection.close)
+        self._number = next(_numbers)
+        self._seen: tuple[int, ...] | None = None
+        self._closed = finalize(self, _close, self._number)
         self._columns: dict[str, tuple[str, ...]] = {}
         self.rows_read: dict[str, int] = {}
         self._checked: set[str] = set()
@@ -60,10 +74,39 @@ class SqliteFile:
 
     def query(self, sql: str, where: str) -> list[tuple[Any, ...]]:
         """All rows of a query; `where` names the part of the file in errors."""
+        if not self._closed.alive:
+            raise ClosedReportError.of(self.path, sql)
         try:
-            return self._connection.rows(sql)
+            with _open_lock:
+                connection = _open.pop(self._number, None) or self._connect()
+                _open[self._number] = connection
+                while len(_open) > MOST_OPEN:
+                    _open.pop(next(iter(_open))).close()
+                return _fetched(connection, sql)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise DamagedReportError.at(self.path, where, str(error)) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        """Open the file, unless it was replaced since it was last open."""
+        with readable(self.path):
+            found = regular(self.path).stat()
+        seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        if self._seen not in {None, seen}:
+            raise UnreadableReportError.because(self.path, "it changed since it was first read")
+        self._seen = seen
+        log = self.path.with_name(self.path.name + "-wal")
+        immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
+        uri = f"file:{quote(os.fsencode(self.path.absolute()))}?mode=ro{immutable}"
+        try:
+            connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise UnreadableReportError.because(self.path, str(error)) from error
+        try:
+            connection.execute("PRAGMA cell_size_check = ON")
+        except sqlite3.Error as error:
+            connection.close()
+            raise DamagedReportError.at(self.path, "its header", str(error)) from error
+        return connection
 
     def damaged(self, table: str, what: str) -> DamagedReportError:
         """An error for a corrupt table of this file."""
@@ -138,38 +181,26 @@ class SqliteFile:
         Raises:
             DamagedReportError: Also when a column holds anything but integers and NULL.
         """
-        heights: list[int] = []
-
-        def counted(raw: pl.DataFrame) -> pl.DataFrame:
-            heights.append(raw.height)
-            return transform(raw)
-
-        frame = self._decoded(table, columns, counted)
-        if frame is None:
-            heights.clear()
-            frame = counted(self.frame(table, dict.fromkeys(columns, pl.Int64)))
-        self.rows_read[table] = sum(heights)
-        return frame
-
-    def _decoded(
-        self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
-    ) -> pl.DataFrame | None:
-        """As :meth:`integers`, decoded by pages; None where the table is small, or only SQLite can read it."""
-        rows = self.last_row(table)
-        if rows <= min(sqlite_pages.PAGES_ANYWAY_FROM_ROWS, sqlite_pages.PAGES_FROM_ROWS):
-            return None
-        if self._largest_rows <= sqlite_pages.PAGES_FROM_ROWS:
-            return None
         have = [name for name in columns if name in self.columns(table)]
         missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in columns if name not in have]
+        heights: list[int] = []
 
         def completed(raw: pl.DataFrame) -> pl.DataFrame:
+            heights.append(raw.height)
             return transform(raw.with_columns(missing))
 
-        with one_blas_thread():
-            from kanalyze.readers.storage.sqlite_pages.table_scan import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
+        frame = None
+        rows = self.last_row(table)
+        if rows > min(PAGES_ANYWAY_FROM_ROWS, PAGES_FROM_ROWS) and self._largest_rows > PAGES_FROM_ROWS:
+            with one_blas_thread():
+                from kanalyze.readers.storage.table_scan import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
 
-        return read_blocks(self.path, table, have, completed)
+            frame = read_blocks(self.path, table, have, completed)
+        if frame is None:  # the table is small, or only SQLite can read it
+            heights.clear()
+            frame = completed(self.frame(table, dict.fromkeys(columns, pl.Int64)))
+        self.rows_read[table] = sum(heights)
+        return frame
 
     @cached_property
     def _largest_rows(self) -> int:
@@ -242,95 +273,11 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-# A read-only SQLite connection; a pool (LRU) limits how many files are open.
-#
-# A notebook may hold a hundred reports, and a process may have few files open: so the connection that was not used for
-# the longest time is closed when another one opens, and opened again when its file is next asked.
-
-#: Most files open at once; reopening takes 0.1 ms.
-MOST_OPEN: Final = 8
-
-#: Open connections, most recently used last; above the limit only while all are in use.
-_open: dict[SqliteConnection, None] = {}
-_open_lock = Lock()
-
-
-class SqliteConnection:
-    """A thread-safe connection to the database at a path, opened on first use."""
-
-    def __init__(self, path: Path) -> None:
-        """Prepare to read the database at `path`."""
-        self._path = path
-        self._lock = Lock()  # used from several threads, which not every SQLite is built for
-        self._connection: sqlite3.Connection | None = None
-        self._seen: tuple[int, ...] | None = None
-        self._closed = False
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """All rows of a query.
-
-        Raises:
-            sqlite3.Error: It cannot be run, as the file is.
-            DamagedReportError: The file is no database.
-            UnreadableReportError: The file cannot be opened, or is another one than it was.
-            ClosedReportError: The connection was closed.
-        """
-        with self._lock:
-            if self._closed:
-                raise ClosedReportError.of(self._path, sql)
-            if self._connection is None:
-                self._connection = self._connect()
-            found = _fetched(self._connection, sql)
-        _used(self)
-        return found
-
-    def close(self) -> None:
-        """Close the file for good."""
-        with self._lock:
-            self._closed = True
-            self._let_go()
-        with _open_lock:
-            _open.pop(self, None)
-
-    def rest(self) -> bool:
-        """Close the file until its next use; returns False if it is in use."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        try:
-            self._let_go()
-        finally:
-            self._lock.release()
-        return True
-
-    def _let_go(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _connect(self) -> sqlite3.Connection:
-        log = self._path.with_name(self._path.name + "-wal")
-        immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
-        uri = f"file:{quote(os.fsencode(self._path.absolute()))}?mode=ro{immutable}"
-        self._check_same()
-        try:
-            connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
-        except sqlite3.Error as error:
-            raise UnreadableReportError.because(self._path, str(error)) from error
-        try:
-            connection.execute("PRAGMA cell_size_check = ON")
-        except sqlite3.Error as error:
+def _close(number: int) -> None:
+    """Close the file with that number, if it is open."""
+    with _open_lock:
+        if connection := _open.pop(number, None):
             connection.close()
-            raise DamagedReportError.at(self._path, "its header", str(error)) from error
-        return connection
-
-    def _check_same(self) -> None:
-        """Refuse to reopen a file that was replaced meanwhile."""
-        with readable(self._path):
-            found = regular(self._path).stat()
-        seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        if self._seen not in {None, seen}:
-            raise UnreadableReportError.because(self._path, "it changed since it was first read")
-        self._seen = seen
 
 
 def _fetched(connection: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
@@ -342,13 +289,3 @@ def _fetched(connection: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
             raise
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     return connection.execute(sql).fetchall()
-
-
-def _used(connection: SqliteConnection) -> None:
-    """Mark `connection` as most recently used, and close the least recently used one."""
-    with _open_lock:
-        _open.pop(connection, None)
-        _open[connection] = None
-        for other in [*_open][: max(len(_open) - MOST_OPEN, 0)]:
-            if other.rest():
-                del _open[other]

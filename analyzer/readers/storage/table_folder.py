@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -129,7 +128,8 @@ class TableFolder:
             columns = {name: _converted(found.get_column(name), schema[name]) for name in found.columns}
         except pl.exceptions.PolarsError as error:
             raise self.damaged(table, "a value is not of its column's type") from error
-        return pl.DataFrame(columns.get(name, _nulls(name, schema[name], len(rows))) for name in schema)
+        nulls = (pl.Series(name, [None], dtype=of).new_from_index(0, len(rows)) for name, of in schema.items())
+        return pl.DataFrame(columns.get(empty.name, empty) for empty in nulls)
 
     def _schema(self, table: str) -> Mapping[str, DataType]:
         """The schema of a table's file; empty if there is no table."""
@@ -148,17 +148,16 @@ class TableFolder:
             regular(self._file(table))
         try:
             yield
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise self.damaged(table, _in_short(error)) from error
-        except OSError as error:
-            if found := _OF_SYSTEM.match(str(error)):
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            if isinstance(error, OSError) and (found := _OF_SYSTEM.match(str(error))):
                 refused = OSError(int(found["code"]), found["reason"])
                 raise UnreadableReportError.of(self._file(table), refused) from error
-            raise self.damaged(table, _in_short(error)) from error
+            # the first line where it is prose; some messages dump internal state
+            first = _PREFIX.sub("", str(error).partition("\n")[0]).rstrip(".")
+            raise self.damaged(table, first if first and "{" not in first else "it is not what was written") from error
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """A file format of tables: suffix, magic bytes, and how it is read.
 
     Attributes:
@@ -229,13 +228,3 @@ def _converted(values: pl.Series, of_type: DataType | DataTypeClass) -> pl.Serie
     if of != pl.Null and not (text if of_type == pl.String else whole):
         raise pl.exceptions.SchemaError
     return values.cast(of_type)
-
-
-def _in_short(error: BaseException) -> str:
-    """The first line of an error if it is prose; some messages dump internal state."""
-    first = _PREFIX.sub("", str(error).partition("\n")[0]).rstrip(".")
-    return first if first and "{" not in first else "it is not what was written"
-
-
-def _nulls(name: str, of_type: DataType | DataTypeClass, rows: int) -> pl.Series:
-    return pl.Series(name, [None], dtype=of_type).new_from_index(0, rows)

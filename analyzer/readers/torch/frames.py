@@ -6,10 +6,9 @@ builds the tables from them.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -20,10 +19,12 @@ from kanalyze.readers.torch.decode.events import ARGS, COLLECTIVE, MEANT, MISSIN
 from kanalyze.readers.torch.decode.old_forms import number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from array import array
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from kanalyze.readers.torch.decode.columns import Columns
     from kanalyze.readers.torch.decode.old_forms import Arrow
-    from kanalyze.readers.torch.decode.repair import Part
+    from kanalyze.readers.torch.decode.text import Part
 
 
 #: Columns of interned text codes.
@@ -33,7 +34,7 @@ _TEXTS: Final = frozenset(
 )
 
 #: Columns that place an event's start.
-_PLACE: Final = ("pid", "tid", "start_ns")
+PLACE: Final = ("pid", "tid", "start_ns")
 
 #: Number of pieces whose freed arrays are worth returning to the system.
 _MANY_PARTS: Final = 256
@@ -90,87 +91,62 @@ _SCHEMAS: Final = {kind.__name__: _schema(kind) for kind in MEANT.values()}
 
 
 def frames_of(parts: list[Part]) -> Frames:
-    """Concatenates decoded `parts`, which are consumed, into frames.
-
-    The collectives' places are those in the pieces, until :func:`_sorted` has moved them with their events.
-    """
+    """Concatenates decoded `parts`, which are consumed, into frames."""
+    texts = {id(part.texts): part.texts for part in parts}
+    begins = dict(zip(texts, accumulate(map(len, texts.values()), initial=0), strict=False))
+    words = pl.Series([text or None for some in texts.values() for text in some], dtype=pl.Categorical)
+    pieces = [(part.columns, begins[id(part.texts)]) for part in parts if part.columns is not None]
     found, counts = Frames(), Counter[str]()
-    words, offsets = _all_texts(parts)
-    kinds = list(dict.fromkeys(kind for part in parts if part.columns for kind in part.columns.blocks))
-    collectives = _collectives(parts)
-    for part in parts:
-        assert part.columns is not None  # noqa: S101 - the pool has mended what was damaged
-        counts.update(part.columns.counts)
-        found.names += _names(part.columns.meta)
-    found.names = list(dict.fromkeys(found.names))
-    for kind in kinds:
-        blocks = [
-            (part.columns.blocks.pop(kind), offset)
-            for part, offset in zip(parts, offsets, strict=True)
-            if part.columns and kind in part.columns.blocks
-        ]
-        frame = pl.DataFrame(_columns(blocks, words))
-        found.events[kind], order = _sorted(frame)
-        collectives = _moved(collectives, kind, order)
-    found.collectives = collectives.sort("kind", "row")
-    if arrows := [arrow for part in parts if part.columns for arrow in part.columns.arrows]:
-        _correlate(found.events, arrows)
+    for columns, _ in pieces:
+        counts.update(columns.counts)
     found.counts = {word: count for word, count in counts.items() if count}
+    found.names = list(dict.fromkeys(name for columns, _ in pieces for name in _names(columns.meta)))
+    # the rows are those in the pieces, until the frames are sorted
+    collectives = _collectives([columns for columns, _ in pieces])
+    for kind in dict.fromkeys(kind for columns, _ in pieces for kind in columns.blocks):
+        blocks = [(columns.blocks.pop(kind), offset) for columns, offset in pieces if kind in columns.blocks]
+        frame = pl.DataFrame(_columns([block for block, _ in blocks], [offset for _, offset in blocks], words))
+        if not frame.get_column("start_ns").is_sorted():
+            frame = frame.with_row_index("row").sort("start_ns", maintain_order=True)
+            order = frame.select(pl.col("row").cast(pl.Int64), kind=pl.lit(kind)).with_row_index("now")
+            moved = collectives.join(order, on=["kind", "row"], how="left", maintain_order="left")
+            now = pl.coalesce(pl.col("now").cast(pl.Int64), "row").alias("row")
+            collectives, frame = moved.select(*(name for name in _COLLECTIVE if name != "row"), now), frame.drop("row")
+        found.events[kind] = frame
+    found.collectives = collectives.select(*_COLLECTIVE).sort("kind", "row")
+    if arrows := [arrow for columns, _ in pieces for arrow in columns.arrows]:
+        _correlate(found.events, arrows)
     if len(parts) > _MANY_PARTS:  # what decoding took: of a trace of 330 MB the page takes 570 MB, not 760
         give_back()
     return found
 
 
-def _all_texts(parts: Sequence[Part]) -> tuple[pl.Series, list[int]]:
-    """Concatenates the texts of all parts, null for absent text; and the offset of each part."""
-    lists = {id(part.texts): part.texts for part in parts}
-    begins, at = {}, 0
-    for key, texts in lists.items():
-        begins[key] = at
-        at += len(texts)
-    flat = [text or None for texts in lists.values() for text in texts]
-    return pl.Series(flat, dtype=pl.Categorical), [begins[id(part.texts)] for part in parts]
-
-
-def _columns(blocks: list[tuple[dict[str, array[Any]], int]], words: pl.Series) -> list[pl.Series]:
-    found = []
-    for name in list(blocks[0][0]):
-        values = [(block.pop(name), offset) for block, offset in blocks]
+def _columns(blocks: list[dict[str, array[Any]]], offsets: Sequence[int], words: pl.Series) -> Iterator[pl.Series]:
+    """The columns of the frame of a kind, from those of its `blocks`, which are consumed."""
+    for name in list(blocks[0]):
+        arrays = [block.pop(name) for block in blocks]
         if name in _TEXTS:
-            codes = _joined([_shifted(codes, offset) for codes, offset in values])
-            column = words.gather(codes)
+            column = words.gather(_joined(arrays, offsets))
         elif name in _TIMES:
-            column = pl.concat(_nanoseconds([one for one, _ in values]), rechunk=True)
+            column = pl.concat(_nanoseconds(arrays), rechunk=True)
         else:
-            column = _known(_joined([one for one, _ in values]))
-        found.append(column.alias(_TIMES.get(name, name)))
-    return found
+            column = _known(_joined(arrays))
+        yield column.alias(_TIMES.get(name, name))
 
 
-def _shifted(codes: array[Any], offset: int) -> array[Any]:
-    if not offset:
-        return codes
-    if len(codes) < _MANY >> 8:
-        return array(codes.typecode, [code + offset for code in codes])
-    with one_blas_thread():
-        import numpy as np  # noqa: PLC0415 - small traces need not wait for it
-
-    return array(codes.typecode, (np.frombuffer(codes, dtype=np.uint32) + np.uint32(offset)).tobytes())
-
-
-def _joined(arrays: Sequence[array[Any]]) -> pl.Series:
-    """Concatenates arrays of one type into a series, and consumes them."""
-    kind = arrays[0].typecode
+def _joined(arrays: Sequence[array[Any]], offsets: Iterable[int] = repeat(0)) -> pl.Series:
+    """Concatenates arrays of one type, the numbers in each moved by its offset."""
     if sum(map(len, arrays)) < _MANY:
-        whole = array(kind)
-        for one in arrays:
-            whole.extend(one)
-        types = {"I": pl.UInt32, "q": pl.Int64, "d": pl.Float64}
-        return pl.Series(whole.tolist(), dtype=types[kind])
-    with one_blas_thread():
-        import numpy as np  # noqa: PLC0415 - small traces need not wait for it
+        dtype = {"I": pl.UInt32, "q": pl.Int64, "d": pl.Float64}[arrays[0].typecode]
+        parts = [pl.Series(one.tolist(), dtype=dtype) for one in arrays]
+    else:
+        with one_blas_thread():
+            import numpy as np  # noqa: PLC0415 - small traces need not wait for it
 
-    return pl.Series(np.frombuffer(b"".join(arrays), dtype={"I": np.uint32, "q": np.int64, "d": np.float64}[kind]))
+        parts = [pl.Series(np.frombuffer(one, dtype=one.typecode)) for one in arrays]
+    return pl.concat(
+        [part + offset if offset else part for part, offset in zip(parts, offsets, strict=False)], rechunk=True
+    )
 
 
 def _nanoseconds(arrays: list[array[Any]]) -> Iterator[pl.Series]:
@@ -188,58 +164,36 @@ def _known(values: pl.Series) -> pl.Series:
     return values.set(values == MISSING, None) if values.min() == MISSING else values
 
 
-def _sorted(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
-    """Sorts events by start; also returns each row's previous index, if any moved."""
-    if frame.get_column("start_ns").is_sorted():
-        return frame, None
-    moved = frame.with_row_index("row").sort("start_ns", maintain_order=True)
-    return moved.drop("row"), moved.get_column("row")
-
-
 def _correlate(events: dict[str, pl.DataFrame], arrows: list[Arrow]) -> None:
     """Gives calls and device events without correlation ids those of the arrows between them.
 
     An arrow begins and ends where the events start, on their threads and streams; of several that do, the last has it.
     """
-    own = pl.DataFrame(arrows, schema=("ph", "id", *_PLACE), orient="row").filter(pl.col("id") > 0)
+    own = pl.DataFrame(arrows, schema=("ph", "id", *PLACE), orient="row").filter(pl.col("id") > 0)
     for phase, kinds in (("s", ("Call",)), ("f", ("Kernel", "Copy", "Memset"))):
-        ends = own.filter(pl.col("ph") == phase).unique(_PLACE, keep="first")
+        ends = own.filter(pl.col("ph") == phase).unique(PLACE, keep="first")
         for kind in (one for one in kinds if one in events):
             frame = events[kind]
-            told = frame.select(_PLACE).join(ends, on=_PLACE, how="left", maintain_order="left").get_column("id")
-            told = told.set(~frame.select(pl.struct(_PLACE).is_last_distinct()).to_series(), None)
+            told = frame.select(PLACE).join(ends, on=PLACE, how="left", maintain_order="left").get_column("id")
+            told = told.set(~frame.select(pl.struct(PLACE).is_last_distinct()).to_series(), None)
             events[kind] = frame.with_columns(pl.when(pl.col("correlation") > 0).then("correlation").otherwise(told))
 
 
-def _collectives(parts: Sequence[Part]) -> pl.DataFrame:
+def _collectives(pieces: Sequence[Columns]) -> pl.DataFrame:
     """All collectives, with the row of the event among all of its kind, in file order."""
     rows, begins = [], Counter[str]()
-    for part in parts:
-        if part.columns is None:
-            continue
-        for kind, place, fields in part.columns.collectives:
+    for piece in pieces:
+        for kind, place, fields in piece.collectives:
             texts = {name: _as(fields.get(name), dtype) for name, dtype in _COLLECTIVE.items()}
             rows.append({**texts, "kind": kind, "row": begins[kind] + place})
-        begins.update({kind: len(block["ts"]) for kind, block in part.columns.blocks.items()})
+        begins.update({kind: len(block["ts"]) for kind, block in piece.blocks.items()})
     return pl.DataFrame(rows, schema=_COLLECTIVE)
 
 
 def _as(value: object, dtype: object) -> object:
-    if value is None:
-        return None
     if dtype == pl.Int64:
         return value if isinstance(value, int) else None
-    return value if isinstance(value, str) else str(value)
-
-
-def _moved(collectives: pl.DataFrame, kind: str, order: pl.Series | None) -> pl.DataFrame:
-    """Updates the rows of collectives after the frame of `kind` was sorted."""
-    if order is None or collectives.is_empty():
-        return collectives
-    places = pl.DataFrame({"row": order.cast(pl.Int64)}).with_row_index("now")
-    now = collectives.join(places, on="row", how="left", maintain_order="left").get_column("now").cast(pl.Int64)
-    own = collectives.get_column("kind") == kind
-    return collectives.with_columns(row=now.zip_with(own, collectives.get_column("row")))
+    return value if isinstance(value, str | None) else str(value)
 
 
 def _names(meta: Sequence[dict[str, Any]]) -> list[tuple[int, int | None, str]]:

@@ -58,15 +58,17 @@ def without_echoes(frames: Frames) -> Frames:
 def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
     """The GPUs used, as :data:`kanalyze.model.DEVICES`; with all that the trace describes if it describes none of them.
 
-    Not so of AMD GPUs, whose numbers in events are others. `used` has the column device, of device events.
+    Not so of AMD GPUs, whose numbers in events are others: ROCm's tracer numbers a machine's processors, the CPUs
+    first; the properties go by HIP's numbers, from 0 on. There, one that has none listed is as all listed ones are, if
+    they are alike. `used` has the column device, of device events.
     """
-    told = frames.properties.get("deviceProperties")
-    known = {row["device"]: row for row in map(_device, told if isinstance(told, list) else []) if row}
+    known = {row["device"]: row for row in map(_device, _properties(frames)) if row}
+    of_amd = any(is_amd(row["name"], row["threads_per_warp"]) for row in known.values())
+    models = [{**row, "device": None} for row in known.values()]
+    usual = models[0] if of_amd and all(model == models[0] for model in models) else {}
     active = used.get_column("device").drop_nulls().unique().sort()
-    usual = _model(known)
     rows = {device: known.get(device, {**usual, "device": device}) for device in active}
-    described = any(len(row) > 1 for row in rows.values())
-    if not described and not any(is_amd(row["name"], row["threads_per_warp"]) for row in known.values()):
+    if not of_amd and all(len(row) == 1 for row in rows.values()):
         rows |= known
     frame = pl.DataFrame([*rows.values()], schema=DEVICES.schema, orient="row").sort("device")
     limits = capabilities().select("compute_capability", blocks="max_blocks_per_sm")
@@ -74,32 +76,26 @@ def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
     return DEVICES.select(plausible(joined.with_columns(max_blocks_per_sm=pl.coalesce("max_blocks_per_sm", "blocks"))))
 
 
-def _model(known: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Properties of a GPU that has none listed: of AMD GPUs, those that all listed ones share.
-
-    ROCm's tracer numbers a machine's processors, the CPUs first; the properties go by HIP's numbers, from 0 on.
-    """
-    models = [{**row, "device": None} for row in known.values()]
-    alike = bool(models) and all(model == models[0] for model in models)
-    return models[0] if alike and is_amd(models[0]["name"], models[0]["threads_per_warp"]) else {}
+def _properties(frames: Frames) -> list[dict[str, Any]]:
+    """The properties of GPUs that the trace lists."""
+    told = frames.properties.get("deviceProperties")
+    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
 
 
-def _device(told: Any) -> dict[str, Any] | None:  # noqa: ANN401 - what a file says
-    device = whole(told.get("id")) if isinstance(told, dict) else None
+def _device(told: dict[str, Any]) -> dict[str, Any] | None:
+    device = whole(told.get("id"))
     if device is None:
         return None
     row: dict[str, Any] = {name: _positive(told.get(key)) for name, key in _LIMITS.items()}
-    row["device"] = device
-    row["name"] = told["name"] if isinstance(told.get("name"), str) else None
-    row["memory_bandwidth_bytes_per_s"] = memory_bandwidth_bytes_per_s(row["name"])
+    name = told["name"] if isinstance(told.get("name"), str) else None
     major, minor = whole(told.get("computeMajor")), whole(told.get("computeMinor"))
     threads, warp = _positive(told.get("maxThreadsPerMultiprocessor")), row["threads_per_warp"]
-    if is_amd(row["name"], warp):
-        row["compute_capability"] = amd_target(row["name"], major, minor)
+    row |= {"device": device, "name": name, "memory_bandwidth_bytes_per_s": memory_bandwidth_bytes_per_s(name)}
+    if is_amd(name, warp):
+        row["compute_capability"] = amd_target(name, major, minor)
     elif major is not None and minor is not None:
         row["compute_capability"] = f"{major}.{minor}"
-    row["max_warps_per_sm"] = threads // warp if threads and warp else None
-    return row
+    return row | {"max_warps_per_sm": threads // warp if threads and warp else None}
 
 
 def whole(value: object) -> int | None:
@@ -120,26 +116,16 @@ def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
 
     `used` has the pairs of both: process_id and device.
     """
-    found = (
-        used.drop_nulls()
-        .unique()
-        .sort("process_id", "device")
-        .select("process_id", cuda_ordinal="device", device="device")
-    )
+    found = used.drop_nulls().unique().select("process_id", cuda_ordinal="device", device="device")
     named = pl.DataFrame(
         [(pid, name) for pid, thread, name in frames.names if thread is None],
         schema={"process_id": pl.Int64, "name": pl.String},
         orient="row",
     ).unique("process_id", keep="last")
     hosts = [frames.frame(name).select(process_id="pid") for name in _OF_HOST]
-    every = (
-        pl.concat([found.select("process_id"), *hosts, used.select("process_id")])
-        .unique()
-        .drop_nulls()
-        .sort("process_id")
-    )
-    rows = every.join(found, on="process_id", how="left", maintain_order="left")
-    return PROCESSES.select(rows.join(named, on="process_id", how="left", maintain_order="left"))
+    every = pl.concat([used.select("process_id"), *hosts]).unique().drop_nulls()
+    rows = every.join(found, on="process_id", how="left").join(named, on="process_id", how="left")
+    return PROCESSES.select(rows.sort("process_id", "device"))
 
 
 #: A counter's name and the unit in brackets behind it (:class:`kanalyze.readers.torch.decode.events.Counter`).
@@ -188,6 +174,8 @@ _WIDE: Final = 60
 
 #: Frames that no kind of event has, and why that is no loss.
 _HELD_ASIDE: Final = {
+    "Projection": ("ranges drawn on devices", "where the work of a range ran; no work of their own"),
+    "Record": ("recordings of CUDA events", "they tell what a wait waited for"),
     "Counter": ("samples of counters of GPUs", "they are in gpu_metrics"),
     "GraphNode": ("nodes of CUDA graphs that are no work", "they call the host or record an event"),
 }
@@ -200,88 +188,58 @@ _LOST: Final = "what stood there is lost"
 
 def notes(frames: Frames) -> pl.DataFrame:
     """One note per thing missing from the trace or ignored in it, as :data:`kanalyze.model.NOTES`."""
+    counts = frames.counts
     found = [
-        *_all_events(frames),
         *_aside(frames),
         *((sentence, 1, None, _LOST) for sentence in frames.damage),
-        *(
-            (check, frames.counts[word], None, effect)
-            for word, (check, effect) in _WORDS.items()
-            if frames.counts.get(word)
-        ),
+        *((check, counts[word], None, effect) for word, (check, effect) in _WORDS.items() if counts.get(word)),
         *_categories(frames),
-        *_unread(frames),
         *_odd_times(frames),
-        *_shared_ids(frames),
-        *_limits(frames),
     ]
+    # operators have an id each, of which calls tell their operator
+    ids = frames.frame("Op").filter(pl.col("external_id") != 0).select("external_id", "pid")
+    if shared := ids.height - ids.n_unique():
+        found.append(("operators with the id of another one", shared, None, "which operator launched what is wrong"))
+    # each limit by itself: not every version writes all of them
+    given = [(name, one[key]) for one in _properties(frames) for name, key in _LIMITS.items() if key in one]
+    limits = (pl.DataFrame({name: [whole(value)]}, schema={name: pl.Int64}) for name, value in given)
+    if count := sum(map(device_limits.impossible, limits)):
+        found.append((device_limits.IMPOSSIBLE, count, None, device_limits.EFFECT))
     return NOTES.select(pl.DataFrame(found, schema=NOTES.schema, orient="row"))
 
 
-def _all_events(frames: Frames) -> Iterable[Note]:
-    """The number of events in the file, total and by kind."""
-    entries = frames.counts.get("entries")
-    if entries:
+def _aside(frames: Frames) -> Iterable[Note]:
+    """The number of events in the file, total and by kind, and of entries that are not events of their own."""
+    counts = frames.counts
+    if entries := counts.get("entries"):
         held = {kind: frames.frame(name).height for name, kind in FRAME_KINDS.items()}
         told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(held.items(), key=lambda one: -one[1]) if count)
         yield "events in the trace", entries, None, f"{sum(held.values()):,} are in the tables: {told or 'none'}"
-
-
-def _aside(frames: Frames) -> Iterable[Note]:
-    """Counts of entries that are not events of their own, such as flows and metadata."""
-    counts = frames.counts
-    arrows = counts.get("flow", 0) + sum(frames.frame(name).height for name in _LINKS)
-    if arrows:
+    if arrows := counts.get("flow", 0) + sum(frames.frame(name).height for name in _LINKS):
         yield "arrows between events", arrows, None, "ids join the same events; backward operators are joined by them"
-    drawn = frames.frame("Projection")
-    if drawn.height:
-        length = int(drawn.get_column("dur_ns").sum())
-        yield "ranges drawn on devices", drawn.height, length, "where the work of a range ran; no work of their own"
-    if records := frames.frame("Record").height:
-        yield "recordings of CUDA events", records, None, "they tell what a wait waited for"
     for name, (check, effect) in _HELD_ASIDE.items():
-        if height := frames.frame(name).height:
-            yield check, height, None, effect
-    marks = counts.get("name", 0) + counts.get("mark", 0) + frames.frame("Span").height
-    if marks:
+        frame = frames.frame(name)
+        if frame.height:
+            length = int(frame.get_column("dur_ns").sum()) if name == "Projection" else None
+            yield check, frame.height, length, effect
+    if marks := counts.get("name", 0) + counts.get("mark", 0) + frames.frame("Span").height:
         yield "names and marks", marks, None, "names of processes and threads, and where the recording began and ended"
 
 
 def _categories(frames: Frames) -> Iterable[Note]:
-    """Events of unknown categories, most frequent first."""
+    """Events of unknown categories, most frequent first, and of known ones that no table holds."""
+    effect = "no table holds them"
     found = [(count, word) for word, count in frames.counts.items() if word.startswith(_CATEGORY) and count]
     found.sort(key=lambda one: (-one[0], one[1]))
     for count, word in found[:_TOLD]:
         name = word.removeprefix(_CATEGORY)
         shown = name if len(name) <= _WIDE else name[: _WIDE - 1] + "…"
-        yield f"events of the category {shown}", count, None, "no table holds them"
-    rest = found[_TOLD:]
-    if rest:
-        yield f"events of {len(rest)} more categories", sum(count for count, _ in rest), None, "no table holds them"
-
-
-def _unread(frames: Frames) -> Iterable[Note]:
+        yield f"events of the category {shown}", count, None, effect
+    if rest := found[_TOLD:]:
+        yield f"events of {len(rest)} more categories", sum(count for count, _ in rest), None, effect
     unread = frames.frame("Unread")
     if unread.height:
-        length = int(unread.get_column("dur_ns").sum())
-        yield "events of other devices and tools", unread.height, length, "no table holds them"
-
-
-def _limits(frames: Frames) -> Iterable[Note]:
-    """Impossible limits of devices, each by itself: not every version writes all of them."""
-    told = frames.properties.get("deviceProperties")
-    rows = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-    given = [(name, one[key]) for one in rows for name, key in _LIMITS.items() if key in one]
-    limits = (pl.DataFrame({name: [whole(value)]}, schema={name: pl.Int64}) for name, value in given)
-    if count := sum(map(device_limits.impossible, limits)):
-        yield device_limits.IMPOSSIBLE, count, None, device_limits.EFFECT
-
-
-def _shared_ids(frames: Frames) -> Iterable[Note]:
-    """Operators with the id of another one of their process: each has its own, of which calls tell their operator."""
-    ids = frames.frame("Op").filter(pl.col("external_id") != 0).select("external_id", "pid")
-    if shared := ids.height - ids.n_unique():
-        yield "operators with the id of another one", shared, None, "which operator launched what is wrong"
+        yield "events of other devices and tools", unread.height, int(unread.get_column("dur_ns").sum()), effect
 
 
 def _odd_times(frames: Frames) -> Iterable[Note]:
@@ -293,15 +251,11 @@ def _odd_times(frames: Frames) -> Iterable[Note]:
         if endless := frame.get_column("dur_ns").null_count():
             effect = f"they count as instants: times of {kind} are too low"
             yield f"{kind} events without a duration", endless, None, effect
-        early = frame.filter(pl.col("start_ns") < 0)
-        if early.height:
-            length = int(early.get_column("dur_ns").sum())
-            yield f"{kind} events at negative times", early.height, length, "their times may be wrong"
-        if kind in _ON_HOST:
-            short = frame.filter(pl.col("dur_ns") < 0)
-            if short.height:
-                length = -int(short.get_column("dur_ns").sum())
-                yield f"{kind} events of negative duration", short.height, length, "their times cannot be right"
+        early, short = (frame.filter(pl.col(column) < 0).get_column("dur_ns") for column in ("start_ns", "dur_ns"))
+        if len(early):
+            yield f"{kind} events at negative times", len(early), int(early.sum()), "their times may be wrong"
+        if kind in _ON_HOST and len(short):
+            yield f"{kind} events of negative duration", len(short), -int(short.sum()), "their times cannot be right"
 
 
 #: Kinds whose durations are checked only here.

@@ -1,20 +1,37 @@
-"""Reads torch.profiler traces, compressed or not: ``trace.json``, ``trace.json.gz``."""
+"""Reads torch.profiler traces, compressed or not: ``trace.json``, ``trace.json.gz``.
+
+What was decoded of a large trace is kept in the user's cache, so that opening it again needs no decoding: one folder
+per trace (named by :mod:`kanalyze.readers.user_cache`), with an Arrow file per frame and the rest as JSON. It is
+written under a temporary name and moved when complete; an unreadable or corrupt entry counts as missing.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kanalyze.errors import UnknownFormatError
 from kanalyze.files.regular import regular
 from kanalyze.outlets import line
-from kanalyze.readers.shared.archives import GZIP
-from kanalyze.readers.torch.cache import TraceCache
-from kanalyze.readers.torch.decode.processes import decoding
+from kanalyze.readers.archives import GZIP
+from kanalyze.readers.torch.decode.processes import decoded
 from kanalyze.readers.torch.decode.text import TraceText
+from kanalyze.readers.user_cache import (
+    MOST_BYTES,
+    alone,
+    cache_folder,
+    checksum,
+    digest,
+    kept,
+    make_room,
+    name_of,
+    scratch,
+)
 from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from kanalyze.readers import Progress
@@ -40,12 +57,12 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
         UnknownFormatError: It is JSON, but no trace, or one of another program.
         UnreadableReportError: There is no file.
     """
-    kept = TraceCache(regular(path))
-    frames = kept.load() if cache else None
+    name = name_of(path) if regular(path).stat().st_size >= _LEAST_BYTES else ""
+    frames = _kept(name) if cache and name else None
     if frames is None:
         frames = _decoded(path, progress)
-        if cache:
-            kept.keep(frames)
+        if cache and name and name_of(path) == name:
+            _keep(name, frames)
     _refuse_others(path, frames)
     from kanalyze.readers.torch.report import report_of  # noqa: PLC0415 - imports polars
 
@@ -54,16 +71,80 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
 def _decoded(path: Path, progress: Progress) -> Frames:
     text = TraceText(path)
-    with decoding(text) as await_parts:
-        # meanwhile workers start: importing polars takes a tenth of the time of a large trace
-        from kanalyze.readers.torch.frames import frames_of  # noqa: PLC0415
+    parts = decoded(text, progress)
+    from kanalyze.readers.torch.frames import frames_of  # noqa: PLC0415 - imports polars
 
-        parts = await_parts(progress)
     frames = frames_of(parts)
     frames.properties, frames.damage = text.around.properties, text.around.damage
     if text.around.bare and not frames.events and frames.counts and _NO_EVENTS.issuperset(frames.counts):
         raise UnknownFormatError.no_trace(path)
     return frames
+
+
+#: Version of the cache format: raise it when frames change, to invalidate what older versions cached.
+_SCHEMA: Final = 7
+
+#: Traces below this size, in bytes, decode as fast as the cache loads.
+_LEAST_BYTES: Final = 2 << 20
+
+#: The most that the cache may hold.
+_MOST_BYTES: Final = MOST_BYTES
+
+#: File names of a cache entry.
+_SUFFIX: Final = f".trace{_SCHEMA}"
+_REST, _COLLECTIVES, _FRAME = "rest.json", "collectives.arrow", ".frame.arrow"
+
+
+def _kept(name: str) -> Frames | None:
+    """The cached frames of that name; None if there are none, or they are not what was written."""
+    place = cache_folder() / f"{name}{_SUFFIX}"
+    if not kept(place) or not place.is_dir():
+        return None
+    import polars as pl  # noqa: PLC0415 - not before a trace is decoded that is not kept
+
+    from kanalyze.readers.torch.frames import Frames  # noqa: PLC0415 - imports polars
+
+    try:
+        told, _, text = (place / _REST).read_bytes().partition(b"\n")
+        rest: dict[str, Any] = json.loads(text)
+        if told != digest(text).encode() or any(checksum(place / file) != sum_ for file, sum_ in rest["sums"].items()):
+            return None
+        frames = Frames(
+            events={kind: pl.read_ipc(place / f"{kind}{_FRAME}") for kind in rest["events"]},
+            collectives=pl.read_ipc(place / _COLLECTIVES),
+            properties=rest["properties"],
+            names=[(pid, tid, called) for pid, tid, called in rest["names"]],
+            counts=rest["counts"],
+            damage=rest["damage"],
+        )
+        os.utime(place)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
+        return None
+    return frames
+
+
+def _keep(name: str, frames: Frames) -> None:
+    """Cache `frames` under that name, unless there is no room."""
+    cache = cache_folder()
+    with suppress(OSError), scratch(cache) as folder:
+        made = folder / "trace"
+        made.mkdir(mode=0o700)
+        for kind, frame in frames.events.items():
+            frame.write_ipc(made / f"{kind}{_FRAME}", compression="uncompressed")
+        frames.collectives.write_ipc(made / _COLLECTIVES, compression="uncompressed")
+        rest = {
+            "properties": frames.properties,
+            "names": frames.names,
+            "counts": frames.counts,
+            "damage": frames.damage,
+            "events": list(frames.events),
+            "sums": {file.name: checksum(file) for file in made.iterdir()},
+        }
+        text = json.dumps(rest).encode()
+        (made / _REST).write_bytes(digest(text).encode() + b"\n" + text)
+        with alone(cache):
+            if make_room(cache, name.partition("-")[0], _MOST_BYTES):
+                made.rename(cache / f"{name}{_SUFFIX}")
 
 
 # Chrome traces of other programs are refused: browsers, compilers, converters and other frameworks write them, too.
@@ -72,19 +153,10 @@ def _decoded(path: Path, progress: Progress) -> Frames:
 
 #: Trace properties that only Kineto writes.
 _PROPERTIES: Final = frozenset(
-    {
-        "baseTimeNanoseconds",
-        "deviceProperties",
-        "distributedInfo",
-        "profile_memory",
-        "record_shapes",
-        "schemaVersion",
-        "traceName",
-        "trace_id",
-        "with_flops",
-        "with_modules",
-        "with_stack",
-    }
+    (
+        *("baseTimeNanoseconds", "deviceProperties", "distributedInfo", "profile_memory", "record_shapes"),
+        *("schemaVersion", "traceName", "trace_id", "with_flops", "with_modules", "with_stack"),
+    )
 )
 
 #: Kinds of events (:mod:`kanalyze.readers.torch.decode.events`) that other programs may write, too.
@@ -117,14 +189,6 @@ class _Other(NamedTuple):
     properties: frozenset[str] = frozenset()
     processes: tuple[str, ...] = ()
     surely: bool = False
-
-    def wrote(self, frames: Frames, categories: Iterable[str]) -> bool:
-        """Whether this program wrote the trace, judged by properties, process names and unknown `categories`."""
-        return (
-            not self.categories.isdisjoint(categories)
-            or not self.properties.isdisjoint(frames.properties)
-            or any(name.startswith(self.processes) for _, thread, name in frames.names if thread is None)
-        )
 
 
 _NSYS: Final = "record the program with Nsight Systems and give that report: `nsys profile --trace=cuda,nvtx …`"
@@ -188,9 +252,11 @@ def _refuse_others(path: Path, frames: Frames) -> None:
     categories = [word.removeprefix(_CATEGORY) for word in found]
     single = {part for name in categories for part in name.split(",")}  # an event may be counted under several
     of_torch = not _KINDS_OF_ANY.issuperset(frames.events) or not _PROPERTIES.isdisjoint(frames.properties)
-    known = next((one for one in _OTHERS if (one.surely or not of_torch) and one.wrote(frames, single)), None)
-    if known is not None:
-        raise UnknownFormatError.of(path, known.what, known.remedy)
+    processes = [name for _, thread, name in frames.names if thread is None]
+    for other in _OTHERS:
+        wrote = single & other.categories or other.properties.intersection(frames.properties)
+        if (other.surely or not of_torch) and (wrote or any(name.startswith(other.processes) for name in processes)):
+            raise UnknownFormatError.of(path, other.what, other.remedy)
     if counts and not of_torch:
         told = ", ".join(f"'{line(name[:_WIDE])}'" for name in categories[:_NAMED])
         more = f", with events of the categories {told}" if told else ", whose events have no categories"

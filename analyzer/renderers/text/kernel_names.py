@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
-from kanalyze.decoder.spelling import unmangled
+from kanalyze.decoder.fields import unmangled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

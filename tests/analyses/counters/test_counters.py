@@ -10,8 +10,8 @@ from kanalyze.analyses.counters.counters import LIMITS, TABLE
 from kanalyze.analyses.device._operations import RESOURCES, SHAPE
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.errors import CannotTellError
-from kanalyze.readers.ncu.labels import SECTIONS
-from kanalyze.readers.ncu.printed_numbers import POINT, base_unit, numbers
+from kanalyze.readers.ncu.csv import POINT, base_unit, numbers
+from kanalyze.readers.ncu.tables import SECTIONS
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
 from support.real_reports import real_report

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.joining._match_kernels import matched, same_kernels
-from kanalyze.decoder.same_name import normalised, shortened
+from kanalyze.decoder.fields import normalised, shortened
 from support.build import call, graph, kernel, report
 from support.counters import measured
 from support.shares import cases, holds

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze.readers.nsys.report import communicator_calls
+from kanalyze.readers.nsys.read_sqlite_folder import communicator_calls
 from kanalyze.several.jobs import Asked, job
 
 REPORT = Path(__file__).parents[2] / "reports" / "communicators.sqlite"

@@ -19,7 +19,7 @@ from kanalyze.analyses.unprofiled._bare import (
     without_profiler,
 )
 from kanalyze.readers import read
-from kanalyze.readers.capture.bare_runs import bare_runs
+from kanalyze.readers.capture.program import bare_runs
 from support.command import ROOT, run
 
 FIFO = "a pipe in place of the file"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kanalyze.analyses.unprofiled import _bare
 from kanalyze.collectors.in_workload import bare_run
-from kanalyze.readers.capture import bare_runs
+from kanalyze.readers.capture import program as bare_runs
 
 LIBRARY = Path(bare_run.__file__).with_name("nvtx_marks.c").read_text()
 

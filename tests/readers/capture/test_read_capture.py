@@ -86,15 +86,6 @@ def test_a_report_is_left_out_only_beside_another_and_where_somebody_is_told(cap
     assert heard == []
 
 
-def test_so_it_is_on_the_page_of_several_tools(capture):
-    (capture / "nsys-2.sqlite").write_text("garbage")
-    shutil.copy(SAMPLES / "add" / "ncu.details.csv", capture)
-    once = run("summarize", capture)
-    assert (once.status, once.error.count("left out")) == (0, 1)
-    assert "with ncu" in once.text
-    assert "of 2 runs" not in once.text
-
-
 def test_a_capture_without_report_of_nsys_is_told(capture):
     (capture / "nsys.sqlite").unlink()
     message, remedy = refused(run("summarize", capture))

@@ -13,7 +13,7 @@ import pytest
 import kanalyze
 from kanalyze.collectors.in_workload import source_lines as collector
 from kanalyze.errors import DamagedReportError
-from kanalyze.readers.capture.source_lines import lines_file, lines_tables
+from kanalyze.readers.capture.program import lines_file, lines_tables
 from support.command import ADD, run
 
 UNIX = 1_700_000_000_000_000_000

@@ -13,7 +13,7 @@ from kanalyze.readers.ncu.asked_launches import (
     chooses,
     commands,
     counts_from_call,
-    records_all,
+    recorded_all,
     selection,
     selections,
 )
@@ -199,5 +199,5 @@ def test_what_is_no_recording(command):
     ],
 )
 def test_what_records_the_whole_run(flags, expected):
-    assert records_all(["nsys", "profile", *flags, "program", "--duration=1"]) is expected
-    assert not records_all(["nsys", "launch", *flags, "program"])
+    assert recorded_all({"nsys": ["nsys", "profile", *flags, "program", "--duration=1"]}) is expected
+    assert not recorded_all({"nsys": ["nsys", "launch", *flags, "program"]})

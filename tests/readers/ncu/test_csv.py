@@ -15,9 +15,8 @@ from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.model import EVENTS
 from kanalyze.readers import read
-from kanalyze.readers.ncu.csv import measured
+from kanalyze.readers.ncu.csv import AmbiguousError, measured
 from kanalyze.readers.ncu.pages import pages_in
-from kanalyze.readers.ncu.printed_numbers import AmbiguousError
 from support.command import REPORTS, SAMPLES, run
 from support.slow_ncu import made_pages, slow_metrics
 

@@ -17,7 +17,6 @@ from kanalyze.errors import DamagedReportError, ExportError, KanalyzeError
 from kanalyze.files.protobuf import fields
 from kanalyze.readers import read
 from kanalyze.readers.ncu import module as ncu_module
-from kanalyze.readers.ncu import module_process as ncu_apart
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
 
@@ -244,7 +243,7 @@ def test_what_ends_the_module_is_refused(table, text, tmp_path, monkeypatch):
     path.write_bytes(WHOLE)
     whole = read(path).table(table)
     assert whole.equals(read(SAMPLE).table(table))
-    monkeypatch.setattr(ncu_apart, "_CHILD", ("-c", "import os; os.abort()"))
+    monkeypatch.setattr(ncu_module, "_CHILD", ("-c", "import os; os.abort()"))
     with pytest.raises(DamagedReportError, match=f"damaged at {text}: what reads them ended"):
         read(path).table(table)
     monkeypatch.setattr("sys.executable", "")
@@ -271,6 +270,6 @@ def test_modules_of_the_current_folder_do_not_stand_in_for_ours(tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["instructions", "files"])
 def test_what_may_end_the_module_is_read_in_a_process_of_its_own(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(ncu_apart, "_CHILD", ("-c", "raise SystemExit(3)"))
+    monkeypatch.setattr(ncu_module, "_CHILD", ("-c", "raise SystemExit(3)"))
     with pytest.raises(DamagedReportError, match="what reads them fails"):
-        ncu_apart.read_apart(name, tmp_path / "x.ncu-rep", ())
+        ncu_module.read_apart(name, tmp_path / "x.ncu-rep", ())

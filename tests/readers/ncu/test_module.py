@@ -3,6 +3,7 @@
 import shutil
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import SimpleNamespace
 
 import polars as pl
@@ -14,16 +15,16 @@ from polars.testing import assert_frame_equal
 from kanalyze import read_all
 from kanalyze.errors import ExportError
 from kanalyze.readers import read
-from kanalyze.readers.ncu import errors as ncu_errors
 from kanalyze.readers.ncu import module as ncu_module
-from kanalyze.readers.ncu import program as ncu_program
-from kanalyze.readers.ncu import runs as ncu_runs
-from kanalyze.readers.ncu.rep_blocks import is_cut, is_sound
+from kanalyze.readers.ncu import read_csv_rep as ncu_program
 from support.command import SAMPLES
 
 REPORTS = sorted(SAMPLES.glob("*/ncu*.ncu-rep"))
 
 needs_module = pytest.mark.skipif(ncu_module.module() is None, reason="ncu-report is not installed (extra ncu)")
+
+#: A file of whole blocks: sound, and not cut off.
+WHOLE = (True, False)
 
 #: Metrics of which the module has a unit that ncu 2025.3 did not print.
 UNITS_SINCE = {"idc__requests.sum"}
@@ -34,10 +35,6 @@ def without_module(monkeypatch):
     """No module, and no ncu of this machine."""
     monkeypatch.setattr(ncu_module, "module", lambda: None)
     monkeypatch.setattr(ncu_program, "find", lambda: None)
-
-
-def test_there_is_a_report_to_read():
-    assert REPORTS
 
 
 @pytest.mark.parametrize(("action", "usable"), [(["sections", "rule_results"], True), (["rule_results"], False)])
@@ -93,7 +90,7 @@ def test_what_is_no_report_is_refused(tmp_path):
 
 @needs_module
 def test_kernels_before_the_cut_are_read_and_the_cut_is_told(monkeypatch):
-    monkeypatch.setattr(ncu_module, "is_cut", lambda path: path == REPORTS[0])
+    monkeypatch.setattr(ncu_module, "blocks", lambda path: (True, path == REPORTS[0]))
     found = read(REPORTS[0])
     assert found.table("metrics").height > 1000
     assert found.table("notes").select("check", "effect").rows() == [
@@ -123,7 +120,7 @@ def test_a_report_newer_than_the_module_is_refused(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("length", "told"), [(200, "x" * 200), (201, "x" * 199 + "…")])
 def test_of_a_long_line_that_a_program_says_the_beginning_is_told(length, told):
-    said = ncu_errors.unreadable(Path("a.ncu-rep"), "ncu", ["first", "", "x" * length])
+    said = ncu_module.unreadable(Path("a.ncu-rep"), "ncu", ["first", "", "x" * length])
     assert str(said).partition("\n")[0] == f"a.ncu-rep: ncu cannot read it: first; {told}."
 
 
@@ -140,30 +137,22 @@ def test_of_a_report_that_the_module_cannot_read_the_pages_beside_it_are_read(mo
         assert "the module ncu_report 2025.1.0 cannot read it" in note
 
 
-@pytest.mark.parametrize("text", [b"", b"hello, this is no report"])
-def test_what_does_not_begin_as_a_report_is_not_called_cut_off(tmp_path, text):
-    path = tmp_path / "text.ncu-rep"
-    path.write_bytes(text)
-    assert not is_cut(path)
-
-
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.parent.name)
 def test_a_file_is_cut_off_wherever_a_block_is_not_whole(path, tmp_path):
     whole, part = path.read_bytes(), tmp_path / "part.ncu-rep"
-    assert not is_cut(path)
+    assert ncu_module.blocks(path) == WHOLE
     for length in (4, 7, 9, 50, 1000, len(whole) // 2, len(whole) - 1):
         part.write_bytes(whole[:length])
-        assert is_cut(part), length
+        assert ncu_module.blocks(part) == (True, True), length
 
 
 def test_a_file_whose_first_block_is_none_is_built_in_another_way(tmp_path):
     """It is left to the module; one with a block behind which nothing makes sense is not."""
     path = tmp_path / "k.ncu-rep"
     path.write_bytes(b"NVR\0\2\0\0\0\x08\7" + bytes(4))
-    assert is_sound(path)
-    assert not is_cut(path)
+    assert ncu_module.blocks(path) == WHOLE
     path.write_bytes(b"NVR\0\2\0\0\0\x08\7" + b"\2\0\0\0\x28\0" + bytes(4))
-    assert not is_sound(path)
+    assert ncu_module.blocks(path) == (False, False)
 
 
 @given(st.binary(max_size=60))
@@ -171,7 +160,7 @@ def test_any_file_is_cut_off_or_not(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("any") / "k.ncu-rep"
     for beginning in (b"", b"NVR\0", b"NVR\0\2\0\0\0\x08\7"):
         path.write_bytes(beginning + text)
-        assert is_cut(path) in (True, False)
+        assert ncu_module.blocks(path) in (WHOLE, (True, True), (False, False))
 
 
 @pytest.mark.usefixtures("without_module")
@@ -196,14 +185,12 @@ class FakeNcu:
     def __init__(self, sample, refuses=""):
         self.sample, self.refuses, self.asked = sample, refuses, []
 
-    def __call__(self, command, said, errors):
+    def __call__(self, command):
         self.asked.append(list(command))
         if self.refuses and self.refuses in command:
-            errors.write(f"==ERROR== unrecognised option '{self.refuses}'.\n".encode())
-            return 1
+            return CompletedProcess(command, 1, b"", f"==ERROR== unrecognised option '{self.refuses}'.\n".encode())
         page = command[command.index("--page") + 1]
-        said.write((self.sample / f"ncu.{page}.csv").read_bytes())
-        return 0
+        return CompletedProcess(command, 0, (self.sample / f"ncu.{page}.csv").read_bytes(), b"")
 
 
 @pytest.mark.usefixtures("without_module")
@@ -212,7 +199,7 @@ def test_an_installed_ncu_prints_the_pages(monkeypatch, tmp_path, refuses):
     monkeypatch.setattr(ncu_program, "find", lambda: tmp_path / "ncu")
     fake, sample = FakeNcu(SAMPLES / "add", refuses), SAMPLES / "add" / "ncu.details.csv"
     told = []
-    found = ncu_runs.through_program(tmp_path / "k.ncu-rep", lambda *said: told.append(said), fake)
+    found = ncu_program.through_program(tmp_path / "k.ncu-rep", lambda *said: told.append(said), fake)
     assert_frame_equal(found.metrics, read(sample).table("metrics"))
     assert fake.asked[0] == [
         *(str(tmp_path / "ncu"), "--import", str(tmp_path / "k.ncu-rep"), "--csv", "--page", "details"),
@@ -223,14 +210,12 @@ def test_an_installed_ncu_prints_the_pages(monkeypatch, tmp_path, refuses):
 
 @pytest.mark.usefixtures("without_module")
 def test_an_ncu_that_cannot_read_it_is_quoted(monkeypatch, tmp_path):
-    def refuse(command, said, errors):
-        del command, said
-        errors.write(b"==ERROR== Failed to load report: newer version.\n")
-        return 1
+    def refuse(command):
+        return CompletedProcess(command, 1, b"", b"==ERROR== Failed to load report: newer version.\n")
 
     monkeypatch.setattr(ncu_program, "find", lambda: tmp_path / "ncu")
     with pytest.raises(ExportError, match="Failed to load report: newer version"):
-        ncu_runs.through_program(tmp_path / "k.ncu-rep", lambda *_: None, refuse)
+        ncu_program.through_program(tmp_path / "k.ncu-rep", lambda *_: None, refuse)
 
 
 @pytest.mark.parametrize(
@@ -274,13 +259,13 @@ def test_a_message_that_ends_behind_its_block_is_not_sound(tmp_path):
     size = int.from_bytes(whole[4:8], "little")
     # the header, one block whose head says that 8 bytes follow, and a message of 9 in them
     path.write_bytes(whole[: 8 + size] + (2).to_bytes(4, "little") + b"\x28\x08" + (9).to_bytes(4, "little") + b"abcd")
-    assert not is_sound(path)
+    assert ncu_module.blocks(path) == (False, False)
     path.write_bytes(whole[: 8 + size] + (2).to_bytes(4, "little") + b"\x28\x08" + (4).to_bytes(4, "little") + b"abcd")
-    assert is_sound(path)
+    assert ncu_module.blocks(path)[0]
 
 
 def test_a_block_larger_than_any_is_not_sound(tmp_path):
     whole, path = REPORTS[0].read_bytes(), tmp_path / "k.ncu-rep"
     size = int.from_bytes(whole[4:8], "little")
     path.write_bytes(whole[: 8 + size] + (6).to_bytes(4, "little") + b"\x28\xff\xff\xff\xff\x0f" + bytes(100))
-    assert not is_sound(path)
+    assert ncu_module.blocks(path) == (False, False)

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from kanalyze.readers import read
-from kanalyze.readers.ncu.source import names_of_sources, with_whole_names
+from kanalyze.readers.ncu.csv import names_of_sources, with_whole_names
 from support.command import SAMPLES
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.readers.ncu.printed_numbers import COMMA, POINT, AmbiguousError, base_unit, missing, numbers, separators
+from kanalyze.readers.ncu.csv import COMMA, POINT, AmbiguousError, base_unit, missing, numbers, separators
 
 
 def read(*texts: str) -> list[float | None]:
@@ -110,7 +110,3 @@ def test_scaling_of_units_is_undone(unit, expected):
 def test_a_known_value_that_is_not_written_so_decides_nothing(text):
     with pytest.raises(AmbiguousError):
         separators(pl.Series(["16.896"]), [(text, 16896)])
-
-
-def test_a_known_value_decides_between_two_readings():
-    assert separators(pl.Series(["16.896"]), [("16.896", 16896)]) == COMMA

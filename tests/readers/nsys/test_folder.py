@@ -3,7 +3,7 @@
 import os
 import shutil
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 
 import polars as pl
 import pytest
@@ -14,7 +14,6 @@ from kanalyze.readers.storage import table_folder
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.storage.table_folder import TableFolder
 from support.command import REPORTS, refused, run
-from support.shares import some
 
 SQLITE, PARQUET = REPORTS / "nvtx.sqlite", REPORTS / "nvtx.parquetdir"
 KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -124,33 +123,11 @@ def test_a_file_of_the_folder_leads_to_the_folder(tmp_path):
     assert kanalyze.read(arrow / "StringIds.arrow").meta.path == arrow
 
 
-@pytest.mark.slow
-def test_a_folder_has_a_page():
-    page = run("summarize", PARQUET, columns=200).text
-    assert page.startswith("nvtx.parquetdir   nsys 2025.3.2")
-    assert page.replace("nvtx.parquetdir", "nvtx.sqlite") == run("summarize", SQLITE, columns=200).text
-
-
-@pytest.mark.slow
-def test_what_the_folder_is_called_does_not_matter(tmp_path):
-    for name in ("report_pqtdir", "no suffix", "ä ? #%41*[x].sqlite"):
-        shutil.copytree(PARQUET, tmp_path / name)
-        assert_same(PARQUET, tmp_path / name)
-
-
 def test_other_files_in_the_folder_do_not_matter(tmp_path):
     path = copied(tmp_path)
     (path / "notes.txt").write_text("mine")
     (path / "old.parquet").mkdir()
     assert_same(PARQUET, path)
-
-
-@pytest.mark.slow
-def test_the_folder_is_only_read(tmp_path):
-    path = copied(tmp_path)
-    before = {file.name: file.read_bytes() for file in path.iterdir()}
-    run("summarize", path)
-    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
 def test_only_the_tables_that_are_asked_for_are_read(tmp_path):
@@ -180,35 +157,6 @@ def test_numbers_beyond_the_signed_ones_are_those_of_sqlite(tmp_path):
 
 
 # Part of a report
-
-
-@pytest.mark.slow
-def test_without_its_strings_a_report_has_no_names(tmp_path):
-    path = copied(tmp_path)
-    (path / "StringIds.parquet").unlink()
-    report = kanalyze.read(path)
-    assert kanalyze.kernels(report).select("name", "count").rows() == [(None, report.kind("kernel").height)]
-    assert "events without a name" in kanalyze.health(report).filter("doubt")["check"].to_list()
-    assert run("summarize", path).status == 0
-
-
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
-def test_no_single_table_is_needed(tmp_path, step):
-    path = copied(tmp_path)
-    for file in some(sorted(path.glob("*.parquet"))[::step]):
-        content = file.read_bytes()
-        file.unlink()
-        assert tables_read(path), file.name
-        file.write_bytes(content)
-
-
-@pytest.mark.one_in(6)
-@pytest.mark.parametrize("column", ["correlationId", "deviceId", "globalPid", "graphNodeId", "registersPerThread"])
-def test_a_missing_column_is_a_doubt(tmp_path, column):
-    path = changed(tmp_path, KERNEL, **{column: None})
-    doubts = kanalyze.health(kanalyze.read(path)).filter("doubt")["check"].to_list()
-    assert f"column {KERNEL}.{column} missing" in doubts
-    assert run("summarize", path).status == 0
 
 
 # No report
@@ -291,22 +239,6 @@ def test_a_file_that_is_cut_is_refused(tmp_path, form):
     for length in (0, 1, 4, 7, 8, 9, 11, 12, 100, *range(200, size, size // 11), size - 9, size - 8, size - 1):
         file.write_bytes(content[:length])
         assert message(path, slug="report-damaged").startswith(f": damaged at table {KERNEL}: "), length
-
-
-@pytest.mark.parametrize("steps", [3, pytest.param(12, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("form", ["parquet", "arrow"])
-def test_a_changed_byte_is_told_or_harmless(tmp_path, form, steps):
-    path = copied(tmp_path) if form == "parquet" else as_arrow(tmp_path)
-    for table in (KERNEL, "StringIds", "META_DATA_EXPORT"):
-        file = path / f"{table}.{form}"
-        content = file.read_bytes()
-        for step in range(steps):
-            changed_content = bytearray(content)
-            changed_content[(step * len(content) // steps + 31 * step) % len(content)] ^= 1 << step % 8
-            file.write_bytes(changed_content)
-            with suppress(kanalyze.KanalyzeError):
-                tables_read(path)
-        file.write_bytes(content)
 
 
 @pytest.mark.parametrize(

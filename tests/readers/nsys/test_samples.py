@@ -11,8 +11,7 @@ import pytest
 
 import kanalyze
 from kanalyze.readers.nsys import samples as read_samples
-from kanalyze.readers.storage import sqlite_pages
-from kanalyze.readers.storage.sqlite_pages import table_scan
+from kanalyze.readers.storage import sqlite_file, table_scan
 from support.command import REPORTS
 
 
@@ -191,7 +190,7 @@ def told(path):
 def test_samples_in_parts_tell_what_they_tell_at_once(monkeypatch, name, rows):
     """Wherever the parts end: between the functions of a stack, too."""
     whole = told(REPORTS / f"{name}.sqlite")
-    monkeypatch.setattr(sqlite_pages, "PAGES_FROM_ROWS", 0)
+    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", 0)
     monkeypatch.setattr(table_scan, "_ROWS", rows)
     taken = table_scan._together  # noqa: SLF001 - what cuts a table into parts
 

@@ -25,10 +25,6 @@ def test_types_priorities_and_names():
     ]
 
 
-def test_a_stream_is_listed_once():
-    assert rows(TWO_GPUS) == 26
-
-
 def test_without_a_list_of_streams_the_contexts_name_their_null_streams(tmp_path):
     path = altered(tmp_path, TWO_GPUS, "DROP TABLE TARGET_INFO_CUDA_STREAM")
     assert rows(path, 7, 19) == [(926, 1, 7, "null", None, None), (926, 2, 19, "null", None, None)]

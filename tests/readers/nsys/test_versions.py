@@ -5,7 +5,7 @@ import pytest
 
 import kanalyze
 from kanalyze.model import KINDS, READER_TABLES
-from kanalyze.readers.nsys.report import _driver
+from kanalyze.readers.nsys.read_sqlite_folder import _driver
 from support.command import REPORTS, run
 from support.exports import altered, remade, without_column
 from support.nsys_versions import GRAPH, KERNEL, MEMCPY, MEMSET, SYNC, VERSIONS, as_written_by

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from kanalyze.readers.storage import sqlite_file, sqlite_pages
+from kanalyze.readers.storage import sqlite_file
 from support.command import REPORTS, refused, run
 
 GRAPH_NODE = REPORTS / "graph_node.sqlite"
@@ -43,7 +43,7 @@ def copied(folder, pairs):
 
 @pytest.mark.parametrize("from_rows", [0, 1 << 40], ids=["pages", "cursor"])
 def test_a_leaf_over_another_leaf_is_an_error(tmp_path, monkeypatch, from_rows):
-    monkeypatch.setattr(sqlite_pages, "PAGES_FROM_ROWS", from_rows)
+    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", from_rows)
     kernels, calls = leaves(GRAPH_NODE, KERNEL), leaves(GRAPH_NODE, RUNTIME)
     assert (len(kernels), len(calls)) > (3, 1)
     pairs = [(kernels[0], kernels[1]), (kernels[2], kernels[1]), (kernels[-2], kernels[-1]), (calls[1], kernels[2])]

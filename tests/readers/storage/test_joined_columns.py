@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.readers.storage.sqlite_pages.table_scan import joined
+from kanalyze.readers.storage.table_scan import joined
 
 NUMBERS = st.none() | st.integers(0, 1) | st.integers(-(1 << 62), 1 << 62)
 NAMES = st.none() | st.sampled_from("abc")

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from kanalyze.readers.storage import sqlite_file, sqlite_pages
-from kanalyze.readers.storage.sqlite_pages import table_scan
-from kanalyze.readers.storage.sqlite_pages.table_scan import DamagedPageError, NotDecodableError, PagesFile
+from kanalyze.readers.storage import sqlite_file, table_scan
+from kanalyze.readers.storage.table_scan import DamagedPageError, NotDecodableError, PagesFile
 
 PAGE = 512
 SIZES = [0, 1, 2, 127, 128, 2**15 - 1, 2**15, 2**23, 2**31, 2**47 - 1, 2**47, 2**62, 2**63 - 1]
@@ -98,7 +97,7 @@ def tuples(block):
 
 
 def decoded(path, columns, table="t", **options):
-    with PagesFile(path) as file:
+    with closing(PagesFile(path)) as file:
         return [row for rows in file.scan(table, columns, tuples, **options) for row in rows]
 
 
@@ -207,7 +206,7 @@ def test_no_more_blocks_than_threads_and_one_are_under_way(tmp_path):
         with lock:
             started += 1
 
-    with PagesFile(path) as file:
+    with closing(PagesFile(path)) as file:
         for done, _ in enumerate(file.scan("t", ["a"], count, threads=3, block_bytes=1)):
             most = max(most, started - done)
     assert started > 90
@@ -216,7 +215,7 @@ def test_no_more_blocks_than_threads_and_one_are_under_way(tmp_path):
 
 def test_a_scan_can_be_left_early_and_a_failing_transform_shows(tmp_path):
     path = create(tmp_path / "a.sqlite", "CREATE TABLE t (a, b, c)", series(3000))
-    with PagesFile(path) as file:
+    with closing(PagesFile(path)) as file:
         for rows in file.scan("t", ["a"], tuples, threads=2, block_bytes=1):
             assert rows[0] == (1, 1)
             break
@@ -416,8 +415,8 @@ def test_smaller_tables_are_decoded_where_a_larger_one_is(tmp_path, monkeypatch,
             connection.executemany(f"INSERT INTO {table} VALUES (?)", [(row,) for row in range(rows)])
         connection.execute("CREATE TABLE keyed (n INTEGER PRIMARY KEY) WITHOUT ROWID")
         connection.commit()
-    monkeypatch.setattr(sqlite_pages, "PAGES_FROM_ROWS", 40)
-    monkeypatch.setattr(sqlite_pages, "PAGES_ANYWAY_FROM_ROWS", 5)
+    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", 40)
+    monkeypatch.setattr(sqlite_file, "PAGES_ANYWAY_FROM_ROWS", 5)
     read_blocks = table_scan.read_blocks
     monkeypatch.setattr(
         table_scan, "read_blocks", lambda file, table, *rest: seen.add(table) or read_blocks(file, table, *rest)

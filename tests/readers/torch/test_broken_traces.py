@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read
 from kanalyze.readers.torch.decode import text as trace_text
-from kanalyze.readers.torch.decode.processes import decoding
+from kanalyze.readers.torch.decode.processes import decoded
 from kanalyze.readers.torch.decode.text import TraceText
 from support.command import refused, run
 from support.made_traces import LAYOUTS, counted, report_of, trace, written_to, x
@@ -51,8 +51,7 @@ def folder(tmp_path_factory):
 def decoded_of(folder, text):
     """What is decoded of a text: the name and start of each event that a table holds; counts; damage and properties."""
     opened = TraceText(written_to(folder, text))
-    with decoding(opened) as await_parts:
-        parts = await_parts(lambda *_: None)
+    parts = decoded(opened, lambda *_: None)
     counts = sum((part.columns.counts for part in parts), Counter())
     found = [
         (part.texts[name], start_us)

@@ -9,9 +9,8 @@ import pytest
 
 import kanalyze
 from kanalyze.model import KINDS
-from kanalyze.readers.torch import cache as torch_cache
 from kanalyze.readers.torch import read_json as read_torch_json
-from support.command import run
+from kanalyze.readers.torch import read_json as torch_cache
 
 TRACE = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "torch.json.gz"
 
@@ -56,7 +55,7 @@ def same(one, other):
 
 def test_a_second_read_gives_the_same_and_decodes_nothing(kept, monkeypatch):
     first = kanalyze.read(kept)
-    monkeypatch.setattr(read_torch_json, "decoding", no_decoding)
+    monkeypatch.setattr(read_torch_json, "decoded", no_decoding)
     same(first, kanalyze.read(kept))
 
 
@@ -64,7 +63,7 @@ def test_without_cache_nothing_is_kept_or_taken(kept, tmp_path, monkeypatch):
     kanalyze.read(kept, cache=False)
     assert folders(tmp_path) == []
     kanalyze.read(kept)
-    monkeypatch.setattr(read_torch_json, "decoding", no_decoding)
+    monkeypatch.setattr(read_torch_json, "decoded", no_decoding)
     with pytest.raises(AssertionError, match="again"):
         kanalyze.read(kept, cache=False)
 
@@ -96,7 +95,7 @@ def test_what_cannot_be_read_is_made_again(kept, tmp_path, monkeypatch, damage):
         rest.write_text("{" if damage == "no JSON" else "{}")
     same(first, kanalyze.read(kept))
     assert folders(tmp_path) == [place]
-    monkeypatch.setattr(read_torch_json, "decoding", no_decoding)
+    monkeypatch.setattr(read_torch_json, "decoded", no_decoding)
     same(first, kanalyze.read(kept))
 
 
@@ -123,8 +122,3 @@ def test_of_too_much_the_oldest_goes(kept, tmp_path, monkeypatch):
         kanalyze.read(other)
     assert len(folders(tmp_path)) == 2
     assert first not in folders(tmp_path)
-
-
-def test_the_command_line_can_do_without(kept, tmp_path):
-    assert run("show", "devices", kept, "--no-cache").status == 0
-    assert folders(tmp_path) == []

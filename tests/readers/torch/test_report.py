@@ -5,7 +5,6 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-import kanalyze
 from kanalyze.model import READER_TABLES
 from support.made_traces import counted, report_of, trace, x
 
@@ -524,8 +523,3 @@ def test_a_time_below_a_microsecond_beside_times_of_an_epoch_is_exact(tables):
     table = tables(x("cpu_op", "later", epoch, Decimal("2.500")), x("cpu_op", "first", first, Decimal("1.000")))
     times = [(row["start_ns"], row["dur_ns"]) for row in table("op")]
     assert times == [(125, 1000), (1_700_000_000_000_000_125, 2500)]
-
-
-def test_a_trace_without_arrows_has_none(tmp_path):
-    found = report_of(tmp_path, trace([x("cpu_op", "aten::add", 0, 5, pid=1, tid=1)]))
-    assert "arrows between events" not in kanalyze.health(found).get_column("check").to_list()

@@ -50,10 +50,6 @@ def rows(report, kind, begin):
     return report.kind(kind).with_columns(pl.col("name").cast(pl.String)).select(times).rows()
 
 
-def test_there_are_nine_of_them():
-    assert len(EVERY) == 9
-
-
 def test_each_event_has_its_name_time_and_place(report):
     begin = report.kind("range").item(0, "start_ns")
     assert rows(report, "range", begin) == [("ProfilerStep#3", 0, 400_000)]

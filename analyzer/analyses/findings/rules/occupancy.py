@@ -42,7 +42,7 @@ from kanalyze.analyses.occupancy.occupancy import (
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.decoder.spelling import TENSOR_TYPES
+from kanalyze.decoder.fields import TENSOR_TYPES
 from kanalyze.units import count, frequency, percent, plural, size, time
 
 if TYPE_CHECKING:

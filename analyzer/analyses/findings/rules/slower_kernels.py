@@ -38,7 +38,7 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.exact import product
 from kanalyze.columns.lookup import beside, gathered
 from kanalyze.decoder.decode import decode
-from kanalyze.decoder.spelling import TENSOR_TYPES
+from kanalyze.decoder.fields import TENSOR_TYPES
 from kanalyze.units import count, percent, size, time
 
 if TYPE_CHECKING:

@@ -4,17 +4,25 @@ The JSON is decoded with a typed schema, so that no objects are created for what
 fit the schema (an unknown category, text in place of a number) its events are decoded one by one, and those that still
 do not fit field by field. Nothing is lost silently: :attr:`Columns.counts` counts what was left out.
 
-Imports neither polars nor numpy: it also runs in processes of its own (:mod:`kanalyze.readers.torch.decode.worker`).
+Imports neither polars nor numpy: it also runs in processes of its own (:func:`main`), which
+:mod:`kanalyze.readers.torch.decode.processes` starts.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import pickle
 import re
+import signal
+import struct
+import sys
 from array import array
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Union
+from typing import IO, TYPE_CHECKING, Any, Final, Union
 
 import msgspec
 
@@ -110,7 +118,12 @@ class Decoder:
         None if it is not that, also after what can be repaired was, or is nested deeper than anything that makes sense.
         """
         try:
-            return self._columns(_listed(piece))
+            # in a single copy, since pieces are long
+            before = _BEFORE.match(piece)
+            begin, end = before.end() if before else 0, len(piece)
+            while end > begin and piece[end - 1] in _AROUND:
+                end -= 1
+            return self._columns(b"".join((b"[", memoryview(piece)[begin:end], b"]")))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
@@ -195,7 +208,10 @@ class Decoder:
             columns = self._values(kind, some)
             told = columns.pop("collective", ())
             collective |= told.count(of.NOTHING) < len(told)
-            found.blocks[kind.__name__] = self._block(columns, found)
+            for times in (columns[name] for name in ("ts", "dur") if name in columns):
+                if isinstance(times[0], float):
+                    found.widest_us = max(found.widest_us, _widest(times))
+            found.blocks[kind.__name__] = {name: self._column(name, values) for name, values in columns.items()}
         if collective:
             _find_collectives(objects or self._raw.decode(text), events, found)
         return found
@@ -213,13 +229,6 @@ class Decoder:
                 rows = [msgspec.structs.astuple(one or empty) for one in args]
             fields |= zip(empty.__struct_fields__, zip(*rows, strict=True), strict=True)
         return fields
-
-    def _block(self, fields: dict[str, tuple[Any, ...]], found: Columns) -> Block:
-        """Converts fields to arrays; records the largest time in `found`."""
-        for times in (fields[name] for name in ("ts", "dur") if name in fields):
-            if isinstance(times[0], float):
-                found.widest_us = max(found.widest_us, _widest(times))
-        return {name: self._column(name, values) for name, values in fields.items()}
 
     def _column(self, name: str, values: Sequence[Any]) -> array[Any]:
         if name in {"ts", "dur"}:  # int nanoseconds, if events were decoded one by one
@@ -250,15 +259,6 @@ def _correlated(kinds: Mapping[type, list[Any]]) -> bool:
     """Whether there are calls or device events, all with correlation ids."""
     some = [event.args for kind in (of.Call, of.Kernel, of.Copy, of.Memset) for event in kinds.get(kind, ())]
     return bool(some) and all(args is not None and args.correlation not in _NO_IDS for args in some)
-
-
-def _listed(piece: bytes) -> bytes:
-    """The events of a piece as a JSON list, in a single copy, since pieces are long."""
-    before = _BEFORE.match(piece)
-    begin, end = before.end() if before else 0, len(piece)
-    while end > begin and piece[end - 1] in _AROUND:
-        end -= 1
-    return b"".join((b"[", memoryview(piece)[begin:end], b"]"))
 
 
 def _by_kind(events: Iterable[Any]) -> dict[type, list[Any]]:
@@ -305,3 +305,44 @@ def _args(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):  # invalid JSON in what the decoder skips
         return {}
     return args if isinstance(args, dict) else {}
+
+
+# Worker processes.
+
+#: Message header: length.
+LENGTH: Final = struct.Struct("<q")
+
+
+def main() -> None:
+    """Decode pieces on standard input, until its end, into texts and columns on standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent interrupts this worker by closing its input
+    gc.disable()  # garbage collection is useless: columns hold no cycles
+    decoder, told = Decoder(), 0
+    with suppress(BrokenPipeError):
+        while (piece := receive(sys.stdin.buffer)) is not None:
+            columns = decoder.columns(piece)
+            for answer in (decoder.texts.known[told:], columns):
+                send(sys.stdout.buffer, pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
+            told = len(decoder.texts.known)
+    os._exit(0)  # nothing to clean up at exit, and the parent waits for it
+
+
+def send(target: IO[bytes], message: bytes) -> None:
+    """Write one message.
+
+    Raises:
+        BrokenPipeError: Nobody reads any more.
+    """
+    target.write(LENGTH.pack(len(message)))
+    target.write(message)
+    target.flush()
+
+
+def receive(source: IO[bytes]) -> bytes | None:
+    """Read one message; None at end of input or if truncated."""
+    head = source.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    size = LENGTH.unpack(head)[0]
+    message = source.read(size)
+    return message if len(message) == size else None

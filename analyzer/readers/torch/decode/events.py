@@ -28,96 +28,89 @@ T = TypeVar("T")
 Number = int | str | None
 
 
-class Linked(Struct, frozen=True, gc=False):
-    """Arguments of an event linked to an operator; `Collective name` only marks it as a collective."""
-
-    external_id: Number = field(default=MISSING, name="External id")
-    collective: Raw = field(default=NOTHING, name="Collective name")
-
-
-class AnnotationArgs(Linked, frozen=True, gc=False):
-    """Arguments of an annotation; the framework's own, such as those of collectives on the CPU, have inputs."""
-
-    input_shapes: Raw = field(default=NOTHING, name="Input Dims")
-    input_types: Raw = field(default=NOTHING, name="Input type")
+#: Arguments that are kept as they stand, as codes of texts; all others are numbers.
+_KEPT: Final = frozenset(
+    {"collective", "grid", "block", "input_shapes", "input_types", "input_strides"}
+    | {"copy_kind", "source_kind", "target_kind"}
+)
 
 
-class CallArgs(Linked, frozen=True, gc=False):
-    """Arguments of a CUDA runtime or driver call."""
-
-    correlation: Number = MISSING
-
-
-class OpArgs(Linked, frozen=True, gc=False):
-    """Arguments of an operator."""
-
-    sequence_number: Number = field(default=MISSING, name="Sequence number")
-    forward_thread_id: Number = field(default=MISSING, name="Fwd thread id")
-    input_shapes: Raw = field(default=NOTHING, name="Input Dims")
-    input_types: Raw = field(default=NOTHING, name="Input type")
-    input_strides: Raw = field(default=NOTHING, name="Input Strides")
+def _args(name: str, base: type[Struct] | None = None, **keys: str) -> type[Struct]:
+    """The type of an event's arguments: those of `base`, and fields by what Kineto calls them."""
+    fields = [
+        (own, Raw, field(default=NOTHING, name=key))
+        if own in _KEPT
+        else (own, Number, field(default=MISSING, name=key))
+        for own, key in keys.items()
+    ]
+    return msgspec.defstruct(name, fields, bases=(base,) if base else None, frozen=True, gc=False)
 
 
-class DeviceArgs(CallArgs, frozen=True, gc=False):
-    """Arguments of every device event."""
+#: Arguments of an event linked to an operator; `Collective name` only marks it as a collective.
+Linked: Final = _args("Linked", external_id="External id", collective="Collective name")
+
+#: The framework's own annotations, such as those of collectives on the CPU, have inputs.
+_ANNOTATION: Final = _args("AnnotationArgs", Linked, input_shapes="Input Dims", input_types="Input type")
+_CALL: Final = _args("CallArgs", Linked, correlation="correlation")
+_OP: Final = _args(
+    "OpArgs",
+    Linked,
+    sequence_number="Sequence number",
+    forward_thread_id="Fwd thread id",
+    input_shapes="Input Dims",
+    input_types="Input type",
+    input_strides="Input Strides",
+)
+_DEVICE: Final = _args(
+    "DeviceArgs",
+    _CALL,
+    device="device",
+    context="context",
+    stream="stream",
+    graph_exec_id="graph id",
+    graph_node_id="graph node id",
+)
+_SHAPE: Final = {"registers": "registers per thread", "shared_bytes": "shared memory", "grid": "grid", "block": "block"}
+KernelArgs: Final[Any] = _args("KernelArgs", _DEVICE, **_SHAPE)
+
+#: PyTorch 2.15 has here what the name of a copy says in earlier versions.
+_COPY: Final = _args(
+    "CopyArgs",
+    _DEVICE,
+    size_bytes="bytes",
+    source_device="fromDevice",
+    target_device="toDevice",
+    copy_kind="copy kind",
+    source_kind="src kind",
+    target_kind="dst kind",
+)
+
+#: -1 is absent.
+_SYNC: Final = _args(
+    "SyncArgs",
+    _DEVICE,
+    cuda_event_id="wait_on_cuda_event_id",
+    record_correlation="wait_on_cuda_event_record_corr_id",
+    record_stream="wait_on_stream",
+)
+_RECORD: Final = _args("RecordArgs", _DEVICE, cuda_event_id="event_id")
+_PYTHON: Final = _args("PythonArgs", python_id="Python id", caller="Python parent id")
+_MEMORY: Final = _args(
+    "MemoryArgs",
+    size_bytes="Bytes",
+    address="Addr",
+    device_type="Device Type",
+    device="Device Id",
+    allocated_bytes="Total Allocated",
+    reserved_bytes="Total Reserved",
+)
+
+
+class CounterArgs(Struct, frozen=True, gc=False):
+    """The device and the value of a counter."""
 
     device: Number = MISSING
-    context: Number = MISSING
-    stream: Number = MISSING
-    graph_exec_id: Number = field(default=MISSING, name="graph id")
-    graph_node_id: Number = field(default=MISSING, name="graph node id")
-
-
-class KernelArgs(DeviceArgs, frozen=True, gc=False):
-    """Arguments of a kernel."""
-
-    registers: Number = field(default=MISSING, name="registers per thread")
-    shared_bytes: Number = field(default=MISSING, name="shared memory")
-    grid: Raw = NOTHING
-    block: Raw = NOTHING
-
-
-class CopyArgs(DeviceArgs, frozen=True, gc=False):
-    """Arguments of a copy or memset; PyTorch 2.15 has here what its name says in earlier versions."""
-
-    size_bytes: Number = field(default=MISSING, name="bytes")
-    source_device: Number = field(default=MISSING, name="fromDevice")
-    target_device: Number = field(default=MISSING, name="toDevice")
-    copy_kind: Raw = field(default=NOTHING, name="copy kind")
-    source_kind: Raw = field(default=NOTHING, name="src kind")
-    target_kind: Raw = field(default=NOTHING, name="dst kind")
-
-
-class SyncArgs(DeviceArgs, frozen=True, gc=False):
-    """Arguments of a synchronisation; -1 is absent."""
-
-    cuda_event_id: Number = field(default=MISSING, name="wait_on_cuda_event_id")
-    record_correlation: Number = field(default=MISSING, name="wait_on_cuda_event_record_corr_id")
-    record_stream: Number = field(default=MISSING, name="wait_on_stream")
-
-
-class RecordArgs(DeviceArgs, frozen=True, gc=False):
-    """Arguments of a recorded CUDA event (cudaEventRecord)."""
-
-    cuda_event_id: Number = field(default=MISSING, name="event_id")
-
-
-class PythonArgs(Struct, frozen=True, gc=False):
-    """Arguments of a Python function."""
-
-    python_id: Number = field(default=MISSING, name="Python id")
-    caller: Number = field(default=MISSING, name="Python parent id")
-
-
-class MemoryArgs(Struct, frozen=True, gc=False):
-    """Arguments of an allocation or free in the framework's allocator."""
-
-    size_bytes: Number = field(default=MISSING, name="Bytes")
-    address: Number = field(default=MISSING, name="Addr")
-    device_type: Number = field(default=MISSING, name="Device Type")
-    device: Number = field(default=MISSING, name="Device Id")
-    allocated_bytes: Number = field(default=MISSING, name="Total Allocated")
-    reserved_bytes: Number = field(default=MISSING, name="Total Reserved")
+    value: float = 0.0
 
 
 #: Fields of a collective, on operators and kernels alike.
@@ -152,68 +145,40 @@ class Timed(Struct, Generic[T], gc=False, tag_field="cat"):
     name: str = ""
 
 
-class Op(Timed[T], gc=False, tag="cpu_op"):
-    """An operator."""
+def _kind(name: str, category: str, args: Any = None) -> Any:  # noqa: ANN401 - a type that is made at run time
+    """A kind of events, by the category under which Kineto writes them, with arguments of that type."""
 
-    args: OpArgs | None = None
+    def fill(namespace: dict[str, Any]) -> None:
+        if args is not None:
+            namespace |= {"__annotations__": {"args": args | None}, "args": None}
 
-
-class Annotation(Timed[T], gc=False, tag="user_annotation"):
-    """A user annotation (named range) or a profiler step."""
-
-    args: AnnotationArgs | None = None
-
-
-class Call(Timed[T], gc=False, tag="cuda_runtime"):
-    """A CUDA runtime call."""
-
-    args: CallArgs | None = None
+    generic: Any = Timed
+    return types.new_class(name, (generic[T],), {"gc": False, "tag": category}, fill)
 
 
-class Kernel(Timed[T], gc=False, tag="kernel"):
-    """A kernel."""
+Op: Final = _kind("Op", "cpu_op", _OP)
+Annotation: Final = _kind("Annotation", "user_annotation", _ANNOTATION)  # or a profiler step
+Call: Final = _kind("Call", "cuda_runtime", _CALL)
+Kernel: Final = _kind("Kernel", "kernel", KernelArgs)
+Copy: Final = _kind("Copy", "gpu_memcpy", _COPY)
+Memset: Final = _kind("Memset", "gpu_memset", _COPY)
+Sync: Final = _kind("Sync", "cuda_sync", _SYNC)  # as reported by the driver
+Record: Final = _kind("Record", "cuda_event", _RECORD)  # cudaEventRecord
+Overhead: Final = _kind("Overhead", "overhead")  # the profiler's own work
+Python: Final = _kind("Python", "python_function", _PYTHON)  # or an nn.Module call
+Memory: Final = _kind("Memory", "cpu_instant_event", _MEMORY)  # ``[memory]``, or another instant event
+Projection: Final = _kind("Projection", "gpu_user_annotation")  # an annotation on the device timeline; ignored
+Span: Final = _kind("Span", "Trace")  # the recorded time span
 
-    args: KernelArgs | None = None
+#: A node of a CUDA graph that calls the host or records an event (torch/profiler/_cupti/monitor_trace.py).
+GraphNode: Final = _kind("GraphNode", "graph_host_node")
 
+#: A sample of a counter of a GPU. PyTorch 2.15 writes phase "C" without a category, as process "GPU N Counters", the
+#: one value below an empty name (as above).
+Counter: Final = _kind("Counter", "counter of a GPU", CounterArgs)
 
-class Copy(Timed[T], gc=False, tag="gpu_memcpy"):
-    """A copy."""
-
-    args: CopyArgs | None = None
-
-
-class Memset(Timed[T], gc=False, tag="gpu_memset"):
-    """A memset."""
-
-    args: CopyArgs | None = None
-
-
-class Sync(Timed[T], gc=False, tag="cuda_sync"):
-    """A synchronisation as reported by the driver."""
-
-    args: SyncArgs | None = None
-
-
-class Record(Timed[T], gc=False, tag="cuda_event"):
-    """A CUDA event recorded on a stream (cudaEventRecord)."""
-
-    args: RecordArgs | None = None
-
-
-class Overhead(Timed[T], gc=False, tag="overhead"):
-    """The profiler's own work."""
-
-
-class Python(Timed[T], gc=False, tag="python_function"):
-    """A Python function or nn.Module call."""
-
-    args: PythonArgs | None = None
-
-
-class Memory(Timed[T], gc=False, tag="cpu_instant_event"):
-    """An allocation or free (``[memory]``), or another instant event."""
-
-    args: MemoryArgs | None = None
+#: Other Kineto events, of other devices and tools; ignored.
+Unread: Final = _kind("Unread", "another category")
 
 
 class Link(Struct, Generic[T], gc=False, tag_field="cat", tag="fwdbwd"):
@@ -230,41 +195,8 @@ class Launch(Link[T], gc=False, tag="cpu_to_cuda"):
     """One end of an operator-to-kernel flow, in traces of the first profilers."""
 
 
-class Projection(Timed[T], gc=False, tag="gpu_user_annotation"):
-    """An annotation projected onto the device timeline; ignored."""
-
-
-class Span(Timed[T], gc=False, tag="Trace"):
-    """The recorded time span."""
-
-
 class Flow(Struct, gc=False, tag_field="cat", tag="ac2g"):
     """One end of a call-to-device flow; ignored, as correlation ids say the same."""
-
-
-class GraphNode(Timed[T], gc=False, tag="graph_host_node"):
-    """A node of a CUDA graph that calls the host or records an event (torch/profiler/_cupti/monitor_trace.py)."""
-
-
-class CounterArgs(Struct, frozen=True, gc=False):
-    """The device and the value of a counter."""
-
-    device: Number = MISSING
-    value: float = 0.0
-
-
-class Counter(Timed[T], gc=False, tag="counter of a GPU"):
-    """A sample of a counter of a GPU.
-
-    PyTorch 2.15 writes phase "C" without a category, as process "GPU N Counters", the one value below an empty name
-    (torch/profiler/_cupti/monitor_trace.py).
-    """
-
-    args: CounterArgs | None = None
-
-
-class Unread(Timed[T], gc=False, tag="another category"):
-    """Other Kineto events, of other devices and tools; ignored."""
 
 
 # Categories of a trace, mapped to kinds of events. They have changed their names, and some of them what their events
@@ -277,16 +209,8 @@ class Unread(Timed[T], gc=False, tag="another category"):
 
 #: Kineto categories that are ignored.
 _UNREAD: Final = (
-    "external_correlation",
-    "cuda_profiler_range",
-    "collective_comm",
-    "hpu_op",
-    "mtia_ccp_events",
-    "mtia_counters",
-    "mtia_insight",
-    "xpu_scope_profiler",
-    "xpu_sync",
-    "hardware_counters",
+    *("external_correlation", "cuda_profiler_range", "collective_comm", "hpu_op", "mtia_ccp_events"),
+    *("mtia_counters", "mtia_insight", "xpu_scope_profiler", "xpu_sync", "hardware_counters"),
 )
 
 #: Categories of torch 1.8 to 1.10, whose events are decoded field by field.
@@ -294,13 +218,8 @@ _OLD: Final = {"Operator": Op, "Runtime": Call, "Kernel": Kernel, "Memcpy": Copy
 
 #: Alternative spellings of categories.
 _SPELLINGS: Final[dict[str, Any]] = {
-    "cuda_driver": Call,
-    "xpu_runtime": Call,
-    "mtia_runtime": Call,
-    "privateuse1_runtime": Call,
-    "glow_runtime": Call,
-    "xpu_driver": Call,
-    "privateuse1_driver": Call,
+    **dict.fromkeys(("cuda_driver", "xpu_runtime", "mtia_runtime", "privateuse1_runtime", "glow_runtime"), Call),
+    **dict.fromkeys(("xpu_driver", "privateuse1_driver"), Call),
     "gpu_user_Annotation": Projection,
     "forward_backward": Link,
     "graph_event_node": GraphNode,

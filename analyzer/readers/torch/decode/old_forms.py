@@ -108,7 +108,6 @@ def _decimal(text: str) -> Decimal | None:
 
 _DECODER: Final = msgspec.json.Decoder(float_hook=_decimal)
 
-
 #: The raw fields of an object; of a repeated key the last value.
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUES: Final = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw])
@@ -130,7 +129,9 @@ def as_event(raw: msgspec.Raw, meta: list[dict[str, Any]]) -> Any:  # noqa: ANN4
         return "name"
     category = event.get("cat", _category_of(event))
     if not isinstance(category, str):
-        return _counter(event) or _uncategorised(event)
+        reasons = {"i": "mark", "I": "mark"}
+        phase = event.get("ph")
+        return _counter(event) or (reasons.get(phase, "no category") if isinstance(phase, str) else "no event")
     if category == _OLD_OP and str(event.get("name")).startswith(STEP):
         category, args = "user_annotation", event.get("args")
         event["args"] = {name: args[name] for name in args if name in _OF_STEP} if isinstance(args, dict) else None
@@ -149,7 +150,7 @@ def arrow(raw: msgspec.Raw) -> Arrow | None:
     return (phase, number_of, pid, tid, ts) if ts is not None and phase in ("s", "f") else None
 
 
-def _counter(event: Mapping[str, Any]) -> of.Counter[int] | None:
+def _counter(event: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
     """A sample of a counter of a GPU; None for a counter of anything else."""
     device, ts, args = _COUNTERS.fullmatch(str(event.get("pid"))), _ns(event.get("ts")), event.get("args")
     values = [*args.values()] if isinstance(args, dict) and event.get("ph") == "C" else []
@@ -165,13 +166,6 @@ def _category_of(event: Mapping[str, Any]) -> str | None:
         pid = event.get("pid")
         return _WITHOUT_CATEGORY.get(pid) if isinstance(pid, str) else None
     return "cpu_instant_event" if event.get("name") == _MEMORY and event.get("ph") in ("i", "I") else None
-
-
-def _uncategorised(event: Mapping[str, Any]) -> str:
-    phase = event.get("ph")
-    if not isinstance(phase, str):
-        return "no event"
-    return "mark" if phase in ("i", "I") else "no category"
 
 
 def in_ns(event: Any, limit_us: float) -> bool:  # noqa: ANN401 - of any kind
@@ -286,14 +280,6 @@ def repaired(text: bytes) -> tuple[bytes, int]:
     return text, count
 
 
-def _is_json(text: bytes) -> bool:
-    try:
-        _VALUES.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
-
-
 def _replaced(pattern: re.Pattern[bytes], text: bytes, by: Callable[[re.Match[bytes]], bytes]) -> tuple[bytes, int]:
     """Substitutes each match by `by`; returns the text and the number of changed matches."""
     parts: list[bytes] = []
@@ -304,6 +290,14 @@ def _replaced(pattern: re.Pattern[bytes], text: bytes, by: Callable[[re.Match[by
             parts += [text[at : match.start()], better]
             at = match.end()
     return b"".join([*parts, text[at:]]), len(parts) // 2
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _VALUES.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _numbers_mended(text: bytes) -> tuple[bytes, int]:

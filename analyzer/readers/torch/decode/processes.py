@@ -12,7 +12,8 @@ import subprocess
 import sys
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,12 +25,11 @@ import msgspec
 
 from kanalyze.errors import DecoderEndedError
 from kanalyze.machinery.processors import processors
-from kanalyze.readers.torch.decode.columns import Decoder
-from kanalyze.readers.torch.decode.repair import Part, mended
-from kanalyze.readers.torch.decode.worker import receive, send
+from kanalyze.readers.torch.decode.columns import Decoder, receive, send
+from kanalyze.readers.torch.decode.text import Part, mended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from concurrent.futures import Future
 
     from kanalyze.readers import Progress
@@ -66,44 +66,30 @@ sys.path.append({path!r})
 for name, places in {packages!r}.items():
     sys.modules[name] = ModuleType(name)
     sys.modules[name].__path__ = places
-from kanalyze.readers.torch.decode.worker import main
+from kanalyze.readers.torch.decode.columns import main
 main()
 """
 
 
-@contextmanager
-def decoding(text: TraceText) -> Iterator[Callable[[Progress], list[Part]]]:
-    """Starts decoding, in worker processes if the trace is large; yields a function that waits for the result.
-
-    That is every piece, in order; damaged ones as far as they can be recovered. The caller can do other work meanwhile,
-    such as importing polars, which takes a tenth of a large trace's time.
+def decoded(text: TraceText, progress: Progress) -> list[Part]:
+    """Every piece of a trace, in order, decoded in worker processes if it is large; damaged ones as far as possible.
 
     Raises:
-        DecoderEndedError: A process that decoded was ended from outside; of the function that waits.
+        DecoderEndedError: A process that decoded was ended from outside.
     """
     small = text.path.stat().st_size < (SMALL_GZIP_BYTES if text.compressed else SMALL_PLAIN_BYTES)
     workers = min(processors(), _MOST)
-    pool = None if small or workers == 1 else _Pool(text, workers)
+    if small or workers == 1:
+        decoder = Decoder()
+        pieces = (Part.of(decoder.columns(piece), decoder.texts.known, piece) for piece in text.pieces())
+        return list(mended(pieces, text.around))
+    pool = _Pool(text, workers)
     try:
-        if pool is not None:
-            pool.read_ahead()
-        yield lambda progress: list(mended(_decoded(text, pool, progress), text.around))
+        pool.read_ahead()
+        import_module("kanalyze.readers.torch.frames")  # and polars, meanwhile: a tenth of the time of a large trace
+        return list(mended(pool.parts(progress), text.around))
     finally:
-        if pool is not None:
-            pool.end()
-
-
-def _decoded(text: TraceText, pool: _Pool | None, progress: Progress) -> Iterator[Part]:
-    """Decodes piece by piece; in this process what no other one decodes."""
-    decoder = Decoder()
-    what, begun, told = f"reading {text.path.name}", monotonic(), False
-    for part in text.pieces() if pool is None else pool.parts():
-        if pool is not None and (told or monotonic() - begun > _PATIENCE_S):
-            progress(what, min(text.share, 0.99))
-            told = True
-        yield part if isinstance(part, Part) else Part.of(decoder.columns(part), decoder.texts.known, part)
-    if told:
-        progress(what, 1.0)
+        pool.end()
 
 
 class Worker:
@@ -164,7 +150,7 @@ class _Pool:
 
     def __init__(self, text: TraceText, workers: int) -> None:
         """Start up to `workers` processes; none if programs cannot be started."""
-        self._path, self._pieces = text.path, text.pieces()
+        self._text, self._pieces = text, text.pieces()
         self._workers: list[Worker] = []
         with suppress(OSError, ValueError):
             for _ in range(workers):
@@ -181,15 +167,22 @@ class _Pool:
         for piece in islice(self._pieces, _AHEAD - len(self._waiting)):
             self._waiting.append(self._threads.submit(self._decoded, piece))
 
-    def parts(self) -> Iterator[Part | bytes]:
-        """The decoded pieces in order; undecoded pieces where no process could be started.
+    def parts(self, progress: Progress) -> Iterator[Part]:
+        """The decoded pieces in order, decoded in this process where no other could be started.
 
         Raises:
             DecoderEndedError: A process was ended from outside.
         """
+        decoder, what, begun, told = Decoder(), f"reading {self._text.path.name}", monotonic(), False
         while self._waiting:
-            yield self._waiting.popleft().result()
+            part = self._waiting.popleft().result()
             self.read_ahead()
+            if told or monotonic() - begun > _PATIENCE_S:
+                progress(what, min(self._text.share, 0.99))
+                told = True
+            yield part if isinstance(part, Part) else Part.of(decoder.columns(part), decoder.texts.known, part)
+        if told:
+            progress(what, 1.0)
 
     def end(self) -> None:
         """Terminate the workers at once."""
@@ -209,15 +202,11 @@ class _Pool:
                 return piece
             columns, texts = worker.answer(piece), worker.texts
             if columns is None:
-                self._check_start(worker)
+                status, answered = worker.process.wait(), worker.answered
                 worker = None
+                if answered or status < 0:
+                    raise DecoderEndedError.of(self._text.path, status)
                 return piece
         finally:
             self._free.put(worker)
         return Part.of(pickle.loads(columns), texts, piece)  # noqa: S301 - our own process wrote it
-
-    def _check_start(self, worker: Worker) -> None:
-        """Raise DecoderEndedError unless a `worker` that has exited had failed to start."""
-        status = worker.process.wait()
-        if worker.answered or status < 0:
-            raise DecoderEndedError.of(self._path, status)

@@ -2,7 +2,8 @@
 
 A trace is ``{…, "traceEvents": [ … ], …}`` or only the list. A piece ends between two events: where a bracket closes,
 a comma follows, and then what the first event of the file begins with. That place is looked for, not parsed for; pieces
-that cannot be decoded because of it are put together again (:mod:`kanalyze.readers.torch.decode.repair`).
+that cannot be decoded because of it are put together again (:func:`mended`). The list of events may also end earlier
+than assumed, and events are recovered from damaged pieces.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kanalyze.errors import UnknownFormatError
 from kanalyze.files.regular import open_regular
+from kanalyze.readers.torch.decode.columns import Decoder
 from kanalyze.readers.torch.decode.old_forms import repaired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from kanalyze.readers.torch.decode.columns import Columns
 
 #: Bytes per piece: large enough to amortise the cost per piece, small enough for memory.
 PIECE_BYTES: Final = 1 << 20
@@ -31,6 +38,8 @@ _GZIP: Final = b"\x1f\x8b"
 _GZIP_BITS: Final = zlib.MAX_WBITS | 16
 
 _MARK: Final = b"\xef\xbb\xbf"
+_BLANK: Final = ", \t\r\n"
+_PADDING: Final = b"\0 \t\r\n"
 _JSON: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
 _LIST: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -78,19 +87,15 @@ class Around:
     properties: dict[str, Any] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
 
-    def add_head(self, text: bytes) -> None:
-        """Parse the properties before the events."""
-        self._add(text.removeprefix(_MARK).lstrip().removeprefix(b"{"), "before")
-
-    def add_tail(self, text: bytes) -> None:
-        """Parse the properties after the events."""
-        self._add(text.rstrip(b"\0 \t\r\n").removesuffix(b"}"), "after")
-
-    def _add(self, inside: bytes, where: str) -> None:
+    def add(self, text: bytes, where: str) -> None:
+        """Parse the properties before or after the events."""
+        inside = text.removeprefix(_MARK).lstrip().removeprefix(b"{")
+        if where == "after":
+            inside = text.rstrip(_PADDING).removesuffix(b"}")
         found = _properties(inside)
         if found is None:
-            text = inside.decode("utf-8", "replace")
-            found = {name: value for name in _NEEDED if (value := _value(text, name)) is not None}
+            read = inside.decode("utf-8", "replace")
+            found = {name: value for name in _NEEDED if (value := _value(read, name)) is not None}
             self.damage.append(f"unreadable properties {where} the events")
         self.properties |= found
 
@@ -99,27 +104,22 @@ def _properties(inside: bytes) -> dict[str, Any] | None:
     """Parses the inside of an object, with stray commas at its ends; None if invalid."""
     text = b"{" + inside.strip(b", \t\r\n") + b"}"
     # until 2026 Kineto wrote the quotes in metadata as /", where JSON has \"
-    mends: tuple[Callable[[bytes], bytes], ...] = (
-        bytes,
-        lambda given: repaired(given)[0],
-        lambda given: given.replace(b'/"', b'\\"'),
+    mends: tuple[Callable[[], bytes], ...] = (
+        *(lambda: text, lambda: repaired(text)[0], lambda: text.replace(b'/"', b'\\"')),
     )
-    for mended in mends:
-        try:
-            found: dict[str, Any] = _LENIENT.decode(mended(text).decode("utf-8", "replace"))
-        except (ValueError, RecursionError):
-            continue
-        return found
+    for better in mends:
+        with suppress(ValueError, RecursionError):
+            found: dict[str, Any] = _LENIENT.decode(better().decode("utf-8", "replace"))
+            return found
     return None
 
 
 def _value(text: str, name: str) -> object:
     """The value of one property in a text that is not valid JSON as a whole; None if absent."""
     found = re.search(f'"{name}"\\s*:\\s*', text)
-    try:
+    with suppress(ValueError, RecursionError):
         return _LENIENT.raw_decode(text, found.end())[0] if found else None
-    except (ValueError, RecursionError):
-        return None
+    return None
 
 
 def is_tail(text: bytes) -> bool:
@@ -128,7 +128,7 @@ def is_tail(text: bytes) -> bool:
 
 
 def _is_whole_tail(text: bytes) -> bool:
-    return _properties(text.rstrip(b"\0 \t\r\n").removesuffix(b"}")) is not None
+    return _properties(text.rstrip(_PADDING).removesuffix(b"}")) is not None
 
 
 def between(opening: bytes) -> re.Pattern[bytes]:
@@ -209,7 +209,7 @@ class TraceText:
             text = self._look(0, min(4 * size, LONGEST_BYTES))
             if len(text) == size:
                 raise UnknownFormatError.no_trace(self.path)
-        self.around.add_head(text[: found.start()])
+        self.around.add(text[: found.start()], "before")
         return found.end()
 
     def _cut(self, at: int, pattern: re.Pattern[bytes]) -> int | None:
@@ -304,12 +304,136 @@ def split_tail(text: bytes, pattern: re.Pattern[bytes]) -> tuple[bytes, bytes | 
 def _after_object(text: bytes, at: int) -> int | None:
     """The end of the event at `at` if it is the list's last; or the end of an empty list."""
     rest = text[at:].decode("utf-8", "surrogateescape")
-    begin = len(rest) - len(rest.lstrip(", \t\r\n"))
+    begin = len(rest) - len(rest.lstrip(_BLANK))
     try:
         end = begin if rest.startswith("]", begin) else _SHALLOW.raw_decode(rest, begin)[1]
     except (ValueError, RecursionError):
         return None
-    if not rest[end:].lstrip(", \t\r\n").startswith("]"):
-        return None
-    behind = len(rest[end:]) - len(rest[end:].lstrip(", \t\r\n"))
-    return at + len(rest[: end + behind].encode("utf-8", "surrogateescape"))
+    behind = rest[end:].lstrip(_BLANK)
+    before = rest[: len(rest) - len(behind)]
+    return at + len(before.encode("utf-8", "surrogateescape")) if behind.startswith("]") else None
+
+
+# Repairs pieces that fail to decode: joins pieces cut within an event, recovers events from damaged ones.
+#
+# A cut between events is found by a pattern, and may actually lie in a list inside an event, or in its text. Then
+# neither adjacent piece is valid.
+
+#: Tokens for tracking nesting depth: strings, possibly unterminated, and brackets.
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]++|[\]}]++', re.DOTALL)
+
+#: Most candidates examined for the end of the list while events seem to follow.
+_ENDS: Final = 3
+
+
+class Part(NamedTuple):
+    """Decoding result of one piece.
+
+    Attributes:
+        columns: The columns; None if the piece could not be decoded.
+        texts: The interned texts by code; grows while the trace is read.
+        piece: The undecodable piece, or one without any event, which a repair may need; else empty.
+    """
+
+    columns: Columns | None
+    texts: list[str]
+    piece: bytes = b""
+
+    @classmethod
+    def of(cls, columns: Columns | None, texts: list[str], piece: bytes) -> Part:
+        """The result for a `piece`."""
+        return cls(columns, texts, piece if columns is None or columns.hollow else b"")
+
+
+def mended(parts: Iterable[Part], around: Around) -> Iterator[Part]:
+    """Replaces undecodable parts: joined with their neighbours, or salvaged; all parts stay in order.
+
+    After the last one `around` holds everything around the events.
+    """
+    decoder, run, size = Decoder(), list[bytes](), 0
+    for part in parts:
+        if part.columns is not None and not (run and part.columns.hollow):
+            yield from _whole(decoder, run)
+            yield part
+        else:
+            run.append(part.piece)
+            size += len(part.piece)
+            if size < LONGEST_BYTES:
+                continue
+            yield from _whole(decoder, run)
+        run, size = [], 0
+    run, cut = _ended(run, around)
+    yield from _whole(decoder, run, cut=cut)
+    if around.tail is None:
+        around.damage.append("missing end of the list of events")
+    else:
+        around.add(around.tail, "after")
+
+
+def _ended(run: list[bytes], around: Around) -> tuple[list[bytes], bool]:
+    """The undecodable last pieces of a file, cut at the end of the list; and whether they were cut."""
+    text = b"".join(run)
+    if around.tail is not None:
+        text += b"]" + around.tail
+    end = next((at for at in outline(text, ())[1] if is_tail(text[at + 1 :])), None) if run else None
+    if end is None:
+        return run, False
+    around.tail = text[end + 1 :]
+    begins = accumulate(map(len, run), initial=0)
+    return [piece[: end - begin] for piece, begin in zip(run, begins, strict=False) if begin < end], True
+
+
+def _whole(decoder: Decoder, run: Sequence[bytes], *, cut: bool = False) -> Iterator[Part]:
+    """Decodes adjacent undecodable pieces as one text, unless they were `cut` meanwhile.
+
+    In damaged text, brackets and quotes do not show reliably where events begin, so everything between decodable pieces
+    is salvaged.
+    """
+    if not run:
+        return
+    text, places = b"".join(run), list(accumulate(map(len, run)))
+    tried = set() if cut else set(pairwise([0, *places]))
+    damaged = b""
+    for span in pairwise([0, *outline(text, places)[0]]):
+        piece = text[slice(*span)]
+        columns = None if span in tried else decoder.columns(piece)
+        if columns is None:
+            damaged += piece
+            continue
+        yield from _salvaged(decoder, damaged)
+        yield Part(columns, decoder.texts.known)
+        damaged = b""
+    yield from _salvaged(decoder, damaged)
+
+
+def _salvaged(decoder: Decoder, text: bytes) -> Iterator[Part]:
+    if text:
+        yield Part(decoder.salvaged(text), decoder.texts.known)
+
+
+def outline(text: bytes, places: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The structure of a list's text: where it can be split, and where the list may end.
+
+    Returns:
+        Of the `places` those between two of the list's values, and the last one; and where a bracket closes that none
+        opened, but of these only the first ones, and the first behind all events.
+    """
+    between: list[int] = []
+    ends: list[int] = []
+    depth, waiting, last = 0, deque(places), text.rfind(b'"ph"')
+    for found in _TOKEN.finditer(text):
+        at, token = found.start(), found[0]
+        while waiting and waiting[0] <= at:
+            place = waiting.popleft()
+            if depth == 0:
+                between.append(place)
+        if token.startswith(b'"'):
+            while waiting and waiting[0] < found.end():
+                waiting.popleft()
+        elif token[0] in b"[{":
+            depth += len(token)
+        else:
+            if depth < len(token) and (len(ends) < _ENDS or ends[-1] < last < at):
+                ends.append(at + depth)
+            depth = max(0, depth - len(token))
+    return [*(place for place in between if place < len(text)), len(text)], ends

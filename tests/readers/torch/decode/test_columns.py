@@ -11,7 +11,7 @@ from kanalyze.readers.torch.decode import old_forms as trace_loose
 from kanalyze.readers.torch.decode.columns import Decoder
 from kanalyze.readers.torch.decode.events import KIND_OF, MEANT, MISSING
 from kanalyze.readers.torch.decode.old_forms import number, repaired, whole_objects
-from kanalyze.readers.torch.decode.repair import Part
+from kanalyze.readers.torch.decode.text import Part
 from kanalyze.readers.torch.frames import frames_of
 from support.made_traces import decimals, dumps, x
 

@@ -14,10 +14,10 @@ import pytest
 import kanalyze
 from kanalyze.errors import DecoderEndedError
 from kanalyze.readers.torch.decode import processes as trace_pool
-from kanalyze.readers.torch.decode import repair as trace_mend
 from kanalyze.readers.torch.decode import text as trace_text
+from kanalyze.readers.torch.decode.columns import LENGTH
+from kanalyze.readers.torch.decode.processes import decoded
 from kanalyze.readers.torch.decode.text import TraceText
-from kanalyze.readers.torch.decode.worker import LENGTH
 from support.made_traces import trace, written_to, x
 
 EVENTS = [x("cpu_op", f"op {number}", number, 1, {"Input Dims": [[number]]}) for number in range(2000)]
@@ -31,11 +31,6 @@ def pooled(monkeypatch):
     monkeypatch.setattr(trace_pool, "SMALL_GZIP_BYTES", 0)
     monkeypatch.setattr(trace_pool, "processors", partial(int, 2))
     monkeypatch.setattr(trace_text, "PIECE_BYTES", 2000)
-
-
-def decoded(text, progress):
-    with trace_pool.decoding(text) as await_parts:
-        return await_parts(progress)
 
 
 def names_of(parts):
@@ -173,8 +168,7 @@ from kanalyze.readers.torch.decode.text import TraceText
 trace_pool.SMALL_PLAIN_BYTES = 0
 trace_pool.processors = partial(int, 2)
 trace_text.PIECE_BYTES = 2000
-with trace_pool.decoding(TraceText(Path(sys.argv[1]))) as await_parts:
-    print(len(await_parts(lambda *_: None)))
+print(len(trace_pool.decoded(TraceText(Path(sys.argv[1])), lambda *_: None)))
 """
 
 
@@ -219,7 +213,7 @@ def test_an_answer_that_is_cut_off_is_none(tmp_path):
 
 
 def test_a_piece_without_events_is_kept_until_it_is_known_what_it_is():
-    columns = trace_mend.Decoder().columns
+    columns = trace_text.Decoder().columns
     assert columns(b"").hollow
     assert columns(b'{"a": 1}, {"ph": "X"}').hollow
     assert not columns(b'{"ph": "M", "name": "process_name"}').hollow

@@ -1,7 +1,7 @@
-"""Builds a report from an nsys export in any form (:mod:`kanalyze.readers.storage`).
+"""Reads exports of nsys: SQLite files, and folders of Parquet or Arrow files, one per table.
 
-Facts about the tables: docs/formats.md. Tables exist only if there was data; no table is required but one that says
-that nsys wrote the file.
+``nsys export --type=sqlite``, ``parquetdir`` or ``arrowdir`` writes them. Facts about the tables: docs/formats.md.
+Tables exist only if there was data; no table is required but one that says that nsys wrote the file.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import struct
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze.counter_model import SYMBOLS
-from kanalyze.errors import CannotTellError
+from kanalyze.errors import CannotTellError, UnknownFormatError
 from kanalyze.model import (
     COMMUNICATOR_CALLS,
     COMPILED_KERNELS,
@@ -26,17 +26,20 @@ from kanalyze.model import (
     READER_TABLES,
 )
 from kanalyze.readers.nsys import events as nsys
-from kanalyze.readers.nsys.events import DETAILS, Labels, graph_of_node, known_id, lookup
+from kanalyze.readers.nsys.events import DETAILS, Labels
 from kanalyze.readers.nsys.machine import Machine, Seen, notes, streams
-from kanalyze.readers.nsys.metrics import gpu_metrics, network_metrics
-from kanalyze.readers.nsys.samples import Samples
+from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
+from kanalyze.readers.storage.sqlite_file import SqliteFile
+from kanalyze.readers.storage.table_folder import FORMS, TableFolder, tables_in
+from kanalyze.reduction.files import is_reduction
 from kanalyze.report import Meta, Report
 from kanalyze.sample_model import CPU_SAMPLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
+    from kanalyze.readers import Progress
     from kanalyze.readers.nsys.events import Details
     from kanalyze.readers.storage import TableFile
     from kanalyze.schema import Table
@@ -60,9 +63,49 @@ _CALLS: Final = {spec.table for spec in nsys.EVENT_TABLES if spec.kind in {"api"
 _SIGNS: Final = (*_EXPORT, "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
 
 
-def shows_nsys(tables: AbstractSet[str]) -> bool:
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+def accepts(path: Path, head: bytes) -> bool:
+    """Whether `path` is an SQLite database, a folder of table files, or one such file.
+
+    :func:`open_report` checks that nsys wrote them.
+    """
+    if path.is_dir():
+        return any(tables_in(path, form) for form in FORMS) and not is_reduction(path)
+    return head.startswith(_MAGIC) or any(path.suffix == form.suffix and head.startswith(form.magic) for form in FORMS)
+
+
+def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
+    """Opens the nsys export at `path`; of a file in a folder of tables, the folder.
+
+    Raises:
+        UnknownFormatError: The tables are not an nsys export.
+        DamagedReportError: The file is truncated, or its list of tables cannot be read.
+        UnreadableReportError: The operating system refuses to list the folder.
+    """
+    del progress, cache  # opening is instant
+    if not path.is_dir():
+        with path.open("rb") as file:
+            in_sqlite = file.read(len(_MAGIC)) == _MAGIC
+        if in_sqlite:
+            database = SqliteFile(path)
+            if shows_nsys(database.tables):
+                return report_of(database)
+            some = ", ".join(sorted(database.tables)[:5]) or "none"
+            raise UnknownFormatError.of(path, f"an SQLite database that nsys did not write (tables: {some})")
+    folder = path if path.is_dir() else path.parent
+    found = {form: tables_in(folder, form) for form in FORMS}
+    for form, tables in found.items():
+        if shows_nsys(tables):
+            return report_of(TableFolder(folder, form))
+    some = ", ".join(next(tables for tables in found.values() if tables)[:5])
+    raise UnknownFormatError.of(path, f"tables that nsys did not write ({some})")
+
+
+def shows_nsys(tables: Iterable[str]) -> bool:
     """Whether `tables`, the tables of a file, are an nsys export."""
-    return not tables.isdisjoint(_SIGNS)
+    return not {*_SIGNS}.isdisjoint(tables)
 
 
 def report_of(database: TableFile) -> Report:
@@ -130,7 +173,7 @@ class NsysTables:
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
         specs = [spec for spec in nsys.EVENT_TABLES if spec.kind == kind and spec.table in self._database.tables]
-        frames = [self._ranges(spec) if kind == "range" else self._events_of(spec) for spec in specs]
+        frames = [self._ranges() if kind == "range" else self._events_of(spec) for spec in specs]
         return pl.concat(frames) if frames else EVENTS.empty()
 
     def table(self, name: str) -> pl.DataFrame:
@@ -138,7 +181,9 @@ class NsysTables:
         tables: dict[str, Callable[[], pl.DataFrame]] = {
             **{side: partial(self._side_table, READER_TABLES[side]) for side in DETAILS},
             "range_detail": self._range_detail,
-            "communicator_calls": self._communicator_calls,
+            "communicator_calls": lambda: communicator_calls(
+                self._database, self._first_ids[nsys.RANGES], self._seen.undecoded
+            ),
             "event_records": self._event_records,
             "graph_nodes": self._graph_nodes,
             "streams": partial(streams, self._database),
@@ -152,9 +197,10 @@ class NsysTables:
             "scheduling": self._samples.scheduling,
             "gpu_metrics": partial(gpu_metrics, self._database, self._seen.undecoded),
             "network_metrics": partial(network_metrics, self._database),
-            COMPILED_KERNELS.name: self._no_capture,
             "notes": lambda: notes(self._database, self._seen),
         }
+        if name == COMPILED_KERNELS.name:
+            raise CannotTellError.without_capture("compiled", self._database.path)
         return tables[name]() if name in tables else READER_TABLES[name].empty()
 
     def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
@@ -166,9 +212,6 @@ class NsysTables:
     def notes_of_read(self) -> pl.DataFrame:
         """Notes on tables that were read already or are small."""
         return notes(self._database, self._seen, of_read=True)
-
-    def _no_capture(self) -> pl.DataFrame:
-        raise CannotTellError.without_capture("compiled", self._database.path)
 
     @cached_property
     def _first_ids(self) -> dict[str, int]:
@@ -222,14 +265,6 @@ class NsysTables:
                 raise self._database.damaged(source, f"a time ({name}) is out of all bounds")
 
     def _events_of(self, spec: nsys.EventTable) -> pl.DataFrame:
-        frame = self._database.integers(spec.table, spec.wanted, self._event_columns(spec))
-        self._seen.endless[spec.table] = frame.get_column("dur_ns").null_count() if "dur_ns" in frame.columns else 0
-        if self._seen.endless[spec.table]:
-            frame = frame.with_columns(pl.col("dur_ns").fill_null(0))
-        return self._numbered(EVENTS, spec.table, _of_kind(frame, spec.kind))
-
-    def _event_columns(self, spec: nsys.EventTable) -> Callable[[pl.DataFrame], pl.DataFrame]:
-        """A function from raw rows to the columns of events that the file has."""
         have = {*self._database.columns(spec.table)}
         made = {name: made for name, (source, made) in nsys.EVENT_COLUMNS.items() if have.intersection(source)}
         name, to_gpu = self._labels.namer(spec.named), self._machine.to_gpu
@@ -245,13 +280,24 @@ class NsysTables:
             if spec.kind == "api" and nsys.RETURNED in have:
                 failed = raw.filter(~pl.col(nsys.RETURNED).is_in(nsys.SUCCESSES))
                 self._seen.failed.append(failed.select("correlationId", nsys.process_of("globalTid").alias("pid")))
-            return raw.select(name(raw).alias("name"), *(made[column].alias(column) for column in made))
+            return raw.select(name(raw).alias("name"), **made)
 
-        return transform
+        frame = self._database.integers(spec.table, spec.wanted, transform)
+        self._seen.endless[spec.table] = frame.get_column("dur_ns").null_count() if "dur_ns" in frame.columns else 0
+        if self._seen.endless[spec.table]:
+            frame = frame.with_columns(pl.col("dur_ns").fill_null(0))
+        return self._numbered(EVENTS, spec.table, _of_kind(frame, spec.kind))
 
-    def _ranges(self, spec: nsys.EventTable) -> pl.DataFrame:
-        raw = self._range_rows
-        return self._as_declared(EVENTS, spec.table, _of_kind(raw.select(*_RANGE_EVENT), spec.kind))
+    def _ranges(self) -> pl.DataFrame:
+        made = self._range_rows.select(
+            "event_id",
+            pl.col("name").cast(pl.Categorical),
+            "process_id",
+            start_ns="start",
+            dur_ns=pl.col("end") - pl.col("start"),
+            thread_id=nsys.thread_of("globalTid"),
+        )
+        return self._as_declared(EVENTS, nsys.RANGES, _of_kind(made, "range"))
 
     @cached_property
     def _range_rows(self) -> pl.DataFrame:
@@ -261,7 +307,7 @@ class NsysTables:
         text = self._database.texts(source, "text")
         if len(text) != raw.height:
             raise self._database.damaged(source, "its rows cannot be counted")
-        registered = lookup(self._labels.of("StringIds"))(raw.get_column("textId")).cast(pl.String)
+        registered = self._labels.namer(nsys.Named("textId"))(raw).cast(pl.String)
         first, is_domain = self._first_ids[source], pl.col("eventType") == nsys.DOMAIN_CREATED
         named = raw.with_columns(
             pl.int_range(first, first + raw.height).alias("event_id"),
@@ -279,27 +325,29 @@ class NsysTables:
     def _range_detail(self) -> pl.DataFrame:
         if nsys.RANGES not in self._database.tables:
             return RANGE_DETAIL.empty()
-        other = pl.col("endGlobalTid") != pl.col("globalTid")
         detail = self._range_rows.select(
             "event_id",
             "domain",
-            pl.col("eventType").replace_strict(nsys.RANGE_STYLES, return_dtype=pl.String).alias("style"),
-            pl.when(other).then(nsys.thread_of("endGlobalTid")).alias("end_thread_id"),
-            nsys.absent_as_null("category").alias("category"),
             "open_until_ns",
+            style=pl.col("eventType").replace_strict(nsys.RANGE_STYLES, return_dtype=pl.String),
+            end_thread_id=pl.when(pl.col("endGlobalTid") != pl.col("globalTid")).then(nsys.thread_of("endGlobalTid")),
+            category=nsys.absent_as_null("category"),
         )
         return self._as_declared(RANGE_DETAIL, nsys.RANGES, detail)
-
-    def _communicator_calls(self) -> pl.DataFrame:
-        return communicator_calls(self._database, self._first_ids[nsys.RANGES], self._seen.undecoded)
 
     def _event_records(self) -> pl.DataFrame:
         source = nsys.EVENT_RECORDS
         if source not in self._database.tables:
             return EVENT_RECORDS.empty()
-        to_gpu = self._machine.to_gpu
-        raw = self._database.integers(source, nsys.EVENT_RECORD_COLUMNS, to_gpu)
-        made = raw.select(nsys.process_of("globalPid").alias("process_id"), *_EVENT_RECORD)
+        made = self._database.integers(source, nsys.EVENT_RECORD_COLUMNS, self._machine.to_gpu).select(
+            "device",
+            process_id=nsys.process_of("globalPid"),
+            context_id=nsys.absent_as_null("contextId"),
+            stream=nsys.absent_as_null("streamId"),
+            correlation_id=nsys.absent_as_null("correlationId"),
+            cuda_event_id="eventId",
+            record_id=nsys.known_id("eventSyncId"),
+        )
         return self._as_declared(EVENT_RECORDS, source, made)
 
     def _graph_nodes(self) -> pl.DataFrame:
@@ -310,13 +358,12 @@ class NsysTables:
             return GRAPH_NODES.empty()
         raw = self._database.integers(source, ("globalTid", "graphNodeId", "originalGraphNodeId"), lambda part: part)
         nodes = raw.drop_nulls().select(
-            nsys.process_of("globalTid").alias("process_id"),
-            graph_of_node("graphNodeId").alias("graph_exec_id"),
-            "graphNodeId",
-            graph_of_node("originalGraphNodeId").alias("graph_id"),
-            "originalGraphNodeId",
+            process_id=nsys.process_of("globalTid"),
+            graph_exec_id=nsys.graph_of_node("graphNodeId"),
+            graph_node_id="graphNodeId",
+            graph_id=nsys.graph_of_node("originalGraphNodeId"),
+            original_node_id="originalGraphNodeId",
         )
-        nodes = nodes.rename({"graphNodeId": "graph_node_id", "originalGraphNodeId": "original_node_id"})
         return self._as_declared(GRAPH_NODES, source, nodes.drop_nulls("graph_exec_id").unique(maintain_order=True))
 
     def _symbols(self) -> pl.DataFrame:
@@ -348,27 +395,6 @@ class NsysTables:
         return self._numbered(table, part.source, frame)
 
 
-#: Columns of a range event, from rows of NVTX_EVENTS.
-_RANGE_EVENT: Final = (
-    "event_id",
-    pl.col("name").cast(pl.Categorical),
-    pl.col("start").alias("start_ns"),
-    (pl.col("end") - pl.col("start")).alias("dur_ns"),
-    "process_id",
-    nsys.thread_of("globalTid").alias("thread_id"),
-)
-
-#: Columns of `event_records` except for process; device as added by Machine.to_gpu.
-_EVENT_RECORD: Final = (
-    "device",
-    nsys.absent_as_null("contextId").alias("context_id"),
-    nsys.absent_as_null("streamId").alias("stream"),
-    nsys.absent_as_null("correlationId").alias("correlation_id"),
-    pl.col("eventId").alias("cuda_event_id"),
-    known_id("eventSyncId").alias("record_id"),
-)
-
-
 def _of_kind(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
     """Adds the kind, last, because constant columns of a complete frame take no memory."""
     return frame.with_columns(pl.lit(kind, dtype=EVENTS.schema["kind"]).alias("kind"))
@@ -393,14 +419,6 @@ _HEADER: Final = struct.Struct("<4Q")
 _LARGEST: Final = (1 << 63) - 1
 
 
-class _Field(NamedTuple):
-    """A field of a payload: column, format, offset."""
-
-    column: str
-    packed: str
-    offset: int
-
-
 def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, int]) -> pl.DataFrame:
     """The calls of NCCL with a payload: :data:`kanalyze.model.COMMUNICATOR_CALLS`.
 
@@ -419,18 +437,18 @@ def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, 
     return pl.DataFrame(rows, schema=COMMUNICATOR_CALLS.schema)
 
 
-def _schemas(database: TableFile) -> dict[int, list[_Field]]:
-    """The fields of each schema that has a communicator."""
+def _schemas(database: TableFile) -> dict[int, dict[str, tuple[str, int]]]:
+    """The fields of each schema that has a communicator: format and offset by column."""
     wanted = {"schemaId": pl.Int64, "type": pl.Int64, "name": pl.String, "offset": pl.Int64}
-    found: dict[int, dict[str, _Field]] = {}
+    found: dict[int, dict[str, tuple[str, int]]] = {}
     for schema, _, name, offset in database.frame("NVTX_PAYLOAD_SCHEMA_ENTRIES", wanted).iter_rows():
         if schema is not None and name in _FIELDS:
             column, packed = _FIELDS[name]
-            found.setdefault(schema, {})[column] = _Field(column, packed, offset or 0)
-    return {schema: [*fields.values()] for schema, fields in found.items() if "communicator" in fields}
+            found.setdefault(schema, {})[column] = packed, offset or 0
+    return {schema: fields for schema, fields in found.items() if "communicator" in fields}
 
 
-def _fields(blob: object, schemas: dict[int, list[_Field]]) -> dict[str, Any] | None:
+def _fields(blob: object, schemas: dict[int, dict[str, tuple[str, int]]]) -> dict[str, Any] | None:
     """The fields of a payload; none where it is none of NCCL's, None where it is shorter than its schema says."""
     data = blob.encode() if isinstance(blob, str) else blob
     if not isinstance(data, bytes) or len(data) < _HEADER.size:
@@ -438,10 +456,10 @@ def _fields(blob: object, schemas: dict[int, list[_Field]]) -> dict[str, Any] | 
     number, schema, size, begin = _HEADER.unpack_from(data)
     if number == 0 or begin + size > len(data):
         return None
-    told: dict[str, Any] = {}
-    for one in schemas.get(schema, ()):
-        if one.offset < 0 or one.offset + struct.calcsize(one.packed) > size:
+    found: dict[str, Any] = {}
+    for column, (packed, offset) in schemas.get(schema, {}).items():
+        if offset < 0 or offset + struct.calcsize(packed) > size:
             return None
-        value = struct.unpack_from(one.packed, data, begin + one.offset)[0]
-        told[one.column] = f"{value:016x}" if one.column == "communicator" else value if value <= _LARGEST else None
-    return told
+        value = struct.unpack_from(packed, data, begin + offset)[0]
+        found[column] = f"{value:016x}" if column == "communicator" else value if value <= _LARGEST else None
+    return found

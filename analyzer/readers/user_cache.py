@@ -18,12 +18,9 @@ import stat
 import tempfile
 import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-from kanalyze.machinery.processors import workers
 
 try:
     import fcntl
@@ -81,12 +78,8 @@ def trusted(place: Path) -> bool:
     return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _usable(cache: Path) -> None:
-    """Create the cache folder.
-
-    Raises:
-        OSError: It cannot be made, or is not the user's alone.
-    """
+def _make(cache: Path) -> None:
+    """Create the cache folder; raises OSError if it cannot be made, or is not the user's alone."""
     if not os.path.lexists(cache):
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     if cache.is_symlink():
@@ -133,24 +126,17 @@ def make_room(cache: Path, replaced: str, most: int = MOST_BYTES) -> bool:
                 known.append((changed, place, size))
     for _, place, size in sorted(known, reverse=True):
         if written + size > most or place.name.startswith(f"{replaced}-"):
-            _remove(place)
+            shutil.rmtree(place, ignore_errors=True)
+            with suppress(OSError):  # a file
+                place.unlink()
         else:
             written += size
     return written <= most
 
 
-def _remove(place: Path) -> None:
-    if place.is_dir() and not place.is_symlink():
-        shutil.rmtree(place, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            place.unlink()
-
-
 def _bytes(place: Path) -> int:
-    if place.is_symlink() or not place.is_dir():
-        return place.lstat().st_size
-    return sum(file.lstat().st_size for file in place.rglob("*"))
+    files = place.rglob("*") if place.is_dir() and not place.is_symlink() else [place]
+    return sum(file.lstat().st_size for file in files)
 
 
 @contextmanager
@@ -160,7 +146,7 @@ def scratch(cache: Path) -> Iterator[Path]:
     Raises:
         OSError: The cache cannot be written, or is not the user's alone.
     """
-    _usable(cache)
+    _make(cache)
     for left in cache.glob(f"{_SCRATCH}*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
@@ -172,35 +158,18 @@ def scratch(cache: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# Checksums detect faults of disk or memory and interrupted writes, not tampering.
-
-#: Bytes hashed per thread and step.
-_PART_BYTES: Final = 1 << 26
+#: Bytes hashed per step.
 _READ_BYTES: Final = 1 << 20
 
 
 def checksum(path: Path) -> str:
-    """The checksum of a file as 32 hexadecimal digits, computed in parallel chunks.
+    """The checksum of a file as 32 hexadecimal digits, against faults of disks and interrupted writes, no tampering.
 
     Raises:
         OSError: It cannot be read.
     """
-    size = path.stat().st_size
-    begins = range(0, size, _PART_BYTES)
-    if len(begins) <= 1:
-        sums = [_part(path, 0, size)]
-    else:
-        with ThreadPoolExecutor(min(workers(), len(begins))) as pool:
-            sums = list(pool.map(lambda begin: _part(path, begin, min(_PART_BYTES, size - begin)), begins))
-    every = b"".join(part.to_bytes(4, "little") for part in sums)
-    return f"{zlib.crc32(every):08x}{zlib.adler32(every):08x}{size:016x}"
-
-
-def _part(path: Path, begin: int, size: int) -> int:
-    found = 0
+    size, crc, adler = 0, 0, 1
     with path.open("rb", buffering=0) as file:
-        file.seek(begin)
-        while size > 0 and (data := file.read(min(_READ_BYTES, size))):
-            found = zlib.crc32(data, found)
-            size -= len(data)
-    return found
+        while data := file.read(_READ_BYTES):
+            size, crc, adler = size + len(data), zlib.crc32(data, crc), zlib.adler32(data, adler)
+    return f"{crc:08x}{adler:08x}{size:016x}"

@@ -17,7 +17,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import pairwise
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -25,13 +25,12 @@ import polars as pl
 from kanalyze.columns.grouping import constant
 from kanalyze.errors import DamagedReportError
 from kanalyze.machinery.processors import workers
-from kanalyze.readers.storage.sqlite_pages.page_decoder import (
+from kanalyze.readers.storage.page_decoder import (
     INTERIOR,
     LEAF,
     MOST_COLUMNS,
     SLACK,
     Block,
-    Column,
     DamagedPageError,
     Layout,
     NotDecodableError,
@@ -52,7 +51,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _REALS = ("REAL", "FLOA", "DOUB")
-_AFFINITIES = ("INT", "CHAR", "CLOB", "TEXT", "BLOB", *_REALS)  # the first of these in a type decides
+_AFFINITIES = ("INT", "CHAR", "CLOB", "TEXT", "BLOB", *_REALS)
 _BLOCK_BYTES = 4 << 20  # smaller blocks wait more for the interpreter's lock, larger ones leave the cache
 _DEEPEST = 20  # levels of a b-tree; SQLite refuses deeper ones (BTCURSOR_MAX_DEPTH)
 _FRACTIONS = bytes([64, 32, 32])
@@ -107,16 +106,10 @@ class PagesFile:
             self._file = refused.enter_context(path.open("rb", buffering=0))
             size = os.fstat(self._file.fileno()).st_size
             self._header = _parse_header(self._file.read(_HEADER_BYTES), size)
-            _refuse_journals(path)
+            for journal in (path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-journal")):
+                if journal.exists() and journal.stat().st_size:
+                    raise NotDecodableError(f"{journal.name} beside the database may hold part of it")
             refused.pop_all()  # it stays open
-
-    def __enter__(self) -> Self:
-        """Close the file when the block ends."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
-        self.close()
 
     def close(self) -> None:
         """Close the file; no scan may be under way."""
@@ -230,12 +223,7 @@ class PagesFile:
 
 
 def _parse_header(header: bytes, file_bytes: int) -> _Header:
-    """Parse the file's first 100 bytes (fileformat.html, section 1.3); the file has `file_bytes`.
-
-    Raises:
-        DamagedPageError: SQLite does not write such a header, or the file is shorter than it says.
-        NotDecodableError: The database has a write-ahead log, or a format from the future.
-    """
+    """Parse the first 100 bytes of a file of `file_bytes` (fileformat.html, section 1.3); errors as of PagesFile."""
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
         raise DamagedPageError(1, "no SQLite header")
     page_size = int.from_bytes(header[16:18], "big")
@@ -254,21 +242,10 @@ def _parse_header(header: bytes, file_bytes: int) -> _Header:
     return _Header(page_size, usable, pages)
 
 
-def _refuse_journals(path: Path) -> None:
-    """Raise NotDecodableError if the database at `path` depends on a journal beside it."""
-    for suffix in ("-wal", "-journal"):
-        journal = path.with_name(path.name + suffix)
-        if journal.exists() and journal.stat().st_size:
-            raise NotDecodableError(f"{journal.name} beside the database may hold part of it")
-
-
 def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
-    """Read what the schema of the database at `path` says about `table` and its columns `wanted`.
+    """What the schema of the database at `path` says about `table` and its columns `wanted`.
 
-    Raises:
-        DamagedPageError: SQLite cannot read the schema.
-        NotDecodableError: There is no such table of its own, or it has generated columns or too many; or a
-            column is not there, or of REAL affinity, which has whole numbers stored as integers.
+    Columns of REAL affinity, which have whole numbers stored as integers, are not decodable.
     """
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
@@ -279,7 +256,9 @@ def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
         raise DamagedPageError(1, f"SQLite cannot read the schema: {error}") from error
     if root is None or not 0 < len(columns) <= MOST_COLUMNS or any(column[4] for column in columns):
         raise NotDecodableError(f"no table {table} of up to {MOST_COLUMNS} columns, none of them generated")
-    for name in set(wanted).difference(column[0] for column in columns if not _is_real(column[1])):
+    # the first of these words in a declared type decides (https://sqlite.org/datatype3.html, section 3.1)
+    affinity = {column[0]: next((word for word in _AFFINITIES if word in column[1].upper()), "") for column in columns}
+    for name in (name for name in wanted if affinity.get(name, _REALS[0]) in _REALS):
         raise NotDecodableError(f"no column {name}, or one of real numbers")
     keys = [index for index, column in enumerate(columns) if column[3]]
     # An INTEGER PRIMARY KEY is the one kind of key that a rowid table holds without an index.
@@ -288,17 +267,8 @@ def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
     return Layout(root[0], tuple(column[0] for column in columns), alias, filled)
 
 
-def _is_real(declared: str) -> bool:
-    """Whether a column declared as `declared` has REAL affinity (https://sqlite.org/datatype3.html, section 3.1)."""
-    return next((word for word in _AFFINITIES if word in declared.upper()), "") in _REALS
-
-
 def _rising(blocks: Generator[_Decoded[T], None, None]) -> Iterator[T]:
-    """The results of `blocks`.
-
-    Raises:
-        DamagedPageError: A block does not begin behind the one before it.
-    """
+    """The results of `blocks`, each of which begins behind the one before it."""
     last_rowid: int | None = None
     with closing(blocks):
         for block in blocks:
@@ -343,10 +313,14 @@ def read_blocks(
     """
 
     def work(block: Block) -> pl.DataFrame:
-        return pl.DataFrame([_series(name, block.columns[name]) for name in columns])
+        values = {name: pl.Series(name, column.values) for name, column in block.columns.items()}
+        nulls = {name: pl.Series(~of.valid) for name, of in block.columns.items() if of.valid is not None}
+        return pl.DataFrame(
+            [values[name].set(nulls[name], None) if name in nulls else values[name] for name in columns]
+        )
 
     try:
-        with PagesFile(path) as file:
+        with closing(PagesFile(path)) as file:
             return joined([transform(batch) for batch in _together(file.scan(table, columns, work))])
     except NotDecodableError:
         return None
@@ -364,11 +338,6 @@ def _together(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
             waiting.clear()
     if waiting:
         yield pl.concat(waiting, rechunk=True)
-
-
-def _series(name: str, column: Column) -> pl.Series:
-    values = pl.Series(name, column.values)
-    return values if column.valid is None else values.set(pl.Series(~column.valid), None)
 
 
 def joined(parts: list[pl.DataFrame]) -> pl.DataFrame:

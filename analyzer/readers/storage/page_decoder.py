@@ -238,12 +238,7 @@ def _find_records(pages: Pages, layout: Layout) -> _Records:
 
 
 def _check_payloads(cells: Cells, payloads: Ints, prefixes: Ints) -> None:
-    """Check that cells of `prefixes` + `payloads` bytes, int64[rows], fit their pages.
-
-    Raises:
-        DamagedPageError: They do not fit.
-        NotDecodableError: They fit, and one of them overflows its page (for the rule see section 1.6).
-    """
+    """Check that cells of `prefixes` + `payloads` bytes, int64[rows], fit pages, none overflowing (section 1.6)."""
     usable = cells.pages.usable
     cells.refuse(payloads < 0, "a record of negative length")
     largest = usable - 35
@@ -258,14 +253,9 @@ def _check_payloads(cells: Cells, payloads: Ints, prefixes: Ints) -> None:
 
 
 def _serial_types(cells: Cells, at: Ints, ends: Ints, declared: int) -> tuple[list[Bytes | Ints], int]:
-    """Read the record headers from `at` to `ends`, offsets int64[rows].
+    """The serial types in the record headers from `at` to `ends`, offsets int64[rows]; and how many every row has.
 
-    Returns:
-        The serial types of the `declared` columns, and of more if a row has more, [rows] each: 0 (NULL)
-        where a row lacks the column; and how many columns every row has.
-
-    Raises:
-        DamagedPageError: A header's last serial type does not end with the header.
+    They are of the `declared` columns, and of more if a row has more, [rows] each: 0 (NULL) where a row lacks it.
     """
     data = cells.pages.data
     if (ends - at == declared).all():
@@ -309,12 +299,9 @@ class _Field(NamedTuple):
 
 
 def _groups(records: _Records, wanted: Mapping[int, str]) -> Iterator[tuple[Ints, list[_Field]]]:
-    """Groups the `wanted` columns, by index, whose distances are the same in every row.
+    """Groups `wanted` columns, by index, whose distances are the same in every row: one gather serves them all.
 
-    One gather then serves the whole group, and costs hardly more than that of one column.
-
-    Yields:
-        The offset of the group in every row, int64[rows], good until the next group; and its columns.
+    Yields the group's offset in every row, int64[rows], good until the next group; and its columns.
     """
     at, distance = records.bodies, 0
     fields: list[_Field] = []
@@ -366,12 +353,9 @@ def _decode_field(serial: Bytes | Ints, values: Ints, size: int) -> Column:
 
 
 def _varints(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """Decode the varint at each of the offsets `at`, int64[n], of `data`.
+    """The varints at the offsets `at`, int64[n], of `data`, and the offsets behind them.
 
     Seven bits a byte, the highest first, as long as the byte's top bit is set; a ninth byte gives all eight.
-
-    Returns:
-        The values and the offsets behind them, int64[n] each.
     """
     byte = data.take(at)
     at = at + 1

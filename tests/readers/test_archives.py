@@ -14,7 +14,7 @@ import pytest
 
 import kanalyze
 from kanalyze.errors import DamagedReportError, UnknownFormatError
-from kanalyze.readers.shared import archives
+from kanalyze.readers import archives
 from support.command import ADD, SAMPLES, run
 
 

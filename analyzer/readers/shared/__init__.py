@@ -1,1 +1,0 @@
-"""Shared by all readers: the user's cache, checksums, checks for regular files."""
