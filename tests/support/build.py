@@ -242,3 +242,15 @@ def _padded(table, values: tuple[object, ...]) -> tuple[object, ...]:
 
 def _frame(table, rows: Iterable[tuple[object, ...]]) -> pl.DataFrame:
     return table.check(pl.DataFrame(list(rows), schema=table.schema, orient="row"))
+
+
+def launched(
+    start: int, end: int, operation: Event, name: str = "cudaLaunchKernel", **keys: Unpack[Keys]
+) -> list[Event]:
+    """The call that launches an operation, and that."""
+    return [call(name, start, end, correlation=operation.correlation, **keys), operation]
+
+
+def rows_of(names: str, *rows: tuple[object, ...]) -> list[dict[str, object]]:
+    """Rows as `to_dicts` gives them, whose columns have these names."""
+    return [dict(zip(names.split(), row, strict=True)) for row in rows]

@@ -1,7 +1,7 @@
 """What is done for large reports, done for those of a few events."""
 
 from kanalyze.analyses.idle import _idle_parts
-from kanalyze.analyses.shared import cut, thread_lanes
+from kanalyze.analyses.shared import thread_lanes
 from kanalyze.columns import grouping, lookup
 
 
@@ -23,4 +23,3 @@ def in_batches(patch, rows):
         as_if_large(patch)
     if rows == 3:
         patch.setattr(thread_lanes, "_LONGEST", 0)
-        patch.setattr(cut, "_MANY", 0)

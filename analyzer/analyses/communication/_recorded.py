@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._kernel_families import decoded
-from kanalyze.analyses.device._operations import operations, with_facts
+from kanalyze.analyses.device._operations import decoded, operations, with_facts
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.reduction.tables import COLLECTIVES

@@ -13,11 +13,16 @@ from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.host.api import api
-from kanalyze.analyses.idle._blocking_calls import scope_of
 from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.syncs import scope_of
 from kanalyze.analyses.iterations._marks import of_process
-from kanalyze.analyses.iterations._parts_of_step import parts_of_step
-from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, lengths_ns, steady_part_by_launches
+from kanalyze.analyses.iterations._steady import (
+    SteadyPart,
+    known_steady_part,
+    lengths_ns,
+    parts_of_step,
+    steady_part_by_launches,
+)
 from kanalyze.analyses.iterations.iterations import judged_iterations
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators._events import host_tree

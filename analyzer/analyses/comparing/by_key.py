@@ -21,7 +21,7 @@ from kanalyze.analyses.comparing._pair import (
     with_differences,
 )
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.analyses.iterations._parts_of_step import BETWEEN
+from kanalyze.analyses.iterations._steady import BETWEEN
 from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.decoder.decode import decode

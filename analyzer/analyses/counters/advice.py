@@ -10,7 +10,7 @@ from kanalyze.analyses.counters._kernel_rules import RULES
 from kanalyze.analyses.counters._metrics import require_counters
 from kanalyze.analyses.counters.counters import counters
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.device._kernel_families import families
+from kanalyze.analyses.device._operations import families
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.columns.exact import product
 from kanalyze.schema import Column, Table

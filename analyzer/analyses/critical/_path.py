@@ -20,9 +20,8 @@ from kanalyze.analyses.host._thread_names import named_events, neighbours, progr
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.thread_lanes import LINE, THREAD
-from kanalyze.analyses.shared.thread_nesting import innermost_lines
+from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid, touched
 from kanalyze.columns.grouping import of_parts, parts_by, slices
 from kanalyze.columns.lookup import gathered, rows_at
 from kanalyze.columns.ordering import in_order

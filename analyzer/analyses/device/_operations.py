@@ -14,24 +14,104 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._kernel_families import communicating
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.columns.grouping import grouped, mixed, of_parts, parts_by, slices
 from kanalyze.columns.lookup import beside, gathered, marked, nearest_place, positions, rows_at
 from kanalyze.columns.ordering import in_order
-from kanalyze.model import COPY_DETAIL, DEVICE_KINDS, GRAPH_DETAIL, KERNEL_CONFIG, LAUNCH_SHAPE
+from kanalyze.decoder.decode import HINTS, decode
+from kanalyze.decoder.fields import OTHER
+from kanalyze.errors import CannotTellError
+from kanalyze.model import (
+    COLLECTIVE_DETAIL,
+    COMPILED_KERNELS,
+    COPY_DETAIL,
+    DEVICE_KINDS,
+    GRAPH_DETAIL,
+    KERNEL_CONFIG,
+    LAUNCH_SHAPE,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from kanalyze.decoder.fields import KernelName
     from kanalyze.report import Report
+
+_COMMUNICATION: Final = "communication"
+
+#: Grouping keys decoded from a kernel name, each as text; None where the name does not tell.
+KEYS: Final[dict[str, Callable[[KernelName], str | None]]] = {
+    "family": lambda said: said.family,
+    "library": lambda said: said.library,
+    "operation": lambda said: said.operation,
+    "dtype": lambda said: said.dtype,
+    "arch": lambda said: said.arch,
+    "tensor_core": lambda said: None if said.tensor_core is None else "yes" if said.tensor_core else "no",
+    "tile": lambda said: "x".join(map(str, said.tile)) or None,
+}
+
+
+def communicating(events: pl.DataFrame, report: Report) -> pl.Expr | None:
+    """Whether a kernel is a communication kernel: by its name, or because it is recorded as a collective.
+
+    Args:
+        events: Kernels, with the columns event_id and name.
+        report: The report, with its table of collectives.
+
+    Returns:
+        A Boolean expression of those columns; None where there is no such kernel.
+    """
+    names = events.get_column("name").unique().cast(pl.String).drop_nulls()
+    hinted = names.filter(names.str.contains_any(list(HINTS), ascii_case_insensitive=True))
+    found = [name for name in hinted if decode(name).family == _COMMUNICATION]
+    by_name = pl.col("name").is_in(found) if found else None
+    recorded = report.table(COLLECTIVE_DETAIL.name).get_column("event_id")
+    if recorded.is_empty():
+        return by_name
+    by_record = pl.col("event_id").is_in(recorded.implode())
+    return by_record if by_name is None else by_name.fill_null(value=False) | by_record
+
+
+def families(names: pl.Series) -> pl.Series:
+    """The kernel family of each name; ``other`` where it is not known."""
+    said = {name: decode(name).family for name in names.unique().cast(pl.String).drop_nulls()}
+    return pl.Series("family", [said.get(name, OTHER) for name in names.cast(pl.String)], dtype=pl.String)
+
+
+def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Adds a text column for each of `keys`, decoded from the kernel names; ``other`` where not known.
+
+    What the report records takes precedence: which kernels are collectives, and the compiler of Triton kernels.
+    """
+    names = kernels.get_column("name").unique().drop_nulls()
+    said = [decode(name) for name in names.cast(pl.String)]
+    columns = [pl.Series(key, [KEYS[key](one) for one in said], dtype=pl.String) for key in keys]
+    known = pl.DataFrame([names, *columns])
+    if "library" in keys:
+        known = known.with_columns(pl.coalesce("library", _compiler(report, known.get_column("name"))))
+    joined = kernels.join(known, on="name", how="left")
+    collectives = communicating(kernels, report) if "family" in keys else None
+    if collectives is not None:
+        joined = joined.with_columns(
+            pl.when(collectives).then(pl.lit(_COMMUNICATION)).otherwise("family").alias("family")
+        )
+    return joined.with_columns(pl.col(key).fill_null(OTHER) for key in keys)
+
+
+def _compiler(report: Report, names: pl.Series) -> pl.Series:
+    """The compiler of each kernel, ``triton`` or ``inductor``, where the capture recorded it; else null."""
+    try:
+        compiled = report.table(COMPILED_KERNELS.name)
+    except CannotTellError:
+        compiled = COMPILED_KERNELS.empty()
+    sources = dict(compiled.select("name", "source").iter_rows())
+    return pl.Series("compiler", [sources.get(name) for name in names.cast(pl.String)], dtype=pl.String)
+
 
 #: Buckets of a busy device by precedence, for operations that overlap (definitions.md, section 5).
 BUSY_BUCKETS: Final = ("kernel", "communication", "memcpy", "memset")
 
 _OPERATION: Final = ("event_id", "kind", "name", "start", "dur_ns", "device", "process_id", "rank", "detail")
-
-_MEMCPY_NAME: Final = r"^\[(?:CUDA|HIP) memcpy (.*)\]$"
 
 SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
 
@@ -85,9 +165,8 @@ def with_facts(report: Report, work: pl.DataFrame, *facts: str) -> pl.DataFrame:
     """`work` with facts of the operations in its column `row`; see :func:`facts_of`."""
     if not facts:
         return work
-    return pl.concat(
-        [work.drop(facts, strict=False), facts_of(report, work.get_column("row"), *facts)], how="horizontal"
-    )
+    own = facts_of(report, work.get_column("row"), *facts)
+    return pl.concat([work.drop(facts, strict=False), own], how="horizontal")
 
 
 def facts_of(report: Report, rows: pl.Series, *facts: str) -> pl.DataFrame:
@@ -333,7 +412,7 @@ def _buckets(report: Report, kind: str) -> pl.DataFrame:
         rank = pl.lit(BUSY_BUCKETS.index(kind))
     if kind == "memcpy":
         names = events.get_column("name").unique()
-        directions = names.cast(pl.String).str.extract(_MEMCPY_NAME).cast(pl.Categorical)
+        directions = names.cast(pl.String).str.extract(r"^\[(?:CUDA|HIP) memcpy (.*)\]$").cast(pl.Categorical)
         detail = pl.col("name").replace_strict(names, directions, default=None, return_dtype=pl.Categorical)
     kind_column = pl.lit(kind, dtype=pl.Enum(DEVICE_KINDS)).alias("kind")
     return events.with_columns(kind_column, rank=rank.cast(pl.Int8), detail=detail).select("kind", "rank", "detail")
@@ -359,19 +438,20 @@ def recorded_until(report: Report) -> int | None:
     end.
     """
     end = report.meta.end_ns
-    sides = [_extent(report, DEVICE_KINDS), _extent(report, ("api",))]
-    known = [side for side in sides if side is not None]
+    known = [side for kinds in (DEVICE_KINDS, ("api",)) if (side := _extent(report, kinds)) is not None]
     if not known:
         return None
-    latest = max(side[2] for side in known)
+    events = [report.kind(kind) for kind in (*DEVICE_KINDS, "api") if kind in report.kinds]
     if end is not None:
-        return end if latest > end and _most_begin_before(report, end) else None
+        early = sum(int((of.get_column("start_ns") < end).sum()) for of in events)
+        most = 2 * early >= sum(of.height for of in events)  # else the recorded end is wrong itself
+        return end if max(side[2] for side in known) > end and most else None
     first, last = min(side[0] for side in known), max(side[1] for side in known)
     limit = last + max(_LONGEST_TAIL_NS, last - first)
-    late = [side[2] > limit for side in known]
-    if not any(late) or (all(late) and len(late) > 1):
+    outliers = [side[2] > limit for side in known]
+    if not any(outliers) or (all(outliers) and len(outliers) > 1):
         return None
-    ends = [report.kind(kind).select(_END.filter(limit >= _END).max()).item() for kind in _kinds(report)]
+    ends = [of.select(_END.filter(limit >= _END).max()).item() for of in events]
     return max((one for one in ends if one is not None), default=None)
 
 
@@ -388,31 +468,13 @@ def in_time(report: Report, events: pl.DataFrame) -> pl.DataFrame:
     return events if limit is None else events.with_columns(pl.col("start", "end").clip(upper_bound=limit))
 
 
-def _kinds(report: Report) -> list[str]:
-    return [kind for kind in (*DEVICE_KINDS, "api") if kind in report.kinds]
-
-
 def _extent(report: Report, kinds: tuple[str, ...]) -> tuple[int, int, int] | None:
     """First start, last start and last end of the events of some kinds; None without events."""
-    starts = pl.col("start_ns")
-    found = [
-        report.kind(kind)
-        .select(starts.min().alias("first"), starts.max().alias("last"), _END.max().alias("end"))
-        .row(0)
-        for kind in kinds
-        if kind in report.kinds
-    ]
+    sides = pl.col("start_ns").min(), pl.col("start_ns").max().alias("last"), _END.max().alias("end")
+    found = [report.kind(kind).select(sides).row(0) for kind in kinds if kind in report.kinds]
     known = [one for one in found if one[0] is not None]
-    if not known:
-        return None
-    firsts, lasts, ends = zip(*known, strict=True)
-    return min(firsts), max(lasts), max(ends)
-
-
-def _most_begin_before(report: Report, end_ns: int) -> bool:
-    """Whether at least half of all calls and operations begin before `end_ns`."""
-    counts = [report.kind(kind).select(pl.len(), (pl.col("start_ns") < end_ns).sum()).row(0) for kind in _kinds(report)]
-    return bool(2 * sum(before for _, before in counts) >= sum(every for every, _ in counts))
+    firsts, lasts, ends = zip(*known, strict=True) if known else ((), (), ())
+    return (min(firsts), max(lasts), max(ends)) if known else None
 
 
 #: Columns of the launch shape in tables where it may be unknown.
@@ -428,17 +490,11 @@ def kernel_shapes(report: Report) -> pl.DataFrame:
     """
     needed = ("row", "kind", "device", "bucket", "name", "dur_ns", "start", "end", "exclusive_ns")
     work = exclusive_operations(report).select(needed).filter(pl.col("bucket").is_in(["kernel", "communication"]))
-    ran = (
-        pl.concat([_alone(part) for part in by_device(work)])
-        .filter(pl.col("kind") == "kernel")
-        .drop("kind", "start", "end")
-    )
-    kernels = with_facts(report, ran, "shape").drop("row")
+    ran = pl.concat([_alone(part) for part in by_device(work)]).filter(pl.col("kind") == "kernel")
+    kernels = with_facts(report, ran.drop("kind", "start", "end"), "shape").drop("row")
     sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns")]
-    sums += [pl.col("exclusive_ns").sum(), pl.col("alone_ns").sum()]
-    found = grouped(kernels, ("device", "bucket", "name", "shape"), sums).join(
-        launch_shapes(report), on="shape", how="left"
-    )
+    found = grouped(kernels, ("device", "bucket", "name", "shape"), [*sums, pl.col("exclusive_ns", "alone_ns").sum()])
+    found = found.join(launch_shapes(report), on="shape", how="left")
     return found.select("device", "bucket", "name", *SHAPE, *RESOURCES, "count", "total_ns", "exclusive_ns", "alone_ns")
 
 

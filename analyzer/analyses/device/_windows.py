@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, in_time, of_device, operations, used_devices
+from kanalyze.analyses.device._operations import (
+    BUSY_BUCKETS,
+    device_operations,
+    in_time,
+    of_device,
+    operations,
+    used_devices,
+)
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.grouping import of_parts
 
 if TYPE_CHECKING:
@@ -21,9 +29,7 @@ def activity(report: Report) -> pl.DataFrame:
 
     Columns: device, start, end; one row per device with operations.
     """
-    spans = _process_spans(report)
-    used = used_devices(report)
-    joined = used.join(spans, on="process_id", how="left", nulls_equal=True)
+    joined = used_devices(report).join(_process_spans(report), on="process_id", how="left", nulls_equal=True)
     return joined.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
 
 
@@ -61,13 +67,9 @@ def _process_spans(report: Report) -> pl.DataFrame:
     """First start and last end of the CUDA calls and operations of each process."""
     end = pl.col("start_ns") + pl.col("dur_ns")
     calls = in_time(report, report.kind("api").select("process_id", start="start_ns", end=end))
-    return _spans(pl.concat([_spans(calls), _spans(operations(report))]))
-
-
-def _spans(events: pl.DataFrame) -> pl.DataFrame:
-    """First start and last end of the `events` (process_id, start, end) of each process."""
     sides = pl.col("start").min(), pl.col("end").max()
-    return events.group_by("process_id").agg(sides)
+    parts = [events.group_by("process_id").agg(sides) for events in (calls, operations(report))]
+    return pl.concat(parts).group_by("process_id").agg(sides)
 
 
 @once_per_process
@@ -92,12 +94,11 @@ def busy_within(report: Report, spans: pl.DataFrame) -> pl.Series:
     """How long its device ran anything in each of `spans` (device, start, end); null without a device."""
     busy, none = busy_spans(report), pl.DataFrame(schema=intervals.SPANS)
     told = spans.select("device", "start", "end")
-    found = of_parts(
-        told,
-        ["device"],
-        pl.Int64,
-        lambda key, own: intervals.overlap(own.get_column("start"), own.get_column("end"), busy.get(key[0], none)),
-    )
+
+    def within(key: tuple[Any, ...], own: pl.DataFrame) -> pl.Series:
+        return intervals.overlap(own.get_column("start"), own.get_column("end"), busy.get(key[0], none))
+
+    found = of_parts(told, ["device"], pl.Int64, within)
     return found.set(told.get_column("device").is_null(), None).alias("busy_ns")
 
 
@@ -111,11 +112,109 @@ def idle_spans(report: Report) -> dict[int, pl.DataFrame]:
 @once_per_report
 def all_idle_spans(report: Report) -> pl.DataFrame:
     """Span set in which all devices in scope were idle, from the first start to the last end of their windows."""
-    known, work = windows(report), operations(report).select("device", "start", "end")
+    edges, idle = span(report), idle_spans(report)
+    if edges is None or len(idle) == 1:
+        return next(iter(idle.values()), pl.DataFrame(schema=intervals.SPANS))
+    busy = pl.concat(busy_spans(report)[device] for device in idle)
+    return intervals.gaps(intervals.union(busy), *edges)
+
+
+# GPUs shared by several processes, whose kernels overlap or alternate.
+#
+# A GPU time-slices between processes, unless the Multi-Process Service (MPS) or GPU instances (MIG) let their kernels
+# run concurrently. A kernel that waits for the time slice of another process has started and not ended, so both appear
+# to overlap, and its duration includes that slice. The report does not tell the two cases apart; it shows that the
+# processes shared the GPU, and for how long.
+
+
+#: Kernels shorter than this are shorter than a time slice; of them so many, and such a part of all, meet another
+#: process's kernel where both run concurrently: at most one can at each switch between slices.
+_SLICE_NS: Final = 1_000_000
+_LEAST_MEETINGS: Final = 100
+_OFTEN: Final = 0.15
+
+
+class Slowed(NamedTuple):
+    """A kernel that takes longer while kernels of another process overlap it: at most so long, and usually alone."""
+
+    name: str
+    process: int
+    longest_ns: int
+    alone_ns: float
+
+
+class Shared(NamedTuple):
+    """A GPU on which kernels of these `processes` overlap or alternate.
+
+    `together_ns` is the time in its window in which those of two or more overlap, `turns` how many follow one of
+    another process. `side_by_side` if they certainly ran concurrently, as with MPS: so many of them, each shorter than
+    a time slice, overlap the next one, of another process, that these cannot be switches between slices. `slowed` is
+    the kernel that lost most time by sharing, where one is known.
+    """
+
+    device: int
+    processes: list[int]
+    together_ns: int
+    turns: int
+    side_by_side: bool
+    slowed: Slowed | None
+
+
+@once_per_report
+def shared_devices(report: Report) -> list[Shared]:
+    """GPUs in scope on which kernels of several processes overlap or alternate within the window."""
+    if report.meta.recorder.ranked:  # GPU 0 of two processes may be two GPUs
+        return []
+    kernels = pl.col("kind").is_in(("kernel", "graph")) & pl.col("process_id").is_not_null()
+    found = []
+    for device, low, high in windows(report).iter_rows():
+        own = of_device(device_operations(report), device)
+        if own.select(pl.col("process_id").drop_nulls().n_unique()).item() > 1:
+            work = intervals.clip(own.filter(kernels).select("process_id", "name", "start", "end"), low, high)
+            if (shared := _shared(device, work)) is not None:
+                found.append(shared)
+    return found
+
+
+def _shared(device: int, work: pl.DataFrame) -> Shared | None:
+    together = overlapping(work)
+    line = work.sort("start", "end").get_column("process_id")
+    turns = int((line != line.shift(1)).sum())
+    if together.height:
+        met = intervals.overlap(work.get_column("start"), work.get_column("end"), together)
+        beside = work.with_columns(shared=met > 0)
+        processes = beside.filter("shared").get_column("process_id")
+        slowed = _slowed(beside)
+    elif turns >= line.n_unique():  # fewer turns: one process ran after the other
+        processes, slowed = line, None
+    else:
+        return None
+    known, together_ns = processes.unique().sort().to_list(), intervals.length(together)
+    next_one = pl.col("process_id", "start").shift(-1).name.prefix("next_")
+    meets = (pl.col("process_id") != pl.col("next_process_id")) & (pl.col("next_start") < pl.col("end"))
+    short = work.sort("start", "end").with_columns(next_one, took=pl.col("end") - pl.col("start")).filter(meets)
+    many = short.height >= max(_LEAST_MEETINGS, _OFTEN * work.height)
+    side_by_side = many and median_of(short, "took") < _SLICE_NS
+    return Shared(device, known, together_ns, turns, side_by_side, slowed)
+
+
+def overlapping(work: pl.DataFrame) -> pl.DataFrame:
+    """The span set in which kernels (process_id, start, end) of two or more processes overlap."""
+    parts = (intervals.union(part) for part in work.partition_by("process_id"))
+    spans = pl.concat([pl.DataFrame(schema=intervals.SPANS), *parts])
+    return intervals.subtract(intervals.union(spans), intervals.alone(spans))
+
+
+def _slowed(work: pl.DataFrame) -> Slowed | None:
+    """The kernel with the most excess time while shared, against its median duration when alone."""
+    took = pl.col("end") - pl.col("start")
+    shared, alone = took.filter(pl.col("shared")), took.filter(~pl.col("shared")).median().alias("alone_ns")
+    sums = work.group_by("name", "process_id").agg(
+        alone, shared.max().alias("longest_ns"), shared.sum().alias("total_ns"), shared.len().alias("count")
+    )
+    lost = (pl.col("total_ns") - pl.col("alone_ns") * pl.col("count")).alias("lost")
+    known = sums.drop_nulls().with_columns(lost, pl.col("name").cast(pl.String)).filter(pl.col("lost") > 0)
     if known.is_empty():
-        return pl.DataFrame(schema=intervals.SPANS)
-    if known.height == 1:
-        return idle_spans(report)[known.item(0, "device")]
-    used = work.filter(pl.col("device").is_in(known.get_column("device").implode()))
-    low, high = known.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    return intervals.gaps(intervals.union(used), low, high)
+        return None
+    most = known.sort("lost", "name", "process_id", descending=[True, False, False]).row(0, named=True)
+    return Slowed(most["name"], most["process_id"], most["longest_ns"], most["alone_ns"])

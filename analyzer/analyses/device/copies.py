@@ -30,10 +30,7 @@ TABLE: Final = Table(
         Column("min_bytes", pl.Int64, "Smallest.", nullable=True),
         Column("max_bytes", pl.Int64, "Largest.", nullable=True),
         Column(
-            "stddev_bytes",
-            pl.Float64,
-            "Sample standard deviation of the sizes; 0 for a single one.",
-            nullable=True,
+            "stddev_bytes", pl.Float64, "Sample standard deviation of the sizes; 0 for a single one.", nullable=True
         ),
         Column(
             "bandwidth_bytes_per_s",

@@ -22,12 +22,7 @@ TABLE: Final = Table(
     "One kernel or one kind of memory operation.",
     (
         Column("category", pl.String, "CUDA_KERNEL or MEMORY_OPER."),
-        Column(
-            "operation",
-            pl.String,
-            "The kernel's name, or the memory operation as nsys names it.",
-            nullable=True,
-        ),
+        Column("operation", pl.String, "The kernel's name, or the memory operation as nsys names it.", nullable=True),
         *DURATION_COLUMNS,
     ),
     purpose="kernels and memory operations in one list",

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._kernel_families import decoded
-from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, with_facts
+from kanalyze.analyses.device._operations import SHAPE, decoded, exclusive_operations, with_facts
 from kanalyze.analyses.shared.requirements import check_grouping, require_kernels
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.errors import CannotTellError
@@ -57,11 +56,7 @@ def _by_name(by: str, *keys: Column) -> Table:
     return Table(
         "kernels",
         "All kernels whose names say the same; `other` where they do not say.",
-        (
-            *keys,
-            *TABLE.columns[1:],
-            Column("kernels", pl.Int64, "Different names."),
-        ),
+        (*keys, *TABLE.columns[1:], Column("kernels", pl.Int64, "Different names.")),
         when=f"--by {by}",
     )
 

@@ -15,7 +15,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import CHANNELS_LAST
-from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.units import percent
 

@@ -16,11 +16,11 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, recorded_until, with_facts
 from kanalyze.analyses.host._call_kinds import call_names, calls_that, captures, is_launch_name, names_that
-from kanalyze.analyses.idle._blocking_calls import blocking_calls
+from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._waited_for import STREAM, recorded_work
+from kanalyze.analyses.streams._streams import STREAM, recorded_work
 from kanalyze.columns.grouping import grouped
 from kanalyze.columns.lookup import as_of, gathered, marked, positions, rows_at
 from kanalyze.columns.ordering import in_order_of, repeated

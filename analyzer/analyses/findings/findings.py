@@ -16,11 +16,10 @@ from kanalyze.analyses.findings._claims import shared_out, with_replays
 from kanalyze.analyses.findings._places import with_lines
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
-from kanalyze.analyses.host._call_kinds import interface
-from kanalyze.analyses.host._worlds import spoken
+from kanalyze.analyses.host._call_kinds import interface, spoken
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.iterations._steady import known_steady_part
-from kanalyze.analyses.launches._steady_window import WORTH_SAYING, least_worth_saying
+from kanalyze.analyses.launches._launch_costs import WORTH_SAYING, least_worth_saying
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import used_devices
-from kanalyze.analyses.device._sharing import shared_devices
+from kanalyze.analyses.device._windows import shared_devices
 from kanalyze.analyses.findings._doubts import CHECKS, TABLE, check_table, damaged, names, pairing, with_late
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.host._context_creation import begun_before
-from kanalyze.analyses.host._thread_states import NEEDED
+from kanalyze.analyses.host._thread_timeline import NEEDED
 from kanalyze.analyses.idle._attribution import unknown_times
 from kanalyze.analyses.idle.culprits import own_samples
-from kanalyze.analyses.launches._steady_window import worth_saying
+from kanalyze.analyses.launches._launch_costs import worth_saying
 from kanalyze.analyses.occupancy.occupancy import every_shape_known, launch_occupancy
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.statistics import total

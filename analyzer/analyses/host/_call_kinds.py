@@ -5,14 +5,14 @@ The buckets and their order are those of definitions.md, section 5. Names are CU
 same. Patterns are therefore written for CUDA names, and matched against :func:`cuda_name`.
 
 The bucket `sync` is a class of calls by name. Whether a call blocks its thread, and what it then waits for, is another
-question, which :mod:`kanalyze.analyses.idle._blocking_calls` answers for the table `syncs`: ``cudaFree`` blocks, and is
+question, which :mod:`kanalyze.analyses.idle.syncs` answers for the table `syncs`: ``cudaFree`` blocks, and is
 in the bucket `allocation`.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import polars as pl
 
@@ -22,7 +22,7 @@ from kanalyze.intervals import OF_EVENTS
 from kanalyze.wording import CUDA, HIP, RUNTIME, is_amd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from kanalyze.report import Report
 
@@ -30,29 +30,20 @@ if TYPE_CHECKING:
 BLOCKING_COPY: Final = r"(?:cuda|cu)Memcpy(?!.*(?:Async|Node|Batch))"
 
 #: Bucket of a call by prefix of its name; the first match counts, and a call without a match is `api`.
-_BUCKETS: Final = (
-    (
-        "loading",
-        re.compile(
-            r"cuModuleLoad|cuLibraryLoad|cudaLibraryLoad|cuLink|cuModuleGetFunction|cuModuleGetGlobal"
-            r"|cuLibraryGet(?:Kernel|Module|Global|Managed)|cudaLibraryGet|cuKernelGetFunction|cuFuncLoad"
-            r"|cuCtxCreate|cuDevicePrimaryCtxRetain|nvrtc|nvJitLink"
-        ),
+_BUCKETS: Final = {
+    "loading": re.compile(
+        r"cuModuleLoad|cuLibraryLoad|cudaLibraryLoad|cuLink|cuModuleGetFunction|cuModuleGetGlobal"
+        r"|cuLibraryGet(?:Kernel|Module|Global|Managed)|cudaLibraryGet|cuKernelGetFunction|cuFuncLoad"
+        r"|cuCtxCreate|cuDevicePrimaryCtxRetain|nvrtc|nvJitLink"
     ),
-    (
-        "allocation",
-        re.compile(
-            r"cudaMalloc|cudaFree|cudaHostAlloc|cudaHostRegister|cudaHostUnregister|cudaMemPool"
-            r"|cuMemAlloc|cuMemFree|cuMemHostAlloc|cuMemHostRegister|cuMemHostUnregister|cuMemPool"
-            r"|cuMemCreate|cuMemRelease|cuMemMap|cuMemUnmap|cuMemAddress|cuMemSetAccess|cuArray3?D?Create|cuArrayDestroy"
-            r"|cuMipmappedArray(?:Create|Destroy)"
-        ),
+    "allocation": re.compile(
+        r"cudaMalloc|cudaFree|cudaHostAlloc|cudaHostRegister|cudaHostUnregister|cudaMemPool"
+        r"|cuMemAlloc|cuMemFree|cuMemHostAlloc|cuMemHostRegister|cuMemHostUnregister|cuMemPool"
+        r"|cuMemCreate|cuMemRelease|cuMemMap|cuMemUnmap|cuMemAddress|cuMemSetAccess|cuArray3?D?Create|cuArrayDestroy"
+        r"|cuMipmappedArray(?:Create|Destroy)"
     ),
-    (
-        "sync",
-        re.compile(rf"(?:cuda|cu)(?:Device|Stream|Event|Ctx|Thread)Synchronize|{BLOCKING_COPY}"),
-    ),
-)
+    "sync": re.compile(rf"(?:cuda|cu)(?:Device|Stream|Event|Ctx|Thread)Synchronize|{BLOCKING_COPY}"),
+}
 
 #: HIP prefixes with their CUDA counterparts; the first match counts, and the last pattern covers all other calls.
 #: HIP has one library for what CUDA splits into runtime and driver. Source: the lists of CUDA calls that HIP supports.
@@ -79,9 +70,6 @@ _HIP: Final = (
 
 #: Buckets of host time inside calls, by precedence; `profiler` comes from the overhead that the profiler records.
 CALL_BUCKETS: Final = ("profiler", "loading", "allocation", "sync", "api")
-
-#: nsys strips the version suffix of a call where it has four digits.
-_VERSION: Final = r"_v.{4}$"
 
 _LAUNCH: Final = re.compile(r"(?:cuda|cu)(?:Launch(?!HostFunc)|GraphLaunch)|(?:cuda|cu)Mem(?:cpy|set)(?!.*Node)")
 
@@ -127,7 +115,7 @@ def cuda_names(names: pl.Series) -> pl.Series:
 def bucket_of(name: str | None) -> str:
     """The bucket of a call: ``loading``, ``allocation``, ``sync`` or ``api``."""
     known = cuda_name(name or "")
-    return next((bucket for bucket, names in _BUCKETS if names.match(known)), "api")
+    return next((bucket for bucket, names in _BUCKETS.items() if names.match(known)), "api")
 
 
 def is_launch_name(name: str | None) -> bool:
@@ -137,7 +125,7 @@ def is_launch_name(name: str | None) -> bool:
 
 def shown(name: pl.Expr) -> pl.Expr:
     """Names of calls as nsys prints them: cudaMalloc_v3020 becomes cudaMalloc, cudaLaunchKernelExC_v11060 stays."""
-    return name.cast(pl.String).str.replace(_VERSION, "")
+    return name.cast(pl.String).str.replace(r"_v.{4}$", "")
 
 
 # Calls that create CUDA graphs, and stream captures: work submitted to a capturing stream does not run at once.
@@ -158,13 +146,8 @@ def graph_steps(report: Report) -> pl.DataFrame:
     """
     calls = report.kind("api")
     steps = {name: step.lastgroup for name, known in _cuda_names(report).items() if (step := _STEPS.match(known))}
-    found = calls.filter(pl.col("name").is_in([*steps])).select(
-        pl.col("name").cast(pl.String).replace_strict(steps, return_dtype=pl.String).alias("step"),
-        "event_id",
-        "name",
-        *THREAD,
-        **OF_EVENTS,
-    )
+    told = pl.col("name").cast(pl.String).replace_strict(steps, return_dtype=pl.String).alias("step")
+    found = calls.filter(pl.col("name").is_in([*steps])).select(told, "event_id", "name", *THREAD, **OF_EVENTS)
     return found.sort("start", "event_id")
 
 
@@ -198,3 +181,69 @@ def interface(report: Report) -> str:
         return RUNTIME
     gpus = report.devices.select("name", "threads_per_warp").rows()
     return HIP if gpus and all(is_amd(name, width) for name, width in gpus) else CUDA
+
+
+# The world of a program: what its users write, which its kernels, operators and ranges tell.
+
+T = TypeVar("T")
+
+PYTORCH: Final = "PyTorch"
+JAX: Final = "JAX"
+CUPY: Final = "CuPy"
+NUMBA: Final = "Numba"
+OPENMP: Final = "OpenMP"
+OPENACC: Final = "OpenACC"
+#: Any other program of Python; any other program, of CUDA C++ or HIP, is of :data:`CUDA`.
+PYTHON: Final = "Python"
+
+#: Names of kernels that only one world has, the first that fits; libraries of C++ run in all of them.
+_KERNELS: Final = {
+    PYTORCH: r"\bat::(?:native|cuda)::|^triton_(?:poi|red|per|tem)_",
+    JAX: r"^(?:loop|input)(?:_\w+)?_fusion(?:_\d+)?$|^wrapped_\w+$|stream_executor::|xla_fp_comparison",
+    CUPY: r"^cupy_",
+    NUMBA: r"cudapy::|^_ZN6cudapy",
+    OPENMP: r"^__omp_offloading_|^nvkernel_\w*_F\d+L\d+_\d+|\$_omp_fn\$",
+    OPENACC: r"_\d+_gpu(?:__red)?$|\$_oacc_|^acc_\w+_L\d+",
+}
+
+#: Libraries of Python that use CUB, too.
+_OTHER_LIBRARIES: Final = r"\b(?:cudf|raft|cuml|cugraph|thrust|rmm)::"
+
+#: Domains of ranges: TSL is what XLA and TensorFlow are built on.
+_DOMAINS: Final = {"TSL": JAX, "cupy": CUPY, "cupy.cuda": CUPY}
+
+#: Executables that run Python.
+_INTERPRETER: Final = re.compile(r"(?:.*[/\\])?(?:python|pypy|ipython)[\d.]*(?:\.exe)?$", re.IGNORECASE)
+
+#: Whose words serve where a world has none of its own.
+_LIKE: Final = {JAX: PYTHON, CUPY: PYTHON, NUMBA: PYTHON, OPENACC: OPENMP}
+
+
+@once_per_process
+def world(report: Report) -> str:
+    """What the program is written with, by what its report names; CUDA where nothing tells otherwise."""
+    if "op" in report.kinds and report.kind("op").get_column("name").cast(pl.String).str.starts_with("aten::").any():
+        return PYTORCH
+    kernels = report.kind("kernel").get_column("name").unique().cast(pl.String)
+    of_kernels = next((name for name, pattern in _KERNELS.items() if kernels.str.contains(pattern).any()), None)
+    if of_kernels != PYTORCH and (other := report.beside()) is not None and "op" in other.kinds:
+        return PYTORCH  # a trace of its operators lies beside the report in its capture
+    known = of_kernels or _of_domains(report)
+    if known or not any(map(_INTERPRETER.match, report.processes.get_column("name").drop_nulls())):
+        return known or CUDA
+    # CuPy reduces by CUB, as other libraries do that have kernels of their own besides
+    reduces = kernels.str.contains("cub::", literal=True).any() and not kernels.str.contains(_OTHER_LIBRARIES).any()
+    return CUPY if reduces else PYTHON
+
+
+def _of_domains(report: Report) -> str | None:
+    if "range" not in report.kinds:
+        return None
+    domains = report.table("range_detail").get_column("domain").unique().cast(pl.String)
+    return next((name for domain, name in _DOMAINS.items() if domain in domains), None)
+
+
+def spoken(report: Report, words: Mapping[str, T], otherwise: T) -> T:
+    """Of `words` by world those of the program's world, or of one that is like it."""
+    own = world(report)
+    return words.get(own, words.get(_LIKE.get(own, own), otherwise))

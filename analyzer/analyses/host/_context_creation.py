@@ -21,9 +21,6 @@ from kanalyze.intervals import OF_EVENTS
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Part of the name of the overhead that the profiler records on a thread that has just created a context.
-_CONTEXT_MADE: Final = "context created"
-
 #: Calls that need no context: the first other call of a process is the one that creates it.
 _WITHOUT_CONTEXT: Final = (
     r"^(?:cuInit|cuDriverGet|cuDeviceGet|cuDeviceTotalMem|cuGetProcAddress|cuGetErr|cuModuleGetLoadingMode"
@@ -53,9 +50,6 @@ _TIMES_USUAL: Final = 100
 #: of milliseconds, and a call in an existing context takes a fraction of one.
 CONTEXT_FROM_NS: Final = 10_000_000
 
-#: Libraries that the driver itself opens, also during context creation.
-_OF_DRIVER: Final = r"lib(?:cuda|cupti|nvidia)"
-
 
 @once_per_process
 def context_calls(report: Report) -> pl.DataFrame:
@@ -65,15 +59,14 @@ def context_calls(report: Report) -> pl.DataFrame:
     record starts. Elsewhere it is the first call of the process that needs a context, if that took at least
     :data:`CONTEXT_FROM_NS` before any operation ran and no other evidence rules it out (definitions.md, section 5).
     """
-    calls, told = _with_end(report, "api").with_row_index("row"), _context_records(report)
+    calls, records = _with_end(report, "api").with_row_index("row"), _context_records(report)
     found = [calls.clear().with_columns(made_ns="end_ns")]
-    for event in told.iter_rows(named=True):
+    for event in records.iter_rows(named=True):
         made = pl.lit(event["start_ns"], dtype=pl.Int64)
         found.append(_enclosing_calls(event, calls).head(1).with_columns(made_ns=made))
-    spoken = told.get_column("process_id").unique()
-    silent = calls if spoken.is_empty() else calls.filter(~pl.col("process_id").is_in(spoken.implode()))
-    if not silent.is_empty():
-        found.append(_inferred(report, silent))
+    recorded = records.get_column("process_id").unique()
+    silent = calls if recorded.is_empty() else calls.filter(~pl.col("process_id").is_in(recorded.implode()))
+    found += [_inferred(report, silent)] if silent.height else []
     return pl.concat(found).sort("made_ns").unique("event_id", keep="last", maintain_order=True)
 
 
@@ -88,26 +81,21 @@ def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
         return long.with_columns(made_ns="end_ns")
     telling = pl.Series([_is_evidence(row, calls) for row in long.iter_rows(named=True)], dtype=pl.Boolean)
     long = long.filter(telling).join(_warm_processes(report), on="process_id", how="anti", nulls_equal=True)
-    ran = operations(report).group_by("process_id").agg(ran=pl.col("start").min())
-    known = long.join(ran, on="process_id", how="left", nulls_equal=True)
-    known = known.with_columns(made_ns=pl.min_horizontal("end_ns", "ran")).drop("ran")
+    known = long.join(_first_operations(report), on="process_id", how="left", nulls_equal=True)
+    known = known.with_columns(made_ns=pl.min_horizontal("end_ns", "first")).drop("first")
     return known.filter(pl.col("made_ns") - pl.col("start_ns") >= CONTEXT_FROM_NS)
 
 
 def _is_evidence(call: dict[str, Any], calls: pl.DataFrame) -> bool:
     """Whether the length of a first call is evidence of context creation, by its name."""
-    name = cuda_name(call["name"] or "")
+    name, own = cuda_name(call["name"] or ""), pl.col("process_id") == call["process_id"]
     if is_launch_name(name) and not _COPIES.match(name):
-        others = calls.filter(
-            (pl.col("process_id") == call["process_id"])
-            & (pl.col("name") == call["name"])
-            & (pl.col("event_id") != call["event_id"])
-        )
-        usual = others.select(pl.col("dur_ns").median()).item()
+        others = own & (pl.col("name") == call["name"]) & (pl.col("event_id") != call["event_id"])
+        usual = calls.filter(others).select(pl.col("dur_ns").median()).item()
         return usual is not None and call["dur_ns"] >= _TIMES_USUAL * usual
     if not re.match(_WEAK_EVIDENCE, name):
         return bool(name) and bucket_of(name) != "sync" and not re.match(_NO_EVIDENCE, name)
-    before = calls.filter((pl.col("process_id") == call["process_id"]) & (pl.col("start_ns") < call["start_ns"]))
+    before = calls.filter(own & (pl.col("start_ns") < call["start_ns"]))
     return any(map(BEGINS_CUDA.match, cuda_names(before.get_column("name").unique()).drop_nulls()))
 
 
@@ -144,41 +132,37 @@ def unrecorded_contexts(report: Report) -> pl.DataFrame:
         if not _enclosing_calls(event, calls).is_empty():
             continue
         own, at = _same_thread(event), event["start_ns"]
-        start, before = _nearest(calls, own & (pl.col("end_ns") <= at), pl.col("end_ns"), last=True)
-        _, after = _nearest(calls, own & (pl.col("start_ns") >= event["end_ns"]), pl.col("start_ns"), last=False)
+        ended, begun = own & (pl.col("end_ns") <= at), own & (pl.col("start_ns") >= event["end_ns"])
+        start, before = _nearest(calls, ended, pl.col("end_ns"), pl.col("end_ns").filter(ended).max())
+        _, after = _nearest(calls, begun, pl.col("start_ns"), pl.col("start_ns").filter(begun).min())
         start = at if start is None else max(start, _last_activity(report, event, start))
         rows.append((event["process_id"], event["thread_id"], start, at, before, after))
-    ids = {"process_id": pl.Int64, "thread_id": pl.Int64}
-    schema = {**ids, "start": pl.Int64, "end": pl.Int64, "before": pl.String, "after": pl.String}
+    schema = dict.fromkeys((*THREAD, "start", "end"), pl.Int64) | dict.fromkeys(("before", "after"), pl.String)
     return pl.DataFrame(rows, schema=schema, orient="row").sort("end")
 
 
 def _last_activity(report: Report, event: dict[str, Any], since: int) -> int:
     """Time of the last activity of the program on the thread before `event`, at least `since`."""
-    found = since
-    for kind in ("range", "op", "overhead"):
-        if kind not in report.kinds:
-            continue
-        own = _with_end(report, kind).filter(_same_thread(event) & (pl.col("start_ns") < event["start_ns"]))
+    found, name, at = since, pl.col("name").cast(pl.String), event["start_ns"]
+    for kind in {"range", "op", "overhead"}.intersection(report.kinds):
+        own = _same_thread(event) & (pl.col("start_ns") < at)
         if kind == "overhead":
-            name = pl.col("name").cast(pl.String)
-            own = own.filter(name.str.starts_with("dlopen(") & ~name.str.contains(_OF_DRIVER))
-        times = pl.concat([own.get_column("start_ns"), own.get_column("end_ns").drop_nulls()])
-        times = times.filter((times > found) & (times < event["start_ns"]))
-        found = int(times.max()) if len(times) else found  # type: ignore[arg-type]
+            # but libraries that the driver itself opens, also while it makes a context
+            own &= name.str.starts_with("dlopen(") & ~name.str.contains(r"lib(?:cuda|cupti|nvidia)")
+        events = _with_end(report, kind).filter(own)
+        times = pl.concat([events.get_column(side) for side in ("start_ns", "end_ns")])
+        found = max([found, *times.filter((times > found) & (times < at)).sort(descending=True).head(1)])
     return found
 
 
-def _nearest(calls: pl.DataFrame, these: pl.Expr, time: pl.Expr, *, last: bool) -> tuple[int | None, str | None]:
-    """The latest (or earliest) `time` among the calls selected by `these`, and the name of that call; else None.
+def _nearest(calls: pl.DataFrame, these: pl.Expr, time: pl.Expr, edge: pl.Expr) -> tuple[int | None, str | None]:
+    """The `edge` among the times of the calls selected by `these`, and the name of the first call there; else None.
 
     An aggregation and then a filter, without a sort: `these` can select nearly all calls of a large report.
     """
-    at = calls.select((time.filter(these)).max() if last else (time.filter(these)).min()).item()
-    if at is None:
-        return None, None
-    names = calls.filter(these & (time == at)).select(shown(pl.col("name"))).to_series()
-    return at, names.item(0)
+    at = calls.select(edge).item()
+    names = calls.filter(these & (time == at)).select(shown(pl.col("name"))).to_series() if at is not None else [None]
+    return at, names[0]
 
 
 def _with_end(report: Report, kind: str) -> pl.DataFrame:
@@ -189,7 +173,7 @@ def _with_end(report: Report, kind: str) -> pl.DataFrame:
 
 @once_per_process
 def _context_records(report: Report) -> pl.DataFrame:
-    named = pl.col("name").cast(pl.String).str.contains(_CONTEXT_MADE, literal=True)
+    named = pl.col("name").cast(pl.String).str.contains("context created", literal=True)
     return _with_end(report, "overhead").filter(named).drop_nulls(["process_id", "thread_id"])
 
 
@@ -232,22 +216,17 @@ def loading_seen(report: Report) -> pl.DataFrame:
     loads = names_that(report, lambda name: bucket_of(name) == "loading" and not _LOOKUP.match(name))
     words = report.kind("overhead").get_column("name").unique().cast(pl.String).drop_nulls()
     told = words.filter(words.str.contains(LOADING_WORDS)).to_list()
+    # first calls of processes, where they initialise CUDA
+    earliest = pl.col("thread_id", "name", "start_ns", "dur_ns").get(pl.col("start_ns").arg_min())
+    first, begins = grouped(report.kind("api"), ["process_id"], [earliest]), names_that(report, BEGINS_CUDA.match)
     parts = [
         report.kind("api").filter(pl.col("name").is_in(loads)).select(*THREAD, **OF_EVENTS),
         report.kind("overhead").filter(pl.col("name").is_in(told)).select(*THREAD, **OF_EVENTS),
         context_calls(report).select(*THREAD, start="start_ns", end="made_ns"),
         unrecorded_contexts(report).select(*THREAD, "start", "end"),
-        _beginning_calls(report),
+        first.filter(pl.col("name").is_in(begins)).select(*THREAD, **OF_EVENTS),
     ]
     return pl.concat(parts).sort("start")
-
-
-def _beginning_calls(report: Report) -> pl.DataFrame:
-    """First calls of processes, where they initialise CUDA: process_id, thread_id, start, end."""
-    calls, begins = report.kind("api"), names_that(report, BEGINS_CUDA.match)
-    earliest = pl.col("thread_id", "name", "start_ns", "dur_ns").get(pl.col("start_ns").arg_min())
-    first = grouped(calls, ["process_id"], [earliest])
-    return first.filter(pl.col("name").is_in(begins)).select(*THREAD, **OF_EVENTS)
 
 
 @once_per_process

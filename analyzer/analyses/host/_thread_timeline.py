@@ -12,17 +12,15 @@ from kanalyze.analyses.host._call_kinds import CALL_BUCKETS, bucket_of, call_nam
 from kanalyze.analyses.host._context_creation import BEGINS, context_calls, unseen_syncs
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest
-from kanalyze.analyses.shared.thread_lanes import THREAD, laned
+from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, laned
+from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import count_up_to, gathered, sure
+from kanalyze.columns.lookup import count_up_to, gathered, rows_at, sure
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import Lanes, ThreadKey
     from kanalyze.report import Report
-
-#: Buckets that take precedence over the launch call.
-_ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
 
 #: Bucket and detail of the labels that are no name of a call or an overhead: the last rows of :func:`labels`.
 _EXTRA_LABELS: Final = (("loading", "context"), ("unknown", BEGINS))
@@ -82,17 +80,14 @@ def shown_calls(report: Report, names: pl.Series) -> pl.Series:
 @once_per_process
 def winning(report: Report) -> pl.Series:
     """Whether each row of :func:`labels` takes precedence over a launch call."""
-    return labels(report).select(pl.col("bucket").is_in(_ABOVE_LAUNCH)).to_series()
+    return labels(report).select(pl.col("bucket").is_in(("profiler", "loading", "allocation"))).to_series()
 
 
 class Thread(NamedTuple):
-    """CUDA calls of one host thread, sorted by start, and what takes precedence over them.
+    """CUDA calls of one host thread, sorted by start: `rows` of the api events, whose `starts` are beside them.
 
-    Attributes:
-        rows: Rows of the calls in the api events.
-        starts: Starts of the api events.
-        reached: Running maximum of the ends, so that the calls of an interval are found by binary search.
-        others: Profiler overheads, and the making of contexts in calls (start, end, label), sorted by start.
+    `reached` is the running maximum of the ends, so that the calls of an interval are found by binary search. The
+    `others` take precedence: overheads, and the making of contexts in calls (start, end, label), sorted by start.
     """
 
     rows: pl.Series
@@ -143,10 +138,8 @@ def threads(report: Report) -> dict[ThreadKey, Thread]:
     label = pl.lit(labels(report).height - 2, dtype=pl.UInt32)
     made = made.select(*THREAD, start="start_ns", end=until, label=label)
     parts, starts = parts_by(pl.concat([made, over]).sort("start"), THREAD), report.kind("api").get_column("start_ns")
-    found = {}
-    for lanes, calls in laned(
-        report.kind("api").select(*THREAD, row=pl.int_range(pl.len(), dtype=pl.UInt32), **intervals.OF_EVENTS)
-    ):
+    found, row = {}, pl.int_range(pl.len(), dtype=pl.UInt32)
+    for lanes, calls in laned(report.kind("api").select(*THREAD, row=row, **intervals.OF_EVENTS)):
         line = in_order(calls.drop(THREAD), "start").with_columns(pl.col("end").cum_max())
         for key, own in lanes.of_each(line):
             others = parts.get(key, over.clear()).select("start", "end", "label")
@@ -187,3 +180,106 @@ def _without_overlaps(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
         winner = winner.zip_with(winner.is_not_null(), label.set(~covers.fill_null(value=False), None))
     pieces = pl.DataFrame([start, end, winner.alias("label")])
     return pieces.drop_nulls("label")
+
+
+# States of each host thread over time: on a processor, in a system call, runnable, blocked.
+
+#: States of a host thread, those that it works in first.
+STATES: Final = ("running", "system call", "runnable", "blocked", "off processor", "unknown")
+
+#: What the readers' tables are that tell of states and functions, besides CPU samples.
+NEEDED: Final = ("scheduling", "python_samples", "stack_frames", "call_stacks")
+
+#: What a system call waits for, by its name; the first that fits.
+WAITS_ON: Final = {
+    "sleep": r"sleep$",
+    "lock": r"^pthread_(?:mutex|rwlock|spin)_\w*lock$|^flock$|^lockf",
+    "condition": r"^pthread_cond_|^sem_\w*wait|^pthread_barrier_wait|^futex",
+    "thread or process": r"^pthread_\w*join|^wait(?:pid|id|[34])?$|^fork$|^vfork$",
+    "file, pipe or socket": r"^(?:p|f|__)?(?:read|write)|^(?:recv|send|accept|connect)|^p?poll|^p?select|^epoll_|^mq_"
+    r"|^f?(?:get|put|open|close|stat|sync)|^fflush|^lstat|^fdatasync",
+    "driver": r"^ioctl",
+    "memory": r"^m(?:map|unmap|protect|advise|remap|lock)",
+}
+
+#: What is none of these.
+OTHER: Final = "other call"
+
+#: Those whose calls do nothing but wait.
+_ONLY_WAIT: Final = ("sleep", "lock", "condition", "thread or process")
+
+#: A thread waits for its processor if others had it for at least this part of the time.
+_TAKEN: Final = 0.5
+
+#: Longer than any recording.
+_END: Final = 1 << 62
+
+_ON_PROCESSOR: Final = {**dict.fromkeys(("start", "end"), pl.Int64), **dict.fromkeys(("runs", "waits"), pl.Boolean)}
+
+
+@once_per_process
+def system_calls(report: Report) -> pl.DataFrame:
+    """The traced calls of the operating system's library.
+
+    Columns: event_id, name, process_id, thread_id, start, end, and waits_on (of :data:`WAITS_ON`, or :data:`OTHER`).
+    """
+    calls = report.kind("osrt").select("event_id", "name", *THREAD, **intervals.OF_EVENTS)
+    name = pl.col("name").cast(pl.String)
+    fits = (pl.when(name.str.contains(names)).then(pl.lit(what)) for what, names in WAITS_ON.items())
+    told = calls.select(pl.col("name").unique()).with_columns(waits_on=pl.coalesce(*fits, pl.lit(OTHER)))
+    return calls.join(told, on="name", how="left", nulls_equal=True, maintain_order="left")
+
+
+@once_per_process
+def call_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
+    """Timeline of the innermost system call of each thread: start, end, row (of :func:`system_calls`)."""
+    calls = system_calls(report).with_row_index("row")
+    return innermost_lines(calls.select(*THREAD, "start", "end", "row"))
+
+
+@once_per_process
+def processor_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
+    """When each thread was on a processor, and what it was otherwise: start, end, runs and waits; sorted, disjoint.
+
+    `waits` is set where it was off the processor that it had left, while other threads of the report were on that for
+    at least half of the time. Before the first moment that the scheduler recorded of a thread there is no row.
+    """
+    lines, until = {}, pl.col("time_ns").shift(-1, fill_value=_END)
+    for key, moments in parts_by(report.table("scheduling"), THREAD).items():
+        line = moments.select("runs", "cpu", start="time_ns", end=until)
+        lines[key] = line.filter(pl.col("end") > pl.col("start"))
+    if not lines:
+        return {}
+    taken = pl.concat([line.filter("runs") for line in lines.values()])
+    on_each = {key[0]: intervals.union(part) for key, part in parts_by(taken, ["cpu"]).items()}
+    return {key: _with_waits(line, on_each) for key, line in lines.items()}
+
+
+def _with_waits(line: pl.DataFrame, on_each: dict[object, pl.DataFrame]) -> pl.DataFrame:
+    """Adds `waits` to the line of a thread."""
+    taken = pl.zeros(line.height, dtype=pl.Int64, eager=True)
+    for cpu, own in on_each.items():
+        here = (line.get_column("cpu") == cpu) & ~line.get_column("runs")
+        others = intervals.overlap(line.get_column("start"), line.get_column("end"), own)
+        taken = others.zip_with(here, taken)
+    length = line.get_column("end") - line.get_column("start")
+    return line.select("start", "end", "runs", waits=~pl.col("runs") & (taken >= _TAKEN * length))
+
+
+def states_of(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Splits `pieces` of a thread (start, end; sorted, disjoint) by what it was doing.
+
+    Adds state (of :data:`STATES`) and call (row of :func:`system_calls`, null outside of them).
+    """
+    calls = call_lines(report).get(key, pl.DataFrame(schema=LINE))
+    cut = overlaid(pieces, calls.rename({"row": "call"}), "call")
+    line = processor_lines(report).get(key, pl.DataFrame(schema=_ON_PROCESSOR))
+    cut = overlaid(cut, line.with_row_index("moment"), "moment")
+    cut = cut.hstack(rows_at(line.select("runs", "waits"), cut.get_column("moment")))
+    inside, runs = pl.col("call").is_not_null(), pl.col("runs")
+    waiting = gathered(system_calls(report).get_column("waits_on"), cut.get_column("call")).is_in(_ONLY_WAIT)
+    called = pl.when(pl.coalesce(runs, ~pl.lit(waiting))).then(pl.lit("system call")).otherwise(pl.lit("blocked"))
+    state = pl.when(inside).then(called).when(runs).then(pl.lit("running"))
+    state = state.when(runs.is_null()).then(pl.lit("unknown")).when("waits").then(pl.lit("runnable"))
+    states = state.otherwise(pl.lit("off processor")).cast(pl.Enum(STATES))
+    return cut.select(*pieces.columns, "call", state=states)

@@ -21,10 +21,7 @@ TABLE: Final = Table(
     "One CUDA runtime or driver call; time of calls inside calls counts in both.",
     (
         Column(
-            "name",
-            pl.String,
-            "The call as nsys shows it: without the four-digit version of its form.",
-            nullable=True,
+            "name", pl.String, "The call as nsys shows it: without the four-digit version of its form.", nullable=True
         ),
         *DURATION_COLUMNS,
     ),

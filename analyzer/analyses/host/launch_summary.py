@@ -31,10 +31,7 @@ def _measure_columns(measure: str, doc: str) -> tuple[Column, ...]:
     return (
         *(
             Column(
-                f"{measure}_{name}_ns",
-                pl.Int64 if name in ("min", "max") else pl.Float64,
-                f"{word}: {doc}.",
-                nullable,
+                f"{measure}_{name}_ns", pl.Int64 if name in ("min", "max") else pl.Float64, f"{word}: {doc}.", nullable
             )
             for name, word in kinds.items()
         ),
@@ -55,9 +52,7 @@ TABLE: Final = Table(
         Column("api", pl.String, "The call, as nsys shows it.", nullable=True),
         Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
         Column(
-            "charged_api_ns",
-            pl.Int64,
-            "Time in these calls, each counted once also when it launched many kernels.",
+            "charged_api_ns", pl.Int64, "Time in these calls, each counted once also when it launched many kernels."
         ),
     ),
     purpose="times from call to kernel, by kernel and call",

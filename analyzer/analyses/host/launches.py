@@ -33,18 +33,11 @@ TABLE: Final = Table(
         ),
         Column("kernel_start_ns", pl.Int64, "Start of the kernel."),
         Column("kernel_ns", pl.Int64, "Duration of the kernel."),
-        Column(
-            "total_ns",
-            pl.Int64,
-            "From the start of the call to the end of the kernel or the call, the later one.",
-        ),
+        Column("total_ns", pl.Int64, "From the start of the call to the end of the kernel or the call, the later one."),
         Column("process_id", pl.Int64, "Process that made the call."),
         Column("thread_id", pl.Int64, "Thread that made the call.", nullable=True),
         Column(
-            "device",
-            pl.Int64,
-            "What the process calls the GPU that ran the kernel, as nsys prints it.",
-            nullable=True,
+            "device", pl.Int64, "What the process calls the GPU that ran the kernel, as nsys prints it.", nullable=True
         ),
         Column("api", pl.String, "The call, as nsys shows it.", nullable=True),
         *LAUNCH_SHAPE,

@@ -32,11 +32,12 @@ from kanalyze.analyses.idle._idle_parts import (
 )
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.thread_nesting import touched
 from kanalyze.analyses.shared.workers import in_threads
-from kanalyze.columns.grouping import LARGEST, grouped, numbered, parts_by
+from kanalyze.columns.grouping import grouped, parts_by
 from kanalyze.columns.lookup import gathered, positions, rows_at, sure
+from kanalyze.columns.ordering import in_order
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
@@ -44,23 +45,19 @@ if TYPE_CHECKING:
 
     from polars.datatypes import DataType, DataTypeClass
 
+    from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
 
+_Schema = dict[str, "DataType | DataTypeClass"]
 _BUCKET: Final = pl.Enum(BUCKETS)
+_IDLE: Final = pl.Enum(IDLE)
+_NAMES: Final = dict.fromkeys(("culprit", "range"), pl.Categorical)
 
 #: Schema of the pieces of busy and idle time: of idle time with culprit and innermost range.
-PIECES: Final[dict[str, DataType | DataTypeClass]] = {
-    **dict.fromkeys(("device", "start", "end"), pl.Int64),
-    "bucket": _BUCKET,
-    **dict.fromkeys(("culprit", "range"), pl.Categorical),
-}
+PIECES: Final[_Schema] = {**dict.fromkeys(("device", "start", "end"), pl.Int64), "bucket": _BUCKET, **_NAMES}
 
 #: Schema of a piece of idle time inside intervals of its host thread, with bucket and detail as in the ledger.
-WITHIN: Final[dict[str, DataType | DataTypeClass]] = {
-    **dict.fromkeys((*THREAD, "start", "end"), pl.Int64),
-    "bucket": pl.Enum(IDLE),
-    "detail": pl.String,
-}
+WITHIN: Final[_Schema] = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "bucket": _IDLE, "detail": pl.String}
 
 #: The whole recording is attributed where it has no more operations than these, or where so large a part of them lies
 #: in the window.
@@ -77,31 +74,15 @@ _LOCK: Final = RLock()
 #: Longer intervals in no CUDA call are more than the host's work for the next launches.
 SHORT_NS: Final = 300_000
 
-_EVER: Final = (intervals.BEFORE_ALL, intervals.AFTER_ALL)
-
-_BY_DETAIL: Final[dict[str, DataType | DataTypeClass]] = {
+_BY_DETAIL: Final[_Schema] = {"device": pl.Int64, "bucket": _IDLE, "detail": pl.String, "ns": pl.Int64}
+_SUMS: Final[_Schema] = {
     "device": pl.Int64,
-    "bucket": pl.Enum(IDLE),
-    "detail": pl.String,
-    "ns": pl.Int64,
-}
-_SUMS: Final[dict[str, DataType | DataTypeClass]] = {
-    "device": pl.Int64,
-    "bucket": pl.Enum(IDLE),
-    **dict.fromkeys(("culprit", "range"), pl.Categorical),
+    "bucket": _IDLE,
+    **_NAMES,
     **dict.fromkeys(("ns", "gaps", "longest_ns"), pl.Int64),
 }
 
 _NS: Final = (pl.col("end") - pl.col("start")).alias("ns")
-
-
-class _Idle(NamedTuple):
-    """A device that is attributed: what was not recorded before and after, and the idle intervals between these."""
-
-    device: int
-    before: tuple[int, int]
-    after: tuple[int, int]
-    intervals: pl.DataFrame
 
 
 @once_per_report
@@ -117,26 +98,29 @@ def _edges(report: Report) -> dict[int, tuple[int, int]]:
     return {device: (low, high) for device, low, high in edges.iter_rows()}
 
 
-def _idle_devices(report: Report) -> Iterator[_Idle]:
-    """The devices in scope with all of their idle intervals."""
+def _idle_devices(report: Report) -> Iterator[tuple[int, pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
+    """The devices in scope with what was not recorded before and after, and the idle intervals between these."""
     work = operations(report).select("device", "start", "end", "rank", "row", "process_id")
     for device, first, last in activity(report).iter_rows():
         low, high = begun, ended = _edges(report)[device]
         if report.meta.end_ns is not None:
             begun, ended = max(low, min(first, 0)), min(high, max(last, report.meta.end_ns))
         begun, ended = (begun, ended) if begun < ended else (low, low)
-        yield _Idle(device, (low, begun), (ended, high), idle_intervals(of_device(work, device), begun, ended))
+        edges = pl.DataFrame([(low, begun), (ended, high)], schema=intervals.SPANS, orient="row")
+        edges = edges.with_columns(reason=pl.lit(reasons(report).unrecorded, dtype=pl.UInt32))
+        before, after = (edge.filter(pl.col("start") < pl.col("end")) for edge in edges.iter_slices(1))
+        yield device, before, after, idle_intervals(of_device(work, device), begun, ended)
 
 
 def _attributed(report: Report) -> dict[int, pl.DataFrame]:
     """The idle time of each device in scope, of all of its gaps that overlap the window."""
     prepare(report)
     found = {}
-    for one in _idle_devices(report):
-        some = intervals.overlapping(one.intervals, report.scope.sides)
-        split = in_threads(partial(split_idle, report, one.device), batches(some), small=True)
-        parts = [pl.DataFrame(schema=PIECE), _unrecorded(report, *one.before), *split, _unrecorded(report, *one.after)]
-        found[one.device] = pl.concat(parts, how="diagonal", rechunk=True)
+    for device, before, after, idle in _idle_devices(report):
+        some = batches(intervals.overlapping(idle, report.scope.sides))
+        split = in_threads(partial(split_idle, report, device), some, small=True)
+        parts = [pl.DataFrame(schema=PIECE), before, *split, after]
+        found[device] = pl.concat(parts, how="diagonal", rechunk=True)
     return found
 
 
@@ -145,12 +129,6 @@ def _kept(report: Report) -> dict[Sides, dict[int, pl.DataFrame]]:
     """What was attributed of a report: its whole, and the last windows."""
     del report
     return {}
-
-
-def _unrecorded(report: Report, low: int, high: int) -> pl.DataFrame:
-    """The part of a window from `low` to `high` that was not recorded, as a piece."""
-    spans = pl.DataFrame([(low, high)] if low < high else [], schema=intervals.SPANS, orient="row")
-    return spans.with_columns(reason=pl.lit(reasons(report).unrecorded, dtype=pl.UInt32))
 
 
 def idle_pieces(report: Report) -> dict[int, pl.DataFrame]:
@@ -168,7 +146,13 @@ def idle_pieces(report: Report) -> dict[int, pl.DataFrame]:
             if old not in (sides, _WHOLE):
                 del kept[old]
         pieces = kept[sides]
-    return {device: _between(pieces[device], low, high) for device, low, high in windows(report).iter_rows()}
+    found = {}
+    for device, low, high in windows(report).iter_rows():  # sorted, disjoint pieces clipped to the window
+        own = pieces[device]
+        first = bisect_right(own.get_column("end"), low)
+        stop = max(bisect_left(own.get_column("start"), high), first)
+        found[device] = intervals.clip(own.slice(first, stop - first), low, high)
+    return found
 
 
 def _serves(report: Report) -> bool:
@@ -183,16 +167,21 @@ def _serves(report: Report) -> bool:
     return bool(begun.is_between(first, last).sum() >= _MUCH * len(begun))
 
 
-def _between(pieces: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
-    """Sorted, disjoint pieces clipped to ``[low, high)``."""
-    first = bisect_right(pieces.get_column("end"), low)
-    stop = max(bisect_left(pieces.get_column("start"), high), first)
-    return intervals.clip(pieces.slice(first, stop - first), low, high)
-
-
 def bucket_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
     """The bucket of each of some pieces of idle time, of :data:`~kanalyze.analyses.idle._idle_parts.IDLE`."""
     return gathered(reasons(report).table.get_column("bucket"), pieces.get_column("reason"))
+
+
+def by_thread(report: Report, pieces: pl.DataFrame) -> Iterator[tuple[ThreadKey, pl.DataFrame]]:
+    """Pieces of idle time by the thread that they are attributed to; (None, None) where none is known."""
+    for (code,), part in parts_by(pieces, ["thread"]).items():
+        yield (None, None) if code is None else thread_keys(report)[code], part
+
+
+def _with_key(key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Start and end of pieces of a thread, with the columns :data:`THREAD` before."""
+    keys = {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, key, strict=True)}
+    return pieces.select(**keys, start="start", end="end")
 
 
 def idle_sums(report: Report) -> pl.DataFrame:
@@ -244,11 +233,10 @@ def waited_ns(waits: pl.DataFrame, rows: pl.Series) -> pl.Series:
 
 def _waits(report: Report, reason: int, name: str) -> pl.DataFrame:
     parts = [pieces.filter(pl.col("reason") == reason).select("row", _NS) for pieces in idle_pieces(report).values()]
-    every = pl.concat([pl.DataFrame(schema={"row": pl.UInt32, "ns": pl.Int64}), *parts]).rename({"ns": name})
-    every = every if every.get_column("row").is_sorted() else every.sort("row")
+    every = in_order(pl.concat([pl.DataFrame(schema={"row": pl.UInt32, "ns": pl.Int64}), *parts]), "row")
     if (every.get_column("row") == every.get_column("row").shift(1)).any():
-        return every.group_by("row", maintain_order=True).agg(pl.col(name).sum())
-    return every
+        every = every.group_by("row", maintain_order=True).agg(pl.col("ns").sum())
+    return every.rename({"ns": name})
 
 
 def named_sums(report: Report) -> pl.DataFrame:
@@ -260,28 +248,15 @@ def named_sums(report: Report) -> pl.DataFrame:
     require_names(report)
     found = [pl.DataFrame(schema=_SUMS)]
     for device, pieces in idle_pieces(report).items():
-        sums = _by_name(report, pieces).with_columns(pl.lit(device, dtype=pl.Int64).alias("device"))
-        found.append(sums.select([*_SUMS]))
+        found.append(_by_name(report, pieces).select(pl.lit(device, dtype=pl.Int64).alias("device"), *[*_SUMS][1:]))
     return pl.concat(found)
 
 
 def _by_name(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     keys, ns = ("bucket", "culprit", "range"), pl.col("ns")
-    sums = ns.sum(), pl.len().cast(pl.Int64).alias("gaps"), ns.max().alias("longest_ns")
     told = pieces.select("culprit", "range", gaps_of(report, pieces), bucket_of(report, pieces), _NS)
-    number, size = numbered(told, keys)
-    if size * told.height >= LARGEST:
-        return grouped(grouped(told, ("gap", *keys), [ns.sum()]), keys, sums)
-    # sorting one number of gap and name takes half of the time of grouping by it
-    line = (
-        told.select((pl.col("gap").cast(pl.Int64) * size + number).alias("both"), "ns")
-        .with_row_index("at")
-        .sort("both")
-    )
-    last = (line.get_column("both") != line.get_column("both").shift(-1)).fill_null(value=True)
-    each = line.with_columns(ns.cum_sum()).filter(last).with_columns(ns.diff().fill_null(ns))
-    found = each.group_by(pl.col("both") % size).agg(pl.col("at").first(), *sums)
-    return rows_at(told.select(keys), found.get_column("at")).hstack(found.drop("both", "at"))
+    sums = ns.sum(), pl.len().cast(pl.Int64).alias("gaps"), ns.max().alias("longest_ns")
+    return grouped(grouped(told, ("gap", *keys), [ns.sum()]), keys, sums)
 
 
 def host_by_name(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
@@ -304,37 +279,30 @@ def gaps_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
 def unknown_times(report: Report) -> list[tuple[int, int]]:
     """Of each device in scope the idle time of unknown cause, and the waits for work from before the recording (ns).
 
-    Where nothing was attributed yet, and no such work is known, only what no thread is known for is looked at.
+    Where nothing was attributed yet, and no such work is known, only what no thread is known for is looked at: every
+    thread that launched something is.
     """
-    if _WHOLE not in _kept(report) and not len(unseen_starts(report)) and not len(unseen_syncs(report)):
-        sides = windows(report).select("start", "end").rows()
-        lost = (_of_no_thread(report, idle) for idle in _idle_devices(report))
-        return [(intervals.length(intervals.clip(of, *edges)), 0) for of, edges in zip(lost, sides, strict=True)]
-    known = reasons(report)
-    unseen = pl.col("reason") == known.unseen
-    unknown = pl.col("reason").is_in([known.unknown, known.unrecorded])
-    sums = _NS.filter(unknown).sum(), _NS.filter(unseen).sum().alias("begins")
-    return [pieces.select(sums).row(0) for pieces in idle_pieces(report).values()]
-
-
-def _of_no_thread(report: Report, one: _Idle) -> pl.DataFrame:
-    """Idle time of a device that was not recorded, or that no host thread is known for: nothing else is unknown.
-
-    That is so where no work from before the recording was waited for. Every thread that launched something is known.
-    """
-    idle, edges = one.intervals, pl.DataFrame([one.before, one.after], schema=intervals.SPANS, orient="row")
-    thread, called = facts_of(report, idle.get_column("row"), "thread_id", "call_start").get_columns()
-    nearby = called.is_null() & sure(idle.get_column("process_id").is_in([*launching_by_start(report)]))
-    return pl.concat([idle.filter(thread.is_null() & ~nearby).select("start", "end"), edges])
+    if _WHOLE in _kept(report) or len(unseen_starts(report)) or len(unseen_syncs(report)):
+        known = reasons(report)
+        unknown = pl.col("reason").is_in([known.unknown, known.unrecorded])
+        sums = _NS.filter(unknown).sum(), _NS.filter(pl.col("reason") == known.unseen).sum().alias("begins")
+        return [pieces.select(sums).row(0) for pieces in idle_pieces(report).values()]
+    found, sides = [], {device: edges for device, *edges in windows(report).iter_rows()}
+    for device, before, after, idle in _idle_devices(report):
+        thread, called = facts_of(report, idle.get_column("row"), "thread_id", "call_start").get_columns()
+        nearby = called.is_null() & sure(idle.get_column("process_id").is_in([*launching_by_start(report)]))
+        parts = (before, idle.filter(thread.is_null() & ~nearby), after)
+        lost = pl.concat(part.select("start", "end") for part in parts)
+        found.append((intervals.length(intervals.clip(lost, *sides[device])), 0))
+    return found
 
 
 class HostTime(NamedTuple):
     """Idle time of a device in which its host thread was in no CUDA call, and made no context in an unrecorded one.
 
-    Attributes:
-        longest: Start and length (ns) of the longest such interval.
-        short: Summed length (ns) and number of those that are shorter than :data:`SHORT_NS`.
-        unrecorded: The time in which contexts were made outside any recorded call: process_id, thread_id, start, end.
+    The `longest` such interval (start and length, ns), the summed length (ns) and the number of those that are `short`
+    (shorter than :data:`SHORT_NS`), and the time in which contexts were made outside any recorded call: `unrecorded`,
+    with the columns process_id, thread_id, start, end.
     """
 
     longest: tuple[int, int]
@@ -345,7 +313,22 @@ class HostTime(NamedTuple):
 @once_per_report
 def host_time(report: Report) -> dict[int, HostTime]:
     """The time in which each device in scope waited for the host's own code, by device."""
-    return {device: _host_time(report, pieces) for device, pieces in host_pieces(report).items()}
+    made = unrecorded_contexts(report).select(*THREAD, "start", "end").filter(pl.col("end") > pl.col("start"))
+    contexts, found = parts_by(made, THREAD), {}
+    for device, pieces in host_pieces(report).items():
+        spans, making = pieces, [made.clear()]
+        for key, own in by_thread(report, pieces) if contexts else ():
+            if key in contexts:
+                inside = intervals.cut(own, intervals.union(contexts[key]))
+                making.append(_with_key(key, inside))
+                rest = spans.filter(~pl.col("thread").eq_missing(own.item(0, "thread")))
+                free = intervals.gaps(inside, intervals.BEFORE_ALL, intervals.AFTER_ALL)
+                spans = pl.concat([rest, intervals.cut(own, free)]).sort("start")
+        lengths = spans.get_column("end") - spans.get_column("start")
+        short, at = lengths.filter(lengths < SHORT_NS), lengths.arg_max()
+        longest = (0, 0) if at is None else (int(spans.item(at, "start")), int(lengths.item(at)))
+        found[device] = HostTime(longest, (int(short.sum()), len(short)), pl.concat(making))
+    return found
 
 
 def host_pieces(report: Report) -> dict[int, pl.DataFrame]:
@@ -357,23 +340,6 @@ def host_pieces(report: Report) -> dict[int, pl.DataFrame]:
         ends = own.get_column("end").filter(begins.shift(-1, fill_value=True))
         found[device] = own.filter(begins).with_columns(ends)
     return found
-
-
-def _host_time(report: Report, spans: pl.DataFrame) -> HostTime:
-    codes = {key: code for code, key in enumerate(thread_keys(report))}
-    made = unrecorded_contexts(report).select(*THREAD, "start", "end").filter(pl.col("end") > pl.col("start"))
-    making = [made.clear()]
-    for key, contexts in parts_by(made, THREAD).items():
-        held = spans.select(pl.col("thread").eq_missing(codes.get(key, len(codes)))).to_series()
-        own, rest = spans.filter(held), spans.filter(~held)
-        inside = intervals.cut(own, intervals.union(contexts))
-        keys = {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, key, strict=True)}
-        making.append(inside.select(**keys, start="start", end="end"))
-        spans = pl.concat([rest, intervals.cut(own, intervals.gaps(inside, *_EVER))]).sort("start")
-    lengths = spans.get_column("end") - spans.get_column("start")
-    short, at = lengths.filter(lengths < SHORT_NS), lengths.arg_max()
-    longest = (0, 0) if at is None else (int(spans.item(at, "start")), int(lengths.item(at)))
-    return HostTime(longest, (int(short.sum()), len(short)), pl.concat(making))
 
 
 def idle_within(report: Report, within: pl.DataFrame) -> dict[int, pl.DataFrame]:
@@ -388,13 +354,10 @@ def idle_within(report: Report, within: pl.DataFrame) -> dict[int, pl.DataFrame]
     for device, pieces in idle_pieces(report).items():
         own = pieces.filter(touched(pieces, every)).select("start", "end", "reason", "thread")
         parts = [pl.DataFrame(schema=WITHIN)]
-        for (code,), part in parts_by(own.drop_nulls("thread"), ["thread"]).items():
-            key = thread_keys(report)[code]
-            if (held := spans.get(key)) is not None:
-                cut = intervals.cut(part, held)
-                keys = {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, key, strict=True)}
-                table = rows_at(reasons(report).table, cut.get_column("reason"))
-                parts.append(cut.select(**keys, start="start", end="end").hstack(table))
+        for key, part in by_thread(report, own.drop_nulls("thread")):
+            if key in spans:
+                cut = intervals.cut(part, spans[key])
+                parts.append(_with_key(key, cut).hstack(rows_at(reasons(report).table, cut.get_column("reason"))))
         found[device] = pl.concat(parts)
     return found
 

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import (
-    facts_of,
-    launch_rows,
-    launching_by_start,
-    nearest_launches,
-)
+from kanalyze.analyses.device._operations import facts_of, launch_rows, launching_by_start, nearest_launches
 from kanalyze.analyses.device._windows import activity as device_activity
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.host._range_lines import named_ranges, on_line, range_lines
@@ -24,10 +19,10 @@ from kanalyze.analyses.host._thread_names import between_calls, framework_record
 from kanalyze.analyses.host._thread_timeline import activity, label_codes, labels, threads, winning
 from kanalyze.analyses.naming._host_names import host_names
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
+from kanalyze.analyses.shared.thread_nesting import overlaid, touched
 from kanalyze.analyses.shared.workers import at_once
-from kanalyze.analyses.streams._waited_for import ended_last, event_waits, waited_for
+from kanalyze.analyses.streams._streams import ended_last, event_waits, waited_for
 from kanalyze.columns.grouping import rows_by
 from kanalyze.columns.lookup import gathered, sure
 from kanalyze.errors import DamagedReportError
@@ -35,7 +30,7 @@ from kanalyze.machinery.processors import workers
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from polars.datatypes import DataType, DataTypeClass
 
@@ -49,35 +44,23 @@ FEWEST: Final = 1 << 16
 BATCH: Final = 1 << 19
 
 #: Cached answers that every batch looks up: computed beforehand, since batches would otherwise block on them one after
-#: the other.
+#: the other; and what names of pieces are made of.
 _NEEDED: Final[tuple[Remembered[Any], ...]] = (
-    threads,
-    unrecorded_contexts,
-    context_calls,
-    label_codes,
-    winning,
-    device_activity,
-    launch_rows,
-    launching_by_start,
-    unseen_starts,
-    unseen_syncs,
+    *(threads, unrecorded_contexts, context_calls, label_codes, winning, device_activity, launch_rows),
+    *(launching_by_start, unseen_starts, unseen_syncs),
 )
-
-#: What names of pieces are made of.
 _NAMES: Final[tuple[Remembered[Any], ...]] = (range_lines, host_names, ended_last, event_waits)
 
 
 def prepare(report: Report) -> None:
     """Computes what all batches look up; what needs little memory at the same time as all else."""
 
-    def names(report: Report) -> None:
-        unnamed(report)
+    def needed(report: Report) -> None:
+        for answer in _NEEDED:
+            answer(report)
 
-    def others(report: Report) -> None:
-        for needed in _NEEDED:
-            needed(report)
-
-    at_once(report, [others, names])
+    makers: list[Callable[[Report], object]] = [needed, unnamed]
+    at_once(report, makers)
 
 
 @once_per_process
@@ -138,11 +121,15 @@ def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
 
 
 def with_launches(report: Report, idle: pl.DataFrame) -> pl.DataFrame:
-    """Joins `idle` with the launch call of the operation that ends each interval.
+    """Splits each of `idle` at the launch call of the operation that ends it: adds begun, returned, late and lost.
 
-    Adds thread_id, call_start, call_end, and unseen: whether that operation waited for work launched before the
-    recording began. An operation without a launch call, and the trailing interval, get null times and the thread of the
-    most recent launch of their process, else of the next one.
+    Before `begun` the launch call had not begun, from `begun` to `returned` the thread was in it (both are clipped to
+    the interval). `late` is the reason why the operation waits after that: `launch` where the call began within the
+    interval, `queued` where it began earlier, `unseen` where the operation waited for work launched before the
+    recording began. `lost` is set where the operation itself was launched before the recording began.
+
+    Adds thread_id, call_start and call_end, too. An operation without a launch call, and the trailing interval, get
+    null times and the thread of the most recent launch of their process, else of the next one.
     """
     calls = facts_of(report, idle.get_column("row"), "thread_id", "call_start", "call_end")
     missing = calls.get_column("call_start").is_null().arg_true()
@@ -153,28 +140,19 @@ def with_launches(report: Report, idle: pl.DataFrame) -> pl.DataFrame:
         )
         nearest = before.to_series().fill_null(after.to_series())
         calls = calls.with_columns(calls.get_column("thread_id").clone().scatter(missing, nearest))
-    known = unseen_starts(report)
-    none = pl.Series("unseen", [False]).new_from_index(0, idle.height)
-    unseen = sure(idle.get_column("row").is_in(known.implode())) if len(known) else none
-    return idle.with_columns(*calls, unseen.alias("unseen"))
-
-
-def with_phases(report: Report, idle: pl.DataFrame) -> pl.DataFrame:
-    """Splits each idle interval at its launch call: adds begun, returned, late and lost.
-
-    Before `begun` the launch call had not begun, from `begun` to `returned` the thread was in it (both are clipped to
-    the interval). `late` is the reason why the operation waits after that: `launch` where the call began within the
-    interval, `queued` where it began earlier, `unseen` where the operation waited for work launched before the
-    recording began. `lost` is set where the operation itself was launched before the recording began.
-    """
+    waited = unseen_starts(report)
+    none = pl.Series([False]).new_from_index(0, idle.height)
+    unseen = pl.lit(sure(idle.get_column("row").is_in(waited.implode())) if len(waited) else none)
     # without a call both are the end of the interval: min_horizontal and max_horizontal skip nulls
     begun, returned = (pl.max_horizontal("start", pl.min_horizontal(at, "end")) for at in ("call_start", "call_end"))
     within, known = pl.col("call_start") >= pl.col("start"), reasons(report)
-    waits = pl.when("unseen").then(_code(known.unseen)).otherwise(_code(known.launch))
-    late = pl.when(within).then(waits).otherwise(_code(known.queued))
-    lost = pl.col("unseen") & pl.col("call_start").is_null()
-    phases = {"begun": begun, "returned": pl.max_horizontal(begun, returned), "late": late, "lost": lost}
-    return idle.with_columns(**phases).drop("unseen")
+    waits = pl.when(unseen).then(_code(known.unseen)).otherwise(_code(known.launch))
+    return idle.with_columns(*calls).with_columns(
+        begun=begun,
+        returned=pl.max_horizontal(begun, returned),
+        late=pl.when(within).then(waits).otherwise(_code(known.queued)),
+        lost=unseen & pl.col("call_start").is_null(),
+    )
 
 
 #: Buckets of an idle device, in the ledger's order.
@@ -191,23 +169,14 @@ PIECE: Final[dict[str, DataType | DataTypeClass]] = {
 
 _BUCKET: Final = pl.Enum(IDLE)
 
-_NO_CODE: Final = pl.lit(None, dtype=pl.UInt32)
-
-#: What is not known of time without a host thread.
-_UNKNOWN: Final = {"thread": pl.UInt32, "culprit": pl.Categorical, "range": pl.Categorical}
-
 
 class Reasons(NamedTuple):
     """Reasons of idle time by number: the rows of :func:`labels`, and five more.
 
-    Attributes:
-        table: Bucket (:data:`IDLE`) and detail of each reason; of `launch` the detail is null.
-        unseen: A wait for work from before the recording, the last of the labels.
-        host: In no call and no overhead.
-        launch: Launch overhead: the launching call, and the latency after it.
-        queued: Submitted work that waited on the device.
-        unknown: No host thread is known.
-        unrecorded: The window goes on where the recording does not.
+    The `table` has bucket (:data:`IDLE`) and detail of each; of `launch` (the launching call, and the latency after it)
+    the detail is null. The last label is `unseen`, a wait for work from before the recording; `host` is in no call and
+    no overhead, `queued` submitted work that waited on the device, `unknown` that no host thread is known, and
+    `unrecorded` that the window goes on where the recording does not.
     """
 
     table: pl.DataFrame
@@ -240,29 +209,28 @@ def split_idle(report: Report, device: int, idle: pl.DataFrame) -> pl.DataFrame:
     Each interval is split by the activity of the host thread that it is attributed to, and the time before its launch
     call by the innermost range of that thread, too; from the launch call on, the range is the one in which that began.
     """
-    idle = with_phases(report, with_launches(report, idle))
-    by_thread = rows_by(idle, THREAD)
-    known = {key: rows for key, rows in by_thread.items() if key in threads(report) and key[1] is not None}
+    idle = with_launches(report, idle)
+    rows = rows_by(idle, THREAD)
+    known = {key: own for key, own in rows.items() if key in threads(report) and key[1] is not None}
     found = [pl.DataFrame(schema=PIECE)]
-    if lost := [rows for key, rows in by_thread.items() if key not in known]:
-        nowhere = _rows(idle[pl.concat(lost)].with_columns(range=_NO_CODE), reason=_code(reasons(report).unknown))
-        found.append(nowhere.with_columns(pl.lit(None, dtype=dtype).alias(name) for name, dtype in _UNKNOWN.items()))
+    if lost := [own for key, own in rows.items() if key not in known]:
+        nowhere = _rows(idle[pl.concat(lost)].with_columns(range=None), reason=_code(reasons(report).unknown))
+        found.append(nowhere.with_columns(pl.lit(None, PIECE[name]).alias(name) for name in [*PIECE][4:]))
     if known:
         # lanes have to span the launch calls, too: their enclosing ranges are looked up on them
         ends = pl.max_horizontal(pl.col("end").max(), pl.col("call_start").max() + 1).alias("high")
         begins = pl.min_horizontal(pl.col("start").min(), pl.col("call_start").min()).alias("low")
         begun, ended, low, high = idle.select(pl.col("start").min(), pl.col("end").max(), begins, ends).row(0)
         for lanes in lanes_of([*known], low, high):
-            rows = _split(report, lanes, (begun, ended), _on_lanes(idle, lanes, known))
-            found += [lanes.back(part) for part in _named(report, lanes, device, rows) if part.height]
+            split = _split(report, lanes, (begun, ended), _on_lanes(idle, lanes, known))
+            found += [lanes.back(part) for part in _named(report, lanes, device, split) if part.height]
     return pl.concat(part.select([*PIECE]) for part in found).sort("start")
 
 
 def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Series]) -> pl.DataFrame:
     """Converts the intervals of some threads (their `rows` in `idle`) to lane times."""
     own = [rows[key] for key in lanes.keys]
-    every = pl.concat(own, rechunk=True)
-    idle = idle.drop(*THREAD, "call_end")
+    every, idle = pl.concat(own, rechunk=True), idle.drop(*THREAD, "call_end")
     if len(own) == 1:
         return idle if len(every) == idle.height else idle[every]
     moved = pl.col("start", "begun", "returned", "end", "call_start") + lanes.shifts([len(one) for one in own])
@@ -291,16 +259,11 @@ def _split(report: Report, lanes: Lanes, sides: tuple[int, int], idle: pl.DataFr
         pieces = _from_launches(report, launched.filter(held), pl.col("returned")).sort("start")
         parts.append(_rows(overlaid(pieces, above, "label"), reason=pl.coalesce("label", "reason")))
     rows = pl.concat(parts)
-    return rows.with_columns(_thread_codes(report, lanes, rows).alias("thread"))
-
-
-def _thread_codes(report: Report, lanes: Lanes, rows: pl.DataFrame) -> pl.Series:
-    """The code of the thread of each row, given in lane times."""
-    known = {key: code for code, key in enumerate(thread_keys(report))}
-    codes = pl.Series([known[key] for key in lanes.keys], dtype=pl.UInt32)
+    numbers = {key: code for code, key in enumerate(thread_keys(report))}
+    codes = pl.Series("thread", [numbers[key] for key in lanes.keys], dtype=pl.UInt32)
     if len(codes) == 1:
-        return codes.new_from_index(0, rows.height)
-    return codes[((rows.get_column("start") - lanes.low) // lanes.width).cast(pl.UInt32)]
+        return rows.with_columns(codes.new_from_index(0, rows.height))
+    return rows.with_columns(codes[((rows.get_column("start") - lanes.low) // lanes.width).cast(pl.UInt32)])
 
 
 def _before_launches(report: Report, before: pl.DataFrame) -> pl.DataFrame:
@@ -337,12 +300,14 @@ def _named(report: Report, lanes: Lanes, device: int, rows: pl.DataFrame) -> Ite
     known, reason = reasons(report), rows.get_column("reason")
 
     def parts(rows: pl.DataFrame, culprit: pl.Series) -> pl.DataFrame:
-        return rows.with_columns(culprit.alias("culprit"), _range_names(report, rows))
+        ranges = gathered(range_names(report), rows.get_column("range"))
+        return rows.with_columns(culprit.alias("culprit"), ranges.alias("range"))
 
     host, launch, queued = (reason == code for code in (known.host, known.launch, known.queued))
     called = rows.filter(~(host | launch | queued))
     if called.height:
-        yield parts(called, gathered(_details(report), called.get_column("reason")))
+        details = known.table.get_column("detail").cast(pl.Categorical)
+        yield parts(called, gathered(details, called.get_column("reason")))
     if launch.any():
         launches = rows.filter(launch)
         yield parts(launches, facts_of(report, launches.get_column("row"), "name").to_series())
@@ -354,31 +319,19 @@ def _named(report: Report, lanes: Lanes, device: int, rows: pl.DataFrame) -> Ite
             yield parts(own, own.get_column("culprit"))
 
 
-@once_per_process
-def _details(report: Report) -> pl.Series:
-    """The culprit of each of the :func:`reasons`, where that is a call or an overhead."""
-    return reasons(report).table.get_column("detail").cast(pl.Categorical)
-
-
-def _range_names(report: Report, pieces: pl.DataFrame) -> pl.Series:
-    """Looks up the range name of each of `pieces` by its column `range`."""
-    return gathered(range_names(report), pieces.get_column("range")).alias("range")
-
-
 def _named_host(report: Report, lanes: Lanes, pieces: pl.DataFrame) -> list[pl.DataFrame]:
     """Adds `culprit` to host intervals outside CUDA calls; splits them further by operator and Python function."""
     if framework_recorded(report):
         return [named(report, key, own) for key, own in lanes.of_each(pieces)]
     outside = pieces.get_column("range").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)
-    found = [inside.with_columns(_range_names(report, inside).alias("culprit"))]
+    found = [inside.with_columns(gathered(range_names(report), inside.get_column("range")).alias("culprit"))]
     known = host_names(report)
     if known.lines and alone.height:
-        line = lanes.line(known.lines).rename({"row": "name"})
-        told = overlaid(alone, line, "name")
-        named_beside = told.filter(pl.col("name").is_not_null())
-        names = gathered(known.names, named_beside.get_column("name"))
-        found.append(named_beside.with_columns(names.alias("culprit")).drop("name"))
+        told = overlaid(alone, lanes.line(known.lines).rename({"row": "name"}), "name")
+        beside = told.filter(pl.col("name").is_not_null())
+        names = gathered(known.names, beside.get_column("name"))
+        found.append(beside.with_columns(names.alias("culprit")).drop("name"))
         alone = told.filter(pl.col("name").is_null()).drop("name")
     for key, own in lanes.of_each(alone):
         found.append(own.with_columns(between_calls(report, key, own).alias("culprit")))

@@ -10,14 +10,11 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_names import program_functions
-from kanalyze.analyses.idle._attribution import bucket_of, idle_pieces
-from kanalyze.analyses.idle._idle_parts import thread_keys
+from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_pieces
 from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per_report
-from kanalyze.analyses.shared.cut import overlaid
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.analyses.shared.source_lines import source_lines
+from kanalyze.analyses.shared.requirements import require, source_lines
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.shared.thread_nesting import innermost_lines
+from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import gathered
 from kanalyze.model import DEVICE_KINDS
@@ -29,11 +26,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: What a piece of a device's time is, by the ledger's bucket; every other is the host's.
-_PARTS: Final = {
-    **dict.fromkeys(BUSY_BUCKETS, "work"),
-    "launch": "launch",
-    **dict.fromkeys(("sync", "queued"), "wait"),
-}
+_PARTS: Final = {**dict.fromkeys(BUSY_BUCKETS, "work"), "launch": "launch", **dict.fromkeys(("sync", "queued"), "wait")}
 PARTS: Final = ("host", "launch", "wait", "work")
 
 #: What a line is known by.
@@ -122,8 +115,7 @@ def _of_idle(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     calls = facts_of(report, launched.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
     found = [launched.hstack([place_at(report, calls), _have_lines(report, calls)])]
     rest = named.filter(~pl.col("bucket").is_in(["launch", "queued"]))
-    for (code,), part in parts_by(rest, ["thread"]).items():
-        key = thread_keys(report)[code] if isinstance(code, int) else (None, None)
+    for key, part in by_thread(report, rest):
         placed = overlaid(part.sort("start"), _line_of(report, key), "place")
         found.append(placed.with_columns(own=pl.lit(value=key in _lines(report))))
     every = pl.concat([part.select("start", "end", "part", "place", "own") for part in found])
@@ -143,11 +135,8 @@ def place_at(report: Report, points: pl.DataFrame) -> pl.Series:
     numbered = points.select(*THREAD, "at").with_row_index("point")
     found = [pl.DataFrame(schema={"point": pl.UInt32, "place": pl.UInt32})]
     for key, part in parts_by(numbered, THREAD).items():
-        inside = (
-            part.drop_nulls("at")
-            .sort("at")
-            .join_asof(_line_of(report, key), left_on="at", right_on="start", check_sortedness=False)
-        )
+        line, asked = _line_of(report, key), part.drop_nulls("at").sort("at")
+        inside = asked.join_asof(line, left_on="at", right_on="start", check_sortedness=False)
         found.append(inside.filter(pl.col("at") < pl.col("end")).select("point", "place"))
     return numbered.join(pl.concat(found), on="point", how="left", maintain_order="left").get_column("place")
 
@@ -206,14 +195,10 @@ def _stretches(report: Report) -> pl.DataFrame:
     functions = program_functions(report).with_row_index("row")
     texts = functions.get_column("name").cast(pl.String)
     keys = pl.format("{}({}): {}", "file", "line", "function")
-    numbers = texts.to_frame("name").join(
-        _places(report).select("place", name=keys), on="name", how="left", maintain_order="left"
-    )
-    places = numbers.get_column("place")
+    known = _places(report).select("place", name=keys)
+    places = texts.to_frame("name").join(known, on="name", how="left", maintain_order="left").get_column("place")
     found = [pl.DataFrame(schema=_STRETCH)]
-    for (process, thread), line in innermost_lines(functions).items():
-        names = (
-            pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, (process, thread), strict=True)
-        )
+    for key, line in innermost_lines(functions).items():
+        names = (pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, key, strict=True))
         found.append(line.select(*names, "start", "end", gathered(places, line.get_column("row")).alias("place")))
     return pl.concat(found)

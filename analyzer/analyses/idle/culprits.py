@@ -1,28 +1,392 @@
-"""Idle time of the ledger by culprit."""
+"""Idle time of the ledger by culprit; host time while a device waited by state, by function, and as a tree of calls.
+
+Definitions: docs/definitions.md, section 5, "Host time by state".
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._windows import share_of_window, windows
-from kanalyze.analyses.host._thread_names import framework_recorded
-from kanalyze.analyses.host._thread_states import NEEDED, STATES
-from kanalyze.analyses.idle._attribution import named_sums
+from kanalyze import intervals
+from kanalyze.analyses.device._windows import share_of_window
+from kanalyze.analyses.host._thread_names import framework_recorded, stack_names
+from kanalyze.analyses.host._thread_timeline import NEEDED, STATES, processor_lines, states_of, system_calls
+from kanalyze.analyses.idle._attribution import by_thread, host_pieces, named_sums
 from kanalyze.analyses.idle._idle_parts import IDLE
-from kanalyze.analyses.idle._waiting_host import EVIDENCE, by_function, by_state, by_traced_function
 from kanalyze.analyses.naming._host_names import ALIGNED, with_shares
-from kanalyze.analyses.shared.cached import analysis, once_per_process
+from kanalyze.analyses.operators._events import FRAMEWORK_KINDS, host_tree, in_subtrees, sums_by
+from kanalyze.analyses.operators._paths import path_numbers, plain_names
+from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
+from kanalyze.columns.grouping import mixed, parts_by
+from kanalyze.columns.lookup import nearest, rows_at
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Unpack
 
+    from polars.datatypes import DataType, DataTypeClass
+
+    from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report, Where
+
+#: By what a function was found.
+EVIDENCE: Final = ("python samples", "call stack", "cpu samples", "trace", "none")
+
+#: Schema of a part of host time while a device waited: its stack by evidence, or null; samples that tell of it.
+PARTS: Final[dict[str, DataType | DataTypeClass]] = {
+    "device": pl.Int64,
+    "state": pl.Enum(STATES),
+    "waits_on": pl.String,
+    "call": pl.Categorical,
+    "evidence": pl.Enum(EVIDENCE),
+    "stack_id": pl.Int64,
+    "ns": pl.Int64,
+    "samples": pl.Int64,
+}
+
+_CAST: Final = [pl.col(name).cast(kind) for name, kind in PARTS.items()]
+
+_KEYS: Final = ("device", "state", "waits_on", "call")
+_LINES: Final = {**dict.fromkeys((*THREAD, "first", "last", "height"), pl.Int64), "usual": pl.Float64}
+_HITS: Final = {"asked": pl.Int64, **{key: PARTS[key] for key in (*_KEYS, "stack_id", "samples")}, **_LINES}
+#: Samples of a thread from which on the time between them is known; a single one tells of all of its time.
+_FEWEST: Final = 2
+
+#: File and function in the name of what a trace's thread was in: ``aten::to in train.py(31): step``.
+_TRACED: Final = r"^(?:.* in )?([^ ]+)\(\d+\): (.+)$"
+
+#: What a thread waits for in a function of torch's DataLoader.
+_WORKER: Final = "DataLoader worker"
+
+#: A Python sample tells of at most so many periods before and after it.
+_REACH: Final = 2
+
+_EARLIEST: Final = -(1 << 61)
+_LATEST: Final = 1 << 61
+
+
+def host_spans(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
+    """Host time while a device in scope waited: device, the thread waited for, and its span set."""
+    for device, pieces in host_pieces(report).items():
+        for key, own in by_thread(report, pieces):
+            yield device, key, own.select("start", "end")
+
+
+@once_per_report
+def waiting_host(report: Report) -> pl.DataFrame:
+    """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
+    found, asked, calls = [pl.DataFrame(schema=PARTS)], [], system_calls(report)
+    calls = calls.select("event_id", "waits_on", call="name")
+    for device, key, pieces in host_spans(report):
+        spans = states_of(report, key, pieces)
+        told = rows_at(calls, spans.get_column("call"))
+        number, lengths = pl.lit(device, dtype=pl.Int64), pl.col("end") - pl.col("start")
+        spans = spans.with_columns(told.get_columns(), device=number, ns=lengths)
+        if (python := _python_samples(report).get(key)) is not None:
+            found.append(_by_nearest(spans, python))
+            continue
+        inside, off = pl.col("event_id").is_not_null(), pl.col("state").is_in(["runnable", "off processor"])
+        # time in system calls, by the stack that nsys took of each; calls without a stack have none
+        stacks = spans.filter(inside).join(
+            report.table("call_stacks"), on="event_id", how="left", maintain_order="left"
+        )
+        sums = stacks.group_by(*_KEYS, "stack_id", maintain_order=True).agg(pl.col("ns").sum())
+        word = pl.when(pl.col("stack_id").is_not_null()).then(pl.lit("call stack")).otherwise(pl.lit("none"))
+        found += [
+            sums.with_columns(samples=pl.lit(0), evidence=word).select(_CAST),
+            _untold(spans.filter(~inside & off)),
+        ]
+        asked.append((key, spans.filter(~inside & ~off)))  # of which CPU samples may tell
+    if asked:
+        hits, lines = _hits(report, asked)
+        for place, (key, spans) in enumerate(asked):
+            line = lines.filter(process_id=key[0], thread_id=key[1])
+            if line.is_empty():
+                found.append(_untold(spans))
+            else:
+                own = hits.filter(pl.col("asked") == place).drop("asked")
+                found.append(_by_counts(spans, own, _each(report, key, line.row(0, named=True))))
+    return pl.concat(found).filter(pl.col("ns") > 0)
+
+
+def _hits(report: Report, asked: Sequence[tuple[ThreadKey, pl.DataFrame]]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """CPU samples in the spans of threads, and how each thread was sampled.
+
+    Returns:
+        asked (place in `asked`), the columns :data:`_KEYS`, stack_id and samples; and process_id, thread_id, first,
+        last, height and usual, the usual time between two samples.
+    """
+
+    def counted(part: pl.DataFrame) -> pl.DataFrame:
+        """Counts a part of the samples: rows of hits, and a row for each thread."""
+        threads = {key: own.sort("time_ns") for key, own in parts_by(part, THREAD).items()}
+        found = [pl.DataFrame(schema=_HITS)]
+        for key in dict.fromkeys(key for key, _ in asked):
+            if key in threads:
+                time = threads[key].get_column("time_ns")
+                line = (*key, time[0], time[-1], len(time), time.diff().median())
+                found.append(pl.DataFrame([line], schema=_LINES, orient="row"))
+        for number, (key, spans) in enumerate(asked):
+            if key in threads and spans.height:
+                samples = threads[key].select("stack_id", time="time_ns")
+                inside = nearest(samples, spans.select(*_KEYS, "start", "end"), ("time", "start"))
+                inside = inside.filter(pl.col("time") < pl.col("end"))
+                counts = inside.group_by(*_KEYS, "stack_id", maintain_order=True).agg(samples=pl.len().cast(pl.Int64))
+                found.append(counts.with_columns(asked=pl.lit(number, dtype=pl.Int64)))
+        return pl.concat(found, how="diagonal")
+
+    every = report.mapped("cpu_samples", counted)
+    lines = every.filter(pl.col("asked").is_null()).group_by(THREAD)
+    sampled = lines.agg(
+        pl.col("first").min(), pl.col("last").max(), pl.col("height").sum(), pl.col("usual").drop_nulls().first()
+    )
+    hits = every.drop_nulls("asked").group_by("asked", *_KEYS, "stack_id", maintain_order=True)
+    return hits.agg(pl.col("samples").sum()), sampled
+
+
+def _untold(spans: pl.DataFrame) -> pl.DataFrame:
+    """Time of which no sample tells."""
+    sums = spans.group_by(*_KEYS, maintain_order=True).agg(pl.col("ns").sum())
+    none = {"evidence": pl.lit("none"), "stack_id": pl.lit(None), "samples": pl.lit(0)}
+    return sums.with_columns(**none).select(_CAST)
+
+
+def _by_counts(spans: pl.DataFrame, counts: pl.DataFrame, each_ns: float) -> pl.DataFrame:
+    """Time by `counts` of the samples that lie in it: each stands for `each_ns`, of more than there is an equal part.
+
+    What is left over is told by no sample.
+    """
+    sums = spans.group_by(*_KEYS, maintain_order=True).agg(pl.col("ns").sum())
+    told = counts.join(sums, on=_KEYS, nulls_equal=True, maintain_order="left").rename({"ns": "whole"})
+    asked = pl.col("samples").sum().over(_KEYS) * each_ns
+    part = pl.min_horizontal(pl.lit(1.0), pl.col("whole") / asked)
+    told = told.with_columns(ns=(pl.col("samples") * each_ns * part).floor().cast(pl.Int64))
+    # where samples stand for all of the time, the nanoseconds that rounding leaves go to the first stack
+    rest = pl.col("whole") - pl.col("ns").sum().over(_KEYS)
+    first = (pl.int_range(pl.len()).over(_KEYS) == 0) & (asked >= pl.col("whole"))
+    told = told.with_columns(ns=pl.col("ns") + pl.when(first).then(rest).otherwise(0))
+    known = told.group_by(_KEYS).agg(told=pl.col("ns").sum())
+    left = sums.join(known, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    left = left.with_columns(ns=pl.col("ns") - pl.col("told").fill_null(0), samples=pl.lit(0), stack_id=pl.lit(None))
+    left = left.filter(pl.col("ns") > 0)
+    found = {"cpu samples": told, "none": left}
+    return pl.concat(part.with_columns(evidence=pl.lit(word)).select(_CAST) for word, part in found.items())
+
+
+def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
+    """Time by the nearest of the samples that lie in it, at most :data:`_REACH` periods away.
+
+    Python's samples are taken when the thread gives up its interpreter lock, mostly in a short wait for that. So the
+    state is the scheduler's, and only the stack is the sample's, of the time around it.
+    """
+    hits = nearest(samples, spans.select("start", "end"), ("time", "start")).filter(pl.col("time") < pl.col("end"))
+    period_ns = samples.select((pl.col("time") - pl.col("time").shift(1)).median()).item()
+    reach = _LATEST if period_ns is None else int(min(_REACH * period_ns, _LATEST))
+    before = (pl.col("time") - pl.col("time").shift(1)).fill_null(2 * reach)
+    after = (pl.col("time").shift(-1) - pl.col("time")).fill_null(2 * reach)
+    cells = hits.select(
+        "stack_id",
+        start=pl.col("time") - pl.min_horizontal(before // 2, reach),
+        end=pl.col("time") + pl.min_horizontal(after - after // 2, reach),
+    )
+    cells = cells.filter(pl.col("end") > pl.col("start"))
+    cells = cells.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1).fill_null(_EARLIEST)))
+    cut = overlaid(spans.select(*_KEYS, "start", "end"), cells.filter(pl.col("end") > pl.col("start")), "stack_id")
+    sums = cut.group_by(*_KEYS, "stack_id", maintain_order=True).agg(ns=(pl.col("end") - pl.col("start")).sum())
+    counts = hits.group_by("stack_id").agg(every=pl.len())
+    # a sample counts for the row of its stack that has most time
+    largest = (pl.col("ns") == pl.col("ns").max().over("stack_id")) & pl.col("stack_id").is_not_null()
+    told = sums.join(counts, on="stack_id", how="left", maintain_order="left").with_columns(
+        samples=pl.when(largest).then("every").otherwise(0),
+        evidence=pl.when(pl.col("stack_id").is_null()).then(pl.lit("none")).otherwise(pl.lit("python samples")),
+    )
+    return told.select(_CAST)
+
+
+@once_per_process
+def _python_samples(report: Report) -> dict[ThreadKey, pl.DataFrame]:
+    """Periodic Python stacks of each thread: time and stack_id, sorted by time."""
+    known = report.table("python_samples").filter(pl.col("periodic") & pl.col("stack_id").is_not_null())
+    parts = parts_by(known, THREAD)
+    return {(key[0], key[1]): part.select("stack_id", time="time_ns").sort("time") for key, part in parts.items()}
+
+
+def _each(report: Report, key: ThreadKey, sampled: Mapping[str, Any]) -> float:
+    """Time on a processor that one sample of a thread stands for; without the scheduler the usual distance."""
+    line = processor_lines(report).get(key)
+    if line is None or sampled["height"] < _FEWEST:
+        return float(_LATEST) if sampled["usual"] is None else float(sampled["usual"])
+    on = intervals.clip(line.filter("runs"), sampled["first"], sampled["last"])
+    return intervals.length(on) / (int(sampled["height"]) - 1)
+
+
+def by_state(report: Report) -> pl.DataFrame:
+    """Host time while a device waited, summed by device, state, waits_on and call."""
+    return named_parts(report).group_by(_KEYS).agg(pl.col("ns").sum())
+
+
+def by_function(report: Report) -> pl.DataFrame:
+    """The same by function and module as well, with the chain, evidence and samples of most of it."""
+    most = named_parts(report).sort("ns", descending=True, maintain_order=True)
+    sums = pl.col("chain").drop_nulls().first(), pl.col("evidence").first(), pl.col("samples", "ns").sum()
+    return most.group_by(*_KEYS, "function", "module", maintain_order=True).agg(sums)
+
+
+def by_traced_function(report: Report) -> pl.DataFrame:
+    """The same of a trace with Python functions or operators: by its own name of what the thread was in."""
+    host = named_sums(report).filter(pl.col("bucket").cast(pl.String) == "host")
+    text = pl.col("culprit").cast(pl.String)
+    function, module = pl.coalesce(text.str.extract(_TRACED, 2), text), text.str.extract(_TRACED, 1)
+    told = host.select("device", "ns", function=function, module=module)
+    none = {name: pl.lit(None, dtype=pl.String) for name in ("waits_on", "call", "chain")}
+    sums = told.group_by("device", "function", "module").agg(pl.col("ns").sum())
+    return sums.with_columns(state=pl.lit("unknown"), evidence=pl.lit("trace"), samples=pl.lit(0), **none)
+
+
+def named_parts(report: Report) -> pl.DataFrame:
+    """The parts of :func:`waiting_host` with function, module and chain instead of the stack.
+
+    What waits in a function of torch's DataLoader waits for one of its workers.
+    """
+    names = stack_names(report)
+    told = waiting_host(report).join(names, on="stack_id", how="left", maintain_order="left")
+    loads = pl.col("loads").fill_null(value=False) & pl.col("state").is_in(["blocked", "off processor"])
+    return told.with_columns(waits_on=pl.when(loads).then(pl.lit(_WORKER)).otherwise("waits_on")).drop("loads", "own")
+
+
+#: Schema of a node: its row is its number; the node around it or null, how many samples tell of it, its time with that
+#: of all nodes in it, and how many nodes it stands for.
+NODES: Final[dict[str, DataType | DataTypeClass]] = {
+    "parent": pl.Int64,
+    "kind": pl.String,
+    "name": pl.String,
+    **dict.fromkeys(("count", "ns", "nodes"), pl.Int64),
+}
+
+#: What is told of time without a stack: of samples, and of a trace.
+NOT_SAMPLED: Final = "not sampled"
+NOT_RECORDED: Final = "in no operator or function"
+
+#: A row of a stack: the part of the time that it is of, the row around it, its kind and name.
+_ROWS: Final = {"part": pl.UInt32, "parent": pl.Int64, "kind": pl.String, "name": pl.String}
+
+
+def waiting_trees(report: Report, min_share: float) -> dict[int, pl.DataFrame]:
+    """The tree of each device in scope whose host time some stack tells of: :data:`NODES`, the largest first.
+
+    The nodes without a parent sum to the device's bucket `host`; of a parent's nodes those below `min_share` of that
+    are one of kind ``rest``, without a name.
+    """
+    if framework_recorded(report):
+        nodes = _of_trace(report)
+    elif report.table("stack_frames").is_empty():
+        return {}
+    else:
+        nodes = _of_stacks(report)
+    told = nodes.filter(~pl.col("kind").is_in(["none", "state"])).get_column("device").unique()
+    kept = nodes.filter(pl.col("device").is_in(told.implode())).sort("device")
+    return {key[0]: _pruned(own, min_share) for key, own in parts_by(kept, ["device"]).items()}
+
+
+def _of_stacks(report: Report) -> pl.DataFrame:
+    """Nodes from samples and stacks of calls: device, path, outer, kind, name, count, ns."""
+    parts = named_parts(report).with_row_index("part")
+    # the innermost row of each part is its state, system call and what that waits for
+    state, call, waits = (pl.col(name).cast(pl.String) for name in ("state", "call", "waits_on"))
+    blocked = pl.when(state == "blocked").then(pl.format("{} in {}", state, call))
+    doing = pl.when(call.is_null()).then(state).otherwise(blocked.otherwise(pl.format("{} {}", state, call)))
+    on = pl.when(waits.is_not_null() & state.is_in(["blocked", "off processor"])).then(pl.format(" ({})", waits))
+    name = pl.concat_str([doing, on], ignore_nulls=True)
+    leaves = parts.select("part", level=pl.lit(1, dtype=pl.Int64), kind=pl.lit("state"), name=name)
+    rows = pl.concat([_frames(report, parts), leaves]).sort("part", "level")
+    first = pl.col("part") != pl.col("part").shift(1).fill_null(parts.height)
+    parent = pl.when(~first).then(pl.int_range(pl.len(), dtype=pl.Int64) - 1)
+    rows = rows.with_columns(parent=parent).select(*_ROWS)
+    return _merged(rows.join(parts.select("part", "device", "ns", count="samples"), on="part", maintain_order="left"))
+
+
+def _frames(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
+    """The functions of the stack of each part, the outermost with the least level: part, level, kind, name.
+
+    Functions without a symbol that call each other in one module are one. A part without a stack has a row of its own.
+    """
+    used = parts.select("part", "stack_id").drop_nulls()
+    frames = report.table("stack_frames").filter(pl.col("stack_id").is_in(used.get_column("stack_id").implode()))
+    module = pl.col("module").cast(pl.String).str.extract(r"([^/\\]+)[/\\]*$")
+    function = pl.col("function").cast(pl.String)
+    known = frames.sort("stack_id", "depth", descending=[False, True]).select(
+        "stack_id",
+        level=-pl.col("depth").cast(pl.Int64),
+        kind=pl.when(pl.col("line").is_not_null()).then(pl.lit("python")).otherwise(pl.lit("native")),
+        name=pl.concat_str([function.fill_null("?"), module], separator=" in ", ignore_nulls=True),
+        unknown=function.is_null(),
+    )
+    same = [pl.col(name) == pl.col(name).shift(1) for name in ("stack_id", "name", "unknown")]
+    known = known.filter(~(pl.all_horizontal(same) & pl.col("unknown")).fill_null(value=False))
+    found = used.join(known, on="stack_id").select("part", "level", "kind", "name")
+    missing = parts.filter(~pl.col("part").is_in(found.get_column("part").unique().implode()))
+    word = pl.when(pl.col("evidence") == "none").then(pl.lit(NOT_SAMPLED)).otherwise(pl.lit("sampled without a stack"))
+    alone = missing.select("part", level=pl.lit(0, dtype=pl.Int64), kind=pl.lit("none"), name=word)
+    return pl.concat([found, alone])
+
+
+def _of_trace(report: Report) -> pl.DataFrame:
+    """Nodes from the operators, annotations and Python functions of a trace: as :func:`_of_stacks`."""
+    tree = host_tree(report)
+    rows = tree.rows.with_columns(plain_names(tree.rows))
+    events = rows.with_row_index("row").filter(pl.col("kind").is_in(FRAMEWORK_KINDS))
+    lines = innermost_lines(events.select(*THREAD, "start", "end", "row"))
+    pieces: dict[int, list[pl.DataFrame]] = {}
+    for device, key, spans in host_spans(report):
+        line = lines.get(key, pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}))
+        cut = overlaid(spans, line, "row").select(pl.col("row").cast(pl.Int64), ns=pl.col("end") - pl.col("start"))
+        pieces.setdefault(device, []).append(cut)
+    found = [_merged(pl.DataFrame(schema=_ROWS | {"device": pl.Int64, "ns": pl.Int64, "count": pl.Int64}))]
+    for device, cuts in pieces.items():
+        every = pl.concat(cuts)
+        own = sums_by(every.get_column("row"), every.get_column("ns"), rows.height)
+        columns = {"device": pl.lit(device, dtype=pl.Int64), "count": pl.lit(0, dtype=pl.Int64)}
+        told = rows.select("parent", pl.col("kind").cast(pl.String), pl.col("name").cast(pl.String), **columns)
+        found.append(_merged(told.with_columns(in_subtrees(rows, own).alias("ns"))))
+        lost = every.filter(pl.col("row").is_null()).get_column("ns").sum()
+        none = {"device": device, "path": 1, "outer": 0, "kind": "none", "name": NOT_RECORDED, "count": 0, "ns": lost}
+        found.append(pl.DataFrame([none], schema=found[0].schema))
+    return pl.concat([part.select(found[0].columns) for part in found]).filter(pl.col("ns") > 0)
+
+
+def _merged(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of a tree (parent, device, kind, name, count, ns) merged by their path: device, path, outer and others."""
+    included = pl.Series([True], dtype=pl.Boolean).new_from_index(0, rows.height)
+    paths = path_numbers(rows, included, rows.select(mixed(["kind", "name"])).to_series())
+    outer = paths.gather(rows.get_column("parent")).fill_null(0)
+    placed = rows.with_columns(paths.alias("path"), outer.alias("outer")).filter(pl.col("ns") > 0)
+    first = [pl.col(name).first() for name in ("outer", "kind", "name")]
+    return placed.group_by("device", "path", maintain_order=True).agg(*first, pl.col("count", "ns").sum())
+
+
+def _pruned(nodes: pl.DataFrame, min_share: float) -> pl.DataFrame:
+    """The nodes of one device without the small ones: :data:`NODES`."""
+    whole = int(nodes.filter(pl.col("outer") == 0).get_column("ns").sum())
+    large = (pl.col("ns") >= min_share * whole) | (pl.col("kind") == "none")
+    kept = nodes.filter(large).with_columns(nodes=pl.lit(1, dtype=pl.Int64))
+    inside = (pl.col("outer") == 0) | pl.col("outer").is_in(kept.get_column("path").implode())
+    small = nodes.filter(~large & inside).group_by("outer", maintain_order=True)
+    sums = small.agg(pl.col("count", "ns").sum(), nodes=pl.len().cast(pl.Int64))
+    none = {name: pl.lit(None, dtype=kept.schema[name]) for name in ("device", "path", "name")}
+    rests = sums.with_columns(**none, kind=pl.lit("rest"))
+    ordered = pl.concat([kept, rests.select(kept.columns)]).sort("ns", "name", descending=[True, False])
+    numbers = ordered.select(outer="path", parent=pl.int_range(pl.len(), dtype=pl.Int64)).drop_nulls()
+    found = ordered.join(numbers, on="outer", how="left", maintain_order="left")
+    return found.select(pl.col(name).cast(kind) for name, kind in NODES.items())
+
 
 TABLE: Final = Table(
     "culprits",
@@ -56,9 +420,6 @@ TABLE: Final = Table(
     telling=("bucket", "ns", "share", "range", "gaps"),
     groupings=("state", "function"),
 )
-
-#: Read part by part, since there may be a hundred million.
-_LARGE: Final = "cpu_samples"
 
 _STATE: Final = (
     Column(
@@ -143,12 +504,15 @@ def culprits(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
 def _of_threads(report: Report, by: str) -> pl.DataFrame:
     """The bucket `host` by what its threads did: :data:`BY_STATE` or :data:`BY_FUNCTION`."""
     require(report, f"culprits by {by}", *DEVICE_KINDS)
-    form = BY_STATE if by == "state" else BY_FUNCTION
+    form, sums = (BY_STATE, by_state) if by == "state" else (BY_FUNCTION, by_function)
     if by == "function" and framework_recorded(report):
-        return _shared(report, form, by_traced_function(report))
-    if "osrt" not in report.kinds and not any(report.table(name).height for name in NEEDED) and not _sampled(report):
+        sums = by_traced_function
+    elif "osrt" not in report.kinds and not any(report.table(name).height for name in NEEDED) and not _sampled(report):
         raise CannotTellError.without(f"culprits by {by}", report.meta.path, ["osrt", "samples"], report.meta.tool)
-    return _shared(report, form, by_state(report) if by == "state" else by_function(report))
+    share = pl.col("ns") / pl.col("ns").sum().over("device").clip(lower_bound=1)
+    shares = sums(report).with_columns(share_of_window(report), host_share=share)
+    others = [name for name in ("function", "module", "state", "waits_on", "call") if name in form.schema]
+    return form.select(shares.sort("device", "ns", *others, descending=[False, True, *(False for _ in others)]))
 
 
 def own_samples(report: Report) -> bool:
@@ -159,18 +523,7 @@ def own_samples(report: Report) -> bool:
 @once_per_process
 def _sampled(report: Report) -> bool:
     """Whether there are CPU samples."""
-    return bool(report.mapped(_LARGE, lambda part: part.select(pl.len())).to_series().sum())
-
-
-def _shared(report: Report, form: Table, sums: pl.DataFrame) -> pl.DataFrame:
-    """Adds shares to host time by state or function, and puts it in order."""
-    lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
-    shares = sums.join(lengths, on="device", how="left").with_columns(
-        share=pl.col("ns") / pl.col("window").clip(lower_bound=1),
-        host_share=pl.col("ns") / pl.col("ns").sum().over("device").clip(lower_bound=1),
-    )
-    others = [name for name in ("function", "module", "state", "waits_on", "call") if name in form.schema]
-    return form.select(shares.sort("device", "ns", *others, descending=[False, True, *(False for _ in others)]))
+    return bool(report.mapped("cpu_samples", lambda part: part.select(pl.len())).to_series().sum())
 
 
 @analysis
@@ -178,6 +531,5 @@ def _by_culprit(report: Report) -> pl.DataFrame:
     """Idle time of each device by bucket, culprit and range: :data:`TABLE`."""
     require(report, TABLE, *DEVICE_KINDS)
     named = with_shares(report, named_sums(report).with_columns(share_of_window(report)), "bucket")
-    return TABLE.select(named).sort(
-        "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
-    )
+    order = ["device", "bucket", "ns", "culprit", "range"]
+    return TABLE.select(named).sort(order, descending=[name == "ns" for name in order])

@@ -36,17 +36,8 @@ TABLE: Final = Table(
     "One kind of work of a device: how long it took in all, and how much of that the device did nothing more useful.",
     (
         Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column(
-            "category",
-            pl.Enum(CATEGORIES),
-            "kernel, communication, memcpy, memset; launch: the launching calls.",
-        ),
-        Column(
-            "detail",
-            pl.String,
-            "Direction of the copies; null for all of the category together.",
-            nullable=True,
-        ),
+        Column("category", pl.Enum(CATEGORIES), "kernel, communication, memcpy, memset; launch: the launching calls."),
+        Column("detail", pl.String, "Direction of the copies; null for all of the category together.", nullable=True),
         Column("total_ns", pl.Int64, "Sum of the durations inside the window."),
         Column("union_ns", pl.Int64, "Time in which at least one was running."),
         Column("exposed_ns", pl.Int64, "The part that nothing hid, as in the ledger."),
@@ -77,35 +68,32 @@ def exposure(report: Report) -> pl.DataFrame:
     """
     require(report, TABLE, *DEVICE_KINDS)
     rows: list[tuple[int, str, str | None, int, int, int, int]] = []
+    needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")
     for device, low, high in windows(report).iter_rows():
-        needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")
         work = of_device(exclusive_operations(report).select(needed), device)
         rows += [(device, *row) for row in _busy(work)]
         rows += [(device, *row) for row in _launching(report, device, low, high)]
     schema = {column.name: column.dtype for column in TABLE.columns[:-1]} | {"own_ns": pl.Int64}
-    frame = pl.DataFrame(rows, schema=schema, orient="row")
-    hidden = 1 - pl.col("own_ns") / pl.col("union_ns")
-    return TABLE.select(frame.with_columns(pl.when(pl.col("union_ns") > 0).then(hidden).alias("hidden_share")))
+    hidden = pl.when(pl.col("union_ns") > 0).then(1 - pl.col("own_ns") / pl.col("union_ns"))
+    return TABLE.select(pl.DataFrame(rows, schema=schema, orient="row").with_columns(hidden_share=hidden))
 
 
 def _busy(work: pl.DataFrame) -> list[_Row]:
+    """The rows of the buckets of a device, and of the directions of its copies, the longest first."""
     rows = []
     for bucket in BUSY_BUCKETS:
         part = work.filter(pl.col("bucket") == bucket)
-        if part.is_empty():
-            continue
-        rows.append(_row(bucket, None, part))
-        if bucket == "memcpy":
-            parts = part.partition_by("detail", as_dict=True).items()
-            directions = [_row(bucket, direction, copies) for (direction,), copies in parts]
-            rows += sorted(directions, key=lambda row: -row[2])
+        rows += [_row(bucket, None, part)] if part.height else []
+        directions = part.partition_by("detail", as_dict=True) if bucket == "memcpy" else {}
+        of_each = [_row(bucket, direction, copies) for (direction,), copies in directions.items()]
+        rows += sorted(of_each, key=lambda row: -row[2])
     return rows
 
 
 def _row(category: str, detail: str | None, work: pl.DataFrame) -> _Row:
-    total, exposed = intervals.length(work), int(work.get_column("exclusive_ns").sum())
-    together = total if exposed == total else intervals.length(intervals.union(work))
-    return category, detail, total, together, exposed, exposed
+    whole, exposed = intervals.length(work), int(work.get_column("exclusive_ns").sum())
+    together = whole if exposed == whole else intervals.length(intervals.union(work))
+    return category, detail, whole, together, exposed, exposed
 
 
 def _launching(report: Report, device: int, low: int, high: int) -> list[_Row]:
@@ -122,6 +110,6 @@ def _launching(report: Report, device: int, low: int, high: int) -> list[_Row]:
     if inside.is_empty():
         return []
     waited = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "launch"))
-    together = intervals.length(intervals.union(inside))
     calling = total(waited.filter(pl.col("detail") == "call"), "ns")
+    together = intervals.length(intervals.union(inside))
     return [("launch", None, intervals.length(inside), together, total(waited, "ns"), calling)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import facts_of
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device._windows import share_of_window
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces
@@ -104,7 +104,7 @@ def gaps(
     found = [_of_device(report, device, own, threshold_ns) for device, own in idle_pieces(report).items()]
     if not found:
         return (TABLE if by is None else BY_CULPRIT).empty()
-    return (_described if by is None else _by_culprit)(report, pl.concat(found))
+    return (_with_ends if by is None else _by_culprit)(report, pl.concat(found))
 
 
 def _of_device(report: Report, device: int, pieces: pl.DataFrame, threshold_ns: int) -> pl.DataFrame:
@@ -125,13 +125,11 @@ def _of_device(report: Report, device: int, pieces: pl.DataFrame, threshold_ns: 
     found = found.with_columns(device=pl.lit(device, dtype=pl.Int64), reason=pl.coalesce(*firsts))
     mains = told.filter(told.get_column("bucket") == found.get_column("reason")[told.get_column("gap")])
     culprits = mains.group_by("gap", "culprit").agg(pl.col("ns").sum())
-    first = culprits.sort("gap", "ns", "culprit", descending=[False, True, False]).filter(
-        pl.col("gap").is_first_distinct()
-    )
-    return found.with_columns(first.get_column("culprit"))
+    order = culprits.sort("gap", "ns", "culprit", descending=[False, True, False])
+    return found.with_columns(order.filter(pl.col("gap").is_first_distinct()).get_column("culprit"))
 
 
-def _described(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+def _with_ends(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     """The gaps of a device with the operation that ended each: :data:`TABLE`."""
     rows = found.get_column("row")
     ended = facts_of(report, rows, "name", "kind", *THREAD, "stream", "call_start", "call_name")
@@ -148,13 +146,10 @@ def _described(report: Report, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_culprit(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
+    length = pl.col("dur_ns")
     sums = found.group_by("device", "reason", "culprit").agg(
-        pl.len().alias("count"),
-        pl.col("dur_ns").sum().alias("total_ns"),
-        pl.col("dur_ns").mean().alias("avg_ns"),
-        pl.col("dur_ns").max().alias("max_ns"),
+        count=pl.len(), total_ns=length.sum(), avg_ns=length.mean(), max_ns=length.max(), ns=length.sum()
     )
-    shares = sums.join(lengths, on="device").with_columns((pl.col("total_ns") / pl.col("window")).alias("share"))
-    order = shares.sort("device", "total_ns", "reason", "culprit", descending=[False, True, False, False])
+    order = sums.with_columns(share_of_window(report))
+    order = order.sort("device", "total_ns", "reason", "culprit", descending=[False, True, False, False])
     return BY_CULPRIT.select(with_shares(report, order, "reason"))

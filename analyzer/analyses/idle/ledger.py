@@ -62,17 +62,14 @@ def ledger(report: Report) -> pl.DataFrame:
     rows = bucket_sums(report)
     if rows.filter(_TALKS).is_empty() or not has_partners(report):
         return rows
-    told = [_communication(report, device, high - low) for device, low, high in windows(report).iter_rows()]
-    return _sorted(pl.concat([rows.filter(~_TALKS), *map(TABLE.select, told)]))
-
-
-def _communication(report: Report, device: int, window: int) -> pl.DataFrame:
-    """The bucket communication of a device, by whom it waited for and what it transferred."""
-    sums = told_communication(report, of_device(exclusive_operations(report), device))
-    number, bucket = pl.lit(device, dtype=pl.Int64), pl.lit("communication", dtype=_BUCKET)
-    return sums.select(
-        number.alias("device"), bucket.alias("bucket"), "detail", "ns", share=pl.col("ns") / max(window, 1)
-    )
+    told = [rows.filter(~_TALKS)]
+    for device in windows(report).get_column("device"):
+        # by whom it waited for and what it transferred
+        sums = told_communication(report, of_device(exclusive_operations(report), device))
+        number, bucket = pl.lit(device, dtype=pl.Int64), pl.lit("communication", dtype=_BUCKET)
+        named = sums.with_columns(device=number, bucket=bucket).with_columns(share_of_window(report))
+        told.append(TABLE.select(named))
+    return _sorted(pl.concat(told))
 
 
 @once_per_report

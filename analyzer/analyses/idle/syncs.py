@@ -1,26 +1,51 @@
-"""Blocking calls: the host waits until a device has finished something."""
+"""Blocking calls: the host waits until a device has finished something; and the operation that each waited for.
+
+Definitions: definitions.md, `syncs`.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import facts_of
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import facts_of, operations, used_devices, with_facts
 from kanalyze.analyses.device._windows import busy_within
-from kanalyze.analyses.host._call_kinds import shown
+from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, call_names, cuda_name, shown
 from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.idle._blocking_calls import SCOPES, in_scope, waited_for
 from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
-from kanalyze.columns.lookup import gathered
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.streams._streams import STREAM, recorded_work
+from kanalyze.columns.lookup import as_of, beside, gathered, rows_at
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from kanalyze.report import Report, Where
+
+#: Scope of a blocking call by pattern of its name; the first match counts.
+_SCOPES: Final = (
+    ("device", re.compile(r"(?:cuda|cu)(?:Device|Ctx|Thread)Synchronize")),
+    ("stream", re.compile(r"(?:cuda|cu)StreamSynchronize")),
+    ("event", re.compile(r"(?:cuda|cu)EventSynchronize")),
+    ("copy", re.compile(BLOCKING_COPY)),
+    ("free", re.compile(r"cu(?:da|Mem)Free(?!Async)|cu(?:da|Mem)HostUnregister|cu(?:Mipmapped)?ArrayDestroy")),
+)
+
+SCOPES: Final = tuple(scope for scope, _ in _SCOPES)
+
+#: Scopes of calls that do nothing but wait; a copy or freeing memory does work as well.
+WAITING: Final = ("device", "stream", "event")
+
+#: An asynchronous copy into pageable memory returns only when the copy has finished.
+_PAGEABLE: Final = "Pageable"
+
 
 _CALL: Final = (
     Column("api", pl.String, "The call, as nsys shows it.", nullable=True),
@@ -69,10 +94,7 @@ TABLE: Final = Table(
 
 #: The table that ``by="api"`` gives.
 BY_API: Final = Table(
-    "syncs",
-    "One blocking call made in one range.",
-    (*_CALL, *DURATION_COLUMNS, _IDLE, _BUSY),
-    when="--by api",
+    "syncs", "One blocking call made in one range.", (*_CALL, *DURATION_COLUMNS, _IDLE, _BUSY), when="--by api"
 )
 
 
@@ -125,3 +147,109 @@ def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     busy = busy_within(report, calls)
     told = known.with_columns(busy, idle_ns=pl.col("dur_ns").clip(lower_bound=0) - busy)
     return told.sort("device", maintain_order=True)
+
+
+def scope_of(name: str | None) -> str | None:
+    """The scope of a blocking call, one of :data:`SCOPES`, by its name; None for a call that does not block."""
+    known = cuda_name(name or "")
+    return next((scope for scope, names in _SCOPES if names.match(known)), None)
+
+
+@once_per_process
+def blocking_calls(report: Report) -> pl.DataFrame:
+    """Blocking calls of the processes in scope, at any time, in the order of the api events.
+
+    Columns: call_row, name, scope (of :data:`SCOPES`), process_id, thread_id, correlation_id, start, end, copied (row
+    of the last copy that it launched), context_id, stream and record_id (of its CUDA event) that it waits for, where
+    recorded, and device (null where not known).
+    """
+    calls, keys = _blocking(report), ["process_id", "correlation_id"]
+    synced = report.kind("sync").select("event_id", *keys, "context_id", "stream")
+    known = beside(synced, report.table("sync_detail"), "record_id").drop("event_id").drop_nulls(keys)
+    found = calls.join(known.unique(keys, keep="first"), on=keys, how="left", maintain_order="left")
+    of_copy, own = facts_of(report, found.get_column("copied"), "context_id", "stream"), pl.col("copied").is_not_null()
+    told = (pl.when(own).then(of_copy.get_column(name)).otherwise(name).alias(name) for name in of_copy.columns)
+    return _with_devices(report, found.with_columns(told)).sort("call_row")
+
+
+def waited_for(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Joins blocking calls with the operation that each waited for: adds `behind`, its row.
+
+    That is, within the scope of the call, the operation that ended last before the call returned; null if none ended
+    while it blocked.
+    """
+    work = operations(report, *STREAM).select("row", *STREAM, "device", ended="end")
+    events = calls.filter(pl.col("scope") == "event")
+    parts = [events.join(recorded_work(report), on=["process_id", "record_id"], how="left")]
+    for scopes, by in ((["stream", "copy"], STREAM), (["device", "free"], ("process_id", "device"))):
+        own = calls.filter(pl.col("scope").is_in(scopes))
+        last = as_of(own.select(*by, at="end"), work.select(*by, at="ended"))
+        parts.append(own.with_columns(gathered(work.get_column("row"), last).alias("behind")))
+    found = pl.concat(part.select(*calls.columns, "behind") for part in parts).sort("call_row")
+    behind = found.get_column("behind")
+    pending = work.get_column("ended").gather(behind) > found.get_column("start")
+    return found.with_columns(behind.set(~pending.fill_null(value=False), None))
+
+
+def _blocking(report: Report) -> pl.DataFrame:
+    """The blocking calls, with the row of the last copy that each launched as `copied`."""
+    columns = "name", *THREAD, "correlation_id"
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    calls = report.kind("api").select(*columns, start="start_ns", end=end).with_row_index("call_row")
+    names = call_names(report)
+    scopes = pl.Series("scope", [scope_of(name) for name in names.cast(pl.String)], dtype=pl.Enum(SCOPES))
+    told = pl.DataFrame([names, scopes]).drop_nulls()
+    copies = operations(report, "call_row").filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
+    copies = with_facts(report, copies, "target_memory")
+    pageable = copies.filter(pl.col("target_memory") == _PAGEABLE).get_column("call_row").unique()
+    named = calls.filter(pl.col("name").is_in(told.get_column("name").implode()))
+    found = pl.concat([named, rows_at(calls, pageable)]).unique("call_row").sort("call_row")
+    found = found.join(told, on="name", how="left", maintain_order="left").with_columns(
+        pl.col("scope").fill_null("copy")
+    )
+    last = copies.sort("end", "row").unique("call_row", keep="last").select("call_row", copied="row")
+    return found.join(last, on="call_row", how="left", maintain_order="left")
+
+
+def staged_copies(report: Report) -> pl.DataFrame:
+    """Copies from pageable memory that began before their call returned: call_row and behind (row of the copy).
+
+    The driver puts such memory into a buffer of its own, part by part; the call returns with the last part there, some
+    microseconds before the copy ends. Where all of it fits, the call returns at once, and the copy begins later.
+    """
+    known = operations(report, "source_memory", "target_memory")
+    known = known.filter((pl.col("source_memory") == _PAGEABLE) & pl.col("target_memory").ne_missing(_PAGEABLE))
+    known = with_facts(report, known, "call_row", "call_end").filter(pl.col("start") < pl.col("call_end"))
+    return known.select("call_row", behind="row")
+
+
+def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Adds the device that each call waits for.
+
+    In this order: the device of its copy, of its context, the only one that its process used, or that of the last
+    operation that its thread launched before it; else null.
+    """
+    used = used_devices(report.whole).group_by("process_id").agg(pl.col("device").first(), n=pl.len())
+    only = used.filter(pl.col("n") == 1).select("process_id", "device")
+    known = calls.join(only, on="process_id", how="left", nulls_equal=True, maintain_order="left")
+    unsure = known.filter(pl.col("device").is_null()).drop("device")
+    if unsure.is_empty():
+        return known
+    work = operations(report, "context_id", "thread_id", "call_start")
+    contexts = work.drop_nulls(["process_id", "context_id"]).unique(["process_id", "context_id"], keep="first")
+    of_context = contexts.select("process_id", "context_id", of_context="device")
+    work = work.select(*THREAD, "device", at="call_start").drop_nulls("at")
+    recent = as_of(unsure.select(*THREAD, at="start"), work.select(*THREAD, "at"))
+    told = unsure.with_columns(gathered(work.get_column("device"), recent))
+    told = told.join(of_context, on=["process_id", "context_id"], how="left")
+    copied = facts_of(report, told.get_column("copied"), "device").to_series().alias("copied_on")
+    told = told.with_columns(device=pl.coalesce(copied, "of_context", "device"))
+    return pl.concat([known.drop_nulls("device"), told.select(known.columns)])
+
+
+def in_scope(report: Report) -> pl.DataFrame:
+    """The :func:`blocking_calls` that overlap the window and wait for the device in scope."""
+    calls, scope = blocking_calls(report), report.scope
+    if scope.device is not None:
+        calls = calls.filter(pl.col("device") == scope.device)
+    return intervals.overlapping(calls, scope.sides)

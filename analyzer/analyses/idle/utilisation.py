@@ -119,7 +119,11 @@ def utilisation(
 
 
 def _of_device(report: Report, device: int, low: int, high: int, chunks: int) -> pl.DataFrame:
-    edges = _edges(low, high, chunks)
+    # at most one chunk per nanosecond
+    chunks = max(min(chunks, high - low), 0)
+    whole, rest = divmod(high - low, max(chunks, 1))
+    number = pl.int_range(chunks + 1, eager=True)
+    edges = low + number * whole + number * rest // max(chunks, 1)
     found, below = {}, pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True)
     for bucket, spans in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
         # the time of a bucket is what it adds to the union of those that take precedence over it
@@ -132,37 +136,24 @@ def _of_device(report: Report, device: int, low: int, high: int, chunks: int) ->
     return made.with_columns(shares)
 
 
-def _edges(low: int, high: int, chunks: int) -> pl.Series:
-    """Edges of the chunks of ``[low, high)``, its end included; at most one chunk per nanosecond."""
-    chunks = max(min(chunks, high - low), 0)
-    whole, rest = divmod(high - low, max(chunks, 1))
-    number = pl.int_range(chunks + 1, eager=True)
-    return low + number * whole + number * rest // max(chunks, 1)
-
-
 def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataFrame:
     """Merges adjacent chunks below the threshold into regions, sorted by utilisation, then by length.
 
     Columns: in_use_share, dur_ns, start_ns, process_id, device (the process's ordinal), context_id, gpu.
     """
-    columns = ("process_id", "device", "context_id", "start_ns", "dur_ns")
-    work = pl.concat([report.seen(kind).select(columns) for kind in _KINDS]).filter(pl.col("start_ns") > 0)
-    work = work.select(
-        "process_id", "context_id", gpu="device", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
-    )
+    sides = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns")}
+    work = pl.concat(report.seen(kind).select("process_id", "context_id", gpu="device", **sides) for kind in _KINDS)
+    work = work.filter(pl.col("start") > 0)
     names = [name for name in report.kind("overhead").get_column("name").unique().cast(pl.String) if name in _OVERHEADS]
-    overhead = report.kind("overhead").filter(pl.col("name").is_in(names))
-    overhead = overhead.select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-    parts = []
-    for key, part in work.partition_by(_KEYS, as_dict=True, maintain_order=True).items():
-        process, gpu = (pl.lit(value, dtype=pl.Int64) for value in key)
-        last = part.get_column("end").arg_max() or 0
-        context = pl.lit(part.get_column("context_id").item(last), dtype=pl.Int64)
+    overhead = report.kind("overhead").filter(pl.col("name").is_in(names)).select("process_id", **sides)
+    parts = [pl.DataFrame(schema={**_REGIONS, **dict.fromkeys((*_KEYS, "context_id"), pl.Int64)})]
+    for (process, gpu), part in work.partition_by(_KEYS, as_dict=True, maintain_order=True).items():
+        last = part.get_column("context_id").item(part.get_column("end").arg_max() or 0)
         own = overhead.filter(pl.col("process_id").eq_missing(process))
         found = _of_process(part.select("start", "end"), own.select("start", "end"), chunks, threshold_share)
-        parts.append(found.with_columns(process_id=process, gpu=gpu, context_id=context))
-    none = pl.DataFrame(schema={**_REGIONS, **dict.fromkeys((*_KEYS, "context_id"), pl.Int64)})
-    together = pl.concat(parts or [none])
+        keys = {"process_id": process, "gpu": gpu, "context_id": last}
+        parts.append(found.with_columns(pl.lit(value, dtype=pl.Int64).alias(name) for name, value in keys.items()))
+    together = pl.concat(parts)
     # nsys sorts by the printed value, a percentage with one decimal
     shown = (pl.col("in_use_share") * 1000 + 0.5).floor()
     return together.with_columns(cuda_ordinal(report).alias("device")).sort(shown, "dur_ns", "start_ns")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import launch_shapes, launches_of, launching_by_start, operations, with_facts
-from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, bucket_of, names_that
-from kanalyze.analyses.iterations._marks import of_process
+from kanalyze.analyses.host._call_kinds import bucket_of, names_that
+from kanalyze.analyses.iterations._marks import HALF, of_process
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.grouping import mixed, parts_by
 from kanalyze.columns.lookup import count_up_to, gathered, positions, rows_at
@@ -22,21 +22,8 @@ from kanalyze.intervals import AFTER_ALL
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Names of copies between host and device, and of those to the device.
+#: Names of copies between host and device.
 _HOST_COPY: Final = r"Host-to-Device|Device-to-Host"
-_INPUT: Final = r"Host-to-Device"
-
-#: Names of copies that unified memory makes by itself.
-_UNIFIED: Final = r"Unified"
-
-#: Least share of a process' operations that have a launch call, for their calls to give the order.
-_MOST: Final = 0.5
-
-#: Kinds of operations that are a program's work: how long a copy takes says little about what it is for.
-_WORK: Final = ("kernel", "graph")
-
-#: Numbers in names: tiles, vector widths and variants, which libraries choose by the shapes of the data.
-_NUMBER: Final = r"\d+"
 
 #: How many values a thread of a PyTorch kernel loads at once, which the address of the data decides; and what runs the
 #: same function where it allows none but one.
@@ -53,9 +40,6 @@ _SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
 #: copied, cleared, scaled or measured.
 _OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_apply"
 _NO_OPTIMIZER: Final = r"(?i)hadamard|multi_tensor_apply.*(?:copy|zero|norm|unscale|non_?finite)"
-
-#: Names of kernels and memsets that fill memory.
-_FILL: Final = r"(?i)fill|memset"
 
 #: Fewest launches that are timed after fills of one size, and most launches between two fills.
 _FEWEST: Final = 50
@@ -83,66 +67,48 @@ def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
     ns (summed durations of its operations), work_ns (of its kernels and graphs), exact (number for names and shapes),
     alike (for names alone), loose (for names without the numbers in them), blocks (of its kernels), copies (between
     host and device), input (a copy to the device), optimizer (a kernel that updates parameters), fill (of memory),
-    graph (or several operations at once), waited and blocked (how often the host waited for the device before, and how
-    often for that or for a copy).
+    graph (or several operations at once), waited (how often the host waited for the device, or a copy, before).
     """
-    names = {"waited": names_that(report, _waits), "blocked": names_that(report, _blocks)}
-    calls = report.kind("api").select("process_id", "name", at="start_ns")
-    times = {column: calls.filter(pl.col("name").is_in(own)) for column, own in names.items()}
-    lines = {process: _line(part) for (process,), part in parts_by(_coded(report), ["process_id"]).items()}
-    for process, line in lines.items():
-        for column, waits in times.items():
-            at = waits.filter(pl.col("process_id").eq_missing(process)).get_column("at").sort()
-            line.insert_column(line.width, count_up_to(at, line.get_column("since"), equal=False).alias(column))
+    names = names_that(report, lambda name: bucket_of(name) == "sync")
+    waits, lines = report.kind("api").filter(pl.col("name").is_in(names)).select("process_id", at="start_ns"), {}
+    for (process,), part in parts_by(_coded(report), ["process_id"]).items():
+        line, at = _line(part), waits.filter(of_process(process)).get_column("at").sort()
+        waited = count_up_to(at, line.get_column("since"), equal=False)
+        lines[process] = line.with_columns(waited.alias("waited"))
     return lines
-
-
-def _waits(name: str) -> bool:
-    return bucket_of(name) == "sync"
-
-
-def _blocks(name: str) -> bool:
-    return _waits(name) or re.match(BLOCKING_COPY, name) is not None
 
 
 def _coded(report: Report) -> pl.DataFrame:
     """Every operation with its call, its codes and its size: without what unified memory moved by itself."""
-    work = operations(report)
-    told = _told(work.get_column("name"))
-    if told.get_column("unified").any():
-        work, told = (frame.filter(~told.get_column("unified")) for frame in (work, told))
+    work, kind = operations(report), pl.col("kind")
+    work = work.hstack(_attributes(work.get_column("name")))
+    work = work.filter(~pl.col("unified")) if work.get_column("unified").any() else work
     work = with_facts(report, work, "call_row", "thread_id", "call_start", "call_end", "shape", "size_bytes")
-    shaped = work.select(pl.col("kind").to_physical(), "shape", "size_bytes", *told.select("named", "masked"))
-    grid = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
-    known = shaped.select(
+    codes = work.select(kind.to_physical(), "shape", "size_bytes", "named", "masked").select(
         exact=mixed(("kind", "named", "shape", "size_bytes")),
         alike=mixed(("kind", "named")),
         loose=mixed(("kind", "masked")),
     )
-    blocks = gathered(launch_shapes(report).select(blocks=grid).to_series(), shaped.get_column("shape"))
-    kind = pl.col("kind")
-    ran, copied, graph = work.select(ran=kind.is_in(_WORK), copied=kind == "memcpy", graph=kind == "graph")
-    ns = work.get_column("dur_ns").clip(lower_bound=0).fill_null(0).alias("ns")
-    own = work.select(
-        *("row", "start", "end", "process_id", "device", "call_row", "thread_id"),
-        *known.get_columns(),
+    grid = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
+    blocks = gathered(launch_shapes(report).select(blocks=grid).to_series(), work.get_column("shape"))
+    ns, ran = pl.col("dur_ns").clip(lower_bound=0).fill_null(0), kind.is_in(("kernel", "graph"))
+    return work.select(
+        *("row", "start", "end", "process_id", "device", "call_row", "thread_id", "fill"),
+        *codes.get_columns(),
         blocks.fill_null(0),
-        ns,
         since="call_start",
         until="call_end",
-    )
-    return own.with_columns(
-        work_ns=pl.when(ran).then("ns").otherwise(0),
-        copies=told.get_column("copies") & copied,
-        input=told.get_column("input") & copied,
-        optimizer=told.get_column("optimizer") & ran,
-        fill=told.get_column("fill"),
-        graph=graph,
+        ns=ns,
+        work_ns=pl.when(ran).then(ns).otherwise(0),
+        copies=pl.col("copies") & (kind == "memcpy"),
+        input=pl.col("input") & (kind == "memcpy"),
+        optimizer=pl.col("optimizer") & ran,
+        graph=kind == "graph",
     )
 
 
-def _told(names: pl.Series) -> pl.DataFrame:
-    """Attributes of each name: its number, that of the name without the numbers in it, and whether it is of a kind.
+def _attributes(names: pl.Series) -> pl.DataFrame:
+    """Of each name its number, that of the name without the numbers in it, and which patterns it has.
 
     Each different name is looked at once. Columns: named, masked, unified, copies, input, optimizer, fill.
     """
@@ -150,15 +116,15 @@ def _told(names: pl.Series) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     named = name.str.replace(_WIDTH, "${1}#").str.replace(_ALIGNED, "${1}${2}")
     named = named.str.replace(_UNALIGNED, "vectorized_elementwise_kernel<${1}")
-    patterns = {"unified": _UNIFIED, "copies": _HOST_COPY, "input": _INPUT, "fill": _FILL}
-    known = different.select(
+    patterns = {"unified": r"Unified", "copies": _HOST_COPY, "input": r"Host-to-Device", "fill": r"(?i)fill|memset"}
+    told = different.select(
         named.rank("dense").cast(pl.UInt32).alias("named"),
-        named.str.replace_all(_NUMBER, "#").rank("dense").cast(pl.UInt32).alias("masked"),
+        named.str.replace_all(r"\d+", "#").rank("dense").cast(pl.UInt32).alias("masked"),
         (name.str.contains(_OPTIMIZER) & ~name.str.contains(_NO_OPTIMIZER)).alias("optimizer"),
         *(name.str.contains(like).alias(key) for key, like in patterns.items()),
     )
     at = positions(different.get_column("name").to_physical(), names.to_physical())
-    return rows_at(known, at).with_columns(
+    return rows_at(told, at).with_columns(
         pl.col("named", "masked").fill_null(0), pl.col("optimizer", *patterns).fill_null(value=False)
     )
 
@@ -166,18 +132,17 @@ def _told(names: pl.Series) -> pl.DataFrame:
 def _line(part: pl.DataFrame) -> pl.DataFrame:
     """The launches of one process."""
     called = part.get_column("since").is_not_null()
-    if called.sum() < _MOST * part.height:
+    if called.sum() < HALF * part.height:
         part = part.with_columns(since="start", until="end", call_row="row")
     elif not called.all():
         part = part.filter(called)
-    part = part.with_columns(pl.max_horizontal("since", "until").alias("until"))
-    part = in_order(part.drop("start", "end", "row", "process_id"), "since")
+    part = in_order(part.with_columns(pl.max_horizontal("since", "until").alias("until")), "since")
     call = part.get_column("call_row")
     if (call == call.shift(1)).any():
         # nodes of one graph may run in any order: sums do not depend on it
         together = part.group_by("call_row", maintain_order=True)
         part = together.agg(pl.col(*_FIRST).first(), pl.col(*_SUMMED).sum(), pl.col("graph").first() | (pl.len() > 1))
-    return part.drop("call_row")
+    return part.drop("call_row", "start", "end", "row", "process_id", strict=False)
 
 
 def with_begins(line: pl.DataFrame) -> pl.DataFrame:
@@ -204,18 +169,13 @@ def without_timed(line: pl.DataFrame) -> pl.DataFrame:
     """
     counts = line.filter("fill").get_column("exact").value_counts(name="number")
     for code in counts.filter(pl.col("number") >= _FEWEST).get_column("exact").sort():
-        line = _without(line, code)
+        number = (line.get_column("exact") == code).cum_sum().alias("fill")
+        after = line.select(number, "exact").filter(pl.col("fill") > 0)
+        parts = after.group_by("fill", maintain_order=True).agg(pl.len(), word=pl.col("exact").sum())
+        same = (pl.col("word") == pl.col("word").shift(1)) | (pl.col("word") == pl.col("word").shift(-1))
+        timed = parts.filter((pl.col("len") <= _TIMED + 1) & same).get_column("fill")
+        line = line if len(timed) < _FEWEST else line.filter(~number.is_in(timed.implode()))
     return line
-
-
-def _without(line: pl.DataFrame, code: int) -> pl.DataFrame:
-    """The line without what is timed after fills with this code."""
-    number = (line.get_column("exact") == code).cum_sum().alias("fill")
-    after = line.select(number, "exact").filter(pl.col("fill") > 0)
-    parts = after.group_by("fill", maintain_order=True).agg(pl.len(), pl.col("exact").sum())
-    same = (pl.col("exact") == pl.col("exact").shift(1)) | (pl.col("exact") == pl.col("exact").shift(-1))
-    timed = parts.filter((pl.col("len") <= _TIMED + 1) & same).get_column("fill")
-    return line if len(timed) < _FEWEST else line.filter(~number.is_in(timed.implode()))
 
 
 @once_per_process
@@ -227,49 +187,33 @@ def timed_runs(report: Report) -> pl.DataFrame:
     before and after them, as `triton.testing.do_bench` and autotuners do, and none of the calls :data:`_OTHERS`. There
     are at least :data:`_FEWEST` runs of a process with the same fill.
     """
-    none, recording = pl.DataFrame(schema=_RUNS), names_that(report, _RECORDS.match)
-    fills = _fills(report) if recording else none
+    found, recording = [pl.DataFrame(schema=_RUNS)], names_that(report, _RECORDS.match)
+    names = operations(report).get_column("name").unique() if recording else pl.Series(dtype=pl.String)
+    names = names.filter(names.cast(pl.String).str.contains(_CLEARS, literal=True).fill_null(value=False))
+    fills = operations(report).filter(pl.col("name").is_in(names.implode())).select("row", "process_id")
+    fills = with_facts(report, fills, "call_start").drop_nulls("call_start")
     if fills.height < _FEWEST:
-        return none
+        return found[0]
     calls = report.kind("api").select("process_id", "name", at="start_ns")
-    records = calls.filter(pl.col("name").is_in(recording))
-    if _recorded_after(report, fills, records) < _FEWEST:
-        return none
-    others, found = calls.filter(pl.col("name").is_in(names_that(report, _OTHERS.match))), [none]
-    for process, launches in launch_lines(report).items():
+    records, others = (
+        calls.filter(pl.col("name").is_in(own)) for own in (recording, names_that(report, _OTHERS.match))
+    )
+    recorded = 0  # after so many fills their process records an event before it launches more
+    for process in launching_by_start(report):
+        own = fills.filter(of_process(process)).get_column("call_start")
+        at = records.filter(of_process(process)).get_column("at").sort()
+        recorded += int((_next(at, own) < _next(launches_of(report, process, "call_start").to_series(), own)).sum())
+    for process, launches in launch_lines(report).items() if recorded >= _FEWEST else ():
         own = fills.filter(of_process(process)).get_column("call_start")
         clears = pl.col("since").is_in(own.implode()) & (pl.col("blocks") * _BLOCK >= _VALUES)
         line = launches.with_columns(clears=clears)
-        at = [some.filter(of_process(process)).get_column("at").sort() for some in (records, others)]
+        times = [some.filter(of_process(process)).get_column("at").sort() for some in (records, others)]
         many = line.filter("clears").group_by("exact").len().filter(pl.col("len") >= _FEWEST)
         for code in many.get_column("exact").sort():
-            runs = _runs(line, (line.get_column("exact") == code) & line.get_column("clears"), *at)
+            runs = _runs(line, (line.get_column("exact") == code) & line.get_column("clears"), *times)
             if runs.height >= _FEWEST:
-                found.append(runs.with_columns(process_id=pl.lit(process, dtype=pl.Int64)).select(*_RUNS))
+                found.append(runs.select(process_id=pl.lit(process, dtype=pl.Int64), start="start", end="end"))
     return pl.concat(found).sort("process_id", "start")
-
-
-def _fills(report: Report) -> pl.DataFrame:
-    """Fills by PyTorch with a launch call: process_id and call_start."""
-    work = operations(report)
-    names = work.get_column("name").unique()
-    names = names.filter(names.cast(pl.String).str.contains(_CLEARS, literal=True).fill_null(value=False))
-    if names.is_empty():
-        return pl.DataFrame(schema={"process_id": pl.Int64, "call_start": pl.Int64})
-    fills = with_facts(report, work.filter(pl.col("name").is_in(names.implode())), "call_start")
-    return fills.select("process_id", "call_start").drop_nulls("call_start")
-
-
-def _recorded_after(report: Report, fills: pl.DataFrame, records: pl.DataFrame) -> int:
-    """The number of fills after which their process records an event before it launches more."""
-    number = 0
-    for process in launching_by_start(report):
-        launches = launches_of(report, process, "call_start").to_series()
-        own = fills.filter(of_process(process)).get_column("call_start")
-        at = records.filter(of_process(process)).get_column("at").sort()
-        recorded, launched = (_next(times, own) for times in (at, launches))
-        number += int((recorded < launched).sum())
-    return number
 
 
 def _next(times: pl.Series, after: pl.Series) -> pl.Series:

@@ -1,4 +1,8 @@
-"""Iterations of programs without marks: what repeats in the sequence of launches of each process."""
+"""Iterations of programs without marks: what repeats in the sequence of launches of each process.
+
+Beside units (:mod:`kanalyze.analyses.iterations._units`) where each repetition begins and ends, odd ones and cut ones
+included. Repetitions in runs, each of which begins with the same kernels in larger shapes, are prefills and decodes.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,35 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations._launch_line import launch_lines, with_begins, without_timed
-from kanalyze.analyses.iterations._marks import BY_LAUNCHES, HALF, MANY, REPETITION
-from kanalyze.analyses.iterations._repetitions import cut_of, repetitions, together, with_phases
+from kanalyze.analyses.iterations._marks import BY_LAUNCHES, HALF, MANY, MOSTLY, NEAR, NEARLY_ALL, REPETITION
 from kanalyze.analyses.iterations._units import (
     COLUMNS,
     FEWEST,
+    LARGEST,
     LEAST_LAUNCHES,
     LONG,
     SHORT,
+    SMALLEST,
+    Unit,
+    apart,
+    between_updates,
     chance,
     held,
     holds,
     iteration_unit,
     near_unit,
     only_computes,
+    sizes,
+    stretches,
     waited_for,
 )
-from kanalyze.analyses.iterations._updates import between_updates
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.columns.lookup import gathered
+from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.columns.lookup import count_up_to, gathered, nearest_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kanalyze.analyses.iterations._repetitions import Cut
-    from kanalyze.analyses.iterations._units import Unit
     from kanalyze.report import Report
 
 #: Repetitions launched at least half of the device time of a process, or so much if they repeat what another process
@@ -52,29 +60,51 @@ _AS_MUCH: Final = 0.95
 #: Greatest chance that launches drawn at random repeat as often as what was found.
 _CHANCE: Final = 1e-6
 
+#: What speaks for a repetition that begins with a launch, beside the gap before it.
+_SPEAK: Final = ("fresh", "updated", "returned")
+
+PREFILL: Final = "prefill"
+DECODE: Final = "decode"
+
+#: Least blocks and kernel time of a prefill as multiples of the usual: those of a short text only where nothing else
+#: tells prefills; and the most blocks of nearly all decodes, if a prefill has not so many times those of nearly all.
+_LARGE: Final = ((1.3, 1.3), (2.0, 1.1))
+_APART: Final = 1.3
+_MOST_DECODES: Final = 0.95
+
+#: Fewest prefills, and how many times as many decodes there are.
+_FEWEST_PREFILLS: Final = 3
+_DECODES: Final = 2
+
 _PERIODS: Final = {
-    "process_id": pl.Int64,
-    "start": pl.Int64,
-    "end": pl.Int64,
-    "name": pl.String,
-    "found_by": pl.String,
-    "phase": pl.String,
+    **dict.fromkeys(("process_id", "start", "end"), pl.Int64),
+    **dict.fromkeys(("name", "found_by", "phase"), pl.String),
     "launches": pl.UInt32,
     "usual": pl.Boolean,
 }
 
+
+class Cut(NamedTuple):
+    """Beginning of the repetitions of a unit: so many launches lie `before` the anchor.
+
+    The sum of their codes is `tail`, `code` is that of the first of them, and `last` is how many have that code.
+    """
+
+    before: int
+    tail: int
+    code: int
+    last: int
+
+
 #: Where repetitions of units begin that were found before, by what they and their anchors are: the same in all ranks.
-_Cuts = dict[tuple[object, ...], "Cut"]
+_Cuts = dict[tuple[object, ...], Cut]
 
 
 class _Repeated(NamedTuple):
     """The repetitions of a process: one of the candidates.
 
-    Attributes:
-        rows: A row for each: first and stop (places in the line), loop, phase, usual.
-        line: The line.
-        share: Their share in the device time of the process, or in its launches and device time, whichever is less.
-        unit: What the first loop repeats.
+    Of the rows (first and stop, places in the `line`; loop, phase, usual) `share` is the part in the device time of the
+    process, or in its launches and device time, whichever is less; `unit` is what the first loop repeats.
     """
 
     rows: pl.DataFrame
@@ -92,19 +122,16 @@ def launch_periods(report: Report) -> pl.DataFrame:
 
     Definition: docs/definitions.md, section 4, "Iterations without marks".
     """
-    none = pl.DataFrame(schema=_PERIODS)
+    found, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
     if operations(report).height < LEAST_LAUNCHES:
-        return none
-    cuts: _Cuts = {}
-    told = {process: _of_process(line, cuts) for process, line in launch_lines(report).items()}
-    every = {process: repeated for process, repeated in told.items() if repeated is not None}
-    units = {repeated.unit for repeated in every.values() if repeated.share >= HALF}
-    kept = [
-        _timed(repeated).with_columns(process_id=pl.lit(process, dtype=pl.Int64), found_by=pl.lit(BY_LAUNCHES))
-        for process, repeated in every.items()
-        if repeated.share >= (_LIKE_ANOTHER if repeated.unit in units else HALF)
-    ]
-    return pl.concat([none, *(rows.select(list(_PERIODS)) for rows in kept)]).sort("process_id", "start")
+        return found[0]
+    every = {process: _of_process(line, cuts) for process, line in launch_lines(report).items()}
+    units = {repeated.unit for repeated in every.values() if repeated and repeated.share >= HALF}
+    for process, repeated in every.items():
+        if repeated and repeated.share >= (_LIKE_ANOTHER if repeated.unit in units else HALF):
+            rows = _timed(repeated).with_columns(process_id=pl.lit(process, pl.Int64), found_by=pl.lit(BY_LAUNCHES))
+            found.append(rows.select([*_PERIODS]))
+    return pl.concat(found).sort("process_id", "start")
 
 
 def _of_process(launches: pl.DataFrame, cuts: _Cuts) -> _Repeated | None:
@@ -152,7 +179,11 @@ def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Repeated | None:
     """The candidate that tells most of one line; None where nothing repeats."""
     if launches.height < LEAST_LAUNCHES:
         return None
-    line = with_begins(launches).with_columns(weight=_weight(launches), barrier=pl.lit(value=False))
+    # half by its time on the device, half as one of all launches: one long copy of a checkpoint is not most of a
+    # program, nor are its many short kernels
+    weight = pl.col("ns") / pl.col("ns").sum().clip(lower_bound=1) + 1 / pl.len()
+    weight = (weight * _WHOLE).ceil().cast(pl.Int64)
+    line = with_begins(launches).with_columns(weight=weight, barrier=pl.lit(value=False))
     exact = _exactly(line, cuts)
     if exact is None:
         return _nearly(line)
@@ -194,13 +225,10 @@ def _nearly(line: pl.DataFrame) -> _Repeated | None:
     key: tuple[object, ...] = ()
     rows = None
     if line.get_column("optimizer").any():
-        updates = between_updates(line)
-        if updates is not None:
+        if (updates := between_updates(line)) is not None:
             key, rows = ("updates", updates[0]), updates[1]
-    else:
-        unit = near_unit(line)
-        if unit is not None:
-            key, rows = unit.key, repetitions(line, unit, cut_of(line, unit))
+    elif (unit := near_unit(line)) is not None:
+        key, rows = unit.key, repetitions(line, unit, cut_of(line, unit))
     if rows is None or rows.height < FEWEST:
         return None
     rows = with_phases(line, rows).with_columns(loop=pl.lit(0, dtype=pl.UInt32))
@@ -221,24 +249,17 @@ def _timed(repeated: _Repeated) -> pl.DataFrame:
     start, last = (gathered(since, place) for place in (rows.get_column("first"), rows.get_column("stop") - 1))
     end = gathered(until, rows.get_column("stop") - 1)
     rows = rows.with_columns(
-        start=start, end=end.zip_with(end > last, last + 1), launches=pl.col("stop") - pl.col("first")
+        *(held(line, rows, name) for name in ("work_ns", "ns")),
+        start=start,
+        end=end.zip_with(end > last, last + 1),
+        launches=pl.col("stop") - pl.col("first"),
     )
-    rows = rows.with_columns(held(line, rows, name) for name in ("work_ns", "ns"))
     loops = rows.filter(pl.col("phase").is_null()).group_by("loop").agg(pl.col("work_ns", "ns").sum())
     loops = loops.sort("work_ns", "ns", "loop", descending=[True, True, False]).with_row_index("place", offset=1)
     numbered = pl.when(pl.col("place") > 1).then(pl.format(REPETITION + " {}", "place")).otherwise(pl.lit(REPETITION))
     named = rows.join(loops.select("loop", name=numbered), on="loop", how="left", maintain_order="left")
     # prefills and decodes are sequences of their own
     return named.with_columns(name=pl.coalesce("phase", "name"))
-
-
-def _weight(line: pl.DataFrame) -> pl.Series:
-    """Weight of each launch: half of it by its time on the device, half of it as one of all launches.
-
-    One long copy of a checkpoint is not most of a program, nor are its many short kernels.
-    """
-    ns = pl.col("ns") / pl.col("ns").sum().clip(lower_bound=1)
-    return line.select(((ns + 1 / pl.len()) * _WHOLE).ceil().cast(pl.Int64)).to_series()
 
 
 def _loop(line: pl.DataFrame, unit: Unit, total: float, cuts: _Cuts) -> pl.DataFrame | None:
@@ -264,9 +285,207 @@ def _loop(line: pl.DataFrame, unit: Unit, total: float, cuts: _Cuts) -> pl.DataF
 def _without(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """The line with each stretch of repetitions as one launch that is like no other and has no weight: a barrier."""
     spans = rows.group_by("stretch").agg(pl.col("first").min(), pl.col("stop").max())
-    steps = pl.zeros(line.height + 1, dtype=pl.Int32, eager=True).scatter(spans["first"], 1)
-    ends = pl.zeros(line.height + 1, dtype=pl.Int32, eager=True).scatter(spans["stop"], 1)
+    zeros = (pl.zeros(line.height + 1, dtype=pl.Int32, eager=True) for _ in range(2))
+    steps, ends = (zero.scatter(spans[side], 1) for zero, side in zip(zeros, ("first", "stop"), strict=True))
     inside, first = ((steps - ends).cum_sum() > 0).head(line.height), (steps == 1).head(line.height)
     own = [pl.when(first).then(pl.col("place").hash()).otherwise(name).alias(name) for name in COLUMNS]
-    nothing = pl.when(first).then(0).otherwise("weight").alias("weight")
-    return line.with_columns(*own, nothing, barrier=pl.col("barrier") | first).filter(~inside | first)
+    weight = pl.when(first).then(0).otherwise("weight").alias("weight")
+    return line.with_columns(*own, weight, barrier=pl.col("barrier") | first).filter(~inside | first)
+
+
+def cut_of(line: pl.DataFrame, unit: Unit) -> Cut:
+    """Chooses where repetitions begin.
+
+    For a place in the unit speak the usual gap before it (as a part of the longest one), a copy to the device that
+    begins there, a copy to the host and an optimizer that end there, and that no stretch of the unit has launches to
+    spare if it is cut there. A near unit begins with its anchor.
+    """
+    if unit.near:
+        return Cut(0, 0, unit.word, 0)
+    spans = line.with_row_index("first").select("first", "gap", *_SPEAK, stop=pl.col("first") + unit.length)
+    places = spans.head(line.height - unit.length + 1)
+    places = places.filter(held(line, places, unit.column) == unit.word)
+    following = nearest_place(unit.at, places.get_column("first"), later=True)
+    places = places.with_columns(stop=gathered(unit.at, following))
+    places = places.with_columns(held(line, places, unit.column).alias("tail"), before=sizes())
+    usual = (pl.col("gap").median(), *((pl.col(name).mean() > HALF).cast(pl.Int64) for name in _SPEAK))
+    by_tail = places.filter(pl.col("before") < unit.length).group_by("tail")
+    each = by_tail.agg(pl.len().alias("whole"), pl.col("first", "before").first(), *usual)
+    number = (unit.alike & ~unit.alike.shift(1, fill_value=False)).sum()
+    gap = pl.col("gap").fill_null(0) / pl.col("gap").max().clip(lower_bound=1)
+    spare = ((pl.col("whole").cast(pl.Int64) - pl.col("whole").median()) / number).clip(0, 1)
+    best = each.sort(pl.sum_horizontal(gap, spare, *_SPEAK), "before", descending=True)
+    before, tail, first = best.select(pl.col("before").cast(pl.Int64), "tail", "first").row(0)
+    own = line.get_column(unit.column).slice(first, unit.length)
+    return Cut(before, tail, own.item(0), (own.head(before) == own.item(0)).sum())
+
+
+def repetitions(line: pl.DataFrame, unit: Unit, cut: Cut) -> pl.DataFrame:
+    """The repetitions of `unit`, sorted and disjoint: first and stop (places in `line`), usual, stretch.
+
+    `usual` says whether a repetition has the launches of the unit; in a stretch each one adjoins the next.
+    """
+    edges = _edges(line, unit, cut)
+    fits = sizes().is_between(unit.length * SMALLEST, unit.length * LARGEST)
+    # what lies between is a repetition without its anchor if most of its launches are those of the unit
+    gaps = apart(edges).filter(fits)
+    if gaps.height:
+        own = unit.codes(line, "alike").unique()
+        shared = held(line.select(known=pl.col("alike").is_in(own.implode())), gaps, "known")
+        gaps = gaps.filter(shared >= MOSTLY * gaps.select(sizes()).to_series())
+    rows = pl.concat([edges, gaps]).sort("first")
+    usual = held(line, rows, unit.column) == unit.word
+    if unit.near:
+        usual = rows.select((sizes() - unit.length).abs() <= NEAR * unit.length).to_series()
+    whole = held(line, rows, "barrier") == 0
+    rows = rows.with_columns(usual.alias("usual")).filter((fits | pl.col("usual")) & whole)
+    return rows.with_columns(stretches()).filter(pl.col("usual").any().over("stretch"))
+
+
+def _edges(line: pl.DataFrame, unit: Unit, cut: Cut) -> pl.DataFrame:
+    """First and stop of the repetition around each anchor."""
+    height, after, at = line.height, unit.length - cut.before, unit.at.cast(pl.Int64)
+    begins = (line.get_column(unit.column) == cut.code).arg_true().cast(pl.Int64)
+    number = count_up_to(begins, at, equal=False).cast(pl.Int64) - cut.last
+    number = number.set((number < 0) | (number >= len(begins)), None)
+    head = _sums(line, unit, at, at + after) == (unit.word - cut.tail) % (1 << 64)  # sums of codes wrap
+    tail = _sums(line, unit, at - cut.before, at) == cut.tail
+    begin = gathered(begins, number.cast(pl.UInt32))
+    frame = pl.DataFrame({"at": at, "begin": begin, "head_fits": head, "tail_fits": tail})
+    anchor, following, usual = pl.col("at"), pl.col("at").shift(-1, fill_value=height), pl.col("at") - cut.before
+    # an odd one after which nothing else is launched has the rest
+    rest = ~pl.col("head_fits").fill_null(value=False) & (following == height)
+    rest &= height - usual <= LARGEST * unit.length
+    stop = pl.when(rest).then(height).otherwise(pl.min_horizontal(anchor + after, following))
+    frame = frame.with_columns(stop=stop).with_columns(before=pl.col("stop").shift(1, fill_value=0))
+    # a segment about as long as the unit is one repetition: what is more in it belongs to the one before
+    size = anchor - anchor.shift(1)
+    joined = size.is_between(SMALLEST * unit.length, LARGEST * unit.length).fill_null(value=False)
+    low = pl.when(joined).then(anchor.shift(1)).otherwise("before")
+    whole = pl.when(pl.col("tail_fits") & (usual >= low)).then(usual)
+    near = joined | (pl.col("begin") >= anchor - LARGEST * cut.before)
+    follows = pl.when(joined & pl.col("head_fits").shift(1)).then("before")
+    any_one = pl.when(joined).then("before").otherwise(pl.max_horizontal(usual, "before"))
+    first = pl.coalesce(whole, follows, pl.when(near & (pl.col("begin") >= low)).then("begin"), any_one)
+    frame = frame.with_columns(first=first, joined=joined)
+    stop = pl.when(pl.col("joined").shift(-1, fill_value=False)).then(pl.col("first").shift(-1)).otherwise("stop")
+    return frame.select("first", stop=stop).cast(pl.UInt32)
+
+
+def _sums(line: pl.DataFrame, unit: Unit, first: pl.Series, stop: pl.Series) -> pl.Series:
+    """Sums of what lies from each of `first` to `stop`; null where that is not all in the line."""
+    inside = (first >= 0) & (stop <= line.height)
+    edges = pl.DataFrame({"first": first.set(~inside, None), "stop": stop.set(~inside, None)})
+    return held(line, edges.cast(pl.UInt32), unit.column)
+
+
+def together(line: pl.DataFrame, rows: pl.DataFrame, *, paused: bool) -> pl.DataFrame:
+    """The repetitions with those that the host launches in one go as one, if these are nearly always as many.
+
+    Up to its next wait or copy that blocks: several where those between two waits are a multiple of the usual number,
+    as where a host that runs ahead waits after several iterations. Or else, if it may be told by how it `paused`, up to
+    where it pauses longer each time, as a loop of like layers does from one step to the next. `rows` where it does
+    neither.
+    """
+    rows = rows.with_columns(gathered(line.get_column("waited"), rows.get_column("first")))
+    key = ("stretch", "waited")
+    many, place = pl.len().over(key), pl.int_range(pl.len()).over(key)
+    counts = rows.group_by(key).len().get_column("len")
+    usual = counts.mode().sort().item(0)
+    if (counts == usual).sum() < HALF * len(counts) or (counts % usual == 0).sum() < NEARLY_ALL * len(counts):
+        usual = rows.height  # none is several
+    groups = _grouped(rows.with_columns(group=pl.when(many % usual == 0).then(place // usual).otherwise(0)))
+    if groups is None and paused:
+        groups = _grouped(_between_pauses(line, rows))
+    return rows.drop("waited") if groups is None else groups
+
+
+def _between_pauses(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds `group`: several where the host pauses longer before every so many of them.
+
+    All that tells where like layers begin are such pauses: it may be some launches before or after their first ones.
+    """
+    longest = rows.filter(stretch=rows.get_column("stretch").mode().sort().item(0)).head(LONG * SHORT)
+    half = int(longest.select(sizes().median()).item()) // 2
+    rows, gap = rows.with_columns(waited=0, group=0), line.get_column("gap")
+    for shift in sorted(range(-half, half + 1), key=abs):
+        first = (pl.col("first").cast(pl.Int64) + shift).clip(0, line.height - 1).cast(pl.UInt32)
+        number = _regular(gathered(gap, longest.select(first).to_series()).fill_null(0))
+        if number is not None:
+            stop = (pl.col("stop").cast(pl.Int64) + shift).clip(1, line.height).cast(pl.UInt32)
+            return rows.with_columns(first, stop, group=pl.int_range(pl.len()).over("stretch") // number)
+    return rows
+
+
+def _regular(gaps: pl.Series) -> int | None:
+    """After how many repetitions the host pauses longer: nearly always longer than nearly always before the others."""
+    place = pl.int_range(len(gaps), eager=True)
+    for number in range(2, min(len(gaps) // SHORT, LONG) + 1):
+        first = place % number == 0
+        longer = gaps.filter(first).quantile(1 - NEARLY_ALL, "nearest") or 0
+        if longer > (gaps.filter(~first).quantile(NEARLY_ALL, "nearest") or 0):
+            return number
+    return None
+
+
+def _grouped(rows: pl.DataFrame) -> pl.DataFrame | None:
+    """The repetitions of each `group` as one; None where these are few, or do not nearly always have equally many."""
+    sums = rows.group_by("stretch", "waited", "group", maintain_order=True).agg(
+        pl.col("first", "phase").first(),
+        pl.col("stop").last(),
+        pl.col("usual").all(),
+        pl.col("weight").sum(),
+        many=pl.len().cast(pl.Int64),
+    )
+    usual, many = int(median_of(sums, "many")), pl.col("many")
+    if usual <= 1 or sums.select((many == usual).mean()).item() < NEARLY_ALL:
+        return None
+    groups = sums.filter(many.is_between(SMALLEST * usual, LARGEST * usual))
+    groups = groups.with_columns(usual=pl.col("usual") & (many == usual)).drop("waited", "group", "many")
+    return groups if groups.height >= FEWEST else None
+
+
+def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds phase to repetitions, and the prefills that lie between them; null if there are no such phases.
+
+    Columns: first, stop, usual, stretch and phase.
+    """
+    if rows.height >= _FEWEST_PREFILLS * (1 + _DECODES) and not line.get_column("optimizer").any():
+        gaps = apart(rows)
+        gaps = gaps.filter(held(line, gaps, "barrier") == 0)
+        every = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)]).sort("first")
+        every = every.with_columns(held(line, every, name) for name in ("blocks", "work_ns"))
+        for least in _LARGE:
+            if (large := _large(line, every, *least)) is not None:
+                told = every.with_columns(large).filter(pl.col("large") | ~pl.col("gap"))
+                follows = (~pl.col("large")).shift(-1, fill_value=True) & pl.col("large")
+                prefills, begun = told.select(pl.col("large").sum(), begun=follows.sum()).row(0)
+                decodes = told.height - prefills
+                if prefills >= _FEWEST_PREFILLS and decodes >= _DECODES * prefills and begun >= MANY * prefills:
+                    phase = pl.when("large").then(pl.lit(PREFILL)).otherwise(pl.lit(DECODE))
+                    told = told.with_columns(stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))
+                    return told.select(*rows.columns, "phase")
+    return rows.with_columns(phase=pl.lit(None, dtype=pl.String))
+
+
+def _large(line: pl.DataFrame, rows: pl.DataFrame, more: float, longer: float) -> pl.Series | None:
+    """Whether each row is a prefill by its size and its launches; None if sizes differ in other ways."""
+    usual = rows.filter("usual")
+    blocks, ns = usual.get_column("blocks").median(), usual.get_column("work_ns").median()
+    grown = (pl.col("blocks") > blocks * pl.lit(more)) & (pl.col("work_ns") >= ns * pl.lit(longer))
+    large = rows.select(large=grown).to_series()
+    others = rows.filter(~large & ~rows.get_column("gap"))
+    if large.sum() < _FEWEST_PREFILLS or others.is_empty():
+        return None
+    even = others.select((pl.col("blocks") <= blocks * pl.lit(1 + NEAR)).mean()).item() >= MANY
+    most = others.select(pl.col("blocks").quantile(_MOST_DECODES) * _APART).item()
+    if not even and rows.filter(large).select(pl.col("blocks").min()).item() < most:
+        return None
+    some = others.gather_every(max(-(-others.height // LONG), 1))
+    at = some.select(pl.int_ranges("first", "stop", dtype=pl.UInt32).alias("at").explode()).to_series()
+    codes = {name: gathered(line.get_column(name), at).unique() for name in ("loose", "exact")}
+    told = line.select(pl.col(name).is_in(own.implode()) for name, own in codes.items())
+    shared = rows.with_columns(held(told, rows, name) for name in codes)
+    shared = shared.select((pl.col("loose") >= HALF * sizes()) & (pl.col("exact") <= HALF * sizes()))
+    found = large & shared.to_series()
+    return found if found.sum() >= MANY * int(large.sum()) else None

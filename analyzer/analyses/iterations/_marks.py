@@ -1,4 +1,4 @@
-"""Iterations by the program's own marks: steps of the framework's profiler, or the range that repeats.
+"""Iterations by the program's own marks: steps of the framework's profiler, the range that repeats, or noted loops.
 
 Definitions: docs/definitions.md, section 4, "Iterations".
 """
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._kernel_families import families
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.iterations._loops import passes
 from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.requirements import loop_passes
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
 from kanalyze.columns.lookup import gathered, nearest_place
@@ -82,9 +81,6 @@ _ONE_STEP: Final = re.compile(
 #: Names of what holds many iterations.
 _HOLDS_MANY: Final = re.compile(r"epoch|train(?:ing)?[ _]?loop", re.IGNORECASE)
 
-#: Ranges that PyTorch makes inside of a step; an iteration told by them is called a step.
-_FRAMEWORK: Final = ("enumerate(DataLoader)", "Optimizer.")
-
 #: What an iteration told by steps of a profiler is called, and one of several ranges side by side.
 STEP: Final = "step"
 ITERATION: Final = "iteration"
@@ -98,20 +94,20 @@ BY_RANGES: Final = "ranges"
 BY_LOOPS: Final = "loop"
 BY_LAUNCHES: Final = "launches"
 
+#: So many loops are looked at of a report, those with fewest passes first: the outermost have few.
+_MOST_LOOPS: Final = 256
+_PASSES: Final = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "name": pl.String}
+
 #: The columns of iterations before they are judged. `own_end` is the end of the mark itself, or of the last launch;
 #: `end` the start of the next iteration where one `follows`, else the end of the iteration's work.
 SPANS: Final = {
-    "process_id": pl.Int64,
-    "start": pl.Int64,
-    "end": pl.Int64,
-    "own_end": pl.Int64,
+    **dict.fromkeys(("process_id", "start", "end", "own_end"), pl.Int64),
     "follows": pl.Boolean,
-    "name": pl.String,
-    "window": pl.String,
+    **dict.fromkeys(("name", "window"), pl.String),
     "open": pl.Boolean,
     "found_by": pl.String,
 }
-
+_MARKED: Final = {**SPANS, "alike": pl.Boolean}
 
 _COMPUTES: Final = pl.col("bucket").is_in(["kernel", "communication"])
 
@@ -129,42 +125,13 @@ def marked_iterations(report: Report) -> pl.DataFrame:
 
     Column alike says whether those of one name run the same kernels; of steps of a profiler it is not asked.
     """
-    steps = report.steps()
-    by_process = steps.partition_by("process_id", as_dict=True)
-    ranges = _repeating(report).join(steps.select("process_id"), on="process_id", how="anti", nulls_equal=True)
-    loops = passes(report)
-    if steps.is_empty() and ranges.is_empty() and loops.is_empty():
-        return pl.DataFrame(schema={**SPANS, "alike": pl.Boolean})
-    work = launched_work(report)
-    told = [pl.DataFrame(schema=SPANS), *(_of_steps(process, part, work) for (process,), part in by_process.items())]
-    parts = [pl.concat(told).with_columns(alike=pl.lit(value=True))]
-    for (process,), part in ranges.partition_by("process_id", as_dict=True, maintain_order=True).items():
-        parts.append(_of_ranges(process, part, work.filter(of_process(process))))
-    marked = pl.concat(parts)
-    for (process,), part in loops.partition_by("process_id", as_dict=True, maintain_order=True).items():
-        if marked.filter(of_process(process)).is_empty():
-            marked = pl.concat([marked, _of_loops(process, part, work.filter(of_process(process)))])
-    return marked.sort("process_id", "start")
-
-
-def _of_loops(process: object, loops: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """The iterations of one process by its outermost loop, whose passes launched most of the work since it began.
-
-    Before that a program may choose kernels by running many of them.
-    """
-    rare = pl.len().over(*THREAD, "name") < _OFTEN
-    ranges = loops.with_columns(open=pl.lit(value=False), rare=rare, zeros="name").filter(~rare)
-    found = _of_ranges(process, ranges, work)
-    heaviest = work_in(found, work).select("device_ns").hstack(found.select("name", "start"))
-    sums = heaviest.group_by("name").agg(pl.col("device_ns").sum(), pl.col("start").min()).sort("device_ns", "name")
-    main, begun = sums.select("name", "start").row(-1) if sums.height else ("", 0)
-    since = work.filter(pl.col("at") >= begun)
-    covered = int(heaviest.filter(pl.col("start") >= begun).get_column("device_ns").sum())
-    enough = found if covered >= HALF * int(since.get_column("ns").sum()) else found.clear()
-    each = (
-        pl.when(pl.col("name") == main).then(pl.lit(OF_LOOP)).otherwise(pl.format("{} of {}", pl.lit(OF_LOOP), "name"))
-    )
-    return enough.with_columns(name=each, found_by=pl.format("{} {}", pl.lit(BY_LOOPS), "name"))
+    marks = {_of_steps: report.steps(), _of_ranges: _repeating(report), _of_loops: passes(report)}
+    found: dict[object, pl.DataFrame] = {}
+    for made, rows in marks.items():
+        for (process,), part in rows.partition_by("process_id", as_dict=True, maintain_order=True).items():
+            if process not in found or found[process].is_empty():
+                found[process] = made(process, part, launched_work(report).filter(of_process(process)))
+    return pl.concat([pl.DataFrame(schema=_MARKED), *found.values()]).sort("process_id", "start")
 
 
 @once_per_process
@@ -209,18 +176,60 @@ def work_in(spans: pl.DataFrame, work: pl.DataFrame, *further: str) -> pl.DataFr
 
 def _of_steps(process: object, steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """Iterations of the framework's profiler, which are told apart by their numbers."""
-    twice = pl.len().over("step") > 1
-    number = pl.format("step:{}", "step")
-    ordinal = pl.int_range(1, pl.len() + 1).over("step")
-    rows = steps.sort("start", "event_id").select(
-        "start",
-        own_end="end",
-        name=pl.lit(STEP),
-        window=pl.when(twice).then(pl.format("{}#{}", number, ordinal)).otherwise(number),
-        open=pl.lit(value=False),
-        found_by=pl.lit(BY_STEPS),
-    )
-    return adjoined(process, rows, work.filter(of_process(process)))
+    number, ordinal = pl.format("step:{}", "step"), pl.int_range(1, pl.len() + 1).over("step")
+    twice = pl.when(pl.len().over("step") > 1).then(pl.format("{}#{}", number, ordinal)).otherwise(number)
+    line = steps.sort("start", "event_id")
+    rows = _spans(line, STEP, BY_STEPS).with_columns(line.select(window=twice).to_series())
+    return adjoined(process, rows, work).with_columns(alike=pl.lit(value=True))
+
+
+def _of_loops(process: object, loops: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The iterations of one process by its outermost loop, whose passes launched most of the work since it began.
+
+    Before that a program may choose kernels by running many of them.
+    """
+    rare = pl.len().over(*THREAD, "name") < _OFTEN
+    ranges = loops.with_columns(open=pl.lit(value=False), rare=rare, zeros="name").filter(~rare)
+    found = _of_ranges(process, ranges, work)
+    heaviest = work_in(found, work).select("device_ns").hstack(found.select("name", "start"))
+    sums = heaviest.group_by("name").agg(pl.col("device_ns").sum(), pl.col("start").min()).sort("device_ns", "name")
+    main, begun = sums.select("name", "start").row(-1) if sums.height else ("", 0)
+    since = work.filter(pl.col("at") >= begun)
+    covered = int(heaviest.filter(pl.col("start") >= begun).get_column("device_ns").sum())
+    enough = found if covered >= HALF * int(since.get_column("ns").sum()) else found.clear()
+    named = pl.format("{} of {}", pl.lit(OF_LOOP), "name")
+    each = pl.when(pl.col("name") == main).then(pl.lit(OF_LOOP)).otherwise(named)
+    return enough.with_columns(name=each, found_by=pl.format("{} {}", pl.lit(BY_LOOPS), "name"))
+
+
+def passes(report: Report) -> pl.DataFrame:
+    """Each pass of a loop of the program from the second on: process_id, thread_id, start, end, name (``train.py:28``).
+
+    A pass ends where the next one begins. From the last one of a run of the loop to the next run is none: a loop around
+    it begins a pass of its own there.
+    """
+    name = pl.format("{}:{}", "file", "line")
+    named = loop_passes(report).select(*THREAD, start="time_ns", name=name).sort(*THREAD, "start")
+    told = named.with_columns(end=pl.col("start").shift(-1).over(*THREAD, "name"))
+    loops = told.partition_by(*THREAD, "name", maintain_order=True)
+    others: dict[tuple[object, ...], list[pl.Series]] = {}
+    found = [pl.DataFrame(schema=_PASSES)]
+    for loop in sorted(loops, key=lambda one: one.height)[:_MOST_LOOPS]:
+        around, starts = others.setdefault(loop.select(*THREAD).row(0), []), loop.get_column("start")
+        own, inside = loop.drop_nulls("end"), [pl.lit(value=True)]
+        for begins in around:  # whether the loop runs within most passes of that one
+            spans = pl.DataFrame([begins.alias("start"), begins.shift(-1).alias("end")]).drop_nulls()
+            if 2 * int((_begun_in(spans, starts) > 0).sum()) > spans.height:
+                inside.append(pl.lit(_begun_in(own, begins) == 0))
+        found.append(own.filter(pl.all_horizontal(inside)))
+        around.append(starts)
+    return pl.concat([part.select([*_PASSES]) for part in found]).sort(*THREAD, "start")
+
+
+def _begun_in(spans: pl.DataFrame, times: pl.Series) -> pl.Series:
+    """How many of the sorted `times` lie in each of the spans (start, end), their ends left out."""
+    first, stop = (times.search_sorted(spans.get_column(side), side="right") for side in ("start", "end"))
+    return stop.cast(pl.Int64) - first.cast(pl.Int64)
 
 
 def _repeating(report: Report) -> pl.DataFrame:
@@ -237,8 +246,7 @@ def _repeating(report: Report) -> pl.DataFrame:
         alike=pl.col("range").str.replace_all(NUMBER.pattern, "#"), zeros=pl.col("range").str.replace_all(SOME, "#")
     )
     named = ranges.select(*THREAD, "start", "end", "open", "range").join(alike, on="range", maintain_order="left")
-    named = named.rename({"range": "name"})
-    often = named.with_columns(rare=pl.len().over(*THREAD, "alike") < _FEWEST)
+    often = named.rename({"range": "name"}).with_columns(rare=pl.len().over(*THREAD, "alike") < _FEWEST)
     often = often.filter(~pl.col("rare") | pl.col("name").is_in([name for name in own if _ONE_STEP.match(name)]))
     one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
     return often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")
@@ -251,15 +259,14 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
     heavy = pl.col("device_ns").sum().over(*THREAD, "name") >= HALF * whole
     levels = _levels(launched.filter(~pl.col("rare") | heavy))
     if not levels or not whole:
-        return pl.DataFrame(schema={**SPANS, "alike": pl.Boolean})
+        return pl.DataFrame(schema=_MARKED)
     chosen = levels[0]
     for inner in levels[1:]:
-        if _is_loop_of(inner, chosen):
-            chosen = inner
+        chosen = inner if _is_loop_of(inner, chosen) else chosen
     found = adjoined(process, pl.concat([chosen.rows, *chosen.others]), work)
     alike = [name for (name,), part in found.partition_by("name", as_dict=True).items() if _same_kernels(part, work)]
-    found = found.with_columns(alike=pl.col("name").is_in(alike))
     covered = int(work_in(found, work).get_column("device_ns").sum())
+    found = found.with_columns(alike=pl.col("name").is_in(alike))
     return found if covered >= _LEAST * whole else found.clear()
 
 
@@ -268,9 +275,8 @@ def _by_zeros(ranges: pl.DataFrame) -> pl.DataFrame:
     kind = [*THREAD, "name", "zeros"]
     usual = pl.when(pl.len().over(kind) >= _FEWEST).then(pl.col("device_ns").median().over(kind))
     least, most = (side.over(*THREAD, "name") for side in (pl.col("usual").min(), pl.col("usual").max()))
-    told = ranges.with_columns(usual=usual)
     name = pl.when(most > _OTHER_KIND * least).then("zeros").otherwise("name")
-    return told.with_columns(name=name).drop("usual", "zeros")
+    return ranges.with_columns(usual=usual).with_columns(name=name).drop("usual", "zeros")
 
 
 def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
@@ -285,9 +291,8 @@ def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
     inside = kernels.get_column("at") < gathered(some.get_column("own_end"), place)
     launched = kernels.select("name", "ns", place).filter(inside)
     names = launched.get_column("name").unique()
-    kinds = pl.DataFrame([names, families(names)])
     does = pl.when(pl.col("family").is_in(_CHOSEN_BY_SHAPE)).then("family").otherwise(pl.col("name").cast(pl.String))
-    kinds = kinds.select("name", does=does.rank("dense"))
+    kinds = pl.DataFrame([names, families(names)]).select("name", does=does.rank("dense"))
     told = grouped(launched.join(kinds, on="name"), ["place", "does"], [pl.col("ns").sum()])
     usual = 2 * pl.len().over("does") >= pl.col("place").n_unique()
     share = pl.col("ns").filter("usual").sum() / pl.col("ns").sum()
@@ -296,12 +301,10 @@ def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
 
 
 class _Level(NamedTuple):
-    """The ranges of one thread that lie in no other one, but for those of the levels before.
+    """The ranges of one thread that lie in no other one, but for those of the levels before, as iterations.
 
-    Attributes:
-        rows: The iterations that they make: start, own_end, name, open, found_by.
-        others: The same of further ranges beside these that repeat, another number of times.
-        device_ns: What the ranges of `rows` have launched.
+    `rows` are not adjoined yet and have launched `device_ns`; `others` are ranges beside them that repeat, another
+    number of times.
     """
 
     rows: pl.DataFrame
@@ -332,12 +335,11 @@ def _is_loop_of(inner: _Level, outer: _Level) -> bool:
         return False
     if _HOLDS_MANY.search(name):
         return True
-    begun = inner.rows.get_column("start").search_sorted(outer.rows.get_column("start"), side="left")
-    ended = inner.rows.get_column("start").search_sorted(outer.rows.get_column("own_end"), side="left")
-    held = (ended - begun).cast(pl.Int64)
     if outer.rows.height < _OFTEN:
         return inner.device_ns >= NEARLY_ALL * outer.device_ns
-    return int(held.n_unique()) > 2  # noqa: PLR2004 - one that is cut may hold fewer
+    starts = inner.rows.get_column("start")
+    begun, ended = (starts.search_sorted(outer.rows.get_column(side), side="left") for side in ("start", "own_end"))
+    return int((ended - begun).cast(pl.Int64).n_unique()) > 2  # noqa: PLR2004 - one that is cut may hold fewer
 
 
 def _level(ranges: pl.DataFrame) -> _Level:
@@ -350,32 +352,29 @@ def _level(ranges: pl.DataFrame) -> _Level:
     in_turn = (pl.col("count") - often).abs() <= 1
     turns = [one for one in sums.filter(in_turn).get_column("name") if _take_turns(own, one, heaviest)]
     phases = sums.filter(pl.col("name").is_in(turns)).sort("first", "name")
-    together = int(phases.get_column("device_ns").sum())
+    whole = int(phases.get_column("device_ns").sum())
     beside = [*sums.filter(~pl.col("name").is_in(turns), pl.col("device_ns") > 0).sort("first").get_column("name")]
-    if most >= NEARLY_ALL * together and not _of_framework(heaviest):
-        return _Level(_rows(own, heaviest, called(heaviest)), [_rows(own, one, called(one)) for one in beside], most)
+    if most >= NEARLY_ALL * whole and not _of_framework(heaviest):
+        return _Level(_rows(own, heaviest), [_rows(own, one) for one in beside], most)
     name, last = phases.item(0, "name"), phases.item(-1, "name")
-    rows = _rows(own, name, called(name))
+    rows = _rows(own, name)
     if name != last and not _of_framework(name):
         found_by = f"{BY_RANGES} {called(name)} to {called(last)}"
         rows = rows.with_columns(name=pl.lit(ITERATION), found_by=pl.lit(found_by))
         beside = [one for one in beside if not _between_phases(own, one, name, last)]
-    rows = _with_last_phase(rows, own.filter(pl.col("name").is_in(turns)))
-    return _Level(rows, [_rows(own, one, called(one)) for one in beside], together)
+    # each ends with the last phase that begins in it
+    ranges = own.filter(pl.col("name").is_in(turns))
+    place = nearest_place(rows.get_column("start"), ranges.get_column("start"))
+    ends = ranges.select("end", at=place).group_by("at").agg(pl.col("end").max())
+    rows = rows.with_row_index("at").join(ends, on="at", how="left", maintain_order="left")
+    rows = rows.with_columns(own_end=pl.coalesce("end", "own_end")).drop("at", "end")
+    return _Level(rows, [_rows(own, one) for one in beside], whole)
 
 
 def _take_turns(ranges: pl.DataFrame, one: str, other: str) -> bool:
     """Whether ranges of two names follow each other in turn, but for one: a loop after another has no phases of it."""
     both = ranges.filter(pl.col("name").is_in([one, other])).sort("start").get_column("name")
     return one == other or int((both == both.shift(1)).sum()) <= 1
-
-
-def _with_last_phase(rows: pl.DataFrame, phases: pl.DataFrame) -> pl.DataFrame:
-    """`rows`, each of which ends with the last of `phases` (start, end) that begins in it."""
-    place = nearest_place(rows.get_column("start"), phases.get_column("start"))
-    ends = phases.select("end", at=place).group_by("at").agg(pl.col("end").max())
-    told = rows.with_row_index("at").join(ends, on="at", how="left", maintain_order="left")
-    return told.with_columns(own_end=pl.coalesce("end", "own_end")).drop("at", "end")
 
 
 def _between_phases(ranges: pl.DataFrame, name: str, first: str, last: str) -> bool:
@@ -387,7 +386,7 @@ def _between_phases(ranges: pl.DataFrame, name: str, first: str, last: str) -> b
 
 def _of_framework(name: str) -> bool:
     """Whether PyTorch makes a range of this name inside of each step."""
-    return name.lstrip(":").startswith(_FRAMEWORK)
+    return name.lstrip(":").startswith(("enumerate(DataLoader)", "Optimizer."))
 
 
 def called(name: str) -> str:
@@ -396,16 +395,20 @@ def called(name: str) -> str:
     return STEP if _of_framework(name) else bare.rstrip(BEFORE_NUMBER) or bare or name
 
 
-def _rows(ranges: pl.DataFrame, name: str, each: str) -> pl.DataFrame:
+def _rows(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
     """The ranges of one name, as iterations that are not adjoined yet."""
-    own = ranges.filter(pl.col("name") == name).sort("start")
-    return own.select(
+    return _spans(ranges.filter(pl.col("name") == name).sort("start"), called(name), BY_RANGES, "open")
+
+
+def _spans(marks: pl.DataFrame, each: str, found_by: str, is_open: str | None = None) -> pl.DataFrame:
+    """Marks (start, end) as iterations that are not adjoined yet."""
+    return marks.select(
         "start",
         own_end="end",
         name=pl.lit(each),
         window=pl.lit(None, dtype=pl.String),
-        open="open",
-        found_by=pl.lit(BY_RANGES),
+        open=is_open or pl.lit(value=False),
+        found_by=pl.lit(found_by),
     )
 
 
@@ -419,7 +422,8 @@ def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Data
     rows = rows.sort("start").with_row_index("place")
     ends = work.select("at", "end", place=nearest_place(rows.get_column("start"), work.get_column("at")))
     inside = ends.join(rows.select("place", "own_end"), on="place").filter(pl.col("at") < pl.col("own_end"))
-    told = rows.join(inside.group_by("place").agg(done=pl.col("end").max()), on="place", how="left").sort("place")
+    ended = inside.group_by("place").agg(done=pl.col("end").max())
+    told = rows.join(ended, on="place", how="left").sort("place")
     following, done = pl.col("start").shift(-1), pl.max_horizontal("own_end", "done")
     distance, period = (following - pl.col("own_end")).clip(lower_bound=0), following - pl.col("start")
     alike = pl.when(pl.col("name") == pl.col("name").shift(-1))  # a loop after another one is told by its own times

@@ -1,7 +1,7 @@
 """The steady part of a program: the longest run of steady iterations, one directly after the other.
 
-Beside it the windows that iterations name (``steady``, ``step#2..step#5``, ``step#-1``), and what sampling cost them.
-Definitions: docs/definitions.md, section 4, "Iterations".
+Beside it the windows that iterations name (``steady``, ``step#2..step#5``, ``step#-1``), what sampling cost them, and
+their parts by the program's own ranges. Definitions: docs/definitions.md, section 4, "Iterations".
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import device_operations
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import window_ledgers
-from kanalyze.analyses.iterations._marks import of_process
+from kanalyze.analyses.iterations._marks import SOME, called, of_process, outermost
 from kanalyze.analyses.iterations.iterations import STEADY, iterations_by_launches, judged_iterations
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
@@ -24,7 +25,7 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import grouped
 from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import STEPS, UNNAMED, place, without_ids
+from kanalyze.named_ranges import NUMBER, STEP_PREFIX, STEPS, UNNAMED, place, plain, without_ids
 from kanalyze.units import time, times
 from kanalyze.window import WORDS, Window, with_article
 
@@ -44,16 +45,11 @@ _FEWEST: Final = 3
 class SteadyPart(NamedTuple):
     """The steady part of a report, and the iterations that it is one of.
 
-    Attributes:
-        window: Its window, with the number of iterations and what one is called.
-        host: The same as the host saw it: from the start of its first iteration on.
-        process_id: The process whose iterations they are.
-        device: The GPU on which that process was busy longest.
-        found_by: How the iterations were found.
-        first: What gives its first iteration as a window.
-        last: What gives its last iteration as a window.
-        rows: All iterations of this process, as :func:`judged_iterations` gives them.
-        adjoining: Whether each iteration of the steady part begins where the one before ended.
+    Its `window` has the number of iterations and what one is called; `host` is the same as the host saw it, from the
+    start of its first iteration on. The `device` is the GPU on which the process was busy longest, `first` and `last`
+    give its first and last iteration as a window, `rows` are all iterations of this process as
+    :func:`judged_iterations` gives them, and `adjoining` says whether each of the steady part begins where the one
+    before ended.
     """
 
     window: Window
@@ -90,10 +86,7 @@ class SteadyPart(NamedTuple):
 
     @property
     def lengths(self) -> pl.Series:
-        """How long each iteration of the steady part takes, ns: where they adjoin, as long as that in all.
-
-        Where the host runs ahead, from when the device had done the work of the one before.
-        """
+        """How long each iteration of the steady part takes, ns: where they adjoin, as long as that in all."""
         return lengths_ns(self.run)
 
     @property
@@ -135,22 +128,16 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     run = _longest_run(every, name, adjoining=True)
     if run.height < _FEWEST:
         run = _longest_run(every, name, adjoining=False)
-    until, host_until = run.item(-1, "until_ns"), run.item(-1, "end")
+    last = run.row(-1, named=True)
+    until, host_until = last["until_ns"], last["end"]
     adjoining = run.get_column("dur_ns").sum() == host_until - run.item(0, "start_ns")
     if not adjoining:  # as many pauses as iterations
-        until, host_until = run.item(-1, "since_ns"), run.item(-1, "start_ns")
-        run = run.head(-1)
-    window = Window(
-        run.item(0, "since_ns"),
-        until,
-        name=STEADY,
-        process=process,
-        count=run.height,
-        each=run.item(0, "name"),
-    )
-    first, last, device = run.item(0, "window"), run.item(-1, "window"), run.item(0, "device")
-    host = replace(window, start_ns=run.item(0, "start_ns"), end_ns=host_until)
-    return SteadyPart(window, host, process, device, run.item(0, "found_by"), first, last, every, adjoining)
+        until, host_until, run = last["since_ns"], last["start_ns"], run.head(-1)
+    first = run.row(0, named=True)
+    window = Window(first["since_ns"], until, name=STEADY, process=process, count=run.height, each=first["name"])
+    host = replace(window, start_ns=first["start_ns"], end_ns=host_until)
+    edges = first["window"], run.item(-1, "window")
+    return SteadyPart(window, host, process, first["device"], first["found_by"], *edges, every, adjoining)
 
 
 def known_steady_part(report: Report) -> SteadyPart | None:
@@ -169,8 +156,7 @@ def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
     """
     every = steady.run.select(start="since_ns", end="until_ns").filter(steady.adjoining)
     ledgers = steady.ledgers(report, every.filter(pl.col("end") > pl.col("start")))
-    columns = {f"{bucket}_ns": bucket for bucket in BUCKETS}
-    long = ledgers.select(*columns).rename(columns).unpivot(variable_name="bucket", value_name="ns")
+    long = ledgers.select(*_TIMES).rename(_TIMES).unpivot(variable_name="bucket", value_name="ns")
     least, most = pl.col("ns").min().alias("min_ns"), pl.col("ns").max().alias("max_ns")
     sums = long.group_by("bucket", maintain_order=True).agg(least, most).filter(pl.col("max_ns") > 0)
     # of an iteration that takes nothing each bucket takes nothing
@@ -212,34 +198,27 @@ def windows_named(report: Report, text: str) -> list[Window] | None:
         UnknownNameError: There are iterations of that name, but not so many.
     """
     if text == STEADY:
-        return [_steady_window(report, text)]
+        steady = steady_part(report) if {*DEVICE_KINDS}.intersection(report.kinds) else None
+        if steady is None:
+            raise BadWindowError.of(text, "nothing in this report repeats, so it has no steady part")
+        return [steady.window]
     first, dots, last = text.partition("..")
     if not dots:
         found = _iteration(report, text)
         return None if found is None else [found]
     sides = [_iteration(report, side) or _range(report, side) for side in (first.strip(), last.strip())]
-    if sides[0] is None or sides[1] is None:
-        return None
-    return [_from_to(report, text, sides[0], sides[1])]
-
-
-def _steady_window(report: Report, text: str) -> Window:
-    found = steady_part(report) if {*DEVICE_KINDS}.intersection(report.kinds) else None
-    if found is None:
-        raise BadWindowError.of(text, "nothing in this report repeats, so it has no steady part")
-    return found.window
+    return None if sides[0] is None or sides[1] is None else [_from_to(report, text, sides[0], sides[1])]
 
 
 def _iteration(report: Report, text: str) -> Window | None:
     """The iteration ``NAME#NUMBER``, from the end where the number is negative; None if there is no such name."""
-    match, step = _NUMBERED.fullmatch(text), _STEP.fullmatch(text)
-    if (match is None and step is None) or not {*DEVICE_KINDS}.intersection(report.kinds):
+    number, named = 1, pl.col("window") == text
+    if match := _NUMBERED.fullmatch(text):
+        number, named = int(match["number"]), pl.col("name") == match["name"]
+    if not (match or _STEP.fullmatch(text)) or not {*DEVICE_KINDS}.intersection(report.kinds):
         return None
-    rows = judged_iterations(report)
-    if step is not None:
-        own, number = rows.filter(pl.col("window") == text), 1
-    elif match is not None:
-        own, number = rows.filter(pl.col("name") == match["name"]).sort("start_ns"), int(match["number"])
+    own = judged_iterations(report).filter(named)
+    own = own.sort("start_ns") if match else own
     if own.is_empty():
         return None
     at = place(number, own.height)
@@ -275,32 +254,102 @@ def _from_to(report: Report, text: str, first: Window, last: Window) -> Window:
 def sampling_cost(plain: Report, sampled: Report) -> str:
     """How long an iteration took in the run with samples, against the one without, as a sentence.
 
-    Without iterations that are the same work, the time from the first operation to the last, if both have as many; else
-    that it cannot be told.
+    Without iterations that are the same work (of one name, and as many operations), the time from the first operation
+    to the last, if both have as many; else that it cannot be told.
     """
     one, other = known_steady_part(plain), known_steady_part(sampled)
-    if one is None or other is None or not _same_work(one, other):
-        return _of_all(plain, sampled)
-    here, there = (median_of(part.lengths.alias("ns").to_frame(), "ns") for part in (one, other))
-    what = with_article(one.each) if one.each in WORDS else f"each {one.each!r}"
-    medians = f"{time(there)} against {time(here)}, medians of {other.lengths.len():,} and {one.lengths.len():,}"
-    return f"With samples {what} took {times(there / max(here, 1))} as long ({medians})."
-
-
-def _of_all(plain: Report, sampled: Report) -> str:
-    """The same of all operations of two runs."""
-    one, other = device_operations(plain), device_operations(sampled)
-    if one.is_empty() or one.height != other.height:
+    if one and other and one.each == other.each:
+        counts = [float(median_of(part.usual, "operations")) for part in (one, other)]
+        if abs(counts[0] - counts[1]) <= _SAME * max(counts):
+            here, there = (median_of(part.lengths.to_frame(), "dur_ns") for part in (one, other))
+            what = with_article(one.each) if one.each in WORDS else f"each {one.each!r}"
+            medians = f"{time(there)} against {time(here)}, medians of {len(other.lengths):,} and {len(one.lengths):,}"
+            return f"With samples {what} took {times(there / max(here, 1))} as long ({medians})."
+    works = device_operations(plain), device_operations(sampled)
+    if works[0].is_empty() or works[0].height != works[1].height:
         return "What sampling cost cannot be told: the two runs did not do the same."
-    spans = [work.select(pl.col("end").max() - pl.col("start").min()).item() for work in (one, other)]
-    long = f"{time(spans[1])} against {time(spans[0])}, of {one.height:,} operations"
+    spans = [work.select(pl.col("end").max() - pl.col("start").min()).item() for work in works]
+    long = f"{time(spans[1])} against {time(spans[0])}, of {works[0].height:,} operations"
     ratio = times(spans[1] / max(spans[0], 1))
     return f"With samples the time from the first operation to the last was {ratio} as long ({long})."
 
 
-def _same_work(one: SteadyPart, other: SteadyPart) -> bool:
-    """Whether the iterations of two runs have one name, and launch as many operations."""
-    if one.each != other.each:
-        return False
-    counts = [float(median_of(part.usual, "operations")) for part in (one, other)]
-    return abs(counts[0] - counts[1]) <= _SAME * max(counts)
+#: The name of time in no range of the iteration.
+BETWEEN: Final = "(between them)"
+
+#: A part of an iteration, summed over the steady ones: its host time, and the ledger of that time on the main device.
+_TIMES: Final = {f"{bucket}_ns": bucket for bucket in BUCKETS}
+PART: Final = {"range": pl.String, **dict.fromkeys(("count", "ns", "busy_ns", *_TIMES), pl.Int64)}
+
+#: The innermost range that holds more than half of what a bucket has in a part of an iteration; maybe that itself.
+INNER: Final = {"range": pl.String, "bucket": pl.String, "inner": pl.String, "ns": pl.Int64}
+
+#: Most different ranges that are told apart; the others are one row.
+_MOST: Final = 64
+
+_NS: Final = (pl.col("end") - pl.col("start")).sum()
+
+
+def parts_of_step(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """Host time of the steady part by the outermost ranges inside the iterations: :data:`PART`, in order of time.
+
+    The rows sum to the steady part. Empty where no range lies inside of an iteration.
+    """
+    children = _children(_within(report, steady)).select("name", "start", "end")
+    if children.is_empty():
+        return pl.DataFrame(schema=PART)
+    low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
+    whole = pl.DataFrame({"name": [BETWEEN], "start": [low], "end": [high]}, schema=children.schema)
+    spans = pl.concat([children, whole])
+    own = steady.ledgers(report, spans.select("start", "end"))
+    names = spans.get_column("name").gather(own.get_column("window"))
+    count = pl.len().cast(pl.Int64).alias("count")
+    by_range = own.with_columns(range=names, ns=pl.sum_horizontal(*_TIMES)).group_by("range", maintain_order=True)
+    sums = by_range.agg(count, pl.col("ns", *_TIMES).sum())
+    rest, inside = (sums.filter(side) for side in (pl.col("range") == BETWEEN, pl.col("range") != BETWEEN))
+    left = [(pl.col(column) - inside.get_column(column).sum()).alias(column) for column in sums.columns[2:]]
+    told = pl.concat([inside.sort("ns", descending=True, maintain_order=True), rest.with_columns(left)])
+    busy = pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS).alias("busy_ns")
+    return told.with_columns(busy).filter(pl.col("ns") > 0).select(list(PART))
+
+
+def inner_parts(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """The innermost range that holds most of each bucket in each of :func:`parts_of_step`: :data:`INNER`."""
+    every = _within(report, steady)
+    outer = _children(every)
+    own = every.join(outer, on=THREAD, how="semi", nulls_equal=True).sort("start", "end", descending=[False, True])
+    around = outer.sort("start").select("start", range="name", until="end")
+    held = own.join_asof(around, on="start").filter(pl.col("end") <= pl.col("until"))
+    again = pl.col("start") < pl.col("end").cum_max().shift(1).over("range", "name")  # within one of its own name
+    spans = held.filter(~again.fill_null(value=False)).with_row_index("window")
+    spans = spans.with_columns(length=_NS.over("range", "name"))
+    named = spans.join(steady.ledgers(report, spans.select("start", "end")), on="window", maintain_order="left")
+    keys = ["range", "name", "length"]
+    sums = named.group_by(keys, maintain_order=True).agg(pl.col(*_TIMES).sum()).rename(_TIMES)
+    parts = sums.unpivot(index=keys, variable_name="bucket", value_name="ns")
+    whole = pl.col("ns").filter(pl.col("name") == pl.col("range")).sum().over("range", "bucket")
+    most = parts.filter(2 * pl.col("ns") > whole).sort("length", descending=True, maintain_order=True)
+    return most.rename({"name": "inner"}).group_by("range", "bucket").last().select(list(INNER))
+
+
+def _within(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """The ranges inside the steady iterations, none of which holds a whole one: :data:`THREAD`, start, end, name."""
+    low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
+    own = own_ranges(report, steady.process_id).drop("open").filter(pl.col("start") >= low, pl.col("end") <= high)
+    usual = steady.usual.sort("start_ns")
+    ends = usual.select((pl.col("start_ns") + pl.col("dur_ns")).append(intervals.AFTER_ALL)).to_series()
+    begun = usual.get_column("start_ns").search_sorted(own.get_column("start"), side="left")
+    own = own.filter(ends.gather(begun) > own.get_column("end"))  # no epoch
+    names = {name: plain(name) or name for name in own.get_column("name").unique()}
+    masked = {name: [called(re.sub(some, "#", name)) for some in (NUMBER.pattern, SOME)] for name in names}
+    steps = [one for one, name in names.items() if steady.each in (name, *masked[one]) or name.startswith(STEP_PREFIX)]
+    return own.filter(~pl.col("name").is_in(steps)).with_columns(pl.col("name").replace_strict(names, default=None))
+
+
+def _children(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The outermost of `ranges`, on the thread that has most of them; of the names with most time."""
+    outer = outermost(ranges)
+    main = outer.group_by(THREAD).agg(ns=_NS).sort("ns", *THREAD, descending=[True, False, False]).head(1)
+    mine = outer.join(main, on=THREAD, how="semi", nulls_equal=True)
+    often = mine.group_by("name").agg(ns=_NS).sort("ns", descending=True).head(_MOST)
+    return mine.filter(pl.col("name").is_in(often.get_column("name").implode()))

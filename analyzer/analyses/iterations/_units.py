@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from itertools import product
 from math import exp, lgamma, log, log1p
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.iterations._marks import MOSTLY, NEAR, NEARLY_ALL
+from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY, NEAR, NEARLY_ALL
 from kanalyze.columns.grouping import mixed
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, nearest_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without their numbers; and
 #: what the share of a unit counts: one that covers a bit less and is more exact is the better one.
@@ -65,15 +68,10 @@ _MORE: Final = {"exact": NEAR, "alike": 0.3}
 class Unit(NamedTuple):
     """A segment that recurs.
 
-    Attributes:
-        column: Column of the line whose codes are alike in all of its repetitions.
-        length: Number of launches.
-        word: Sum of their codes; of a near unit the code of its anchor.
-        anchor: The anchor: what it is, and its code.
-        at: Places of its anchor in the line.
-        alike: Whether the segment from each anchor to the next one is this unit.
-        share: Share of the line's weight in such segments.
-        near: Whether segments are alike that have nearly equally many launches.
+    All of its repetitions are alike in `column`: the sum of their codes is `word` (of a near unit the code of its
+    anchor), and they have `length` launches. Its `anchor` (what it is, and its code) is `at` these places of the line;
+    `alike` says whether the segment from each to the next one is this unit, and `share` what part of the line's weight
+    these have. Segments of a `near` unit have nearly equally many launches.
     """
 
     column: str
@@ -95,11 +93,10 @@ class Unit(NamedTuple):
         """From each anchor to the next one: first and stop."""
         return pl.DataFrame({"first": self.at.slice(0, len(self.at) - 1), "stop": self.at.slice(1)})
 
-    @property
-    def example(self) -> int:
-        """Place of an anchor whose segment is the unit, in the middle of the line."""
+    def codes(self, line: pl.DataFrame, column: str) -> pl.Series:
+        """A column of the launches of the unit, where it occurs in the middle of the line."""
         places = self.segments.get_column("first").filter(self.alike)
-        return int(places.item(len(places) // 2))
+        return line.get_column(column).slice(int(places.item(len(places) // 2)), self.length)
 
 
 def units(line: pl.DataFrame) -> list[Unit]:
@@ -110,10 +107,18 @@ def units(line: pl.DataFrame) -> list[Unit]:
         if found and max(unit.share for unit in found.values()) >= enough:
             continue
         for column, of, size in ways:
-            codes = _grams(line.get_column(of), size)
+            codes, before = line.get_column(of), size // 2
+            while before:  # one number for each launch and those before it, `size` in a row
+                codes, before = (codes.shift(before) * _MULTIPLIER + codes).fill_null(0), before // 2
             for code, word in _best_anchors(sums, codes, column):
                 if (column, word) not in found:
-                    found[column, word] = _unit(sums, codes, (column, word), (of, size, code))
+                    at = (codes == code).arg_true()
+                    unit = Unit(column, 0, word, (of, size, code), at, pl.Series(), 0.0)
+                    alike = between(sums[column], unit.segments) == word
+                    own = unit.segments.filter(alike)
+                    share = int(between(sums["weight"], own).sum()) / int(sums["weight"].item(-1))
+                    length = int(own.select(sizes()).item(0, 0))
+                    found[column, word] = unit._replace(length=length, alike=alike, share=share)
     return sorted(found.values(), key=lambda unit: (unit.length, [*COLUMNS].index(unit.column)))
 
 
@@ -174,14 +179,6 @@ def _best_anchors(sums: dict[str, pl.Series], codes: pl.Series, column: str) -> 
     return list(best.select("code", "word").iter_rows())
 
 
-def _grams(codes: pl.Series, size: int) -> pl.Series:
-    """One number for each launch and those before it, `size` in a row."""
-    while size > 1:
-        size //= 2
-        codes = (codes.shift(size) * _MULTIPLIER + codes).fill_null(0)
-    return codes
-
-
 def _segments(weights: pl.Series, codes: pl.Series) -> pl.DataFrame:
     """Segments between occurrences of each code (of many, those in the middle).
 
@@ -200,40 +197,28 @@ def _segments(weights: pl.Series, codes: pl.Series) -> pl.DataFrame:
     return places.with_columns(between(weights, places).alias("weight"))
 
 
-def _unit(sums: dict[str, pl.Series], codes: pl.Series, unit: tuple[str, int], anchor: tuple[str, int, int]) -> Unit:
-    """The unit of one anchor in the whole line."""
-    made = Unit(unit[0], 0, unit[1], anchor, (codes == anchor[-1]).arg_true(), pl.Series(), 0.0)
-    alike = between(sums[unit[0]], made.segments) == unit[1]
-    own = made.segments.filter(alike)
-    share = int(between(sums["weight"], own).sum()) / int(sums["weight"].item(-1))
-    return made._replace(length=int(own.select(sizes()).item(0, 0)), alike=alike, share=share)
-
-
 def near_unit(line: pl.DataFrame) -> Unit | None:
     """What lies between two launches of one name, if nearly all of it has nearly equally many launches.
 
     In each the host copies from the device or waits for it. Of such names those with the fewest launches between them
     that cover most, and of these the one before which the host pauses longest.
     """
-    segments = _segments(running(line.get_column("weight")), line.get_column("alike")).filter(
-        pl.col("segments") >= SHORT
-    )
-    results = line.select("waited", returned=(pl.col("copies") & ~pl.col("input")).cast(pl.UInt32))
+    segments = _segments(running(line.get_column("weight")), line.get_column("alike"))
+    segments = segments.filter(pl.col("segments") >= SHORT)
+    results = line.select(returned=(pl.col("copies") & ~pl.col("input")).cast(pl.UInt32))
     length = pl.col("size").median().over("code")
     waited = gathered(line.get_column("waited"), segments.get_column("stop"))
-    segments = segments.with_columns(
-        sizes().alias("size"),
-        gap=gathered(line.get_column("gap"), segments.get_column("first")),
-        host=(waited > gathered(line.get_column("waited"), segments.get_column("first")))
-        | (held(results, segments, "returned") > 0),
-    ).with_columns(length=length, near=(pl.col("size") - length).abs() <= NEAR * length)
+    before, gap = (gathered(line.get_column(name), segments.get_column("first")) for name in ("waited", "gap"))
+    host = (waited > before) | (held(results, segments, "returned") > 0)
+    segments = segments.with_columns(sizes().alias("size"), gap=gap, host=host)
+    segments = segments.with_columns(length=length, near=(pl.col("size") - length).abs() <= NEAR * length)
     each = segments.group_by("code").agg(
         pl.col("place", "length").first(),
         pl.col("host", "near").mean(),
         pl.col("weight").filter("near").sum(),
         pl.col("gap").median(),
     )
-    best = each.filter(pl.col("near") >= NEARLY_ALL, pl.col("host") >= NEARLY_ALL, pl.col("length") >= SHORT)
+    best = each.filter(pl.col("near", "host") >= NEARLY_ALL, pl.col("length") >= SHORT)
     best = best.filter(pl.col("length") <= pl.col("length").min() * (1 + NEAR))
     best = best.filter(pl.col("weight") >= pl.col("weight").max() * NEARLY_ALL)
     if best.is_empty():
@@ -251,7 +236,13 @@ def iteration_unit(line: pl.DataFrame) -> Unit | None:
     data or waits for results. A unit that repeats without anything in between is one, too, and so is one with which
     only more of the same alternates (evaluation).
     """
-    levels = _levels(units(line))
+    levels, found = list[Unit](), units(line)  # the best of each length, the shortest first
+    most = max((unit.share for unit in found), default=0.0)
+    for unit in sorted(found, key=lambda one: (-one.share * COLUMNS[one.column], one.length)):
+        others = ((unit.length, one.length) for one in levels)
+        if unit.share >= most * MOSTLY and all(max(pair) >= LARGEST * min(pair) for pair in others):
+            levels.append(unit)
+    levels.sort(key=lambda one: one.length)
     several = [unit for unit in levels if unit.length > 1 or _alone(unit)]
     trains = next((unit for unit in several if holds(line, unit, "optimizer")), None)
     if trains is not None:
@@ -266,20 +257,9 @@ def iteration_unit(line: pl.DataFrame) -> Unit | None:
     return levels[-1] if weight.filter(levels[-1].alike).sum() >= MOSTLY * int(weight.sum()) else None
 
 
-def _levels(found: list[Unit]) -> list[Unit]:
-    """The best of the units of each length, the shortest first."""
-    most = max((unit.share for unit in found), default=0.0)
-    levels: list[Unit] = []
-    for unit in sorted(found, key=lambda one: (-one.share * COLUMNS[one.column], one.length)):
-        others = ((unit.length, one.length) for one in levels)
-        if unit.share >= most * MOSTLY and all(max(pair) >= LARGEST * min(pair) for pair in others):
-            levels.append(unit)
-    return sorted(levels, key=lambda one: one.length)
-
-
 def holds(line: pl.DataFrame, unit: Unit, column: str) -> bool:
     """Whether the unit has a launch of which a column is true."""
-    return bool(line.get_column(column).slice(unit.example, unit.length).any())
+    return bool(unit.codes(line, column).any())
 
 
 def only_computes(line: pl.DataFrame, unit: Unit) -> bool:
@@ -307,7 +287,7 @@ def _more_of_the_same(line: pl.DataFrame, unit: Unit, longer: Unit) -> bool:
     An evaluation of other shapes has the same names, but so has a little of whatever else a program launches.
     """
     for column, least in _MORE.items():
-        own, every = (_codes(line, one, column).value_counts(name="count") for one in (unit, longer))
+        own, every = (one.codes(line, column).value_counts(name="count") for one in (unit, longer))
         both = every.join(own.rename({"count": "own"}), on=column, how="left")
         times = both.select((pl.col("count") // pl.col("own")).min()).item() or 0
         rest = both.with_columns(more=pl.col("count") - pl.col("own").fill_null(0) * times)
@@ -315,10 +295,6 @@ def _more_of_the_same(line: pl.DataFrame, unit: Unit, longer: Unit) -> bool:
         if more >= least * unit.length and int(rest.drop_nulls("own").get_column("more").sum()) >= NEARLY_ALL * more:
             return True
     return False
-
-
-def _codes(line: pl.DataFrame, unit: Unit, column: str) -> pl.Series:
-    return line.get_column(column).slice(unit.example, unit.length)
 
 
 def chance(line: pl.DataFrame, unit: Unit) -> float:
@@ -329,7 +305,7 @@ def chance(line: pl.DataFrame, unit: Unit) -> float:
     """
     tried, alike = len(unit.alike), int(unit.alike.sum())
     every = line.get_column(unit.column).value_counts(name="n")
-    own = _codes(line, unit, unit.column).value_counts(name="own").join(every, on=unit.column)
+    own = unit.codes(line, unit.column).value_counts(name="own").join(every, on=unit.column)
     drawn = lgamma(unit.length + 1)
     for count, often in own.select("own", "n").iter_rows():
         drawn += count * log(often / line.height) - lgamma(count + 1)
@@ -338,3 +314,111 @@ def chance(line: pl.DataFrame, unit: Unit) -> float:
     share = alike / tried
     against = share * (log(share) - drawn) + ((1 - share) * (log1p(-share) - log1p(-exp(drawn))) if share < 1 else 0.0)
     return exp(min(log(max(len(every), 1)) - tried * against, 0.0))
+
+
+# Repetitions of a training whose texts, graphs and images have any size: from the end of one update of the parameters
+# to that of the next one. They have as many launches as their steps need, but for the update.
+
+#: Most launches between two of an optimizer's that belong to one update, the smallest tried first.
+_APART: Final = tuple(4**power for power in range(7))
+
+#: A usual number of launches is up to so many times the median, or so small a part of it.
+_USUAL: Final = 2
+
+#: Most kinds of updates: of several models in turn, or of averages of parameters.
+_KINDS: Final = 4
+
+#: Greatest chance that so many repetitions have a usual number of launches by accident, as every other one has.
+_BY_ACCIDENT: Final = 1e-4
+
+
+def between_updates(line: pl.DataFrame) -> tuple[int, pl.DataFrame] | None:
+    """Repetitions from the end of each update to the end of the next one, if updates and what lies between are alike.
+
+    Code of the update, and columns first, stop (places in `line`), usual, stretch, sorted and disjoint; None if none
+    are. The first one begins where the others do, as far as that is known. Copies to the host right after an
+    update are part of what it ends.
+    """
+    for updates in _updates(line):
+        kinds = _kinds_of(updates)
+        own = updates.filter(pl.col("word").is_in(kinds[:1]))
+        same = own.get_column("sum").unique_counts().max()
+        if own.height < FEWEST or not isinstance(same, int) or same < MANY * own.height:
+            continue
+        # the first one may launch something else: it has nothing to build on
+        before = updates.filter(pl.col("stop") <= own.item(0, "first"), ~pl.col("word").is_in(kinds)).tail(1)
+        for ends in (pl.concat([before, own]), own) if before.height else (own,):
+            rows = _up_to(line, ends)
+            if rows is not None:
+                return kinds[0], rows
+    return None
+
+
+def _kinds_of(updates: pl.DataFrame) -> list[int]:
+    """The words of the kinds of updates, that which is followed by most launches first; none if they are many."""
+    apart = (pl.col("first").shift(-1) - pl.col("stop")).cast(pl.Int64)
+    words = updates.with_columns(apart=apart).group_by("word").agg(pl.len(), pl.col("apart").median())
+    often = words.filter(pl.col("len") >= MANY * pl.col("len").max())
+    if often.height > _KINDS or int(often.get_column("len").sum()) < MANY * updates.height:
+        return []
+    return often.sort("apart", "len", "word", descending=True).get_column("word").to_list()
+
+
+def _updates(line: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Updates by how far apart an optimizer's launches are, if most of what each holds is its own.
+
+    Columns: first and stop (places), word (the name of its first own launch), sum (of the names of all of these).
+    """
+    own = line.select("optimizer", code="alike").with_row_index("at").filter("optimizer")
+    apart = pl.col("at").cast(pl.Int64).diff() - 1
+    before = own.height + 1
+    for most in _APART:
+        updates = own.group_by(
+            (apart > most).fill_null(value=False).cum_sum().alias("update"), maintain_order=True
+        ).agg(
+            pl.col("at").first().alias("first"),
+            (pl.col("at").last() + 1).alias("stop"),
+            pl.col("code").first().alias("word"),
+            pl.col("code").sum().alias("sum"),
+        )
+        if updates.height < before and own.height >= HALF * int(updates.select(sizes().sum()).item()):
+            yield updates
+        before = updates.height
+
+
+def _up_to(line: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame | None:
+    """The repetitions that end with each of `updates`; None where they do not begin alike, or have any size."""
+    # each begins after the update before and what is copied to the host right after that
+    others = (~line.get_column("copies") | line.get_column("input")).arg_true()
+    others = others.extend(pl.Series([line.height], dtype=pl.UInt32))
+    begins = gathered(others, others.search_sorted(updates.get_column("stop"), side="left"))
+    rows, names = pl.DataFrame({"first": begins.shift(1, fill_value=0), "stop": begins}), line.get_column("loose")
+    whole = rows.slice(1)
+    first = gathered(names, whole.get_column("first")).value_counts(sort=True)
+    if int(first.item(0, "count")) < MOSTLY * whole.height:
+        return None
+    median = float(whole.select(sizes().median()).item())
+    usual = sizes().is_between(median / _USUAL, median * _USUAL)
+    if not _usual_enough(line, whole.with_columns(usual=usual, size=sizes())):
+        return None
+    # large ones, and the first one, begin at the last place where one may begin; those in which none fits are left out
+    starts = (names == first.item(0, names.name)).arg_true()
+    latest = rows.get_column("stop").cast(pl.Int64) - int(median / _USUAL)
+    begin = gathered(starts, nearest_place(starts.cast(pl.Int64), latest)).alias("begin")
+    fits = (pl.col("begin") >= pl.col("first")) & (pl.col("stop") <= pl.col("begin") + median * _USUAL)
+    lead = (sizes() > median * _USUAL) | (pl.int_range(pl.len()) == 0)
+    rows = rows.with_columns(begin).with_columns(lead=lead).filter(~pl.col("lead") | fits.fill_null(value=False))
+    rows = rows.select(pl.when("lead").then("begin").otherwise("first").alias("first"), "stop")
+    return rows.with_columns(usual.alias("usual"), stretches())
+
+
+def _usual_enough(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
+    """Whether nearly all repetitions are usual, and these are no parts of what the others are."""
+    usual = rows.filter("usual")
+    share = usual.height / rows.height
+    other = 1 - share
+    distance = share * log(2 * share) + (other * log(2 * other) if other else 0.0)  # from what every other one has
+    if share < MANY or rows.height * distance < -log(_BY_ACCIDENT):
+        return False
+    most = int(usual.get_column("size").sum()) >= MANY * int(rows.get_column("size").sum())
+    return most or int((held(line, usual, "copies") > 0).sum()) >= MANY * usual.height

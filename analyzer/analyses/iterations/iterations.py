@@ -22,8 +22,14 @@ from kanalyze.analyses.iterations._marks import (
     of_process,
     work_in,
 )
-from kanalyze.analyses.ranges._odd import far_from_others, with_changes, with_odd
-from kanalyze.analyses.ranges._warm_up import compile_spans, looked_at, warmed_up
+from kanalyze.analyses.ranges._warm_up import (
+    compile_spans,
+    far_from_others,
+    looked_at,
+    warmed_up,
+    with_changes,
+    with_odd,
+)
 from kanalyze.analyses.shared.cached import analysis, once_per_process
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
@@ -108,12 +114,12 @@ def iterations(report: Report) -> pl.DataFrame:
         kernels_ns.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    found, window, device = iteration_ledgers(report), report.scope.window, report.scope.device
-    if window is not None and window.start_ns is not None:
-        found = found.filter(pl.col("start_ns") + pl.col("dur_ns") > window.start_ns)
-    if window is not None and window.end_ns is not None:
-        found = found.filter(pl.col("start_ns") < window.end_ns)
-    if device is not None:
+    found, (low, high) = iteration_ledgers(report), report.scope.sides
+    if low is not None:
+        found = found.filter(pl.col("start_ns") + pl.col("dur_ns") > low)
+    if high is not None:
+        found = found.filter(pl.col("start_ns") < high)
+    if report.scope.device is not None:
         used = device_operations(report).select(pl.col("process_id").unique()).to_series()
         found = found.filter(pl.col("process_id").is_in(used.implode(), nulls_equal=True))
     return TABLE.select(found)
@@ -127,15 +133,8 @@ def judged_iterations(report: Report) -> pl.DataFrame:
     what a page tells can do without, and to attribute the time of all takes a tenth as long as a page of 20 MB.
     """
     marked = marked_iterations(report)
-    if not {*DEVICE_KINDS}.intersection(report.kinds):
-        return TABLE.empty()
-    spans = marked.filter("alike").drop("alike")
-    silent = (
-        device_operations(report.whole)
-        .select("process_id")
-        .unique()
-        .join(marked.select("process_id"), on="process_id", how="anti", nulls_equal=True)
-    )
+    spans, work = marked.filter("alike").drop("alike"), device_operations(report.whole).select("process_id").unique()
+    silent = work.join(marked.select("process_id"), on="process_id", how="anti", nulls_equal=True)
     if silent.height:
         told = _by_launches(report).join(silent, on="process_id", how="semi", nulls_equal=True, maintain_order="left")
         spans = pl.concat([spans, told])
@@ -148,8 +147,6 @@ def iterations_by_launches(report: Report) -> pl.DataFrame:
 
     Columns of :func:`judged_iterations`.
     """
-    if not {*DEVICE_KINDS}.intersection(report.kinds):
-        return TABLE.empty()
     return _judged(report, _by_launches(report))
 
 
@@ -159,12 +156,9 @@ def iteration_ledgers(report: Report) -> pl.DataFrame:
     rows = judged_iterations(report)
     if rows.is_empty():
         return rows
-    known = with_changes(_with_ledgers(report, _on_device(rows)), keys=_KEYS)
-    known = known.with_columns(rows.select("start_ns", "dur_ns").get_columns())
-    other = known.get_column("kind") != STEADY
-    reasons = pl.Series(map(_reason, known.filter(other).iter_rows(named=True)), dtype=pl.String)
-    none = pl.Series("reason", [None], dtype=pl.String).new_from_index(0, known.height)
-    return known.with_columns(none.scatter(other.arg_true(), reasons))
+    told = with_changes(_with_ledgers(report, _on_device(rows)), keys=_KEYS)
+    reasons = [None if row["kind"] == STEADY else _reason(row) for row in told.iter_rows(named=True)]
+    return told.with_columns(pl.Series("reason", reasons, dtype=pl.String), *rows.select("start_ns", "dur_ns"))
 
 
 def _on_device(rows: pl.DataFrame) -> pl.DataFrame:
@@ -175,14 +169,21 @@ def _on_device(rows: pl.DataFrame) -> pl.DataFrame:
 def _judged(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The iterations judged: columns of :func:`judged_iterations`."""
     spans = spans.filter(pl.col("end") > pl.col("start")).sort("process_id", "start")
-    if spans.is_empty():
+    if spans.is_empty() or not {*DEVICE_KINDS}.intersection(report.kinds):
         return TABLE.empty()
-    rows = _numbered(_with_work(report, spans)).rename({"start": "start_ns"})
-    parts = [_with_device_spans(report, part) for part in rows.partition_by(_KEYS, maintain_order=True)]
-    return pl.concat([_classified(report, part) for part in parts]).sort("process_id", "start_ns")
+    rows = _with_work(report, spans).with_columns(
+        index=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(_KEYS),
+        place=pl.col("start").rank("ordinal").over("name").cast(pl.Int64),
+    )
+    rows = rows.with_columns(window=pl.coalesce("window", pl.format("{}#{}", "name", "place")), start_ns="start")
+    parts = []
+    for part in rows.drop("start").partition_by(_KEYS, maintain_order=True):
+        work = launched_work(report).filter(of_process(part.item(0, "process_id")))
+        parts.append(_classified(report, _with_device_spans(part, work), work))
+    return pl.concat(parts).sort("process_id", "start_ns")
 
 
-def _with_device_spans(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+def _with_device_spans(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """Adds since_ns and until_ns to the iterations of one process and name: start and end.
 
     Where the host runs ahead, so that usually the device ends its work a tenth of an iteration or more later: when the
@@ -190,7 +191,6 @@ def _with_device_spans(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     Not where other work hides when more than a quarter of them were done.
     """
     spans = rows.select(since_ns="start_ns", until_ns="end")
-    work = launched_work(report).filter(of_process(rows.item(0, "process_id")))
     done = rows.select("follows", *(done_before(work, side) for side in spans))
     own_end = pl.max_horizontal("since_ns", spans.get_column("until_ns"))
     done = done.with_columns(until_ns=pl.when("follows").then("until_ns").otherwise(own_end))
@@ -198,15 +198,15 @@ def _with_device_spans(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     usual = rows.with_columns(*done.drop("follows"), late=late).filter("follows")
     hidden = ((pl.col("until_ns") == pl.col("since_ns")) & (pl.col("operations") > 0)).sum() > _LARGE_PART * pl.len()
     ahead = usual.height and median_of(usual, "late") >= NEAR * median_of(usual, "dur_ns")
-    ahead = ahead and not usual.select(hidden).item()
-    return rows.with_columns((done if ahead else spans).get_columns())
+    return rows.with_columns((done if ahead and not usual.select(hidden).item() else spans).get_columns())
 
 
 def _with_ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds the ledger of each iteration on its device: ``<bucket>_ns``, null where it has none."""
     ledgers = window_ledgers(report, rows.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")))
-    ledgers = ledgers.with_columns(pl.col("window").cast(pl.UInt32)).rename({"window": "at"})
-    return rows.with_row_index("at").join(ledgers, on=["at", "device"], how="left", maintain_order="left").drop("at")
+    on = ["window_row", "device"]
+    ledgers = ledgers.rename({"window": on[0]})
+    return rows.with_row_index(on[0]).join(ledgers, on=on, how="left", maintain_order="left").drop(on[0])
 
 
 def _by_launches(report: Report) -> pl.DataFrame:
@@ -214,9 +214,8 @@ def _by_launches(report: Report) -> pl.DataFrame:
     from kanalyze.analyses.iterations._launch_periods import launch_periods  # noqa: PLC0415 - where marks do not tell
 
     rows = launch_periods(report).with_columns(window=pl.lit(None, dtype=pl.String), open=pl.lit(value=False))
-    rows, work = rows.rename({"end": "own_end"}), launched_work(report)
-    parts = rows.partition_by("process_id", as_dict=True, maintain_order=True)
-    told = [adjoined(process, part, work.filter(of_process(process))) for (process,), part in parts.items()]
+    parts = rows.rename({"end": "own_end"}).partition_by("process_id", as_dict=True, maintain_order=True)
+    told = [adjoined(key, part, launched_work(report).filter(of_process(key))) for (key,), part in parts.items()]
     return pl.concat([pl.DataFrame(schema=SPANS), *told])
 
 
@@ -225,68 +224,53 @@ def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
 
     That is the one on which the process was busy longest.
     """
-    work, parts = launched_work(report), []
-    took = (pl.col("end") - pl.col("start")).sum().alias("ns")
-    sums = grouped(device_operations(report.whole), ["process_id", "device"], [took])
-    main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
+    parts = []
     for (process,), part in spans.partition_by("process_id", as_dict=True, maintain_order=True).items():
-        own = work.filter(of_process(process))
+        own = launched_work(report).filter(of_process(process))
         inside = work_in(part.select("start", end="own_end"), own).get_column("operations").alias("own_operations")
         until = pl.when("follows").then("end").otherwise("own_end")
         parts.append(part.with_columns(*work_in(part.select("start", end=until), own, "work_ns"), inside))
-    told = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True)
+    took = (pl.col("end") - pl.col("start")).sum().alias("ns")
+    sums = grouped(device_operations(report.whole), ["process_id", "device"], [took])
+    main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
+    told = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True, maintain_order="left")
     return told.with_columns(dur_ns=pl.col("end") - pl.col("start"))
 
 
-def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds the number of each iteration within its process and name, and what gives it as a window."""
-    rows = rows.sort("process_id", "start").with_columns(
-        index=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(_KEYS),
-        place=pl.col("start").rank("ordinal").over("name").cast(pl.Int64),
-    )
-    return rows.with_columns(window=pl.coalesce("window", pl.format("{}#{}", "name", "place")))
-
-
-def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+def _classified(report: Report, rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """Adds the kind of the iterations of one process and name, sorted by start, and what it is told by."""
-    cut = _cut(report, rows)
-    alone = _alone(rows) & ~cut
+    few = rows.get_column("operations") < NEARLY_ALL * median_of(rows, "operations")
+    cut = _cut(rows, work, few)
+    alone = _alone(rows) & few & ~cut
     told = _on_device(rows)
-    told = told.with_columns(warmed_up(report, _with_first_ledgers(report, told)))
-    grows = not _shrinks(told)
+    # with the ledgers that tell whether the first ones warm up; null for others
+    parts = [told.slice(*place) for place in looked_at(told)] or [told.clear()]
+    ledgers = pl.concat(_with_ledgers(report, part) for part in parts)
+    ledgers = ledgers.select("index", pl.col("^.*_ns$").exclude(told.columns))
+    known = told.join(ledgers, on="index", how="left", maintain_order="left")
+    told = told.with_columns(warmed_up(report, known))
+    # of those that become shorter step by step, as those of an elimination do, longer ones are no start-up
+    shorter = (told.get_column("dur_ns").diff() < 0).sum()
+    grows = told.height < _MANY or shorter < NEARLY_ALL * (told.height - 1)
     # none of them is part of medians
     told = told.with_columns(cut=cut, alone=alone, warm_up=(pl.col("warm_up") & grows) | cut | alone)
     told = with_odd(told, keys=_KEYS)
     middle = pl.col("dur_ns").filter(~pl.col("warm_up")).median()
     far = (pl.col("dur_ns") - middle).abs() > _LARGE_PART * middle
     told = told.with_columns(pl.col("odd") & grows & (far if told.height < _MANY else True))
-    told = _with_longest_of_three(told)
-    first = _first_ones(report, told)
-    told = told.with_columns(first=first, odd=pl.col("odd") & ~first)
+    # of three the one that takes twice as long as each of the others, if these differ by less
+    lengths = told.filter(~pl.col("warm_up")).get_column("dur_ns").sort(descending=True)
+    if len(lengths) == _THREE and lengths[0] >= _TWICE * lengths[1] and lengths[1] < _TWICE * lengths[2]:
+        told = told.with_columns(odd=~pl.col("warm_up") & (pl.col("dur_ns") == lengths[0]))
+    told = told.with_columns(first=_first_ones(report, told))
+    told = told.with_columns(pl.col("odd") & ~pl.col("first"))
     told = _with_other_work(_without_unexplained(report, told))
     median = median_of(told.filter(~pl.any_horizontal(_OTHERS)), "dur_ns")
     warm_up = pl.col("warm_up") | (pl.col("first") & pl.col("work").is_null())
     kinds = pl.when("cut").then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))
     kinds = kinds.when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD))
-    told = told.with_columns(kind=kinds.otherwise(pl.lit(STEADY)), usual_ns=pl.lit(median))
-    return told.with_columns(rows.select("start_ns", "dur_ns").get_columns())
-
-
-def _with_first_ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of one process and name with the ledgers that tell whether the first ones warm up; null for others."""
-    parts = [rows.slice(*place) for place in looked_at(rows)]
-    known = [_with_ledgers(report, part) for part in parts] or [_with_ledgers(report, rows.clear())]
-    ledgers = pl.concat(known).select("index", pl.col("^.*_ns$").exclude(rows.columns))
-    return rows.join(ledgers, on="index", how="left", maintain_order="left")
-
-
-def _with_longest_of_three(rows: pl.DataFrame) -> pl.DataFrame:
-    """Marks as odd the one of three that takes twice as long as each of the others, if these differ by less."""
-    lengths = rows.filter(~pl.col("warm_up")).get_column("dur_ns").sort(descending=True)
-    longest, second, third = lengths if len(lengths) == _THREE else (0, 1, 1)
-    if longest < _TWICE * second or second >= _TWICE * third:
-        return rows
-    return rows.with_columns(odd=~pl.col("warm_up") & (pl.col("dur_ns") == longest))
+    kind = kinds.otherwise(pl.lit(STEADY))
+    return told.with_columns(*rows.select("start_ns", "dur_ns"), kind=kind, usual_ns=pl.lit(median))
 
 
 def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
@@ -297,11 +281,10 @@ def _with_other_work(rows: pl.DataFrame) -> pl.DataFrame:
     usual, work = ~pl.any_horizontal(_OTHERS), pl.col("work_ns")
     middle = work.filter(usual).median()
     ratio = pl.when(usual & (middle > 0) & far_from_others(work, usual, HALF)).then(work / middle)
-    told = rows.with_columns(ratio.alias("work"))
-    number = told.get_column("work").count()
-    if rows.height < _MANY or number > max(1, _OTHER_SHARE * rows.height):
+    told = rows.with_columns(work=ratio)
+    if rows.height < _MANY or told.get_column("work").count() > max(1, _OTHER_SHARE * rows.height):
         return rows.with_columns(work=pl.lit(None, dtype=pl.Float64))
-    return told.with_columns(odd=pl.col("odd") | pl.col("work").is_not_null())
+    return told.with_columns(pl.col("odd") | pl.col("work").is_not_null())
 
 
 def _reason(row: dict[str, Any]) -> str:
@@ -333,52 +316,37 @@ def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     differs |= (launched < launched.filter(usual).min()) | (launched > launched.filter(usual).max())
     compiled = intervals.overlap(rows.get_column("since_ns"), rows.get_column("until_ns"), compile_spans(report))
     odd = rows.select(pl.col("odd") & (differs | (pl.lit(compiled) > NEAR * middle))).to_series()
-    apart = pl.col("odd").arg_true().cast(pl.Int64).diff()
-    regular = odd.sum() >= _THREE and odd.alias("odd").to_frame().select(apart.max() - apart.min()).item() <= 1
+    apart = odd.arg_true().cast(pl.Int64).diff().drop_nulls().sort()
+    regular = odd.sum() >= _THREE and apart.item(-1) - apart.item(0) <= 1
     recurs = regular or odd.sum() > max(_MOST_ODD, _LARGE_PART * rows.height)
     return rows.with_columns(odd=odd & (not recurs))
-
-
-def _shrinks(rows: pl.DataFrame) -> bool:
-    """Whether iterations become shorter step by step, as those of an elimination do: longer ones are no start-up."""
-    shorter = (rows.get_column("dur_ns").diff() < 0).sum()
-    return rows.height >= _MANY and shorter >= NEARLY_ALL * (rows.height - 1)
 
 
 def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:
     """Whether each iteration is longer than usual and among the first of a process or of a profiler's schedule."""
     began_before = rows.head(1).join(begun_before(report), on="process_id", how="semi", nulls_equal=True).height
     begins = not began_before or rows.item(0, "found_by") == BY_STEPS
-    leading = (rows.get_column("odd") | rows.get_column("warm_up")).cast(pl.Int64).cum_prod() == 1
+    leading = (pl.col("odd") | pl.col("warm_up")).cast(pl.Int64).cum_prod() == 1
     longer = pl.col("dur_ns") > pl.col("dur_ns").filter(~pl.col("warm_up")).median()
-    known = rows.select(longer.fill_null(value=False) & pl.col("odd") & begins).to_series()
-    return leading & known
+    return rows.select(leading & longer.fill_null(value=False) & pl.col("odd") & begins).to_series()
 
 
 def _alone(rows: pl.DataFrame) -> pl.Series:
-    """Whether each iteration is its mark alone, as none begins soon after, where others launch most after theirs."""
-    alone = ~rows.get_column("follows")
-    whole = rows.filter(~alone)
+    """Whether each iteration may be its mark alone: none begins soon after, where others launch most after theirs."""
+    whole = rows.filter("follows")
     small = median_of(whole, "own_operations") < HALF * median_of(whole, "operations")
-    return alone & _few(rows) & (small and whole.height >= rows.height / 2)
+    return ~rows.get_column("follows") & (small and whole.height >= rows.height / 2)
 
 
 def done_before(work: pl.DataFrame, points: pl.Series) -> pl.Series:
     """When the device had done what was launched before each of `points`, and at least the point itself."""
     ended = pl.concat([pl.Series("end", [BEFORE_ALL], dtype=pl.Int64), work.get_column("end").cum_max()])
-    before = work.get_column("at").search_sorted(points, side="left")
-    reached = ended.gather(before)
+    reached = ended.gather(work.get_column("at").search_sorted(points, side="left"))
     return reached.zip_with(reached > points, points).alias(points.name)
 
 
-def _few(rows: pl.DataFrame) -> pl.Series:
-    """Whether each iteration launched less than usual."""
-    return rows.get_column("operations") < NEARLY_ALL * median_of(rows, "operations")
-
-
-def _cut(report: Report, rows: pl.DataFrame) -> pl.Series:
+def _cut(rows: pl.DataFrame, work: pl.DataFrame, few: pl.Series) -> pl.Series:
     """Whether each iteration is cut: it was never closed, or lies at an edge of the recording and launched less."""
-    few, work = _few(rows), launched_work(report).filter(of_process(rows.item(0, "process_id")))
     low, high = work.select(pl.col("at").min(), last=pl.col("at").max()).row(0)
     if low is None:
         return rows.get_column("open")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -21,7 +21,7 @@ from kanalyze.named_ranges import STEP_PREFIX, plain
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kanalyze.analyses.iterations._steady import SteadyPart
     from kanalyze.report import Report
@@ -88,12 +88,24 @@ def phases(report: Report) -> pl.DataFrame:
     steady = steady_part(report)
     if steady is None:
         return TABLE.empty()
-    start, end = _recorded(report, steady)
+    (low, high), (since, until) = _edges(steady.rows), _edges(steady.usual)
+    start, end = recorded_of(report, steady.process_id)
+    start, end = min(start, low), max(min(end, intervals.AFTER_ALL - 1), high, steady.window.end_ns or 0)
+    own = _span(steady.window.start_ns or 0, steady.window.end_ns or 0)
     parts = [(STEADY, steady.each, steady.ns, steady.number, steady.window.start_ns or 0)]
-    known = _Known([*_causes(report, steady)], _own_ranges(report, steady), _first_call(report, steady))
-    for phase, spans in _spans_of_phases(steady, start, end):
-        parts += [(phase, *part) for part in _parts(known, spans)]
-    columns = {"phase": pl.String, "part": pl.String, "ns": pl.Int64, "count": pl.Int64, "start_ns": pl.Int64}
+    # the program's own ranges, without those that are the iterations; and when it first called CUDA or ran anything
+    ranges = own_ranges(report, steady.process_id).filter(~pl.col("open"))
+    names = ranges.get_column("name").unique().drop_nulls()
+    steps = [name for name in names if STEP_PREFIX in name or plain(name) == steady.each]
+    events = report.kind("api").select("process_id", at="start_ns"), operations(report).select("process_id", at="start")
+    first = pl.concat([one.filter(of_process(steady.process_id)).select(pl.col("at").min()) for one in events])
+    begun: int | None = first.select(pl.col("at").min()).item()
+    known = [*_causes(report, steady)], ranges.filter(~pl.col("name").is_in(steps)), begun
+    # before the first steady iteration, after the last, and between them outside of the steady part
+    spans = {BEFORE: _span(start, since), BETWEEN: _span(since, until), AFTER: _span(until, end)}
+    for phase, span in spans.items():
+        parts += [(phase, *part) for part in _parts(*known, intervals.subtract(span, own))]
+    columns = {**dict.fromkeys(("phase", "part"), pl.String), **dict.fromkeys(("ns", "count", "start_ns"), pl.Int64)}
     rows = pl.DataFrame(parts, schema=columns, orient="row").filter(pl.col("ns") > 0)
     total = int(rows.get_column("ns").sum())
     if total != end - start:
@@ -102,13 +114,6 @@ def phases(report: Report) -> pl.DataFrame:
     order = pl.col("phase").replace_strict({BEFORE: 0, STEADY: 1, BETWEEN: 2, AFTER: 3}, return_dtype=pl.Int64)
     told = rows.with_columns(process_id=pl.lit(steady.process_id, dtype=pl.Int64), share=pl.col("ns") / max(total, 1))
     return TABLE.select(told.sort(order, "ns", descending=[False, True], maintain_order=True))
-
-
-def _recorded(report: Report, steady: SteadyPart) -> tuple[int, int]:
-    """Start and end of the recording, and at least those of the iterations."""
-    start, end = recorded_of(report, steady.process_id)
-    first, last = _edges(steady.rows)
-    return min(start, first), max(min(end, intervals.AFTER_ALL - 1), last, steady.window.end_ns or 0)
 
 
 def _edges(iterations: pl.DataFrame) -> tuple[int, int]:
@@ -131,44 +136,20 @@ def recorded_of(report: Report, process: int | None) -> tuple[int, int]:
     return (max(start, first), min(end, last)) if _FAR_LONGER * (last - first) < end - start else (start, end)
 
 
-def _spans_of_phases(steady: SteadyPart, start: int, end: int) -> list[tuple[str, pl.DataFrame]]:
-    """The time before the first steady iteration, after the last, and between them outside of the steady part."""
-    first, last = _edges(steady.usual)
-    own = _span(steady.window.start_ns or 0, steady.window.end_ns or 0)
-    spans = {BEFORE: _span(start, first), BETWEEN: _span(first, last), AFTER: _span(last, end)}
-    return [(phase, intervals.subtract(span, own)) for phase, span in spans.items()]
-
-
 def _span(start: int, end: int) -> pl.DataFrame:
     found = pl.DataFrame({"start": [start], "end": [end]}, schema=intervals.SPANS)
     return found.filter(pl.col("end") > pl.col("start"))
 
 
-class _Known(NamedTuple):
-    """Activity of the process over time.
+def _parts(
+    causes: Sequence[tuple[str, pl.DataFrame]], ranges: pl.DataFrame, first: int | None, left: pl.DataFrame
+) -> Iterator[tuple[str, int, int, int]]:
+    """The parts of a phase: what, ns, how many, start of the first. At each instant the first that applies has it.
 
-    Attributes:
-        causes: Named times by precedence, before those of the program's own ranges.
-        ranges: The program's own ranges: :data:`THREAD`, start, end and name.
-        first: When the process first called CUDA or ran anything.
+    The `causes` take precedence over the program's own `ranges`, and these over the time before its `first` call.
     """
-
-    causes: list[tuple[str, pl.DataFrame]]
-    ranges: pl.DataFrame
-    first: int | None
-
-    def every(self, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-        """Named times by precedence; of the ranges those that take most of the time `free`."""
-        yield from self.causes
-        yield from _outermost_ranges(self.ranges, free) if free.height else ()
-        if self.first is not None:
-            yield IMPORTS, _span(intervals.BEFORE_ALL, self.first)
-
-
-def _parts(known: _Known, free: pl.DataFrame) -> Iterator[tuple[str, int, int, int]]:
-    """The parts of a phase: what, ns, how many, start of the first. At each instant the first that applies has it."""
-    left = free
-    for part, spans in known.every(free):
+    imports = [] if first is None else [(IMPORTS, _span(intervals.BEFORE_ALL, first))]
+    for part, spans in (*causes, *(_outermost_ranges(ranges, left) if left.height else ()), *imports):
         if left.is_empty():
             return
         touched = intervals.overlap(spans.get_column("start"), spans.get_column("end"), left) > 0
@@ -197,14 +178,6 @@ def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFr
                 yield f"{told} {name}", by_kind[name, kind].select("start", "end")
 
 
-def _own_ranges(report: Report, steady: SteadyPart) -> pl.DataFrame:
-    """The program's own ranges, without those that are the iterations: :data:`THREAD`, start, end and name."""
-    own = own_ranges(report, steady.process_id).filter(~pl.col("open"))
-    names = own.get_column("name").unique().drop_nulls()
-    steps = [name for name in names if STEP_PREFIX in name or plain(name) == steady.each]
-    return own.filter(~pl.col("name").is_in(steps))
-
-
 def _outermost_ranges(own: pl.DataFrame, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     """The outermost of the ranges `own` that overlap `free`, by name, those of most time first."""
     lost = intervals.overlap(own.get_column("start"), own.get_column("end"), free)
@@ -213,14 +186,3 @@ def _outermost_ranges(own: pl.DataFrame, free: pl.DataFrame) -> Iterator[tuple[s
     sums = outer.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     for name in sums.head(_RANGES).get_column("name"):
         yield f"in {plain(name) or name}", outer.filter(outer.get_column("name") == name)
-
-
-def _first_call(report: Report, steady: SteadyPart) -> int | None:
-    """When the process first called CUDA or ran anything."""
-    process = of_process(steady.process_id)
-    events = (
-        report.kind("api").select("process_id", at="start_ns"),
-        operations(report).select("process_id", at="start"),
-    )
-    first = pl.concat([one.filter(process).select(pl.col("at").min()) for one in events])
-    return next(iter(first.min().get_column("at").drop_nulls()), None)

@@ -12,8 +12,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.host._rounds import rounds
+from kanalyze.analyses.host._range_lines import named_ranges, rounds
 from kanalyze.analyses.joining._kernel_groups import grouped_kernels, kernel_groups
 from kanalyze.analyses.ranges._warm_up import compile_spans
 from kanalyze.analyses.shared.cached import once_per_report

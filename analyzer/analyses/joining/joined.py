@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._kernel_families import decoded
-from kanalyze.analyses.device._operations import SHAPE_COLUMNS
+from kanalyze.analyses.device._operations import SHAPE_COLUMNS, decoded
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.joining._kernel_groups import (
     GROUP_KEYS,

@@ -1,26 +1,40 @@
 """Repeated sequences of launches, which one CUDA graph could replace.
 
-A sequence repeats if whole stretches of a series (:mod:`kanalyze.analyses.launches._series`) are equal, or if a stretch
-is periodic (:mod:`kanalyze.analyses.launches._series`).
+A sequence repeats if whole stretches of a series (:func:`launch_series`) are equal, or if a stretch is
+:func:`periodic`.
 """
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations, with_facts
+from kanalyze.analyses.device._operations import (
+    device_operations,
+    exclusive_operations,
+    facts_of,
+    operations,
+    with_facts,
+)
+from kanalyze.analyses.host._call_kinds import bucket_of, calls_that, names_that
 from kanalyze.analyses.idle._attribution import launch_waits, queued_waits, waited_ns
-from kanalyze.analyses.launches._graph_launches import graph_launches, has_graphs
-from kanalyze.analyses.launches._series import launch_series, periodic
+from kanalyze.analyses.launches._launch_costs import graph_launches, has_graphs
 from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.workers import in_threads
-from kanalyze.columns.grouping import slices
+from kanalyze.analyses.streams._streams import streamed_operations, used_streams
+from kanalyze.columns.grouping import grouped, mixed, of_parts, slices
+from kanalyze.columns.lookup import count_up_to, positions
+from kanalyze.columns.ordering import in_order
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kanalyze.report import Report
 
 #: Minimum number of repetitions: building a graph for fewer does not pay.
@@ -125,7 +139,9 @@ def _candidates_and_cuts(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     short = (pl.col("length") < SHORTEST) & (pl.col("alike") >= FEWEST)
     cut = line.filter(words.select(short).to_series().gather(line.get_column("stretch")))
     waits = launch_waits(report), queued_waits(report)
-    return _candidates(report, waits, units), _cut(report, waits, cut)
+    of_cut = with_facts(report, cut.with_columns(_waits(waits, cut)), "device").group_by("device")
+    sums = of_cut.agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
+    return _candidates(report, waits, units), sums
 
 
 def _series_of_launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -147,30 +163,19 @@ _kept_series: Final = once_per_report(_found_series)
 
 def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
     units, own = _units(report, waits, line)
-    units = units.join(own, on="sequence", maintain_order="left").join(
-        _graph_costs(report), on="device", how="left", maintain_order="left"
+    units = units.join(own, on="sequence", maintain_order="left")
+    units = units.join(_graph_costs(report), on="device", how="left", maintain_order="left")
+    cost = pl.col("cost").fill_null(pl.col("own")).cast(pl.Int64)
+    saved = (pl.col("launch_ns") + pl.col("queued_ns") - cost).clip(lower_bound=0)
+    units = units.with_columns(measured=pl.col("cost").is_not_null(), graph_launch_ns=cost, saved_ns=saved)
+    sums = units.group_by("sequence", maintain_order=True).agg(
+        pl.col("row", "device", "measured", "graph_launch_ns", "operations", "kernels", "start_ns").first(),
+        pl.col("api_total_ns", "launch_ns", "queued_ns", "saved_ns").sum(),
+        repetitions=pl.len(),
     )
-    units = units.with_columns(
-        measured=pl.col("cost").is_not_null(), graph_launch_ns=pl.col("cost").fill_null(pl.col("own")).cast(pl.Int64)
-    )
-    saved = (pl.col("launch_ns") + pl.col("queued_ns") - pl.col("graph_launch_ns")).clip(lower_bound=0)
-    sums = (
-        units.with_columns(saved_ns=saved)
-        .group_by("sequence", maintain_order=True)
-        .agg(
-            pl.col("row", "device", "measured", "graph_launch_ns", "operations", "kernels", "start_ns").first(),
-            pl.col("api_total_ns", "launch_ns", "queued_ns", "saved_ns").sum(),
-            repetitions=pl.len(),
-        )
-    )
-    sums = _launched_by(report, sums.filter(pl.col("kernels") > 0))
+    sums = with_facts(report, sums.filter(pl.col("kernels") > 0), "process_id", "thread_id", "stream", "name")
+    sums = sums.with_columns(first=pl.col("name").cast(pl.String))
     return CANDIDATES.select(sums.sort("saved_ns", "start_ns", "device", descending=[True, False, False]))
-
-
-def _launched_by(report: Report, sums: pl.DataFrame) -> pl.DataFrame:
-    """`sums` with columns of the first operation: process_id, thread_id, stream, and its name as first."""
-    told = with_facts(report, sums, "process_id", "thread_id", "stream", "name")
-    return told.with_columns(first=pl.col("name").cast(pl.String))
 
 
 def _units(report: Report, waits: _Waits, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -181,11 +186,10 @@ def _units(report: Report, waits: _Waits, line: pl.DataFrame) -> tuple[pl.DataFr
     """
     parts = (part.drop_nulls("sequence") for part in slices(line))
     sums, calls = zip(*in_threads(partial(_of_slice, report, waits), list(parts)), strict=True)
-    firsts = [pl.col("sequence", "row", "start_ns").first()]
-    units = pl.concat(sums).group_by("unit", maintain_order=True).agg(*firsts, pl.col(*_SUMS).sum())
-    return with_facts(report, units, "device"), pl.concat(calls).group_by("sequence").agg(
-        own=pl.col("call_ns").median()
-    )
+    units = pl.concat(sums).group_by("unit", maintain_order=True)
+    units = units.agg(pl.col("sequence", "row", "start_ns").first(), pl.col(*_SUMS).sum())
+    own = pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
+    return with_facts(report, units, "device"), own
 
 
 def _of_slice(report: Report, waits: _Waits, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -213,11 +217,6 @@ def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
     return known.select(pl.when("first").then(0).otherwise(pl.col(name)).alias(name) for name in _WAITS).get_columns()
 
 
-def _cut(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
-    known = with_facts(report, line.with_columns(_waits(waits, line)), "device")
-    return known.group_by("device").agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
-
-
 def _with_units(line: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
     """The operations with the repetition (`unit`) and sequence that each belongs to; null for none."""
     whole = (pl.col("alike") >= FEWEST) & (pl.col("length") >= SHORTEST)
@@ -243,8 +242,8 @@ def _words(line: pl.DataFrame) -> pl.DataFrame:
     begin, end = length.cum_sum() - length, length.cum_sum() - 1
     place = pl.int_range(pl.len()) - begin.cast(pl.Int64).gather(line.get_column("stretch"))
     code = line.select((pl.col("code") + place * _SPREAD).hash().alias("code")).to_series()
-    reached = {"low": (code % _HALF).cum_sum(), "high": (code // _HALF % _HALF).cum_sum()}
-    ends = {name: sums.gather(end) for name, sums in reached.items()}
+    halves = {"low": code % _HALF, "high": code // _HALF % _HALF}
+    ends = {name: half.cum_sum().gather(end) for name, half in halves.items()}
     sums = {name: found - found.shift(1, fill_value=0) for name, found in ends.items()}
     words = pl.DataFrame({"series": line.get_column("series").gather(begin), "length": length, **sums})
     same = ["series", "length", "low", "high"]
@@ -258,3 +257,319 @@ def _graph_costs(report: Report) -> pl.DataFrame:
         return pl.DataFrame(schema={"device": pl.Int64, "cost": pl.Float64})
     launches = graph_launches(report).filter("charged")
     return launches.group_by("device").agg(cost=pl.col("call_ns").median())
+
+
+# Series of launches by one thread onto one stream, split at calls that a CUDA graph capture does not allow; and periods
+# in series of codes: stretches that equal themselves when shifted by a period. No step compares all pairs: candidate
+# periods are the distances at which short n-grams of codes recur, best first; each candidate is then tested on the
+# whole series in one comparison.
+
+#: Lengths of the n-grams. In a stretch of period p every n-gram of at least p codes recurs after p, and of shorter ones
+#: those that occur once per period.
+_RUNS: Final = (1, 4, 16, 64)
+
+#: Maximum number of candidate distances per n-gram length, and of periods found in one series.
+_TRIED: Final = 6
+_MOST_PERIODS: Final = 8
+
+#: Number of candidate periods, those with most matching operations, that are examined closely.
+_LIKELY: Final = 4
+
+#: A long series is sampled in so many slices, each of so many operations; shorter ones are looked at together.
+_SLICES: Final = 8
+_SLICE: Final = 1 << 16
+
+#: Multiplier of a hash that spreads numbers over 64 bits.
+_GRAM: Final = 6364136223846793005
+
+_PERIODIC: Final = {"place": pl.UInt32, "sequence": pl.Int64, "unit": pl.Int64}
+
+
+def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
+    """The places of `line` (columns place, series, stretch, code) that belong to something periodic.
+
+    A period counts if a stretch has at least `fewest` repetitions of it and twice `nodes` operations. One repetition
+    (`unit`) is a period, or, if that is shorter than `nodes`, as many periods as reach that length.
+
+    Returns:
+        Columns place, sequence (a number for each series and unit with the same codes) and unit.
+    """
+    found = [pl.DataFrame(schema={"place": pl.UInt32, "unit": pl.Int64, "length": pl.Int64})]
+    parts = [part for part in line.partition_by("series") if part.height >= 2 * nodes]
+    groups: dict[int, list[pl.DataFrame]] = {}
+    for part, reached in zip(parts, accumulate(part.height for part in parts), strict=True):
+        groups.setdefault(reached // (_SLICES * _SLICE), []).append(part)
+    for some in groups.values():
+        tried = _distances(some, fewest)
+        for part in some:
+            found += _of_series(part.drop("series"), tried[part.item(0, "series")], fewest, nodes)
+    # units of the same codes in rotated order are one sequence, since a unit may begin anywhere in the period
+    units = pl.concat(found).join(line.select("place", "series", "code"), on="place")
+    mixed = (pl.col("code").hash() % (1 << 31)).cast(pl.Int64).sum()
+    words = units.group_by("unit").agg(pl.col("series", "length").first(), word=mixed)
+    same = pl.struct("series", "length", "word").rank("dense").cast(pl.Int64)
+    words = words.with_columns(sequence=same).filter(pl.len().over("sequence") >= fewest)
+    numbered = units.join(words.select("unit", "sequence"), on="unit")
+    return numbered.select([pl.col(name).cast(dtype) for name, dtype in _PERIODIC.items()])
+
+
+def _of_series(part: pl.DataFrame, tried: list[int], fewest: int, nodes: int) -> list[pl.DataFrame]:
+    """The units of one series, greedily: of the period that covers most of it, then of the best one for the rest."""
+    found, free = [], part
+    for _ in range(_MOST_PERIODS):
+        if free.height < 2 * nodes:
+            break
+        agree = {period: int(free.select(_again(period).sum()).item()) for period in tried}
+        likely = sorted(sorted(agree, key=lambda period: -agree[period])[:_LIKELY])
+        spans = [_spans(free, period, fewest, nodes) for period in likely if agree[period] >= nodes]
+        covered = pl.col("count") * pl.col("length")
+        best = max(spans, key=lambda one: int(one.select(covered.sum()).item()), default=None)
+        if best is None or best.is_empty():
+            break
+        found.append(_units_of(free, best))
+        taken = pl.col("place").is_in(found[-1].get_column("place").implode())
+        # the operations taken split the rest: no run continues across them
+        free = free.with_columns(stretch=pl.struct("stretch", taken).rle_id()).filter(~taken)
+    return found
+
+
+def _again(period: int) -> pl.Expr:
+    """Whether each operation is equal to the operation one period before in the same stretch."""
+    return pl.all_horizontal(pl.col(name) == pl.col(name).shift(period) for name in ("code", "stretch"))
+
+
+def _distances(parts: Sequence[pl.DataFrame], fewest: int) -> dict[int, list[int]]:
+    """Candidate periods by series, ascending: distances at which n-grams of codes recur in one stretch."""
+    line = pl.concat(map(_sample, parts)).with_columns(longest=pl.len().over("series") // fewest).with_row_index("at")
+    chosen: dict[int, set[int]] = {part.item(0, "series"): set() for part in parts}
+    size = 1
+    while size <= _RUNS[-1] and line.get_column("gram").null_count() < line.height:
+        if size in _RUNS:
+            for series, distance in _common_distances(line.drop_nulls("gram")).iter_rows():
+                chosen[series].add(distance)
+        after = line.select(pl.col("stretch", "gram").shift(-size)).rename({"stretch": "next", "gram": "then"})
+        both = line.with_columns(after.get_columns())
+        inside = (pl.col("stretch") == pl.col("next")) & pl.col("gram").is_not_null() & pl.col("then").is_not_null()
+        joined = (pl.col("gram") * _GRAM + pl.col("then") + 1).hash().reinterpret(signed=True)
+        line = both.select("series", "stretch", "longest", "at", gram=pl.when(inside).then(joined))
+        size *= 2
+    return {series: sorted(distances) for series, distances in chosen.items()}
+
+
+def _sample(part: pl.DataFrame) -> pl.DataFrame:
+    """The series, stretches and codes (as `gram`) of a series; of a long one, those of slices spread over it."""
+    line = part.select("series", pl.col("stretch").cast(pl.UInt64), gram=pl.col("code"))
+    if line.height <= _SLICES * _SLICE:
+        return line
+    apart = (line.height - _SLICE) // (_SLICES - 1)
+    slices = [line.slice(number * apart, _SLICE) for number in range(_SLICES)]
+    return pl.concat(one.with_columns(pl.col("stretch") * _SLICES + number) for number, one in enumerate(slices))
+
+
+def _common_distances(line: pl.DataFrame) -> pl.DataFrame:
+    """The distances between successive occurrences of an n-gram that would explain most of a series, with it."""
+    # sorted, occurrences are neighbours; a window over n-grams takes many times as long where most are different
+    line = line.sort("gram", maintain_order=True)
+    again = (pl.col("gram") == pl.col("gram").shift(1)) & (pl.col("stretch") == pl.col("stretch").shift(1))
+    apart = line.select("series", "longest", distance=pl.col("at").cast(pl.Int64).diff(), again=again).filter("again")
+    counts = apart.filter(pl.col("distance") <= pl.col("longest"))
+    sums = counts.group_by("series", "distance").agg(explained=pl.len() * pl.col("distance").first())
+    top = sums.sort("explained", "distance", descending=[True, False]).group_by("series", maintain_order=True)
+    return top.head(_TRIED).select("series", "distance")
+
+
+def _spans(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataFrame:
+    """Stretches of `free` in which one period repeats: columns start (a row), count (of units), length (of a unit)."""
+    length = period * -(-nodes // period)
+    again = free.select(_again(period).fill_null(value=False)).to_series()
+    least = max(fewest * period, 2 * nodes)
+    runs = again.rle().struct.unnest().with_columns(end=pl.col("len").cast(pl.Int64).cum_sum())
+    runs = runs.filter("value", pl.col("len") + period >= least)
+    # an overlap of two runs belongs to the first
+    start = pl.max_horizontal(pl.col("end") - pl.col("len") - period, pl.col("end").shift(1))
+    spans = runs.select(start=start, count=(pl.col("end") - start) // length, length=pl.lit(length, dtype=pl.Int64))
+    return spans.filter(pl.col("count") > 1)
+
+
+def _units_of(free: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """The units of :func:`_spans`: columns place, unit (the place of its first operation) and length."""
+    stop = pl.col("start") + pl.col("count") * pl.col("length")
+    rows = spans.select(pl.int_ranges("start", stop).alias("at"), "start", "length").explode("at")
+    first = rows.select(pl.col("at") - (pl.col("at") - pl.col("start")) % pl.col("length")).to_series()
+    places = free.get_column("place")
+    unit = places.gather(first).cast(pl.Int64).alias("unit")
+    return pl.DataFrame([places.gather(rows.get_column("at")), unit, rows.get_column("length")])
+
+
+#: The columns of :func:`_implicit_order`.
+_ORDER: Final = ("context", "type")
+
+#: What tells a kernel on a device from others.
+_KERNEL: Final = ("process_id", "device", "name")
+
+#: More than the number of splits in any series.
+_MORE_THAN_SPLITS: Final = 1 << 32
+
+#: Calls, besides blocking ones, that a capture does not allow or a replay would not repeat.
+_CUTS: Final = re.compile(r"(?:cuda|cu)(?:Event|Stream)Query|(?:cuda|cu)GraphLaunch|(?:cuda|cu)Stream(?:Begin|End)Cap")
+
+#: Between launches further apart than this the host does more than launch: it computes, loads or waits, which no replay
+#: of a graph spares.
+_FAR_NS: Final = 300_000
+
+#: Stream types that synchronise implicitly within a context: while one is captured, the other must not be used.
+_ORDERED: Final = ("null", "blocking")
+
+
+def launch_series(report: Report) -> pl.DataFrame:
+    """The operations in scope that a capture allows and that were launched by a call of their own, by series.
+
+    Columns: row (of :func:`operations`), series and stretch (numbers; a stretch lies between two splits, or launches
+    further apart than :data:`_FAR_NS`), code (equal for the same operation with the same shape), first (whether it is a
+    kernel's first launch) and apart (ns from the return of the previous launch in the stretch to that of its own; 0 for
+    the first one).
+    """
+    line, cuts = _launched(report)
+    line = in_order(_passed(line, cuts), "series")
+    split = pl.col("series").cast(pl.UInt64) * _MORE_THAN_SPLITS + pl.col("passed")
+    begins = split.ne_missing(split.shift(1)) | (pl.col("apart") > _FAR_NS).fill_null(value=False)
+    line = line.with_columns(stretch=begins.cum_sum() - 1).drop("passed")
+    together = pl.col("stretch") == pl.col("stretch").shift(1)
+    return line.with_columns(pl.when(together).then("apart").fill_null(0).clip(lower_bound=0).alias("apart"))
+
+
+def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl.Series]]:
+    """The operations in scope that a capture allows, by call, with codes; and the sorted split times of each thread.
+
+    Columns: row, series, code, first, apart (from the thread's previous launch), call_start, and those of
+    :data:`THREAD` and of :func:`_implicit_order`.
+    """
+    line = in_order(_coded(report), "call_start")  # in a window, of what it takes to tell of its launches
+    barred = line.filter("cut").select(*THREAD, start_ns="call_start")
+    splits = pl.concat([calls_that(report, _splits_series, *THREAD, "start_ns"), barred]).sort("start_ns")
+    parts = splits.partition_by(*THREAD, as_dict=True)
+    cuts = {key: part.get_column("start_ns") for key, part in parts.items()}
+    line = _with_apart(report, line).drop("call_end")
+    windowed = report.scope.window is not None
+    first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
+    first = pl.col("row").is_in(_first_launches(report, line).implode()) if windowed else first
+    line = line.with_columns(first=first).drop("kernel")  # before filtering, which would hold both in memory
+    line = (line.filter(~pl.col("cut")) if line.get_column("cut").any() else line).drop("cut")
+    if windowed:
+        line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+    return line, cuts
+
+
+def _first_launches(report: Report, line: pl.DataFrame) -> pl.Series:
+    """The rows of the first launch in the recording of each kernel in `line` that a capture allows."""
+    names = facts_of(report, line.drop_nulls("kernel").get_column("row"), "name").to_series().unique()
+    work = device_operations(report).select("row", *_KERNEL, "kind")
+    work = work.filter(pl.col("kind") == "kernel", pl.col("name").is_in(names.implode(), nulls_equal=True))
+    barred = pl.col("call_name").is_in(names_that(report, _splits_series)).fill_null(value=False)
+    allowed = with_facts(report, work, "call_start", "call_name").filter(pl.col("call_start").is_not_null() & ~barred)
+    return grouped(allowed, _KERNEL, [pl.col("row").get(pl.col("call_start").arg_min())]).get_column("row")
+
+
+def _implicit_order(report: Report) -> list[pl.Series]:
+    """The context and stream type of each operation on the devices in scope, as `context` and `type`.
+
+    Empty if no context used both its default stream and blocking ones, which synchronise implicitly.
+    """
+    known = used_streams(report).filter(pl.col("type").is_in(_ORDERED))
+    if known.is_empty() or not known.select((pl.col("type").n_unique().over("group") > 1).any()).item():
+        return []
+    numbers = streamed_operations(report)
+    kinds = used_streams(report).get_column("type")
+    return [numbers.get_column("group").alias("context"), kinds.gather(numbers.get_column("number")).alias("type")]
+
+
+def _with_apart(report: Report, line: pl.DataFrame) -> pl.DataFrame:
+    """Launches by call start, with `apart`: ns between the returns of the thread's previous launch and this one."""
+    every = line
+    if report.scope.device is not None:  # the previous launch may have been on another device
+        every = operations(report, "thread_id", "call_start", "call_end").drop_nulls("call_start")
+        every = every.sort("call_start", maintain_order=True)
+    ends = every.select(*THREAD, "call_end")
+    apart = of_parts(ends, THREAD, pl.Int64, lambda _, own: own.get_column("call_end").diff()).alias("apart")
+    if every is line:
+        return line.with_columns(apart)
+    return line.join(every.select("row", apart), on="row", how="left", maintain_order="left")
+
+
+def _coded(report: Report) -> pl.DataFrame:
+    """The operations on the devices in scope that have a launching call, in their order; in a window, those it takes.
+
+    Columns: row, series, code and kernel (hashes; kernel is null except for kernels that a capture allows), cut (not
+    allowed in a capture), call_start, call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Processed
+    in slices, since the hashed columns take more memory than the hashes.
+    """
+    work = device_operations(report).select("row", "kind", "name", "device", "process_id")
+    work = _near_window(report, work.with_columns(_implicit_order(report)))
+    barred = names_that(report, _splits_series)
+    line = pl.concat(in_threads(partial(_coded_slice, report, barred), list(slices(work))), rechunk=True)
+    keys = line.get_column("series")
+    known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
+    numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
+    return line.with_columns(numbers.alias("series"))
+
+
+def _near_window(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Of operations those launched from the first launch of the window to its last, and on each thread the one before.
+
+    `work` itself without a window: these are all.
+    """
+    if report.scope.window is None:
+        return work
+    own = exclusive_operations(report, "call_start")
+    low, high = own.select(pl.col("call_start").min(), last=pl.col("call_start").max()).row(0)
+    if low is None:
+        return work.clear()
+    calls = facts_of(report, work.get_column("row"), *THREAD, "call_start")
+    begun = calls.get_column("call_start")
+    before = calls.with_row_index("at").filter(begun < low)
+    last = before.group_by(THREAD).agg(pl.col("call_start").max())
+    before = before.join(last, on=[*THREAD, "call_start"], how="semi", nulls_equal=True)
+    rows = pl.concat([before.get_column("at"), begun.is_between(low, high).arg_true()]).sort()
+    return work[rows]
+
+
+def _coded_slice(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame:
+    """:func:`_coded` for a slice of operations; `barred` are the names of calls that a capture does not allow."""
+    part = with_facts(report, part, "thread_id", "call_start", "call_end", "call_name").drop_nulls("call_start")
+    known = with_facts(report, part, "stream", "shape", "size_bytes", "source_memory", "target_memory")
+    pageable = pl.any_horizontal(pl.col("source_memory", "target_memory") == "Pageable").fill_null(value=False)
+    cut = pl.col("call_name").is_in(barred).fill_null(value=False) | pageable
+    known = known.with_columns(pl.col("kind", "name").to_physical(), cut=cut, ran=pl.col("kind") == "kernel")
+    numbers = known.select(
+        "cut",
+        series=mixed((*THREAD, "device", "stream")),
+        code=mixed(("kind", "name", "shape", "size_bytes")).reinterpret(signed=True),
+        kernel=pl.when(pl.col("ran") & ~pl.col("cut")).then(mixed(_KERNEL)),
+    )
+    return part.drop("kind", "name", "device", "call_name").with_columns(numbers.get_columns())
+
+
+def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl.DataFrame:
+    """`line` with `passed`, the number of splits before each launch on its thread, without the columns used for it."""
+    needed = [name for name in (*THREAD, "call_start", *_ORDER) if name in line.columns]
+
+    def passed(key: tuple[object, ...], part: pl.DataFrame) -> pl.Series:
+        starts = cuts.get(key, pl.Series(dtype=pl.Int64))
+        number = count_up_to(starts, part.get_column("call_start"), equal=False)
+        if "type" not in part.columns:
+            return number
+        # switches to a stream that synchronises implicitly
+        one, other = ((pl.col("type") == name).fill_null(value=False) for name in _ORDERED)
+        before = [side.cum_sum().over("context") for side in (one, other)]
+        switches = pl.when(one).then(before[1]).when(other).then(before[0]).otherwise(0).cast(pl.UInt32)
+        return number + part.select(switches).to_series()
+
+    found = of_parts(line.select(needed), THREAD, pl.UInt32, passed)
+    return line.drop(needed).with_columns(found.alias("passed"))
+
+
+def _splits_series(name: str) -> bool:
+    """Whether calls of this name split a series."""
+    bucket = bucket_of(name)
+    blocks = bucket == "sync" or (bucket == "allocation" and "Async" not in name)
+    return blocks or _CUTS.match(name) is not None

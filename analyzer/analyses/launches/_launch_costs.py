@@ -1,4 +1,10 @@
-"""Launch costs: first launches, and launch-bound kernels."""
+"""Launch costs: first launches, and launch-bound kernels; and CUDA graphs at run time.
+
+An operation belongs to a graph if the report names its executable graph, if it is a whole-graph row, or if a graph
+launch call launched it (old file versions name no graph). The operations of one launch share process and correlation
+id. Those in the body of a conditional node have no correlation id: they belong to the latest launch of their graph
+before them, since launches of one executable graph never overlap.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +12,47 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_device, with_facts
-from kanalyze.analyses.host._context_creation import shown_cold
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import (
+    device_operations,
+    exclusive_operations,
+    of_device,
+    operations,
+    used_devices,
+    with_facts,
+)
+from kanalyze.analyses.device._windows import busy_spans, busy_within, windows
+from kanalyze.analyses.host._call_kinds import captures, graph_steps, names_that
+from kanalyze.analyses.host._context_creation import begun_before, loading_seen, shown_cold
 from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
-from kanalyze.analyses.launches._graph_launches import launches_graphs
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.grouping import LARGEST, mixed, numbered
-from kanalyze.columns.ordering import repeated
+from kanalyze.columns.lookup import nearest
+from kanalyze.columns.ordering import in_order, repeated
+from kanalyze.intervals import newly_covered
+from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
 _FIRST: Final = ("row", "process_id", "name", "call_start", "api_ns", "launch_ns")
 
+#: What tells a kernel on a device from others.
+_KERNEL: Final = ("process_id", "device", "name")
+
 #: A first launch is cold if it takes this many times the median of the later launches.
 COLD_FACTOR: Final = 3
 
 
 class FirstLaunches(NamedTuple):
-    """The first launch of each kernel on one device in the recording, compared with later launches.
+    """The first launch of each of so many `kernels` on one device in the recording, compared with later launches.
 
-    Attributes:
-        kernels: Number of kernels.
-        cold: The first launches that took :data:`COLD_FACTOR` times as long as usual, the longest first, if the report
-            shows that they were the kernel's first in the process; columns row, process_id, name, call_start, api_ns
-            (the call), launch_ns (the device's wait).
-        unsure: The same for processes that began before the recording, where that is unknown.
-        usual_ns: The median call duration of later launches.
-        stake_ns: The device's wait for cold launches beyond its usual wait for a launch.
+    `cold` are the first launches that took :data:`COLD_FACTOR` times as long as usual, the longest first, if the report
+    shows that they were the kernel's first in the process; columns row, process_id, name, call_start, api_ns (the
+    call), launch_ns (the device's wait). `unsure` are the same of processes that began before the recording, where that
+    is unknown. `usual_ns` is the median call of later launches; `stake_ns` the device's wait for cold launches beyond
+    its usual wait for a launch.
     """
 
     kernels: int
@@ -45,14 +63,12 @@ class FirstLaunches(NamedTuple):
 
 
 class LaunchCosts(NamedTuple):
-    """Costs of first launches, and launch-bound kernels.
+    """Launch-bound kernels, and first launches by device; without devices whose kernels were all launched only once.
 
-    Attributes:
-        bound: The launch-bound kernels of each device, the longest wait of the device first; columns device, name,
-            count (launches after the first), api_ns, kernel_ns (medians), launch_ns (the device's wait). A kernel is
-            launch-bound if the median of its launching calls is longer than the median of its runs, first launches
-            excluded. Kernels of CUDA graphs are not, since their launch is shared.
-        first: First launches by device; without devices whose kernels were all launched only once.
+    `bound` has those of each device, the longest wait of the device first; columns device, name, count (launches after
+    the first), api_ns, kernel_ns (medians), launch_ns (the device's wait). A kernel is launch-bound if the median of
+    its launching calls is longer than the median of its runs, first launches excluded. Kernels of CUDA graphs are not,
+    since their launch is shared.
     """
 
     bound: pl.DataFrame
@@ -112,23 +128,208 @@ def _own_launches(report: Report) -> pl.DataFrame:
     Columns: row, name, device, process_id, kernel_ns, first and api_ns. Most reports lose no row in any of the steps,
     and a copy after each would not fit into memory for large ones.
     """
-    needed = ("row", "name", "device", "process_id", pl.col("dur_ns").alias("kernel_ns"))
     work = device_operations(report)
-    kernel = work.select(pl.col("kind") == "kernel").to_series()
-    work = work.select(needed) if kernel.all() else work.select(needed).filter(kernel)
+    kernel = work.get_column("kind") == "kernel"
+    work = work.select("row", "name", "device", "process_id", kernel_ns="dur_ns")
+    work = work if kernel.all() else work.filter(kernel)
     work = with_facts(report, work, "call_row", "call_start", "call_name")
     alone = work.get_column("call_row").is_not_null() & ~launches_graphs(report, work.get_column("call_name"))
     work = work.drop("call_name") if alone.all() else work.drop("call_name").filter(alone)
-    if not work.get_column("call_start").is_sorted():
-        work = work.sort("call_start", maintain_order=True)
-    work = work.with_columns(first=_identity(work).is_first_distinct())
+    work = in_order(work, "call_start")
+    number, size = numbered(work, _KERNEL)
+    work = work.with_columns(first=(number if size < LARGEST else mixed(_KERNEL)).is_first_distinct())
     shared = repeated(work.get_column("call_row"))
     work = work.filter(~shared) if shared.any() else work
     return with_facts(report, work.drop("call_row", "call_start"), "call_ns").rename({"call_ns": "api_ns"})
 
 
-def _identity(work: pl.DataFrame) -> pl.Expr:
-    """A number that identifies process, device and kernel."""
-    keys = ("process_id", "device", "name")
-    number, size = numbered(work, keys)
-    return number if size < LARGEST else mixed(keys)
+#: Keys of the launches on one device, and of its graphs (`mark` only where no id is known).
+_LAUNCH: Final = ("process_id", "correlation_id", "device")
+_GRAPH: Final = ("process_id", "device", "graph_exec_id", "mark")
+
+#: Hashes below this can be summed without overflow, however many operations a launch has.
+_HASHES: Final = 1 << 31
+
+#: The tables that name the graph of an operation.
+_TOLD_IN: Final = ("kernel_config", "copy_detail", "graph_detail")
+
+_OPERATION: Final = ("row", "event_id", "kind", "name", "start", "end", "device", "process_id")
+
+
+def launches_graphs(report: Report, names: pl.Series) -> pl.Series:
+    """Whether each call name launches a CUDA graph."""
+    return names.is_in(_graph_calls(report)).fill_null(value=False)
+
+
+def _graph_calls(report: Report) -> list[str]:
+    """Names of the calls that launch CUDA graphs."""
+    return names_that(report, lambda name: "GraphLaunch" in name)
+
+
+def has_graphs(report: Report) -> bool:
+    """Whether any operation belongs to a CUDA graph; cheaper than finding out which."""
+    named = any(report.table(name).select(pl.col("graph_exec_id").count()).item() for name in _TOLD_IN)
+    possible = named or report.kind("graph").height or _graph_calls(report)
+    return bool(possible) and not _with_graph_ids(report).is_empty()
+
+
+@once_per_process
+def graph_operations(report: Report) -> pl.DataFrame:
+    """The operations of CUDA graphs on any device and at any time.
+
+    Columns: row (of `operations`), event_id, kind, name, start, end, device, process_id, graph_exec_id and graph_id
+    (null where not recorded), launch (of :func:`graph_launches`; null if unknown) and graph (a number from 1, in the
+    order of the first operations; without an executable graph's id, launches with the same kinds and names of
+    operations on one device of a process count as one graph).
+    """
+    marked = _with_graph_ids(report)
+    known = marked.filter(pl.col("correlation_id").is_not_null())
+    ids = [pl.col(name).min().over("process_id", "correlation_id") for name in ("graph_exec_id", "graph_id")]
+    known = known.with_columns(ids)
+    # a hash of the kinds and names of a launch's operations, whatever their order
+    name = pl.col("name").to_physical().cast(pl.Int64).fill_null(-1)
+    mark = ((name * len(DEVICE_KINDS) + pl.col("kind").to_physical()).hash() % _HASHES).cast(pl.Int64).sum()
+    launches = known.group_by(_LAUNCH).agg(
+        pl.col("start").min(), pl.col("graph_exec_id", "graph_id").first(), mark=mark
+    )
+    launches = launches.sort("start", *_LAUNCH).with_row_index("launch")
+    launches = launches.with_columns(pl.when(pl.col("graph_exec_id").is_null()).then("mark"))
+    known = known.join(launches.select(*_LAUNCH, "launch", "mark"), on=_LAUNCH, how="left", nulls_equal=True)
+    # those of conditional bodies have the latest launch of their graph before them
+    own = ["process_id", "device", "graph_exec_id"]
+    begun = launches.drop_nulls("graph_exec_id").select(*own, "launch", begun="start")
+    orphans = nearest(marked.filter(pl.col("correlation_id").is_null()), begun, ("start", "begun"), own).drop("begun")
+    found = pl.concat([known, orphans.with_columns(mark=pl.lit(None, dtype=pl.Int64))])
+    graphs = found.group_by(_GRAPH).agg(pl.col("start").min(), pl.col("row").min()).sort("start", "row")
+    graphs = graphs.with_row_index("graph", offset=1).select("graph", *_GRAPH)
+    numbered = found.join(graphs, on=_GRAPH, how="left", nulls_equal=True).sort("row")
+    return numbered.drop("correlation_id", "mark")
+
+
+@once_per_process
+def _with_graph_ids(report: Report) -> pl.DataFrame:
+    """The operations of graphs, with graph_exec_id, graph_id and correlation_id."""
+    told = ("graph_exec_id", "graph_id")
+    work = operations(report, "call_name", "correlation_id", *told)
+    by_call = launches_graphs(report, work.get_column("call_name"))
+    mine = by_call | work.select(pl.col("graph_exec_id").is_not_null() | (pl.col("kind") == "graph")).to_series()
+    return work.filter(mine).select(*_OPERATION, "correlation_id", *told)
+
+
+@once_per_report
+def graph_launches(report: Report) -> pl.DataFrame:
+    """The launches of CUDA graphs, one row per launch and device that it ran on, by first start.
+
+    Columns: launch, graph, process_id, device, graph_exec_id, start and end (first start to last end), busy_ns (union
+    of its own operations), idle_ns (the device ran nothing at all), kernels, copies, memsets, whole (its nodes were not
+    recorded), launch_ns (the device's wait for it), call_row, thread_id, call_start, call_ns and charged (whether the
+    call's time is charged here: the device where its first operation ran).
+    """
+    own = graph_operations(report).drop_nulls("launch").sort("launch", "start", "row")
+    launch_ns = waited_ns(launch_waits(report), own.get_column("row"))
+    own = own.with_columns(pl.max_horizontal("start", "end").alias("end"), launch_ns)
+    own = own.with_columns(newly_covered(own, "launch").alias("busy_ns"))
+    names = {"kernels": "kernel", "copies": "memcpy", "memsets": "memset"}
+    counts = {name: (pl.col("kind") == kind).sum().cast(pl.Int64) for name, kind in names.items()}
+    sums = own.group_by("launch", maintain_order=True).agg(
+        pl.col("graph", "process_id", "device", "graph_exec_id", "row").first(),
+        pl.col("start").min(),
+        pl.col("end").max(),
+        pl.col("launch_ns", "busy_ns").sum(),
+        whole=(pl.col("kind") == "graph").any(),
+        **counts,
+    )
+    spans = with_facts(report, sums, "call_row", "thread_id", "call_start", "call_ns")
+    idle = sums.get_column("end") - sums.get_column("start") - busy_within(report, sums)
+    return spans.with_columns(
+        idle.alias("idle_ns"), charged=pl.col("call_row").is_not_null() & pl.col("call_row").is_first_distinct()
+    )
+
+
+# The steady part of a device's window: without one-time costs, as far as the report shows them.
+
+#: The steady part needs at least this share of the device's busy time, and so many operations; otherwise the program
+#: has none.
+_MOST: Final = 0.5
+_FEWEST: Final = 3
+
+
+#: The minimum share of the time considered, and the minimum time, for a finding to be worth a sentence.
+WORTH_SAYING: Final = 0.001
+_LEAST_NS: Final = 1_000
+
+
+class Steady(NamedTuple):
+    """The steady part of a device's window, with the busy time of the device within it."""
+
+    start: int
+    end: int
+    busy_ns: int
+
+    @property
+    def ns(self) -> int:
+        """The duration, in ns."""
+        return self.end - self.start
+
+
+@once_per_report
+def steady_parts(report: Report) -> dict[int, Steady]:
+    """The steady part of each device that has one.
+
+    Of the intervals between one-time costs (contexts, loading, graph building, slow first launches), from the device's
+    first to its last operation in the window, the one with most busy time; only if that is most of the device's busy
+    time, and it holds several operations. A process that was running before the recording has no such costs.
+    """
+    found = {}
+    for device, busy, parts in _between_one_time_costs(report):
+        times = intervals.overlap(parts.get_column("start"), parts.get_column("end"), busy)
+        most = times.arg_max()
+        if most is None or times[most] < _MOST * intervals.length(busy):
+            continue
+        start, end = parts.row(most)
+        starts = of_device(operations(report).select("device", "start"), device).get_column("start")
+        if starts.is_between(start, end, closed="left").sum() >= _FEWEST:
+            found[device] = Steady(start, end, times[most])
+    return found
+
+
+@once_per_report
+def least_worth_saying(report: Report) -> dict[int, float]:
+    """The minimum time at stake for a finding on each device to be worth a sentence, in ns.
+
+    That is :data:`WORTH_SAYING` times the steady part; without one, times the interval from the device's first to its
+    last operation without one-time costs; and if the report shows no such costs, times the window. It is at least a
+    microsecond, but never more than that share of the window.
+    """
+    lengths = {device: intervals.length(parts) for device, _, parts in _between_one_time_costs(report)}
+    lengths |= {device: steady.ns for device, steady in steady_parts(report).items()}
+    whole = {device: WORTH_SAYING * (end - start) for device, start, end in windows(report).iter_rows()}
+    found = {device: max(WORTH_SAYING * ns, _LEAST_NS) for device, ns in lengths.items()}
+    return {device: min(least, found.get(device, least)) for device, least in whole.items()}
+
+
+def worth_saying(report: Report, ns: int) -> bool:
+    """Whether `ns` of a device's window could be enough for a finding, on any device."""
+    return any(ns >= least for least in least_worth_saying(report).values())
+
+
+@once_per_report
+def _between_one_time_costs(report: Report) -> list[tuple[int, pl.DataFrame, pl.DataFrame]]:
+    """Busy intervals, and the intervals between one-time costs, of each device with such costs in its window."""
+    launches = [first.cold for first in launch_costs(report).first.values()]
+    returned = pl.col("call_start") + pl.col("api_ns")
+    making = graph_steps(report).filter(pl.col("step").is_in(["instantiate", "upload"]))
+    parts = [loading_seen(report), making, captures(report)]
+    parts += [cold.with_columns(start="call_start", end=returned) for cold in launches]
+    every = pl.concat([part.select("process_id", "start", "end") for part in parts])
+    # of processes that began during the recording
+    costs, found = every.join(begun_before(report), on="process_id", how="anti", nulls_equal=True), []
+    for device, low, high in windows(report).iter_rows():
+        own = used_devices(report).filter(pl.col("device") == device).select("process_id")
+        mine = costs.join(own, on="process_id", how="semi", nulls_equal=True)
+        once = intervals.clip(mine.select("start", "end"), low, high)
+        busy = intervals.clip(busy_spans(report)[device], low, high)
+        if once.height and busy.height:
+            whole = busy.select(pl.col("start").min(), pl.col("end").max())
+            found.append((device, busy, intervals.subtract(whole, intervals.union(once))))
+    return found

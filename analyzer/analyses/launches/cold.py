@@ -25,8 +25,7 @@ from kanalyze.analyses.host._call_kinds import (
     shown,
 )
 from kanalyze.analyses.host._context_creation import begun_before, context_calls, unrecorded_contexts
-from kanalyze.analyses.launches._graph_launches import graph_launches
-from kanalyze.analyses.launches._launch_costs import COLD_FACTOR, launch_costs, launched_kernels
+from kanalyze.analyses.launches._launch_costs import COLD_FACTOR, graph_launches, launch_costs, launched_kernels
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.workers import side_by_side
@@ -40,14 +39,10 @@ if TYPE_CHECKING:
 
 #: One cost: process, kind, time, duration, and the duration of the same once warm.
 COST: Final = {
-    "process_id": pl.Int64,
-    "device": pl.Int64,
-    "category": pl.String,
-    "what": pl.String,
-    "start": pl.Int64,
-    "dur_ns": pl.Int64,
-    "warm_ns": pl.Float64,
-    "extra_ns": pl.Float64,
+    **dict.fromkeys(("process_id", "device"), pl.Int64),
+    **dict.fromkeys(("category", "what"), pl.String),
+    **dict.fromkeys(("start", "dur_ns"), pl.Int64),
+    **dict.fromkeys(("warm_ns", "extra_ns"), pl.Float64),
     "launch_ns": pl.Int64,
     "evidence": pl.String,
 }
@@ -55,15 +50,13 @@ COST: Final = {
 #: The kinds of loading calls, by a part of the name; the first match counts, and without a match it is a module.
 _LOADING: Final = {"jit": "cuLink|nvrtc|nvJitLink", "library": "Library", "context": "Ctx", "module": ""}
 
-#: Looking up something loaded is slow only the first time, when it loads as well.
-_LOOKUP: Final = "Get"
-
 #: A first call that exceeds later ones by less than this may do so by chance.
 _WORTH_A_ROW_NS: Final = 1_000
 
 
-def costs(frame: pl.DataFrame) -> pl.DataFrame:
-    """`frame` as rows of :data:`COST`; missing columns are null."""
+def costs(frame: pl.DataFrame, **columns: pl.Expr | str) -> pl.DataFrame:
+    """`frame` with these columns as rows of :data:`COST`; missing columns are null."""
+    frame = frame.with_columns(**columns)
     missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in COST.items() if name not in frame.columns]
     return frame.with_columns(missing).select([pl.col(name).cast(dtype) for name, dtype in COST.items()])
 
@@ -78,9 +71,10 @@ def context_costs(report: Report) -> pl.DataFrame:
     others_say = pl.format("makes a context; other calls of this name: {}", "calls")
     usual = pl.when(pl.col("made_ns") == pl.col("end_ns")).then(pl.col("warm_ns")).fill_null(0)
     making = pl.col("made_ns") - pl.col("start_ns")
-    told = known.with_columns(
-        shown(pl.col("name")).alias("what"),
+    told = costs(
+        known,
         category=pl.lit("context"),
+        what=shown(pl.col("name")),
         start="start_ns",
         dur_ns=making,
         extra_ns=making - usual,
@@ -94,14 +88,14 @@ def context_costs(report: Report) -> pl.DataFrame:
         start="end",
         evidence=pl.lit("the profiler saw a context made outside of all calls that it records"),
     )
-    return pl.concat([costs(told), costs(outside)])
+    return pl.concat([told, costs(outside)])
 
 
 def loading_costs(report: Report) -> pl.DataFrame:
     """Calls that load or compile, and look-ups that took much longer than others of their name."""
     calls = _of_bucket(report, "loading").join(context_calls(report), on="event_id", how="anti")
     text = cuda_names(calls.get_column("name"))
-    lookup = text.str.contains(_LOOKUP, literal=True)
+    lookup = text.str.contains("Get", literal=True)
     usual = pl.col("dur_ns").median().over("process_id", "name")
     long = (pl.col("dur_ns") > COLD_FACTOR * usual) & (pl.col("dur_ns") - usual >= _WORTH_A_ROW_NS)
     category = pl.lit(None, dtype=pl.String)
@@ -130,8 +124,8 @@ def graph_costs(report: Report) -> pl.DataFrame:
     made = pl.concat([steps.select(kept), spans.select(kept)]).with_columns(dur_ns=pl.col("end") - pl.col("start"))
     what = pl.when(pl.col("step") == "capture").then(pl.lit("stream capture")).otherwise(shown(pl.col("name")))
     why = "part of making a graph that is launched as often as wanted"
-    making = made.with_columns(what.alias("what"), category=pl.lit("graph"), extra_ns="dur_ns", evidence=pl.lit(why))
-    return pl.concat([costs(making), _first_graph_launches(report)])
+    making = costs(made, what=what, category=pl.lit("graph"), extra_ns="dur_ns", evidence=pl.lit(why))
+    return pl.concat([making, _first_graph_launches(report)])
 
 
 def _first_graph_launches(report: Report) -> pl.DataFrame:
@@ -147,12 +141,11 @@ def _first_graph_launches(report: Report) -> pl.DataFrame:
     cold = sums.filter(pl.col("dur_ns") > COLD_FACTOR * pl.col("warm_ns"))
     name = pl.col("graph_exec_id").cast(pl.String).fill_null("?")
     return costs(
-        cold.with_columns(
-            category=pl.lit("first launch"),
-            what=pl.format("graph {}", name),
-            extra_ns=pl.col("dur_ns") - pl.col("warm_ns"),
-            evidence=pl.format("first launch of this CUDA graph; later ones: {}", "later"),
-        )
+        cold,
+        category=pl.lit("first launch"),
+        what=pl.format("graph {}", name),
+        extra_ns=pl.col("dur_ns") - pl.col("warm_ns"),
+        evidence=pl.format("first launch of this CUDA graph; later ones: {}", "later"),
     )
 
 
@@ -184,12 +177,11 @@ def first_call_costs(report: Report) -> pl.DataFrame:
     extra = pl.col("dur_ns") - pl.col("warm_ns")
     cold = sums.filter((pl.col("dur_ns") > COLD_FACTOR * pl.col("warm_ns")) & (extra >= _WORTH_A_ROW_NS))
     return costs(
-        cold.with_columns(
-            shown(pl.col("name")).alias("what"),
-            category=pl.col("bucket").replace_strict(_FIRST, return_dtype=pl.String),
-            extra_ns=extra,
-            evidence=pl.format("the process's first call of this name; later ones: {}", "later"),
-        )
+        cold,
+        category=pl.col("bucket").replace_strict(_FIRST, return_dtype=pl.String),
+        what=shown(pl.col("name")),
+        extra_ns=extra,
+        evidence=pl.format("the process's first call of this name; later ones: {}", "later"),
     )
 
 
@@ -286,8 +278,6 @@ BY_KERNEL: Final = Table(
 _BLOCK_BYTES: Final = 1 << 21
 
 #: The direction of a migration to the device, and what marks one that the program requested.
-_TO_DEVICE: Final = "Unified Host-to-Device"
-_ASKED_FOR: Final = "User"
 _RUN: Final = ("process_id", "device")
 
 #: The identity of a kernel, for its first run: once per process and device.
@@ -315,10 +305,8 @@ def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.Da
     report = report.narrow(**where)
     check_grouping(TABLE, by)
     require(report, *((TABLE, "api") if by is None else (BY_KERNEL, "kernel")))
-    return _by_cost(report) if by is None else _by_kernel(report)
-
-
-def _by_kernel(report: Report) -> pl.DataFrame:
+    if by is None:
+        return _by_cost(report)
     named = kernel_starts(report).with_columns(
         pl.col("name").cast(pl.String).alias("kernel"),
         first_start_ns="first_start",
@@ -332,22 +320,27 @@ def _by_kernel(report: Report) -> pl.DataFrame:
 def _by_cost(report: Report) -> pl.DataFrame:
     parts = [context_costs, loading_costs, first_touch_costs, graph_costs, first_call_costs]
     known = pl.concat(side_by_side(report, parts))
-    found = pl.concat([_as_recorded(report, known), _first_launches(report)])
-    placed = _in_scope(report, _on_devices(report, found)).with_columns(start_ns="start")
-    whole = placed.with_columns(_idle(report, placed))
-    most = pl.col("extra_ns").fill_null(pl.col("dur_ns")).fill_null(0)
-    return TABLE.select(whole.sort(-most, "start_ns", "category", "what", nulls_last=True))
-
-
-def _as_recorded(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """`found`, renaming first events to first in the recording where the process began before it."""
+    # first events are first in the recording where the process began before it
     warm = begun_before(report).get_column("process_id")
     earlier = pl.col("process_id").is_in(warm.implode(), nulls_equal=True) & pl.col("category").is_in(_FIRSTS)
-    told = pl.col("evidence").str.replace("the process's", "the recording's", literal=True) + _EARLIER
-    return found.with_columns(
+    evidence = pl.col("evidence").str.replace("the process's", "the recording's", literal=True) + _EARLIER
+    known = known.with_columns(
         category=pl.when(earlier).then(pl.lit("first in recording")).otherwise("category"),
-        evidence=pl.when(earlier).then(told).otherwise("evidence"),
+        evidence=pl.when(earlier).then(evidence).otherwise("evidence"),
     )
+    found = pl.concat([known, _first_launches(report)])
+    # with the device, for processes that used only one
+    used = used_devices(report.whole).select("process_id", only="device")
+    single = used.filter(pl.len().over("process_id") == 1)
+    both = found.join(single, on="process_id", how="left", nulls_equal=True)
+    placed = _in_scope(report, both.with_columns(pl.col("device").fill_null(pl.col("only"))))
+    # idle during each cost, but for those on the device itself
+    length = pl.when(pl.col("category") != "first touch").then(pl.col("dur_ns").clip(lower_bound=0)).alias("idle_ns")
+    spans = placed.select("device", "start", end=pl.col("start") + pl.col("dur_ns").fill_null(0))
+    idle = placed.select(length).to_series() - busy_within(report, spans)
+    most = pl.col("extra_ns").fill_null(pl.col("dur_ns")).fill_null(0)
+    whole = placed.with_columns(idle, start_ns="start")
+    return TABLE.select(whole.sort(-most, "start_ns", "category", "what", nulls_last=True))
 
 
 def _first_launches(report: Report) -> pl.DataFrame:
@@ -364,24 +357,15 @@ def _first_launches(report: Report) -> pl.DataFrame:
     cold = pl.format("the process's first launch of this kernel; later ones: {}", "later")
     unsure = pl.format(f"the recording's first launch of this kernel; later ones: {{}}{_EARLIER}", "later")
     return costs(
-        known.with_columns(
-            category=pl.when("unsure").then(pl.lit("first in recording")).otherwise(pl.lit("first launch")),
-            what=pl.col("name").cast(pl.String),
-            start="call_start",
-            dur_ns="api_ns",
-            warm_ns="warm_api_ns",
-            extra_ns=pl.col("api_ns") - pl.col("warm_api_ns"),
-            evidence=pl.when("unsure").then(unsure).otherwise(cold),
-        )
+        known,
+        category=pl.when("unsure").then(pl.lit("first in recording")).otherwise(pl.lit("first launch")),
+        what=pl.col("name").cast(pl.String),
+        start="call_start",
+        dur_ns="api_ns",
+        warm_ns="warm_api_ns",
+        extra_ns=pl.col("api_ns") - pl.col("warm_api_ns"),
+        evidence=pl.when("unsure").then(unsure).otherwise(cold),
     )
-
-
-def _on_devices(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """`found` with the device, for processes that used only one."""
-    used = used_devices(report.whole).select("process_id", only="device")
-    single = used.filter(pl.len().over("process_id") == 1)
-    both = found.join(single, on="process_id", how="left", nulls_equal=True)
-    return both.with_columns(pl.col("device").fill_null(pl.col("only")))
 
 
 def _in_scope(report: Report, found: pl.DataFrame) -> pl.DataFrame:
@@ -391,13 +375,6 @@ def _in_scope(report: Report, found: pl.DataFrame) -> pl.DataFrame:
         mine = pl.col("device").is_null() | (pl.col("device") == report.scope.device)
         found = found.filter(mine).join(own, on="process_id", how="semi", nulls_equal=True)
     return intervals.overlapping(found, report.scope.sides, end=pl.col("start") + pl.col("dur_ns").fill_null(0))
-
-
-def _idle(report: Report, found: pl.DataFrame) -> pl.Series:
-    """The device's idle time during each cost, in ns; null for costs on the device itself."""
-    length = pl.when(pl.col("category") != "first touch").then(pl.col("dur_ns").clip(lower_bound=0)).alias("idle_ns")
-    spans = found.select("device", "start", end=pl.col("start") + pl.col("dur_ns").fill_null(0))
-    return found.select(length).to_series() - busy_within(report, spans)
 
 
 def first_touch_costs(report: Report) -> pl.DataFrame:
@@ -414,21 +391,20 @@ def first_touch_costs(report: Report) -> pl.DataFrame:
     calm = runs.join(during, on="row", how="anti").group_by(*_RUN, "name").agg(warm_ns=pl.col("dur_ns").median())
     touched = runs.join(sums, on="row").join(calm, on=[*_RUN, "name"], how="left", nulls_equal=True)
     return costs(
-        touched.with_columns(
-            category=pl.lit("first touch"),
-            what=pl.col("name").cast(pl.String),
-            extra_ns=pl.col("dur_ns") - pl.col("warm_ns"),
-            evidence=pl.format("{} migrations of {} bytes to the GPU for the first time", "moves", "size"),
-        )
+        touched,
+        category=pl.lit("first touch"),
+        what=pl.col("name").cast(pl.String),
+        extra_ns=pl.col("dur_ns") - pl.col("warm_ns"),
+        evidence=pl.format("{} migrations of {} bytes to the GPU for the first time", "moves", "size"),
     )
 
 
 def _migrations(report: Report) -> pl.DataFrame:
     """Migrations to a device that no prefetch requested: process_id, device, at, address, size_bytes."""
     work = device_operations(report)
-    told = work.filter((pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == _TO_DEVICE))
+    told = work.filter((pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == "Unified Host-to-Device"))
     known = with_facts(report, told, "address", "size_bytes", "migration_cause")
-    asked = pl.col("migration_cause").cast(pl.String).str.starts_with(_ASKED_FOR).fill_null(value=False)
+    asked = pl.col("migration_cause").cast(pl.String).str.starts_with("User").fill_null(value=False)
     known = known.filter(~asked & pl.col("address").is_not_null())
     return known.select(*_RUN, "address", "size_bytes", at="start")
 

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.host._call_kinds import captures, graph_steps
 from kanalyze.analyses.launches._graph_candidates import CANDIDATES, candidates
-from kanalyze.analyses.launches._graph_launches import graph_launches, graph_operations, has_graphs
+from kanalyze.analyses.launches._launch_costs import graph_launches, graph_operations, has_graphs
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
@@ -122,7 +122,12 @@ def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     check_grouping(TABLE, by)
     if by == "candidate":
         return candidates(report)
-    return _summed(report) if by is None else _kernels(report)
+    if by is None:
+        return _summed(report)
+    inside = _seen(report).filter(pl.col("kind") == "kernel")
+    sums = inside.group_by(*_NAMES, "name").agg(*duration_statistics(), pl.col("exclusive_ns").sum())
+    named = sums.with_columns(share_of_total(), pl.col("name").cast(pl.String).alias("kernel"))
+    return BY_KERNEL.select(named.sort("graph", "total_ns", "kernel", descending=[False, True, False]))
 
 
 def _seen(report: Report) -> pl.DataFrame:
@@ -134,13 +139,6 @@ def _seen(report: Report) -> pl.DataFrame:
     return work.join(own, on="row")
 
 
-def _kernels(report: Report) -> pl.DataFrame:
-    inside = _seen(report).filter(pl.col("kind") == "kernel")
-    sums = inside.group_by(*_NAMES, "name").agg(*duration_statistics(), pl.col("exclusive_ns").sum())
-    named = sums.with_columns(share_of_total(), pl.col("name").cast(pl.String).alias("kernel"))
-    return BY_KERNEL.select(named.sort("graph", "total_ns", "kernel", descending=[False, True, False]))
-
-
 def _summed(report: Report) -> pl.DataFrame:
     if not has_graphs(report):
         return TABLE.empty()
@@ -149,7 +147,7 @@ def _summed(report: Report) -> pl.DataFrame:
     launches = graph_launches(report).join(seen.select("launch").drop_nulls().unique(), on="launch", how="semi")
     sums = launches.group_by("graph").agg(_statistics())
     both = keys.join(sums, on="graph", how="left").with_columns(pl.col(_COUNTED).fill_null(0))
-    whole = _nodes(report, both).join(making_costs(report), on=["process_id", "graph_exec_id"], how="left")
+    whole = _with_nodes(report, both).join(making_costs(report), on=["process_id", "graph_exec_id"], how="left")
     return TABLE.select(whole.sort("span_total_ns", "graph", descending=[True, False]))
 
 
@@ -161,7 +159,7 @@ def _statistics() -> list[pl.Expr]:
     span, traced = pl.col("end") - pl.col("start"), ~pl.col("whole").any()
     return [
         pl.len().cast(pl.Int64).alias("launches"),
-        *(pl.when(traced).then(pl.col(what).mean()).alias(f"{what}_per_launch") for what in _INSIDE),
+        pl.when(traced).then(pl.col("kernels", "copies", "memsets").mean()).name.suffix("_per_launch"),
         pl.col("call_ns").filter("charged").sum().alias("api_total_ns"),
         pl.col("call_ns").mean().alias("api_avg_ns"),
         pl.col("call_ns").median().alias("api_median_ns"),
@@ -174,10 +172,7 @@ def _statistics() -> list[pl.Expr]:
     ]
 
 
-_INSIDE: Final = ("kernels", "copies", "memsets")
-
-
-def _nodes(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+def _with_nodes(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     """`found`, a row per graph, with nodes, active_nodes, and the graph_id that the nodes have."""
     made_of = pl.col("graph_id").drop_nulls().first().alias("made_of")
     listed = (
@@ -199,7 +194,12 @@ def making_costs(report: Report) -> pl.DataFrame:
     """
     made, steps = _instantiations(report), graph_steps(report)
     length = pl.col("end") - pl.col("start")
-    with_capture = _captured(made, steps, captures(report))
+    # the last capture on its thread before it, unless another graph was made in between
+    others = steps.filter(pl.col("step") != "upload").select(*THREAD, "step", "event_id", last="start")
+    last = nearest(made, others, ("start", "last"), THREAD, "strictly before")
+    lengths = captures(report).select("event_id", capture_ns=length)
+    with_capture = last.join(lengths, on="event_id", how="left", maintain_order="left")
+    with_capture = with_capture.select(*made.columns, "capture_ns")
     uploads = steps.filter(pl.col("step") == "upload")
     found = _uploaded(with_capture, uploads).with_columns(instantiate_ns=length)
     return found.select("process_id", "graph_exec_id", *(pl.col(name).cast(pl.Int64) for name in _COSTS))
@@ -218,14 +218,6 @@ def _instantiations(report: Report) -> pl.DataFrame:
     possible = apart & (pl.col("end") <= pl.col("first")) & (pl.col("calls") == pl.col("graphs"))
     sure = pairs.filter(possible.fill_null(value=False).all().over("process_id"))
     return sure.select("process_id", "graph_exec_id", "thread_id", "start", "end")
-
-
-def _captured(made: pl.DataFrame, steps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """`made` with capture_ns: the last capture on its thread before it, unless another graph was made in between."""
-    others = steps.filter(pl.col("step") != "upload").select(*THREAD, "step", "event_id", last="start")
-    last = nearest(made, others, ("start", "last"), THREAD, "strictly before")
-    lengths = spans.select("event_id", capture_ns=pl.col("end") - pl.col("start"))
-    return last.join(lengths, on="event_id", how="left", maintain_order="left").select(*made.columns, "capture_ns")
 
 
 def _uploaded(made: pl.DataFrame, uploads: pl.DataFrame) -> pl.DataFrame:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._kernel_families import families
-from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, kernel_shapes
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, families, kernel_shapes
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.cached import analysis
@@ -41,11 +40,7 @@ TABLE: Final = Table(
             Column(shape.name, pl.Int64, f"{shape.doc} Of the commonest shape.", nullable=True)
             for shape in LAUNCH_SHAPE
         ),
-        Column(
-            "launch_bound",
-            pl.Boolean,
-            "Its launch takes longer than it runs, in the median of warm launches.",
-        ),
+        Column("launch_bound", pl.Boolean, "Its launch takes longer than it runs, in the median of warm launches."),
         Column(
             "family",
             pl.String,
@@ -87,22 +82,21 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         (pl.col("bucket") == "communication").any().alias("communicates"),
         (pl.col("kind") == "graph").all().alias("is_graph"),
     )
-    shapes = (
-        kernel_shapes(report)
-        .group_by("name", *SHAPE)
-        .agg(pl.col("count").sum())
-        .sort("count", *SHAPE, descending=[True, *(False for _ in SHAPE)])
-        .group_by("name", maintain_order=True)
-        .agg(pl.len().cast(pl.Int64).alias("shapes"), *(pl.col(name).first() for name in SHAPE))
-    )
+    shapes = kernel_shapes(report).group_by("name", *SHAPE).agg(pl.col("count").sum())
+    shapes = shapes.sort("count", *SHAPE, descending=[True, *(False for _ in SHAPE)])
+    commonest = shapes.group_by("name", maintain_order=True)
+    shapes = commonest.agg(pl.len().cast(pl.Int64).alias("shapes"), pl.col(SHAPE).first())
     window = windows(report).select((pl.col("end") - pl.col("start")).sum()).item() or 1
     busy = everything.get_column("exclusive_ns").sum() or 1
     bound = launch_costs(report).bound.select("name").unique().with_columns(launch_bound=pl.lit(value=True))
-    joined = sums.join(shapes, on="name", how="left", nulls_equal=True).join(
-        bound, on="name", how="left", nulls_equal=True
-    )
+    joined = sums
+    for side in (shapes, bound):
+        joined = joined.join(side, on="name", how="left", nulls_equal=True)
+    # graphs of several processes with the same name are named with the process
+    name, several = pl.col("name").cast(pl.String), pl.col("owner").n_unique().over("name") > 1
+    whose = pl.when(several & pl.col("owner").is_not_null()).then(pl.format("{} of process {}", name, "owner"))
     named = joined.with_columns(
-        _whose(),
+        whose.otherwise(name).alias("name"),
         (pl.col("exclusive_ns") / window).alias("window_share"),
         (pl.col("exclusive_ns") / busy).alias("busy_share"),
         pl.col("shapes").fill_null(0),
@@ -115,10 +109,3 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         .alias("family"),
     )
     return TABLE.select(named.sort("exclusive_ns", "count", "name", descending=[True, False, False]))
-
-
-def _whose() -> pl.Expr:
-    """The name; for graphs of several processes with the same name, with the process."""
-    name, owner = pl.col("name").cast(pl.String), pl.col("owner")
-    several = owner.n_unique().over("name") > 1
-    return pl.when(several & owner.is_not_null()).then(pl.format("{} of process {}", name, owner)).otherwise(name)

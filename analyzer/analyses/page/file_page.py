@@ -17,7 +17,7 @@ from kanalyze.analyses.counters.stalls import TABLE as STALLS
 from kanalyze.analyses.counters.stalls import stalls
 from kanalyze.analyses.critical._path import path
 from kanalyze.analyses.device._operations import device_operations, with_facts
-from kanalyze.analyses.idle._waiting_host import waiting_trees
+from kanalyze.analyses.idle.culprits import waiting_trees
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.joining._roof_points import counted_of, roof_points, timed_groups

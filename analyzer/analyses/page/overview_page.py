@@ -25,15 +25,13 @@ from kanalyze.analyses.idle.code import code, has_lines, placed_with_text
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._marks import BY_LOOPS
-from kanalyze.analyses.iterations._parts_of_step import inner_parts, parts_of_step
-from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, spread_of
+from kanalyze.analyses.iterations._steady import SteadyPart, inner_parts, known_steady_part, parts_of_step, spread_of
 from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded_of
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
 from kanalyze.analyses.page.time_page import made, page_answer, process_count, sampled_beside, windows_of
-from kanalyze.analyses.unprofiled._bare import Bare, bare_sentence, corrected_sentence
-from kanalyze.analyses.unprofiled._correction import bare_of, corrected
+from kanalyze.analyses.unprofiled._correction import Bare, bare_of, bare_sentence, corrected, corrected_sentence
 from kanalyze.errors import UnknownNameError
 from kanalyze.units import instead, percent, plural, time
 from kanalyze.window import WORDS, with_article

@@ -23,7 +23,7 @@ from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.culprits import own_samples
 from kanalyze.analyses.iterations._steady import known_steady_part, sampling_cost
 from kanalyze.analyses.launches import graphs, hot_kernels
-from kanalyze.analyses.launches._steady_window import steady_parts
+from kanalyze.analyses.launches._launch_costs import steady_parts
 from kanalyze.analyses.memory import memory, migration_totals
 from kanalyze.analyses.naming._host_names import told
 from kanalyze.analyses.occupancy import occupancy

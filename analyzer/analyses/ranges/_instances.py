@@ -13,10 +13,9 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, used_devices
 from kanalyze.analyses.idle._attribution import window_ledgers
-from kanalyze.analyses.ranges._odd import judged
-from kanalyze.analyses.ranges._warm_up import warmed_up
+from kanalyze.analyses.ranges._warm_up import judged, warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.analyses.shared.statistics import median_of, spread
 from kanalyze.named_ranges import EVERY, STEPS, parsed
 from kanalyze.schema import Column, Table
 from kanalyze.units import plural, time, times
@@ -73,16 +72,16 @@ SPREAD: Final = Table(
 
 @dataclass(frozen=True)
 class Instances:
-    """All instances of one range, compared.
+    """All instances of one range, compared: :data:`INSTANCES` and :data:`SPREAD`, with one or two sentences first.
 
     Attributes:
         kind: The kind of page, so that a renderer need not import the others to distinguish them.
         meta: Where the report came from.
         scope: The part of it in scope; its window spans all instances.
         name: The range, or ``steps``.
-        answer: One or two sentences that answer first.
-        instances: :data:`INSTANCES`.
-        spread: :data:`SPREAD`, the largest bucket of each device first, its total last.
+        answer: The sentences.
+        instances: The instances.
+        spread: The largest bucket of each device first, its total last.
         zero_ns: The origin of the times shown.
     """
 
@@ -103,9 +102,14 @@ def compare(parts: Sequence[Report]) -> Instances:
     windows = [part.scope.window or Window() for part in parts]
     steps = windows[0].group == STEPS
     name = STEPS if steps else parsed(windows[0].name or "")[0]
-    rows = _used(_ledgers(first, windows))
+    rows = _ledgers(first, windows)
+    busy = rows.filter(pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS) > 0)
+    rows = rows.join(busy, on="device", how="semi") if busy.height else rows  # else of all devices
+    rows = rows.sort(*_KEYS, "instance")
+    of_each = rows.partition_by("process_id", maintain_order=True) if steps else []
     usual = pl.lit(value=False).alias("warm_up"), pl.lit(None, dtype=pl.String).alias("evidence")
-    rows = judged(_with_warm_up(first, rows) if steps else rows.with_columns(usual), keys=_KEYS)
+    marked = [part.with_columns(warmed_up(first, part)) for part in of_each] or [rows.with_columns(usual)]
+    rows = judged(pl.concat(marked), keys=_KEYS)
     start, ends = windows[0].start_ns, [window.end_ns or 0 for window in windows]
     scope = replace(first.scope, window=Window(start, max(ends), name if steps else f"{name}#{EVERY}"))
     told = answer(name, rows, steps=steps)
@@ -126,30 +130,11 @@ def _ledgers(report: Report, windows: Sequence[Window]) -> pl.DataFrame:
     return ran if ran.height else rows
 
 
-def _with_warm_up(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
-    """Marks the warm-up steps among the rows, process by process."""
-    parts = rows.partition_by("process_id", maintain_order=True)
-    return pl.concat([part.with_columns(warmed_up(report, part)) for part in parts]) if parts else rows.clear()
-
-
-def _used(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of devices that were busy in any instance; of all devices if none was."""
-    busy = rows.filter(pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS) > 0)
-    used = busy.select("device").unique()
-    return (rows if used.is_empty() else rows.join(used, on="device", how="semi")).sort(*_KEYS, "instance")
-
-
 def _spread(rows: pl.DataFrame) -> pl.DataFrame:
     columns = {**{f"{bucket}_ns": bucket for bucket in BUCKETS}, "dur_ns": "total"}
     usual = rows.filter(USUAL)
     long = usual.unpivot(list(columns), index=[*_KEYS, "instance"], variable_name="bucket", value_name="ns")
-    sums = long.group_by(*_KEYS, "bucket").agg(
-        pl.col("ns").median().alias("median_ns"),
-        pl.col("ns").min().alias("min_ns"),
-        pl.col("ns").max().alias("max_ns"),
-        pl.col("ns").std().fill_null(0.0).alias("stddev_ns"),
-        pl.col("ns").sum().alias("total_ns"),
-    )
+    sums = long.group_by(*_KEYS, "bucket").agg(*spread("ns", "", "_ns"), total_ns=pl.col("ns").sum())
     last = pl.col("bucket") == "total"
     named = sums.with_columns(pl.col("bucket").replace_strict(columns)).filter((pl.col("total_ns") > 0) | last)
     whole = pl.col("total_ns").filter(last).first().over(_KEYS)

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.units import time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kanalyze.report import Report
 
 #: Minimum excess over the later steps, as a share of these, and the minimum share of it that is one-time work.
@@ -28,9 +31,6 @@ _ONCE_SHARE: Final = 0.5
 #: The ledger's buckets of one-time work, and their names in the evidence.
 _ONCE: Final = {"loading": "loading", "allocation": "allocation", "profiler": "the profiler", "launch": "launches"}
 _COMPILING: Final = "compiling"
-
-#: The suffix of torch.compile's annotations while it compiles (torch/_dynamo/utils.py, dynamo_timed).
-_COMPILES: Final = r" \(dynamo_timed\)$"
 
 #: Minimum share of the whole for a part of the evidence to be named.
 _TOLD: Final = 0.1
@@ -53,20 +53,25 @@ def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
     known = rows.with_columns(compiling.alias(f"{_COMPILING}_ns"))
     evidence: list[str | None] = []
     for part in known.partition_by("device", maintain_order=True):
-        found = _evidence_of_first_steps(part)
+        found: list[str | None] = []
+        for place, longer in enumerate(_longer(part)):
+            told = _evidence(part.row(place, named=True), longer, part.slice(*_among_later(part, place)))
+            if told is None:
+                break
+            found.append(told)
         evidence += [*found, *[None] * (part.height - len(found))]
-    told = pl.Series("evidence", evidence, dtype=pl.String)
-    return [told.is_not_null().alias("warm_up"), told]
+    sentences = pl.Series("evidence", evidence, dtype=pl.String)
+    return [sentences.is_not_null().alias("warm_up"), sentences]
 
 
 @once_per_process
 def compile_spans(report: Report) -> pl.DataFrame:
-    """The intervals in which the program compiled."""
+    """The intervals in which the program compiled, by torch.compile's annotations (torch/_dynamo, dynamo_timed)."""
     parts = [pl.DataFrame(schema=intervals.SPANS)]
     for kind in ("op", "range"):
         events = report.kind(kind)
         names = events.get_column("name").unique().cast(pl.String).drop_nulls()
-        compiles = names.filter(names.str.contains(_COMPILES)).to_list()
+        compiles = names.filter(names.str.contains(r" \(dynamo_timed\)$")).to_list()
         if compiles:
             own = events.filter(pl.col("name").is_in(compiles))
             parts.append(own.select(**intervals.OF_EVENTS))
@@ -106,17 +111,6 @@ def _among_later(steps: pl.DataFrame, place: int) -> tuple[int, int]:
     return steps.height // 2 + (half - number) // 2, number
 
 
-def _evidence_of_first_steps(steps: pl.DataFrame) -> list[str]:
-    """The evidence for each warm-up step of a device, from the first step on."""
-    found: list[str] = []
-    for place, longer in enumerate(_longer(steps)):
-        evidence = _evidence(steps.row(place, named=True), longer, steps.slice(*_among_later(steps, place)))
-        if evidence is None:
-            break
-        found.append(evidence)
-    return found
-
-
 def _evidence(step: dict[str, Any], longer: float, later: pl.DataFrame) -> str | None:
     columns = {f"{name}_ns": word for name, word in _ONCE.items()} | {f"{_COMPILING}_ns": _COMPILING}
     usual = later.select(pl.col("host_ns", *columns).median()).row(0, named=True)
@@ -129,3 +123,43 @@ def _evidence(step: dict[str, Any], longer: float, later: pl.DataFrame) -> str |
     largest = sorted(once.items(), key=lambda part: (-part[1], part[0]))
     told = [f"{word} {time(ns)}" for word, ns in largest if ns >= _TOLD * longer]
     return f"{time(longer)} longer than later steps, of which {', '.join(told)}"
+
+
+# Outliers among the instances of a range, or the iterations of a program: those far from the median.
+
+#: An instance is odd if it differs from the median by more than this factor times the median absolute deviation (3
+#: standard deviations of a normal distribution), and by at least this share of the median.
+_FAR: Final = 3 * 1.4826
+_NOTABLE: Final = 0.1
+#: Minimum number of instances for an outlier test.
+_FEWEST: Final = 4
+
+
+def far_from_others(values: pl.Expr, usual: pl.Expr, notable: float) -> pl.Expr:
+    """Whether `values` are far from the median of the `usual` ones: by :data:`_FAR`, and `notable` of the median."""
+    middle = values.filter(usual).median()
+    away = (values - middle).abs()
+    return (away > _FAR * away.filter(usual).median()) & (away > notable * middle) & (usual.sum() >= _FEWEST)
+
+
+def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataFrame:
+    """Adds `odd` and `cause` to `rows` (dur_ns, warm_up, and a column per bucket), compared within `keys`."""
+    told = with_changes(with_odd(rows, keys=keys), keys=keys)
+    return told.with_columns(cause=pl.when("odd").then("most"))
+
+
+def with_odd(rows: pl.DataFrame, *, keys: Sequence[str]) -> pl.DataFrame:
+    """Adds `odd`: whether a row (dur_ns, warm_up) takes another time than those of its `keys` that do not warm up."""
+    usual = ~pl.col("warm_up")
+    odd = far_from_others(pl.col("dur_ns"), usual, _NOTABLE) & usual
+    return rows.with_columns(odd.over(keys).fill_null(value=False).alias("odd"))
+
+
+def with_changes(rows: pl.DataFrame, *, keys: Sequence[str]) -> pl.DataFrame:
+    """Adds `most`: the bucket that differs most from its median, the way that a row's length does."""
+    length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
+    sign = pl.when(length > length.filter(usual).median()).then(1).otherwise(-1)
+    buckets = [pl.col(f"{name}_ns") for name in BUCKETS]
+    changes = [((bucket - bucket.filter(usual).median()) * sign).over(keys) for bucket in buckets]
+    most = rows.select(pl.concat_list(changes).list.arg_max()).to_series()
+    return rows.with_columns(pl.Series(BUCKETS).gather(most).alias("most"))

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 #: The grouping by names without the ids that emit_nvtx appends.
 BY_NAME: Final = "name"
 
-#: Replaces removed ids where the bare name is also a range of its own.
-_IDS_LEFT_OUT: Final = ", op_id = …"
-
 _NAMED: Final = (
     Column("range", pl.String, "Domain, colon and name, as nsys 2025 prints it; the default domain has no name."),
     Column("style", pl.String, "PushPop (nests on its thread) or StartEnd.", nullable=True),
@@ -144,7 +141,12 @@ def range_gpu(
         require(report, TABLE.name, needed)
     require(report, TABLE, *kinds)
     found = _instances(report, kinds)
-    return _trace(report, found) if trace else _summary(found if by is None else by_name(report, found))
+    if not trace:
+        return _summary(found if by is None else by_name(report, found))
+    parent = named_ranges(report).get_column("event_id").gather(found.get_column("parent")).alias("parent_id")
+    found = found.with_columns(parent, start_ns="start").join(_stacks(report), on="row", how="left")
+    order = ["projected_start_ns", "projected_ns", "event_id"]
+    return TRACE.select(found.sort(order, descending=[False, True, False]))
 
 
 def by_name(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
@@ -156,7 +158,7 @@ def by_name(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
     every = named_ranges(report).select("range", alone=without_ids(pl.col("range")))
     plain = every.filter(pl.col("range") == pl.col("alone")).get_column("range").unique()
     marked = (pl.col("alone") != pl.col("range")) & pl.col("alone").is_in(plain.implode())
-    names = every.select(pl.when(marked).then(pl.col("alone") + _IDS_LEFT_OUT).otherwise("alone")).to_series()
+    names = every.select(pl.when(marked).then(pl.col("alone") + ", op_id = …").otherwise("alone")).to_series()
     return ranges.with_columns(names.gather(ranges.get_column("row")).alias("range"))
 
 
@@ -181,23 +183,13 @@ _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
 
 def _summary(found: pl.DataFrame) -> pl.DataFrame:
     sums = found.group_by("range", pl.col("style").cast(pl.String)).agg(
-        pl.len().alias("count"),
-        pl.col("dur_ns").sum().alias("total_ns"),
         *spread("projected_ns", "", "_ns"),
-        pl.col("gpu_ops").mean().alias("avg_gpu_ops"),
-        pl.col("level").mean().alias("avg_level"),
-        pl.col("children").mean().alias("avg_children"),
+        pl.col("gpu_ops", "level", "children").mean().name.prefix("avg_"),
         pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS).sum(),
+        count=pl.len(),
+        total_ns=pl.col("dur_ns").sum(),
     )
     return TABLE.select(sums.sort("projected_ns", "range", "style", descending=[True, False, False]))
-
-
-def _trace(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    ids = named_ranges(report).get_column("event_id")
-    parent = ids.gather(found.get_column("parent")).alias("parent_id")
-    found = found.with_columns(parent, start_ns="start").join(_stacks(report), on="row", how="left")
-    order = ["projected_start_ns", "projected_ns", "event_id"]
-    return TRACE.select(found.sort(order, descending=[False, True, False]))
 
 
 def _stacks(report: Report) -> pl.DataFrame:

@@ -107,13 +107,13 @@ def _sums(names: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
     """Sums the kernels of one thread by range, style and kernel."""
     named = names.select(pl.all().gather(ran.get_column("range_row")))
     return (
-        pl.concat([ran, named], how="horizontal")
+        ran.hstack(named)
         .group_by("range", "style", "kernel")
         .agg(
-            pl.col("range_row").drop_nulls().n_unique().alias("range_count"),
-            pl.col("row").n_unique().alias("count"),
-            pl.col("dur_ns").sum().alias("total_ns"),
             *spread("dur_ns", "", "_ns"),
-            pl.col("dur_ns").filter(pl.col("row").is_first_distinct()).sum().alias("kernel_ns"),
+            range_count=pl.col("range_row").drop_nulls().n_unique(),
+            count=pl.col("row").n_unique(),
+            total_ns=pl.col("dur_ns").sum(),
+            kernel_ns=pl.col("dur_ns").filter(pl.col("row").is_first_distinct()).sum(),
         )
     )

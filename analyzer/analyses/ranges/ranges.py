@@ -12,7 +12,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.ranges._projection import process_work
 from kanalyze.analyses.ranges.range_gpu import BY_NAME, OF_PROCESS, by_name
 from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -66,26 +66,24 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     check_grouping(TABLE, by)
     require(report, TABLE, "range")
     found = of_used_processes(report, intervals.overlapping(named_ranges(report), report.scope.sides))
-    found = _with_work(report, found if by is None else by_name(report, found))
+    found = found if by is None else by_name(report, found)
+    if "api" in report.kinds and set(DEVICE_KINDS).intersection(report.kinds):
+        # the work that any thread launched while each range was open
+        work = process_work(report, device_operations(report).select("row", "process_id", "start", "end"))
+        found = found.join(work, on="row", how="left", maintain_order="left")
+        found = found.with_columns(pl.col(_OF_PROCESS).fill_null(0))
+    else:
+        found = found.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in _OF_PROCESS)
     sums = (
         found.with_columns(dur_ns=pl.col("end") - pl.col("start"))
         .group_by("range", "style")
         .agg(
             *duration_statistics(),
-            pl.col("open").sum().alias("open_count"),
-            pl.struct("process_id", "thread_id").n_unique().alias("threads"),
-            pl.col("end_thread_id").count().alias("cross_thread_count"),
-            *(pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name) for name in _OF_PROCESS),
+            *(known_sum(name) for name in _OF_PROCESS),
+            open_count=pl.col("open").sum(),
+            threads=pl.struct("process_id", "thread_id").n_unique(),
+            cross_thread_count=pl.col("end_thread_id").count(),
         )
     )
     order = sums.with_columns(share_of_total(), pl.col("style").cast(pl.String))
     return TABLE.select(order.sort("total_ns", "range", "style", descending=[True, False, False]))
-
-
-def _with_work(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Adds the work that any thread launched while each range was open; null where the report does not record that."""
-    if "api" not in report.kinds or not set(DEVICE_KINDS).intersection(report.kinds):
-        return ranges.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in _OF_PROCESS)
-    work = device_operations(report).select("row", "process_id", "start", "end")
-    known = ranges.join(process_work(report, work), on="row", how="left", maintain_order="left")
-    return known.with_columns(pl.col(_OF_PROCESS).fill_null(0))

@@ -11,8 +11,7 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.ranges._instances import USUAL, answer
-from kanalyze.analyses.ranges._odd import judged
-from kanalyze.analyses.ranges._warm_up import warmed_up
+from kanalyze.analyses.ranges._warm_up import judged, warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
@@ -24,8 +23,6 @@ from kanalyze.tools import recorders
 from kanalyze.units import time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.report import Report
 
 TABLE: Final = Table(
@@ -98,13 +95,15 @@ def steps(report: Report) -> pl.DataFrame:
     rows = rows.join(ledgers, on=["window", "device"], how="left")
     rows = rows.join(_launched(report, found), on=["window", "device"], how="left")
     busy = pl.sum_horizontal((f"{bucket}_ns" for bucket in BUSY_BUCKETS), ignore_nulls=False)
+    most = pl.max_horizontal(f"{bucket}_ns" for bucket in IDLE)
+    largest = [pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket)) for bucket in IDLE]
     length = pl.col("end") - pl.col("start")
     rows = rows.with_columns(
         start_ns="start",
         dur_ns=length,
         busy_ns=busy,
         busy_share=pl.when(length > 0).then(busy / length),
-        idle_in=_most(IDLE),
+        idle_in=pl.when(most > 0).then(pl.coalesce(largest)),
         operations=pl.col("operations").fill_null(0),
     ).sort(*_KEYS, "start", "event_id")
     if rows.is_empty():
@@ -128,13 +127,6 @@ def told(rows: pl.DataFrame) -> str:
     took = time(median_of(device, "gpu_busy_ns"))
     whose, ends = ("Its", "it ends") if device.height == 1 else ("Their", "they end")
     return f"{text} {whose} work on the GPU goes on for {time(late)} after {ends}; a step keeps it busy for {took}."
-
-
-def _most(buckets: Sequence[str]) -> pl.Expr:
-    """The largest of `buckets`, the first one of equals; null if all are zero."""
-    most = pl.max_horizontal(f"{bucket}_ns" for bucket in buckets)
-    largest = [pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket)) for bucket in buckets]
-    return pl.when(most > 0).then(pl.coalesce(largest))
 
 
 def _launched(report: Report, found: pl.DataFrame) -> pl.DataFrame:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._kernel_families import families
-from kanalyze.analyses.device._operations import launching_rows, operations
+from kanalyze.analyses.device._operations import families, launching_rows, operations
 from kanalyze.analyses.host._context_creation import LOADING_WORDS
-from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
+from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, as_recorded, recorded_values
 from kanalyze.analyses.shared.cached import once_per_report

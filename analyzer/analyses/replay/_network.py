@@ -18,10 +18,9 @@ import polars as pl
 from kanalyze.analyses.communication._partners import last_arrivals
 from kanalyze.analyses.critical._graph import dependencies
 from kanalyze.analyses.device._operations import with_facts
-from kanalyze.analyses.idle._blocking_calls import blocking_calls
+from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._serialised import LATENCY_NS
-from kanalyze.analyses.streams._waited_for import STREAM, recorded_work
+from kanalyze.analyses.streams._streams import LATENCY_NS, STREAM, recorded_work
 from kanalyze.columns.lookup import gathered, marked, nearest
 from kanalyze.columns.ordering import in_order, in_order_of
 

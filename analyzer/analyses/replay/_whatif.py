@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._kernel_families import families
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.launches._graph_candidates import repetitions
 from kanalyze.analyses.replay._changes import (

@@ -33,13 +33,7 @@ _TOGETHER: Final = 1 << 16
 
 
 class Lanes(NamedTuple):
-    """The lanes of some threads.
-
-    Attributes:
-        keys: Process id and thread id of each thread, in the order of their lanes.
-        low: First time of a lane (ns).
-        high: Last time of a lane (ns).
-    """
+    """The lanes of some threads (process id and thread id), in order, each from time `low` to time `high` (ns)."""
 
     keys: tuple[ThreadKey, ...]
     low: int

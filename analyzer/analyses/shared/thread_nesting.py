@@ -1,4 +1,4 @@
-"""Call tree of the host events of one thread, by the rule of torch's own profiler.
+"""Call tree of the host events of one thread, by the rule of torch's own profiler; and timelines cut by others.
 
 Events are processed by start, of equal starts the longer one first. Each pops from a stack all events that end no later
 than it starts, or before it ends; the event then on top is its parent. So of two events that overlap in part the later
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.shared.thread_lanes import laned
+from kanalyze.columns.lookup import count_up_to
+from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 
 if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
@@ -54,7 +56,10 @@ def _tree(stop: pl.Series, durations: pl.Series) -> pl.DataFrame:
     places = pl.int_range(count, dtype=_PLACE, eager=True)
     containing = stop > places + 1
     first = containing.shift(1, fill_value=False)
-    depth = first.cast(_PLACE).cum_sum() - _count_up_to_each(stop.filter(containing).sort(), count)
+    # how many stop at or before each place
+    runs = stop.filter(containing & (stop < count)).sort().rle().struct.unnest()
+    stopped = pl.zeros(count, dtype=_PLACE, eager=True).scatter(runs.get_column("value"), runs.get_column("len"))
+    depth = first.cast(_PLACE).cum_sum() - stopped.cum_sum()
     order = (depth * count + places).sort() % max(count, 1)
     firsts = first.gather(order).arg_true()
     parents = order.gather(firsts) - 1
@@ -71,19 +76,17 @@ def _tree(stop: pl.Series, durations: pl.Series) -> pl.DataFrame:
     )
 
 
-def _count_up_to_each(marks: pl.Series, count: int) -> pl.Series:
-    """Number of `marks` (sorted) at or before each index below `count`."""
-    runs = marks.filter(marks < count).rle().struct.unnest()
-    at = pl.zeros(count, dtype=_PLACE, eager=True).scatter(runs.get_column("value"), runs.get_column("len"))
-    return at.cum_sum()
-
-
 def next_greater(values: pl.Series, rows: pl.Series, above: pl.Series | None = None) -> pl.Series:
     """Index of the next value after each of `rows` that is greater, or greater than `above`; their number for none.
 
     Vectorised search, up and down, in a segment tree of maxima of blocks of 1, 2, 4… values.
     """
-    levels = _maxima(values)
+    # the values padded with a sentinel, then blocks of 2, 4… up to all
+    padding = (1 << len(values).bit_length()) - len(values)
+    levels = [pl.concat([values, pl.Series([_AFTER_ALL], dtype=values.dtype).new_from_index(0, padding)])]
+    while len(levels[-1]) > 1:
+        left, right = levels[-1].gather_every(2), levels[-1].gather_every(2, 1)
+        levels.append(left.zip_with(left > right, right))
     least = values.gather(rows) if above is None else above
     looking = pl.DataFrame({"value": least, "at": rows + 1}).with_row_index("query")
     stopped: list[pl.DataFrame] = []
@@ -103,16 +106,6 @@ def next_greater(values: pl.Series, rows: pl.Series, above: pl.Series | None = N
             found = found.with_columns(at + smaller.cast(_PLACE) * (1 << height))
         found = pl.concat([found, stopped[height]])
     return found.sort("query").get_column("at")
-
-
-def _maxima(values: pl.Series) -> list[pl.Series]:
-    """Levels of the segment tree of maxima: the values padded with a sentinel, then blocks of 2, 4… up to all."""
-    padding = (1 << len(values).bit_length()) - len(values)
-    levels = [pl.concat([values, pl.Series([_AFTER_ALL], dtype=values.dtype).new_from_index(0, padding)])]
-    while len(levels[-1]) > 1:
-        left, right = levels[-1].gather_every(2), levels[-1].gather_every(2, 1)
-        levels.append(left.zip_with(left > right, right))
-    return levels
 
 
 def innermost_lines(events: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
@@ -142,3 +135,37 @@ def innermost_line(events: pl.DataFrame) -> pl.DataFrame:
     last = edges.filter((pl.col("at") != pl.col("at").shift(-1)).fill_null(value=True))
     spans = last.select(start="at", end=pl.col("at").shift(-1), place="place").drop_nulls()
     return spans.select("start", "end", row=rows.gather(spans.get_column("place")))
+
+
+def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFrame:
+    """Splits `pieces` at the edges of `spans`; adds the column `value` of the span around each part, null for none.
+
+    Both (start, end) are sorted and disjoint; the parts are sorted by start and keep the columns of `pieces`.
+    """
+    values = spans.get_column(value)
+    if spans.is_empty() or pieces.is_empty():
+        return pieces.with_columns(pl.lit(None, dtype=values.dtype).alias(value))
+    edges = spans.select(pl.concat_arr("start", "end")).to_series().explode()  # sorted, as spans are
+    # elementary intervals are numbered by their first edge, from 1 on: odd ones are inside a span, even ones between
+    first = count_up_to(edges, pieces.get_column("start"), equal=True)
+    last = count_up_to(edges, pieces.get_column("end"), equal=False)
+    last = last.zip_with(last > first, first)
+    parts, between = pieces, first
+    if (last > first).any():
+        touched_by = pl.DataFrame([first.alias("first"), last.alias("last")]).with_row_index("row")
+        every = touched_by.select("row", at=pl.int_ranges("first", pl.col("last") + 1, dtype=pl.UInt32)).explode("at")
+        parts, between = pieces[every.get_column("row")], every.get_column("at")
+    sides = pl.Series([BEFORE_ALL], dtype=pl.Int64).extend(edges).extend(pl.Series([AFTER_ALL], dtype=pl.Int64))
+    inside = values[((between - 1) // 2).set((between & 1) == 0, None)]
+    cut = parts.with_columns(
+        pl.max_horizontal("start", sides[between].alias("begin")).alias("start"),
+        pl.min_horizontal("end", sides[between + 1].alias("stop")).alias("end"),
+        inside.alias(value),
+    )
+    return cut.filter(cut.get_column("end") > cut.get_column("start"))
+
+
+def touched(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """Whether each of `pieces` overlaps any of `spans`, which are sorted, disjoint and longer than 0."""
+    begun = count_up_to(spans.get_column("start"), pieces.get_column("end"), equal=False)
+    return begun > count_up_to(spans.get_column("end"), pieces.get_column("start"), equal=True)

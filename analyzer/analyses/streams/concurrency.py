@@ -10,8 +10,13 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, of_device
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.analyses.streams._serialised import stream_waits
-from kanalyze.analyses.streams._streams import busy_spans, placed_operations, spans_by_stream, used_streams
+from kanalyze.analyses.streams._streams import (
+    busy_spans,
+    placed_operations,
+    spans_by_stream,
+    stream_waits,
+    used_streams,
+)
 from kanalyze.model import DEVICE_KINDS, STREAM_TYPES
 from kanalyze.schema import Column, Table
 
@@ -72,12 +77,10 @@ def _overlaps(spans: list[pl.DataFrame], numbers: list[int]) -> pl.DataFrame:
     sets = pieces.group_by("running").agg(pl.col("ns").sum())
     rows = []
     for place, number in enumerate(numbers[:-1]):
-        with_it = sets.filter(pl.col("running") // (1 << place) % 2 == 1)
-        others = with_it.select(
-            (pl.col("ns") * (pl.col("running") // (1 << other) % 2)).sum().alias(str(numbers[other]))
-            for other in range(place + 1, len(numbers))
-        )
-        rows += [(number, int(other), ns) for other, ns in others.row(0, named=True).items() if ns]
+        with_it, later = sets.filter(pl.col("running") // (1 << place) % 2 == 1), range(place + 1, len(numbers))
+        times = {str(other): (pl.col("ns") * (pl.col("running") // (1 << other) % 2)).sum() for other in later}
+        others = zip(numbers[place + 1 :], with_it.select(**times).row(0), strict=True)
+        rows += [(number, other, ns) for other, ns in others if ns]
     return pl.DataFrame(rows, schema={**_PAIR, "overlap_ns": pl.Int64}, orient="row")
 
 
@@ -213,9 +216,8 @@ def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -
 def _streams(report: Report) -> pl.DataFrame:
     """The rows of :data:`TABLE`, with the numbers of the streams."""
     work, busy, parts = placed_operations(report), busy_spans(report), [pl.DataFrame(schema=_TIMES)]
-    sums = work.group_by("number").agg(
-        operations=pl.len(), first_ns=pl.col("began").min(), last_ns=(pl.col("began") + pl.col("dur_ns")).max()
-    )
+    ended = pl.col("began") + pl.col("dur_ns")
+    sums = work.group_by("number").agg(operations=pl.len(), first_ns=pl.col("began").min(), last_ns=ended.max())
     streams = used_streams(report).join(sums, on="number")
     for (device,), members in streams.partition_by("device", as_dict=True).items():
         numbers = members.get_column("number")
@@ -249,10 +251,9 @@ def _of_device(work: pl.DataFrame, busy: dict[int, pl.DataFrame]) -> pl.DataFram
 
 def _concatenated(spans: dict[int, pl.DataFrame]) -> pl.DataFrame:
     """Concatenates the span sets of several streams: number, start, end, ns (length)."""
-    parts = [
-        part.select(pl.lit(number, dtype=pl.UInt32).alias("number"), "start", "end") for number, part in spans.items()
-    ]
-    return pl.concat(parts).with_columns(ns=pl.col("end") - pl.col("start"))
+    parts = (part.with_columns(number=pl.lit(number, dtype=pl.UInt32)) for number, part in spans.items())
+    lengths = pl.col("end") - pl.col("start")
+    return pl.concat(part.select("number", "start", "end", ns=lengths) for part in parts)
 
 
 def _covered(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:

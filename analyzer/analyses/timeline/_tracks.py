@@ -1,4 +1,7 @@
-"""Tracks of a timeline: streams, host threads, ranges, iterations and the ledger, as events with lanes and tones."""
+"""Timeline: streams, host threads, ranges, iterations and the ledger, as events with lanes and tones; and counters.
+
+Counters are quantities over time: memory in use, utilisation, and bandwidth of copies.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_timeline import call_labels, labels, shown_calls
 from kanalyze.analyses.idle._attribution import ledger_pieces
+from kanalyze.analyses.idle.utilisation import utilisation
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.iterations.iterations import iterations
+from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.timeline._counters import counters
-from kanalyze.analyses.timeline._reduced import reduced
-from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.grouping import numbered, parts_by
 from kanalyze.columns.lookup import gathered, positions
 from kanalyze.columns.ordering import in_order
 from kanalyze.errors import CannotTellError
@@ -38,8 +41,92 @@ if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
-    from kanalyze.analyses.timeline._counters import Counter
     from kanalyze.report import Report
+
+#: Bins of a device's window in which means are taken.
+_BINS: Final = 2000
+
+_NS_PER_S: Final = 1e9
+
+
+class Counter(NamedTuple):
+    """A quantity over time: t_ns and value.
+
+    With `bin_ns` a value is the mean from its time to the next one, in bins of about that length; without, it stays as
+    it is until the next point. The unit is `bytes`, `B/s` or `share`.
+    """
+
+    group: str
+    label: str
+    unit: str
+    points: pl.DataFrame
+    bin_ns: int = 0
+
+
+def counters(report: Report, low: int, high: int) -> Iterator[Counter]:
+    """The counters of a report from `low` to `high` (ns)."""
+    yield from _utilisation(report)
+    yield from _bandwidth(report)
+    for device, process, label, points in in_use(report):
+        inside = points.filter(pl.col("t_ns").is_between(low, high))
+        if inside.height:
+            where = f"process {process}" if device is None else f"GPU {device}"
+            yield Counter(where, label, "bytes", inside)
+
+
+def _utilisation(report: Report) -> Iterator[Counter]:
+    """The busy share of each device, as the table `utilisation` has it."""
+    try:
+        rows = utilisation(report, _BINS)
+    except CannotTellError:
+        return
+    for (device,), own in rows.group_by("device", maintain_order=True):
+        points = own.select("t_ns", value="busy_share")
+        end = int(own.item(-1, "t_ns") + own.item(-1, "dur_ns"))
+        yield Counter(f"GPU {device}", "utilisation", "share", _closed(points, end), int(own.item(0, "dur_ns")))
+
+
+def _bandwidth(report: Report) -> Iterator[Counter]:
+    """Bytes that copies move per second on each device, by direction; those whose size is known."""
+    copies = device_operations(report).filter(pl.col("kind") == "memcpy")
+    copies = with_facts(report, copies, "size_bytes", "direction").with_columns(pl.col("direction").cast(pl.String))
+    for device, low, high in windows(report).select("device", "start", "end").iter_rows():
+        inside = (pl.col("end") > low) & (pl.col("start") < high)
+        own = copies.filter((pl.col("device") == device) & (pl.col("size_bytes") > 0) & inside)
+        width = max(-(-(high - low) // _BINS), 1)
+        for (direction,), part in own.group_by("direction", maintain_order=True):
+            points = means(part.select("start", "end", "size_bytes"), low, high, width)
+            yield Counter(f"GPU {device}", f"copied {direction or ''}".rstrip(), "B/s", _closed(points, high), width)
+
+
+def _closed(points: pl.DataFrame, end: int) -> pl.DataFrame:
+    """The points with a last one, from which on there is nothing."""
+    return pl.concat([points, pl.DataFrame([[end], [0.0]], schema=points.schema)])
+
+
+def means(moved: pl.DataFrame, low: int, high: int, width: int) -> pl.DataFrame:
+    """Bytes per second in bins of `width` ns from `low` to `high`: t_ns and value; the last bin may be shorter.
+
+    A copy moves its bytes evenly from its start to its end; copies side by side add up.
+
+    Args:
+        moved: start, end (ns) and size_bytes of each copy.
+        low: Start of the first bin.
+        high: End of the last one.
+        width: Length of a bin.
+    """
+    end = pl.max_horizontal("end", pl.col("start") + 1)
+    speed = pl.col("size_bytes") / (end - pl.col("start"))
+    turns = pl.concat([moved.select(t="start", by=speed), moved.select(t=end, by=-speed)])
+    ramps = turns.group_by("t").agg(pl.col("by").sum()).sort("t").with_columns(slope=pl.col("by").cum_sum())
+    ramps = ramps.with_columns(done=(pl.col("slope") * pl.col("t").diff().shift(-1)).cum_sum().shift(1).fill_null(0.0))
+    starts = pl.int_range(low, high, width, eager=True)
+    done = (pl.col("done") + pl.col("slope") * (pl.col("t") - pl.col("from"))).fill_null(0.0)
+    edges = pl.concat([starts, pl.Series([high])]).to_frame("t").set_sorted("t")
+    found = edges.join_asof(ramps.with_columns(pl.col("t").alias("from")), on="t").with_columns(done=done)
+    value = (pl.col("done").diff() / pl.col("t").diff()).shift(-1) * _NS_PER_S
+    return found.select(t_ns="t", value=value.clip(0.0)).head(len(starts))
+
 
 #: What an event is coloured by: the ledger's bucket, or a host event's kind.
 TONES: Final = (*BUCKETS, "range", "operator", "python", "call", "iteration", "odd")
@@ -70,13 +157,10 @@ class Track(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """The events of a track.
+    """The events of a track: start, end and tone of each in `spans`.
 
-    Attributes:
-        track: The track.
-        spans: Start, end and tone of each event.
-        told: Columns of :data:`_TOLD`, those that there are, of some events by their rows in `spans`. It is asked for
-            what is drawn: of a large report a part of the events.
+    `told` gives columns of :data:`_TOLD`, those that there are, of some events by their rows in `spans`. It is asked
+    for what is drawn: of a large report a part of the events.
     """
 
     track: Track
@@ -134,13 +218,16 @@ def timeline(report: Report, most: int) -> Timeline:
         )
         for number, line in enumerate(lines)
     )
-    placed, whole = events.drop_nulls("lane"), _steady_iteration(report)
+    placed, whole, steady = events.drop_nulls("lane"), None, known_steady_part(report)
+    if steady is not None and steady.usual.height:  # the first iteration of the steady part
+        start, length = steady.usual.select("start_ns", "dur_ns").row(0)
+        whole = start, start + length
     return Timeline(
         low,
         high,
         report.zero_ns,
         [line.track for line in lines],
-        _linked(_told(reduced(placed, high - low, most, whole), lines)),
+        _told(reduced(placed, high - low, most, whole), lines),
         [*counters(report, low, high)],
         events.height - placed.height,
         len(every) - len(lines),
@@ -158,23 +245,16 @@ def _placed(events: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
 
 
 def _told(events: pl.DataFrame, lines: list[_Line]) -> pl.DataFrame:
-    """The events, sorted by track, with the columns of :data:`_TOLD`."""
+    """The events, sorted by track, with name, note, and the row of the launching call in this frame, or null."""
     found, rows, begin = [pl.DataFrame(schema=_TOLD)], events.get_column("row"), 0
     for length, track in events.get_column("track").rle().struct.unnest().iter_rows():
         told = lines[track].told(rows.slice(begin, length))
         begin += length
         missing = {name: pl.lit(None) for name in _TOLD if name not in told.columns}
         found.append(told.with_columns(**missing).select(pl.col(name).cast(kind) for name, kind in _TOLD.items()))
-    return events.drop("row").hstack(pl.concat(found))
-
-
-def _steady_iteration(report: Report) -> tuple[int, int] | None:
-    """Start and end of the first iteration of the steady part; None where nothing repeats."""
-    steady = known_steady_part(report)
-    if steady is None or steady.usual.is_empty():
-        return None
-    start, length = steady.usual.select("start_ns", "dur_ns").row(0)
-    return start, start + length
+    told = pl.concat(found)
+    launch = positions(told.get_column("event_id"), told.get_column("launch_id")).cast(pl.Int64).alias("launch")
+    return events.drop("row").hstack(told.drop("event_id", "launch_id")).with_columns(launch)
 
 
 def _shown(report: Report, tracks: list[pl.DataFrame]) -> tuple[int, int]:
@@ -193,10 +273,15 @@ def _lines(report: Report) -> Iterator[_Line]:
     several = report.processes.get_column("process_id").n_unique() > 1
     pieces, streams = ledger_pieces(report), _streams(report)
     yield _line(Track("Iterations", "iterations", "iteration"), _iterations(report))
-    yield _line(Track("Critical path", "critical path", "path"), _critical(report))
+    critical = with_names(report, path(report))
+    tone = _toned(critical.get_column("cause").cast(pl.Enum(CAUSES)), _TONES_OF_CAUSES)
+    critical = critical.select("start", "end", "name", tone=tone, note="cause")
+    yield _line(Track("Critical path", "critical path", "path"), critical)
     for device in windows(report).get_column("device"):
-        group = f"GPU {device}"
-        yield _line(Track(group, "ledger", "ledger"), _ledger(pieces.filter(pl.col("device") == device)))
+        group, own = f"GPU {device}", pieces.filter(pl.col("device") == device)
+        tone = _toned(own.get_column("bucket"), BUCKETS)
+        ledger = own.select("start", "end", name="culprit", tone=tone, note="range")
+        yield _line(Track(group, "ledger", "ledger"), ledger)
         for process, stream, own in streams.get(device, []):
             label = f"stream {'?' if stream is None else stream}"
             track = Track(group, f"{label}, process {process}" if several else label, "stream")
@@ -237,20 +322,7 @@ _PATH_TONES: Final = {
     "return of a wait": "sync",
     "call": "api",
 }
-_CAUSE: Final = pl.Enum(CAUSES)
 _TONES_OF_CAUSES: Final = [_PATH_TONES.get(cause, cause) for cause in CAUSES]
-
-
-def _critical(report: Report) -> pl.DataFrame:
-    """The pieces of the critical path, each named for what it is of; the note is its cause."""
-    pieces = with_names(report, path(report))
-    tone = _toned(pieces.get_column("cause").cast(_CAUSE), _TONES_OF_CAUSES)
-    return pieces.select("start", "end", "name", tone=tone, note="cause")
-
-
-def _ledger(pieces: pl.DataFrame) -> pl.DataFrame:
-    tone = _toned(pieces.get_column("bucket"), BUCKETS)
-    return pieces.select("start", "end", name="culprit", tone=tone, note="range")
 
 
 def _streams(report: Report) -> dict[int, list[tuple[int | None, int | None, pl.DataFrame]]]:
@@ -270,7 +342,11 @@ def _of_operations(report: Report, at: pl.Series, rows: pl.Series) -> pl.DataFra
     """Names of operations, how they were launched in words, and their launches; `at` are their rows in all of them."""
     work = device_operations(report).select("row", "event_id", "name")[at.gather(rows)]
     line = with_facts(report, work, "call_id", "shape", "size_bytes")
-    notes = pl.coalesce(_shape_notes(report, line.get_column("shape")), _size_notes(line.get_column("size_bytes")))
+    sizes = line.get_column("size_bytes")
+    different = sizes.unique().drop_nulls()
+    texts = pl.Series([units.size(size) for size in different], dtype=pl.String).cast(pl.Categorical)
+    size_notes = sizes.replace_strict(different, texts, default=None, return_dtype=pl.Categorical).alias("size_note")
+    notes = pl.coalesce(_shape_notes(report, line.get_column("shape")), size_notes)
     return line.select("row", "event_id", "name", launch_id="call_id", note=notes)
 
 
@@ -282,13 +358,6 @@ def _shape_notes(report: Report, numbers: pl.Series) -> pl.Series:
     ]
     text = pl.format("grid {} × block {}", *sides).cast(pl.Categorical)
     return gathered(launch_shapes(report).select(shape_note=text).to_series(), numbers)
-
-
-def _size_notes(sizes: pl.Series) -> pl.Series:
-    """Each size as text."""
-    different = sizes.unique().drop_nulls()
-    texts = pl.Series([units.size(size) for size in different], dtype=pl.String).cast(pl.Categorical)
-    return sizes.replace_strict(different, texts, default=None, return_dtype=pl.Categorical).alias("size_note")
 
 
 #: Tracks of a host thread, the outermost first: kind of events, what it is called, tone.
@@ -310,11 +379,14 @@ def _host(report: Report, *, several: bool) -> Iterator[_Line]:
         if kind not in report.kinds:
             continue
         events = report.kind(kind)
-        tones = pl.lit(tone) if tone else _call_tones(report, events)
+        tones = pl.lit(tone)
+        if not tone:  # the bucket of each call; `launch` for those that launch
+            buckets = labels(report).get_column("bucket").cast(_TONE)
+            rows = call_labels(report, events.get_column("name"))
+            tones = pl.lit(gathered(buckets, rows).scatter(launching_rows(report), "launch"))
         # a range that was never closed ends where the recording does; what ends before it starts covers no time
-        end = (pl.col("start_ns") + pl.col("dur_ns").clip(0)).fill_null(
-            pl.max_horizontal("start_ns", report.recorded[1])
-        )
+        closed = pl.max_horizontal("start_ns", report.recorded[1])
+        end = (pl.col("start_ns") + pl.col("dur_ns").clip(0)).fill_null(closed)
         spans = events.select(*THREAD, start="start_ns", end=end, tone=tones).with_row_index("at")
         parts = parts_by(spans, THREAD)
         for process, thread in sorted(parts, key=lambda key: parts[key].item(0, "at")):
@@ -331,18 +403,6 @@ def _of_host(report: Report, kind: str, at: pl.Series, rows: pl.Series) -> pl.Da
     """Names of events of a host thread; `at` are their rows in all of their kind."""
     told = report.kind(kind).select("event_id", "name")[at.gather(rows)]
     return told if kind != "api" else told.with_columns(shown_calls(report, told.get_column("name")).alias("name"))
-
-
-def _call_tones(report: Report, calls: pl.DataFrame) -> pl.Series:
-    """The bucket of each call; `launch` for those that launch."""
-    tones = labels(report).get_column("bucket").cast(_TONE)
-    return gathered(tones, call_labels(report, calls.get_column("name"))).scatter(launching_rows(report), "launch")
-
-
-def _linked(events: pl.DataFrame) -> pl.DataFrame:
-    """Replaces the id of the launching call by its row in this frame; null where it is not in it."""
-    rows = positions(events.get_column("event_id"), events.get_column("launch_id"))
-    return events.drop("event_id", "launch_id").with_columns(rows.cast(pl.Int64).alias("launch"))
 
 
 def lanes_of_events(start: pl.Series, end: pl.Series) -> pl.Series:
@@ -406,3 +466,78 @@ def on_one_clock(timelines: Sequence[tuple[str, int, Timeline]]) -> Timeline:
         one_clock=False,
         tracks_left_out=sum(own.tracks_left_out for *_, own in timelines),
     )
+
+
+# Fewer events: the longest stay single, the rest are summed in bins of time.
+
+#: The part of the events that stay single, where there are too many.
+_SINGLE: Final = 0.6
+
+_KEYS: Final = ("track", "lane", "tone")
+_ORDER: Final = ("track", "lane", "several", "start")
+
+#: What sums of events have, for an event that stands for itself alone.
+_LENGTH: Final = pl.col("end") - pl.col("start")
+_ALONE: Final = {
+    "covered_ns": _LENGTH,
+    "longest_ns": _LENGTH,
+    "count": pl.lit(1, dtype=pl.UInt32),
+    "several": pl.lit(value=False),
+}
+
+
+def reduced(events: pl.DataFrame, length_ns: int, most: int, whole: tuple[int, int] | None = None) -> pl.DataFrame:
+    """Sums short events in bins where there are more than `most`; adds covered_ns and count.
+
+    Args:
+        events: track, lane, start, end, name, tone and others, any order; sums, too, where it was reduced before.
+        length_ns: Time that is shown.
+        most: Number of events to keep, about.
+        whole: A time in which all stay single, unless that is most of them.
+
+    Returns:
+        Sorted by track, lane, `several` and start. An event with a count above 1 stands for those of one tone in a bin:
+        from the first start to the last end, covered_ns of it, with the name and longest_ns of the longest.
+    """
+    again = "covered_ns" in events.columns
+    of = {name: pl.col(name) for name in _ALONE} if again else _ALONE
+    if events.height <= most:
+        return events.with_columns(**of).sort(_ORDER, maintain_order=True)
+    kept, (low, high) = int(most * _SINGLE), whole or (0, 0)
+    inside = events.select(~of["several"] & (pl.col("end") > low) & (pl.col("start") < high)).to_series()
+    inside = inside if whole and 2 * int(inside.sum()) <= kept else inside & False
+    others = of["covered_ns"].filter(~of["several"] & ~inside).top_k(kept - int(inside.sum()))
+    alone = ~of["several"] & ((of["covered_ns"] > (events.select(others.min()).item() or 0)) | inside)
+    long, short = events.filter(alone).with_columns(**of), events.filter(~alone)
+    binned = short.with_row_index("place").with_columns(_bins(short, length_ns, most - kept).alias("bin"))
+    by_bin = binned.group_by("bin", maintain_order=True).agg(
+        pl.col("place").get(of["longest_ns"].arg_max()),
+        pl.col(*_KEYS).first(),
+        pl.col("start").min(),
+        pl.col("end").max(),
+        of["longest_ns"].max().alias("longest_ns"),
+        of["covered_ns"].sum().alias("covered_ns"),
+        pl.col("count").sum() if again else pl.len().alias("count"),
+    )
+    own = [name for name in short.columns if name not in (*_KEYS, "start", "end", *_ALONE)]
+    longest = short.select(own)[by_bin.get_column("place")]
+    summed = by_bin.hstack(longest).with_columns(several=pl.col("count") > 1).select(long.columns)
+    return pl.concat([long, summed]).sort(_ORDER, maintain_order=True)
+
+
+def _bins(events: pl.DataFrame, length_ns: int, most: int) -> pl.Series:
+    """Number of track, lane, tone and slice of time of each event, so that there are `most` numbers, about."""
+    keys = events.select(numbered(events, _KEYS)[0].cast(pl.Int64)).to_series()
+    slices = max(most // max(keys.n_unique(), 1), 1)
+    time = events.get_column("start") // max(-(-length_ns // slices), 1)
+    told = pl.DataFrame([keys.alias("key"), time.alias("time")])
+    first, last = pl.col("time").min(), pl.col("time").max()
+    return told.select(pl.col("key") * (last - first + 1) + pl.col("time") - first).to_series()
+
+
+def fewer(timeline: Timeline, most: int) -> Timeline:
+    """The timeline with `most` events or about as many."""
+    events = reduced(timeline.events.with_row_index("row"), timeline.end_ns - timeline.start_ns, most, timeline.whole)
+    rows = events.select(launch=pl.col("row").cast(pl.Int64), found=pl.int_range(pl.len(), dtype=pl.Int64))
+    linked = events.join(rows, on="launch", how="left", maintain_order="left")
+    return replace(timeline, events=linked.with_columns(launch="found").drop("row", "found"))

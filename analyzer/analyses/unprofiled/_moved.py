@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.replay._network import Network
     from kanalyze.window import Window
 
-#: What the profiler itself does, as it says; some of it is CUDA's own loading.
-_OWN: Final = "overhead"
-
 #: Columns of further tables that are instants.
 _INSTANTS: Final = ("time_ns", "open_until_ns")
 
@@ -135,11 +132,7 @@ def _clocks(net: Network, times: pl.Series, points: pl.Series) -> dict[tuple[int
 
 
 class Moved:
-    """A source whose events and samples are at other times; all else is the report's own.
-
-    Attributes:
-        host: What may be left of the host's time as it is here, by what is known of it.
-    """
+    """A source whose events and samples are at other times, with what may be left of the host's time as it is here."""
 
     def __init__(self, report: Report, moments: _Moments, host: Unslowed) -> None:
         """Takes the whole report, when everything is, and what is left of the host's time as it was recorded."""
@@ -155,7 +148,7 @@ class Moved:
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, sorted as they were; the profiler's own work takes no time."""
         rows = self._report.kind(kind)
-        if kind == _OWN:
+        if kind == "overhead":
             return self._spans(rows).with_columns(dur_ns=pl.when(IS_LOADING).then("dur_ns").otherwise(0))
         if kind in DEVICE_KINDS:
             return rows.with_columns(start_ns=self._moments.of_device(rows))

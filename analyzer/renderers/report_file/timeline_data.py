@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import outlets
-from kanalyze.analyses.timeline._reduced import fewer
-from kanalyze.analyses.timeline._tracks import TONES
+from kanalyze.analyses.timeline._tracks import TONES, fewer
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.timeline._counters import Counter
-    from kanalyze.analyses.timeline._tracks import Timeline
+    from kanalyze.analyses.timeline._tracks import Counter, Timeline
 
 #: Longest name in the file, in characters, and all names together.
 _NAME: Final = 1000

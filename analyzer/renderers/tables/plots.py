@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kanalyze.analyses.joining._roof_points import RoofPoints
-    from kanalyze.analyses.timeline._counters import Counter
-    from kanalyze.analyses.timeline._tracks import Timeline
+    from kanalyze.analyses.timeline._tracks import Counter, Timeline
 
     Axes = Any  # matplotlib's, which is not installed everywhere
     Rows = Sequence[Mapping[str, Any]]

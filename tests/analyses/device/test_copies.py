@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.device.copies import copies
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import kernel, memcpy, memset, report
+from support.build import kernel, memcpy, memset, report, rows_of
 
 NS_PER_S = 1_000_000_000
 TO_DEVICE, TO_HOST = "[CUDA memcpy Host-to-Device]", "[CUDA memcpy Device-to-Host]"
@@ -20,25 +20,32 @@ def test_every_column_of_one_kind_of_copy():
     (row, _) = copies(
         report([memcpy(0, 10, size_bytes=100), memcpy(20, 50, size_bytes=500), memset(60, 70)])
     ).to_dicts()
-    assert row == {
-        "operation": TO_DEVICE,
-        "count": 2,
-        "total_ns": 40,
-        "share": 0.8,
-        "avg_ns": 20.0,
-        "median_ns": 20.0,
-        "min_ns": 10,
-        "max_ns": 30,
-        "stddev_ns": pytest.approx((2 * 10**2) ** 0.5),
-        "total_bytes": 600,
-        "avg_bytes": 300.0,
-        "median_bytes": 300.0,
-        "min_bytes": 100,
-        "max_bytes": 500,
-        "stddev_bytes": pytest.approx((2 * 200**2) ** 0.5),
-        "bandwidth_bytes_per_s": 600 * NS_PER_S / 40,
-        "exclusive_ns": 40,
-    }
+    assert (
+        row
+        == rows_of(
+            "operation count total_ns share avg_ns median_ns min_ns max_ns stddev_ns total_bytes avg_bytes "
+            "median_bytes min_bytes max_bytes stddev_bytes bandwidth_bytes_per_s exclusive_ns",
+            (
+                TO_DEVICE,
+                2,
+                40,
+                0.8,
+                20.0,
+                20.0,
+                10,
+                30,
+                pytest.approx((2 * 10**2) ** 0.5),
+                600,
+                300.0,
+                300.0,
+                100,
+                500,
+                pytest.approx((2 * 200**2) ** 0.5),
+                600 * NS_PER_S / 40,
+                40,
+            ),
+        )[0]
+    )
 
 
 def test_operations_the_longest_first():

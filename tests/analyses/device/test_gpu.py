@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.device.gpu import gpu
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, graph, kernel, memcpy, memset, report
+from support.build import call, graph, kernel, memcpy, memset, report, rows_of
 
 KEYS = ("category", "operation", "count", "total_ns", "share")
 
@@ -17,18 +17,13 @@ def rows(*events, **where):
 def test_every_column_of_a_kernel():
     """Durations 10, 20 and 60: mean 30, deviations 20, 10 and 30, of which the sample variance is 1400 / 2."""
     (row,) = gpu(report([kernel(0, 10), kernel(10, 30), kernel(40, 100)])).to_dicts()
-    assert row == {
-        "category": "CUDA_KERNEL",
-        "operation": "k",
-        "count": 3,
-        "total_ns": 90,
-        "share": 1.0,
-        "avg_ns": 30.0,
-        "median_ns": 20.0,
-        "min_ns": 10,
-        "max_ns": 60,
-        "stddev_ns": pytest.approx(700**0.5),
-    }
+    assert (
+        row
+        == rows_of(
+            "category operation count total_ns share avg_ns median_ns min_ns max_ns stddev_ns",
+            ("CUDA_KERNEL", "k", 3, 90, 1.0, 30.0, 20.0, 10, 60, pytest.approx(700**0.5)),
+        )[0]
+    )
 
 
 def test_kernels_and_memory_operations_the_longest_first():

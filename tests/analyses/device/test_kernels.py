@@ -30,22 +30,15 @@ WORK = [
 ]
 
 
+STATISTICS = ("count", "total_ns", "share", "avg_ns", "median_ns", "min_ns", "max_ns", "stddev_ns")
+
+
 def test_every_column_of_a_kernel():
     """Durations 10 and 30, each 10 from their mean; the second overlaps a kernel that began before for 5."""
     events = [kernel(0, 10), kernel(20, 45, name="j"), kernel(40, 70, stream=8)]
-    (row, _) = kernels(report(events)).to_dicts()
-    assert row == {
-        "name": "k",
-        "count": 2,
-        "total_ns": 40,
-        "share": 40 / 65,
-        "avg_ns": 20.0,
-        "median_ns": 20.0,
-        "min_ns": 10,
-        "max_ns": 30,
-        "stddev_ns": pytest.approx(200**0.5),
-        "exclusive_ns": 35,
-    }
+    found = kernels(report(events))
+    assert found.columns == ["name", *STATISTICS, "exclusive_ns"]
+    assert found.row(0) == ("k", 2, 40, 40 / 65, 20.0, 20.0, 10, 30, pytest.approx(200**0.5), 35)
 
 
 def test_kernels_are_sorted_by_time_then_launches_then_name():
@@ -95,10 +88,7 @@ def test_no_kernel_is_an_empty_table_and_no_record_of_any_is_an_error():
 
 def grouped(by, *keys, **tables):
     found = kernels(report(WORK, **tables), by=by)
-    return [
-        (*row[: len(keys)], *row[len(keys) :])
-        for row in found.select(*keys, "count", "total_ns", "exclusive_ns", "kernels").iter_rows()
-    ]
+    return found.select(*keys, "count", "total_ns", "exclusive_ns", "kernels").rows()
 
 
 @pytest.mark.parametrize(
@@ -141,19 +131,9 @@ def test_kernels_whose_names_say_the_same_are_one_row(by, keys, rows):
 
 
 def test_every_column_of_a_group():
-    assert kernels(report(WORK), by="family").row(0, named=True) == {
-        "family": "elementwise",
-        "count": 3,
-        "total_ns": 60,
-        "share": 60 / 108,
-        "avg_ns": 20.0,
-        "median_ns": 20.0,
-        "min_ns": 10,
-        "max_ns": 30,
-        "stddev_ns": 10.0,
-        "exclusive_ns": 50,
-        "kernels": 2,
-    }
+    found = kernels(report(WORK), by="family")
+    assert found.columns == ["family", *STATISTICS, "exclusive_ns", "kernels"]
+    assert found.row(0) == ("elementwise", 3, 60, 60 / 108, 20.0, 20.0, 10, 30, 10.0, 50, 2)
 
 
 def test_a_recorded_collective_communicates_whatever_its_name():
@@ -198,10 +178,8 @@ def test_groups_hold_what_kernels_do(path):
     found = real_report(path)
     plain = kernels(found)
     for by in catalog.table("kernels").groupings[1:]:
-        rows = kernels(found, by=by)
-        assert rows.select("count", "total_ns", "exclusive_ns").sum().row(0) == plain.select(
-            "count", "total_ns", "exclusive_ns"
-        ).sum().row(0)
+        rows, sums = kernels(found, by=by), pl.col("count", "total_ns", "exclusive_ns").sum()
+        assert rows.select(sums).row(0) == plain.select(sums).row(0)
         assert rows.get_column("share").sum() == pytest.approx(1)
     communication = kernels(found, by="family").filter(pl.col("family") == "communication")
     bucket = ledger(found).filter(pl.col("bucket") == "communication")

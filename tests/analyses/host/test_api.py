@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.host.api import api
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, kernel, report
+from support.build import call, kernel, report, rows_of
 
 
 def rows(*events, columns=("name", "count", "total_ns", "share"), **where):
@@ -16,17 +16,13 @@ def test_every_column_of_a_call():
     """Durations 10, 20 and 60: mean 30, deviations 20, 10 and 30, of which the sample variance is 1400 / 2."""
     events = [call("cudaMalloc_v3020", 0, 10), call("cudaMalloc_v3020", 10, 30), call("cudaMalloc_v3020", 40, 100)]
     (row,) = api(report(events)).to_dicts()
-    assert row == {
-        "name": "cudaMalloc",
-        "count": 3,
-        "total_ns": 90,
-        "share": 1.0,
-        "avg_ns": 30.0,
-        "median_ns": 20.0,
-        "min_ns": 10,
-        "max_ns": 60,
-        "stddev_ns": pytest.approx(700**0.5),
-    }
+    assert (
+        row
+        == rows_of(
+            "name count total_ns share avg_ns median_ns min_ns max_ns stddev_ns",
+            ("cudaMalloc", 3, 90, 1.0, 30.0, 20.0, 10, 60, pytest.approx(700**0.5)),
+        )[0]
+    )
 
 
 def test_calls_the_longest_in_total_first():

@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.host.launch_summary import launch_summary
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, kernel, report
+from support.build import call, kernel, report, rows_of
 
 LAUNCH = "cudaLaunchKernel_v7000"
 
@@ -27,36 +27,45 @@ def test_every_column_of_three_launches():
     """Calls of 10, 20 and 30; queues of 5, 15 and none; kernels of 40, 10 and 70; in all 55, 45 and 75."""
     events = [*launch(1, 0, 10, 15, 55), *launch(2, 100, 120, 135, 145), *launch(3, 200, 230, 205, 275)]
     (row,) = launch_summary(report(events)).to_dicts()
-    assert row == {
-        "process_id": 1,
-        "thread_id": 1,
-        "device": 0,
-        "count": 3,
-        "queue_count": 2,
-        "total_avg_ns": pytest.approx(175 / 3),
-        "total_median_ns": 55.0,
-        "total_min_ns": 45,
-        "total_max_ns": 75,
-        "total_stddev_ns": pytest.approx((700 / 3) ** 0.5),
-        "api_avg_ns": 20.0,
-        "api_median_ns": 20.0,
-        "api_min_ns": 10,
-        "api_max_ns": 30,
-        "api_stddev_ns": pytest.approx(10),
-        "queue_avg_ns": 10.0,
-        "queue_median_ns": 10.0,
-        "queue_min_ns": 5,
-        "queue_max_ns": 15,
-        "queue_stddev_ns": pytest.approx(50**0.5),
-        "kernel_avg_ns": 40.0,
-        "kernel_median_ns": 40.0,
-        "kernel_min_ns": 10,
-        "kernel_max_ns": 70,
-        "kernel_stddev_ns": pytest.approx(30),
-        "api": "cudaLaunchKernel",
-        "kernel": "k",
-        "charged_api_ns": 60,
-    }
+    assert (
+        row
+        == rows_of(
+            "process_id thread_id device count queue_count total_avg_ns total_median_ns total_min_ns total_max_ns "
+            "total_stddev_ns api_avg_ns api_median_ns api_min_ns api_max_ns api_stddev_ns queue_avg_ns "
+            "queue_median_ns queue_min_ns queue_max_ns queue_stddev_ns kernel_avg_ns kernel_median_ns "
+            "kernel_min_ns kernel_max_ns kernel_stddev_ns api kernel charged_api_ns",
+            (
+                1,
+                1,
+                0,
+                3,
+                2,
+                pytest.approx(175 / 3),
+                55.0,
+                45,
+                75,
+                pytest.approx((700 / 3) ** 0.5),
+                20.0,
+                20.0,
+                10,
+                30,
+                pytest.approx(10),
+                10.0,
+                10.0,
+                5,
+                15,
+                pytest.approx(50**0.5),
+                40.0,
+                40.0,
+                10,
+                70,
+                pytest.approx(30),
+                "cudaLaunchKernel",
+                "k",
+                60,
+            ),
+        )[0]
+    )
 
 
 def test_a_kernel_that_starts_before_its_call_returns_has_no_queue():

@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.host.launches import launches
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, report
+from support.build import call, kernel, memcpy, report, rows_of
 
 LAUNCH = "cudaLaunchKernel_v7000"
 TIMES = ("api_start_ns", "api_ns", "queue_ns", "kernel_start_ns", "kernel_ns", "total_ns")
@@ -18,28 +18,14 @@ def rows(*events, columns=TIMES, tables=None, **where):
 def test_every_column_of_a_launch():
     ran = kernel(25, 65, name="f", correlation=4, stream=9, grid=(2, 3, 4), block=(5, 6, 7))
     (row,) = launches(report([call(LAUNCH, 10, 20, correlation=4, thread=11), ran])).to_dicts()
-    assert row == {
-        "api_start_ns": 10,
-        "api_ns": 10,
-        "queue_ns": 5,
-        "kernel_start_ns": 25,
-        "kernel_ns": 40,
-        "total_ns": 55,
-        "process_id": 1,
-        "thread_id": 11,
-        "device": 0,
-        "api": "cudaLaunchKernel",
-        "grid_x": 2,
-        "grid_y": 3,
-        "grid_z": 4,
-        "block_x": 5,
-        "block_y": 6,
-        "block_z": 7,
-        "kernel": "f",
-        "gpu": 0,
-        "stream": 9,
-        "charged_api_ns": 10,
-    }
+    assert (
+        row
+        == rows_of(
+            "api_start_ns api_ns queue_ns kernel_start_ns kernel_ns total_ns process_id thread_id device api "
+            "grid_x grid_y grid_z block_x block_y block_z kernel gpu stream charged_api_ns",
+            (10, 10, 5, 25, 40, 55, 1, 11, 0, "cudaLaunchKernel", 2, 3, 4, 5, 6, 7, "f", 0, 9, 10),
+        )[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from kanalyze.analyses.host._python_frames import called_by_program, roles
+from kanalyze.analyses.host._thread_names import called_by_program, roles
 
 
 def role_of(name):

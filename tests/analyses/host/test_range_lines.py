@@ -40,12 +40,7 @@ def test_of_ranges_that_start_and_end_together_the_later_one_is_inside():
 
 def test_start_end_ranges_fill_what_is_left_the_first_started_first():
     pairs = [nvtx("x", 0, 50, style="StartEnd"), nvtx("y", 10, 60, style="StartEnd")]
-    assert line(*pairs, nvtx("pushed", 20, 30)) == [
-        (0, 20, "x"),
-        (20, 30, "pushed"),
-        (30, 50, "x"),
-        (50, 60, "y"),
-    ]
+    assert line(*pairs, nvtx("pushed", 20, 30)) == [(0, 20, "x"), (20, 30, "pushed"), (30, 50, "x"), (50, 60, "y")]
 
 
 def test_a_range_that_was_never_closed_lasts_until_the_latest_event():

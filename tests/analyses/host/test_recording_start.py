@@ -18,7 +18,7 @@ from kanalyze.analyses.idle.gaps import gaps
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.page.time_page import summarize
-from support.build import call, kernel, memcpy, overhead, report
+from support.build import call, kernel, launched, memcpy, overhead, report
 from support.real_reports import real_report
 from support.slow_model import RECORDING_BEGINS, SlowModel
 from support.strategies import EVENTS, FEWER
@@ -72,8 +72,7 @@ def test_what_the_first_operation_waited_for_is_unknown():
 def test_two_waits_of_unknown_cause_in_one_gap_are_both_counted():
     events = [
         call("cudaDeviceSynchronize", 0, 100 * US),
-        call("cudaLaunchKernel", 150 * US, 155 * US, correlation=1),
-        kernel(LATE, 2 * LATE, correlation=1),
+        *launched(150 * US, 155 * US, kernel(LATE, 2 * LATE, correlation=1)),
     ]
     unknown = 100 * US + LATE - 155 * US
     assert rows(events, "unknown") == [("unknown", "recording begins", unknown)]
@@ -170,10 +169,7 @@ def test_a_first_launch_is_called_so_only_where_the_process_began_in_the_recordi
 
 
 def test_in_a_process_at_work_before_a_kernel_that_was_just_loaded_is_launched_first():
-    late = [
-        call("cudaLaunchKernel", 10 * MS, 11 * MS, correlation=20),
-        kernel(11 * MS, 12 * MS, name="new", correlation=20),
-    ]
+    late = [*launched(10 * MS, 11 * MS, kernel(11 * MS, 12 * MS, name="new", correlation=20))]
     load = call("cuLibraryLoadData", 9 * MS, 10 * MS)
     found = cold(report(slow_first(*late, load))).filter(
         pl.col("category").is_in(["first launch", "first in recording"])

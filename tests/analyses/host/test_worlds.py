@@ -6,7 +6,8 @@ from kanalyze.analyses.findings.findings import _WORDS, in_words_of
 from kanalyze.analyses.findings.rules import ACTION_LONGEST, Finding
 from kanalyze.analyses.findings.rules._kernels import launch_less
 from kanalyze.analyses.findings.rules.occupancy import small_grid
-from kanalyze.analyses.host._worlds import CUDA, CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, world
+from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, world
+from kanalyze.wording import CUDA
 from support.build import host, kernel, nvtx, report
 
 KERNELS = {

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle import _attribution
-from kanalyze.analyses.idle._attribution import idle_pieces, ledger_pieces, named_sums
+from kanalyze.analyses.idle._attribution import idle_pieces, ledger_pieces
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, kernel, report
@@ -81,11 +81,3 @@ def test_the_sums_of_real_reports_are_the_ledger(path):
     found = ledger_pieces(of)
     assert_partition(found, of)
     assert sums(found, pl.col("end") - pl.col("start")) == sums(ledger(of), pl.col("ns"))
-
-
-def test_sums_by_name_do_not_depend_on_how_names_are_numbered(monkeypatch):
-    of = real_report(REPORTS / "torch.sqlite")
-    keys = ("bucket", "culprit", "range")
-    found = named_sums(of).sort(keys)
-    monkeypatch.setattr(_attribution, "LARGEST", 0)
-    assert named_sums(of).select(found.columns).sort(keys).equals(found)

@@ -12,7 +12,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.code import PARTS, code, has_lines
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, host, kernel, report
+from support.build import call, host, kernel, launched, report
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
 
@@ -27,11 +27,9 @@ def line(start, end, number, **told):
 
 
 LOOP = [
-    call("cudaLaunchKernel", 100, 200, correlation=1),
-    kernel(250, 400, correlation=1),
+    *launched(100, 200, kernel(250, 400, correlation=1)),
     call("cudaStreamSynchronize", 300, 500),
-    call("cudaLaunchKernel", 900, 1_000, correlation=2),
-    kernel(1_050, 1_200, correlation=2),
+    *launched(900, 1_000, kernel(1_050, 1_200, correlation=2)),
 ]
 
 
@@ -58,10 +56,7 @@ def test_what_lies_in_no_line_has_none():
 
 def test_a_thread_without_lines_goes_by_the_one_with_most():
     """Autograd's thread launches what the main thread asked it for."""
-    backward = [
-        call("cudaLaunchKernel", 100, 200, correlation=1, thread=2),
-        kernel(250, 400, correlation=1),
-    ]
+    backward = [*launched(100, 200, kernel(250, 400, correlation=1), thread=2)]
     lines = [line(0, 150, 5), line(150, 1_000, 6), line(0, 1_000, 7, thread_id=3)]
     assert times(report(backward, source_lines=lines)) == {"model.py:5": (0, 150, 0, 150)}
 

@@ -12,7 +12,7 @@ from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, host, kernel, memcpy, nvtx, overhead, report
+from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report
 from support.large import in_batches
 from support.real_reports import real_report
 from support.slow_gaps import SlowGaps, gap_reports
@@ -44,8 +44,7 @@ def test_calls_and_overheads_go_by_their_names_and_ranges():
         call("cudaMalloc_v3020", 20, 60),
         call("cudaStreamSynchronize_v3020", 60, 70),
         call(None, 70, 75),
-        call(LAUNCH, 75, 80, correlation=1),
-        kernel(80, 90, correlation=1),
+        *launched(75, 80, kernel(80, 90, correlation=1), LAUNCH),
     ]
     assert rows(report(events)) == [
         ("profiler", "CUPTI buffer flush", "load", 3, 1, 3),
@@ -62,26 +61,20 @@ def test_calls_and_overheads_go_by_their_names_and_ranges():
 def test_launch_goes_by_the_operation_call_and_latency_together():
     events = [
         nvtx("step", 0, 4),
-        call(LAUNCH, 0, 10, correlation=1),
-        kernel(15, 20, correlation=1, name="gemm"),
+        *launched(0, 10, kernel(15, 20, correlation=1, name="gemm"), LAUNCH),
         call("cudaMemcpyAsync_v3020", 30, 35, correlation=2),
         memcpy(40, 50, correlation=2),
     ]
     found = [row for row in rows(report(events)) if row[0] == "launch"]
-    assert found == [
-        ("launch", "gemm", "step", 15, 1, 15),
-        ("launch", "[CUDA memcpy Host-to-Device]", None, 10, 1, 10),
-    ]
+    assert found == [("launch", "gemm", "step", 15, 1, 15), ("launch", "[CUDA memcpy Host-to-Device]", None, 10, 1, 10)]
 
 
 def test_host_goes_by_the_innermost_range():
     events = [
         nvtx("epoch", 0, 100),
         nvtx("data", 20, 50),
-        call(LAUNCH, 0, 5, correlation=1),
-        kernel(5, 10, correlation=1),
-        call(LAUNCH, 60, 65, correlation=2),
-        kernel(65, 70, correlation=2),
+        *launched(0, 5, kernel(5, 10, correlation=1), LAUNCH),
+        *launched(60, 65, kernel(65, 70, correlation=2), LAUNCH),
     ]
     assert [row for row in rows(report(events)) if row[0] == "host"] == [
         ("host", "data", "data", 30, 1, 30),
@@ -92,11 +85,9 @@ def test_host_goes_by_the_innermost_range():
 def test_host_without_a_range_goes_by_the_calls_around_it():
     events = [
         call("cudaGetDevice", 0, 2),
-        call(LAUNCH, 5, 10, correlation=1),
-        kernel(10, 20, correlation=1),
+        *launched(5, 10, kernel(10, 20, correlation=1), LAUNCH),
         call("cudaMemcpyAsync_v3020", 30, 32),
-        call(LAUNCH, 40, 45, correlation=2),
-        kernel(45, 50, correlation=2),
+        *launched(40, 45, kernel(45, 50, correlation=2), LAUNCH),
         kernel(5, 60, process=2, device=1),
     ]
     assert [row for row in rows(report(events).narrow(device=0)) if row[0] == "host"] == [
@@ -110,8 +101,7 @@ def test_host_at_the_edges_and_beside_calls_without_a_name():
     events = [
         kernel(0, 5, process=1),
         call(None, 20, 25),
-        call(LAUNCH, 30, 35, correlation=1),
-        kernel(35, 40, correlation=1),
+        *launched(30, 35, kernel(35, 40, correlation=1), LAUNCH),
         kernel(90, 99, stream=8),
     ]
     assert [row for row in rows(report(events)) if row[0] == "host"] == [
@@ -125,8 +115,7 @@ def test_the_outermost_call_is_at_the_side_not_one_inside_it():
     events = [
         call("cudaMalloc_v3020", 0, 10),
         call("cuMemAlloc_v2", 2, 10),
-        call(LAUNCH, 30, 40, correlation=1),
-        kernel(40, 50, correlation=1),
+        *launched(30, 40, kernel(40, 50, correlation=1), LAUNCH),
     ]
     assert ("host", "between cudaMalloc and cudaLaunchKernel", None, 20, 1, 20) in rows(report(events))
 
@@ -134,15 +123,12 @@ def test_the_outermost_call_is_at_the_side_not_one_inside_it():
 def test_the_sides_of_one_thread_are_its_own_whatever_others_call_later():
     events = [
         call("cuModuleLoadData", 0, 1, correlation=9),
-        call(LAUNCH, 5, 10, correlation=1),
-        kernel(10, 20, correlation=1),
+        *launched(5, 10, kernel(10, 20, correlation=1), LAUNCH),
         call("cudaEventQuery_v3020", 200, 201),
         call("cudaGetDevice", 210, 211),
         call("cudaMemcpyAsync_v3020", 25, 30, thread=2),
-        call(LAUNCH, 50, 55, correlation=2),
-        kernel(55, 60, correlation=2),
-        call(LAUNCH, 90, 95, correlation=3, thread=2),
-        kernel(95, 99, correlation=3),
+        *launched(50, 55, kernel(55, 60, correlation=2), LAUNCH),
+        *launched(90, 95, kernel(95, 99, correlation=3), LAUNCH, thread=2),
     ]
     found = rows(report(events).narrow(window=Window(0, 99)))
     assert [row[1:] for row in found if row[0] == "host"] == [
@@ -158,11 +144,9 @@ def test_the_sides_of_one_thread_are_its_own_whatever_others_call_later():
 def submitted(*more, records=()):
     """Work on stream 7 until 50, and another kernel on stream 8, submitted at 10, that starts at 60."""
     events = [
-        call(LAUNCH, 0, 5, correlation=1),
-        kernel(5, 50, correlation=1, name="first"),
+        *launched(0, 5, kernel(5, 50, correlation=1, name="first"), LAUNCH),
         *more,
-        call(LAUNCH, 10, 15, correlation=2),
-        kernel(60, 70, correlation=2, name="second", stream=8),
+        *launched(10, 15, kernel(60, 70, correlation=2, name="second", stream=8), LAUNCH),
     ]
     return report(events, event_records=records)
 
@@ -193,10 +177,7 @@ def waits_for_event(*, recorded=6, device=0, context=1):
         host("sync", "Stream wait sync", 8, 9, **wait, device=0),
     ]
     if device:
-        more += [
-            call(LAUNCH, 3, 4, correlation=5),
-            kernel(5, 58, name="far", correlation=5, device=device, context=context),
-        ]
+        more += [*launched(3, 4, kernel(5, 58, name="far", correlation=5, device=device, context=context), LAUNCH)]
     return submitted(*more, records=[record])
 
 
@@ -214,13 +195,7 @@ def test_an_event_that_was_recorded_before_the_work_held_nothing_back():
 
 
 def test_queued_behind_another_process():
-    of = report(
-        [
-            kernel(0, 50, process=2, name="other"),
-            call(LAUNCH, 10, 15, correlation=2),
-            kernel(60, 70, correlation=2),
-        ]
-    )
+    of = report([kernel(0, 50, process=2, name="other"), *launched(10, 15, kernel(60, 70, correlation=2), LAUNCH)])
     assert queued(of) == [("after other of process 2", 10)]
 
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.host._thread_states import STATES, states_of
+from kanalyze.analyses.host._thread_timeline import STATES, states_of
 from kanalyze.analyses.idle.culprits import BY_FUNCTION, BY_STATE, culprits
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, host, kernel, report
+from support.build import host, kernel, launched, report
 from support.command import REPORTS
 from support.shares import cases, holds
 from support.strategies import FEWER
@@ -18,10 +18,8 @@ LAUNCH = "cudaLaunchKernel_v7000"
 
 #: The device is idle from 20 on, and the thread in no CUDA call until 120.
 WAITING = (
-    call(LAUNCH, 0, 10, correlation=1),
-    kernel(10, 20, correlation=1),
-    call(LAUNCH, 120, 130, correlation=2),
-    kernel(130, 140, correlation=2),
+    *launched(0, 10, kernel(10, 20, correlation=1), LAUNCH),
+    *launched(120, 130, kernel(130, 140, correlation=2), LAUNCH),
 )
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from kanalyze.analyses.idle.exposure import exposure
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, overhead, report
+from support.build import kernel, launched, memcpy, overhead, report
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, WINDOWS
 
@@ -21,10 +21,8 @@ def test_latency_is_not_taken_off_the_calls():
     """Two calls of 10 ns: in the first the device waits for 10 and then for 30 more, in the second it runs."""
     events = [
         BEGUN,
-        call("cudaLaunchKernel", 0, 10, correlation=1),
-        kernel(40, 100, correlation=1),
-        call("cudaLaunchKernel", 50, 60, correlation=2),
-        kernel(100, 110, correlation=2),
+        *launched(0, 10, kernel(40, 100, correlation=1)),
+        *launched(50, 60, kernel(100, 110, correlation=2)),
     ]
     columns = ("total_ns", "union_ns", "exposed_ns", "hidden_share")
     assert rows(events, "launch", *columns) == [(20, 20, 40, 0.5)]
@@ -33,11 +31,7 @@ def test_latency_is_not_taken_off_the_calls():
 def test_copies_behind_kernels_are_hidden():
     events = [kernel(0, 60), memcpy(40, 80), memcpy(50, 70, direction="Device-to-Host")]
     found = rows(events, "memcpy", "detail", "total_ns", "union_ns", "exposed_ns", "hidden_share")
-    assert found == [
-        (None, 60, 40, 20, 0.5),
-        ("Host-to-Device", 40, 40, 20, 0.5),
-        ("Device-to-Host", 20, 20, 0, 1.0),
-    ]
+    assert found == [(None, 60, 40, 20, 0.5), ("Host-to-Device", 40, 40, 20, 0.5), ("Device-to-Host", 20, 20, 0, 1.0)]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from kanalyze.analyses.idle.gaps import gaps
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, nvtx, report
+from support.build import call, kernel, launched, memcpy, nvtx, report, rows_of
 from support.large import in_batches
 from support.real_reports import real_report
 from support.shares import cases, holds, some
@@ -42,38 +42,44 @@ def test_a_call_of_an_unknown_thread_is_in_no_range():
     events = [
         kernel(0, 2_000),
         nvtx("r", 4_000, 8_000, thread=None),
-        call("cudaLaunchKernel", 5_000, 7_000, thread=None, correlation=1),
-        kernel(9_000, 9_500, correlation=1),
+        *launched(5_000, 7_000, kernel(9_000, 9_500, correlation=1), thread=None),
     ]
     assert gaps(report(events)).select("reason", "range").rows() == [("unknown", None)]
 
 
 def test_a_gap_has_its_reasons_and_what_ended_it():
     (row,) = gaps(loop()).rows(named=True)
-    assert row == {
-        "device": 0,
-        "start_ns": 1_000,
-        "dur_ns": 3_500,
-        "profiler_ns": 0,
-        "loading_ns": 0,
-        "allocation_ns": 0,
-        "launch_ns": 500,
-        "queued_ns": 0,
-        "sync_ns": 500,
-        "api_ns": 100,
-        "host_ns": 2_400,
-        "unknown_ns": 0,
-        "reason": "host",
-        "culprit": "step",
-        "ended_by": "second",
-        "kind": "kernel",
-        "stream": 8,
-        "api": "cudaLaunchKernel",
-        "range": "step",
-        "process_id": 1,
-        "thread_id": 1,
-        "aligned_share": None,
-    }
+    assert (
+        row
+        == rows_of(
+            "device start_ns dur_ns profiler_ns loading_ns allocation_ns launch_ns queued_ns sync_ns api_ns "
+            "host_ns unknown_ns reason culprit ended_by kind stream api range process_id thread_id aligned_share",
+            (
+                0,
+                1_000,
+                3_500,
+                0,
+                0,
+                0,
+                500,
+                0,
+                500,
+                100,
+                2_400,
+                0,
+                "host",
+                "step",
+                "second",
+                "kernel",
+                8,
+                "cudaLaunchKernel",
+                "step",
+                1,
+                1,
+                None,
+            ),
+        )[0]
+    )
 
 
 def test_the_threshold_leaves_out_what_does_not_exceed_it():
@@ -108,8 +114,7 @@ def test_after_the_last_operation_nothing_ended_it():
 
 def test_what_nobody_launched_has_no_call_and_no_thread():
     events = [
-        call("cudaLaunchKernel", 0, 5, correlation=1),
-        kernel(5, 10, correlation=1),
+        *launched(0, 5, kernel(5, 10, correlation=1)),
         memcpy(20, 30, direction="Unified Host-to-Device", stream=None),
     ]
     found = gaps(report(events), threshold_ns=5)

@@ -8,7 +8,7 @@ from kanalyze.analyses.idle._attribution import WITHIN, idle_within
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.window import Window
-from support.build import call, kernel, nvtx, report
+from support.build import call, kernel, launched, nvtx, report
 from support.shares import cases, holds
 from support.slow_gaps import gap_reports
 from support.strategies import FEWER, WINDOWS
@@ -29,11 +29,9 @@ def within(of, *rows):
 
 
 PROGRAM = (
-    call(LAUNCH, 0, 10, correlation=1),
-    kernel(10, 20, correlation=1),
+    *launched(0, 10, kernel(10, 20, correlation=1), LAUNCH),
     call("cudaStreamSynchronize_v3020", 15, 30),
-    call(LAUNCH, 60, 70, correlation=2),
-    kernel(80, 90, correlation=2),
+    *launched(60, 70, kernel(80, 90, correlation=2), LAUNCH),
 )
 
 

@@ -15,7 +15,7 @@ from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, graph, kernel, memcpy, memset, nvtx, overhead, report
+from support.build import call, graph, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.large import in_batches
 from support.real_reports import real_report
 from support.slow_model import SlowModel
@@ -42,10 +42,7 @@ def test_1_a_kernel_wins_over_everything():
 
 
 def test_1_a_whole_graph_is_a_kernel_with_detail_graph():
-    assert rows(report([graph(0, 10), memcpy(5, 15)])) == [
-        ("kernel", "graph", 10),
-        ("memcpy", "Host-to-Device", 5),
-    ]
+    assert rows(report([graph(0, 10), memcpy(5, 15)])) == [("kernel", "graph", 10), ("memcpy", "Host-to-Device", 5)]
 
 
 def test_1_of_two_kernels_the_first_started_gives_the_detail():
@@ -53,16 +50,8 @@ def test_1_of_two_kernels_the_first_started_gives_the_detail():
 
 
 def test_2_communication_is_what_no_kernel_hides():
-    events = [
-        kernel(0, 10),
-        kernel(5, 20, name="ncclDevKernel_AllReduce"),
-        memcpy(0, 25, direction="Peer-to-Peer"),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 10),
-        ("communication", None, 10),
-        ("memcpy", "Peer-to-Peer", 5),
-    ]
+    events = [kernel(0, 10), kernel(5, 20, name="ncclDevKernel_AllReduce"), memcpy(0, 25, direction="Peer-to-Peer")]
+    assert rows(report(events)) == [("kernel", None, 10), ("communication", None, 10), ("memcpy", "Peer-to-Peer", 5)]
 
 
 def test_3_copies_by_direction_the_first_started_wins():
@@ -137,8 +126,7 @@ def test_6_the_profiler_says_which_call_made_the_context():
         call("cuCtxSynchronize", 10, 50),
         overhead("CUDA context created", 20, 25),
         call("cudaMalloc_v3020", 60, 70),
-        call("cudaLaunchKernel", 70, 80, correlation=1),
-        kernel(80, 90, correlation=1),
+        *launched(70, 80, kernel(80, 90, correlation=1)),
     ]
     assert rows(report(events)) == [
         ("kernel", None, 10),
@@ -155,8 +143,7 @@ def test_6_without_the_profilers_word_a_long_first_call_made_the_context():
         call("cuInit", 0, 20_000_000),
         call("cudaMalloc", 20_000_000, 30_000_000),
         call("cudaMalloc", 30_000_000, 40_000_000),
-        call("cudaLaunchKernel", 40_000_000, 40_000_010, correlation=1),
-        kernel(40_000_010, 40_000_020, correlation=1),
+        *launched(40_000_000, 40_000_010, kernel(40_000_010, 40_000_020, correlation=1)),
     ]
     assert rows(report(events)) == [
         ("kernel", None, 10),
@@ -174,8 +161,7 @@ def test_6_without_the_profilers_word_a_long_first_call_made_the_context():
 def test_6_a_call_that_needs_no_context_made_none_however_long_it_took(name, makes):
     events = [
         call(name, 0, 20_000_000),
-        call("cudaLaunchKernel", 30_000_000, 30_000_010, correlation=1),
-        kernel(30_000_010, 30_000_020, correlation=1),
+        *launched(30_000_000, 30_000_010, kernel(30_000_010, 30_000_020, correlation=1)),
     ]
     assert (("loading", "context", 20_000_000) in rows(report(events))) == makes
 
@@ -183,14 +169,9 @@ def test_6_a_call_that_needs_no_context_made_none_however_long_it_took(name, mak
 def test_6_a_short_first_call_made_no_context():
     events = [
         call("cudaMalloc", 0, 9_999_999),
-        call("cudaLaunchKernel", 9_999_999, 10_000_000, correlation=1),
-        kernel(10_000_000, 10_000_001, correlation=1),
+        *launched(9_999_999, 10_000_000, kernel(10_000_000, 10_000_001, correlation=1)),
     ]
-    assert rows(report(events)) == [
-        ("kernel", None, 1),
-        ("allocation", "cudaMalloc", 9_999_999),
-        ("launch", "call", 1),
-    ]
+    assert rows(report(events)) == [("kernel", None, 1), ("allocation", "cudaMalloc", 9_999_999), ("launch", "call", 1)]
 
 
 def test_6_of_calls_that_begin_together_the_outermost_made_the_context():
@@ -198,8 +179,7 @@ def test_6_of_calls_that_begin_together_the_outermost_made_the_context():
         call("cudaStreamCreate", 0, 10),
         call("cudaMalloc", 0, 20),
         overhead("CUDA context created", 5, 5),
-        call("cudaLaunchKernel", 20, 30, correlation=1),
-        kernel(30, 40, correlation=1),
+        *launched(20, 30, kernel(30, 40, correlation=1)),
     ]
     assert rows(report(events)) == [
         ("kernel", None, 10),
@@ -218,8 +198,7 @@ def after_a_long_first_call(name, *, before=(), dur=14 * MS, waits=5, ran=()):
     return [
         *before,
         call(name, 10, 10 + dur, correlation=1),
-        call("cudaLaunchKernel", launched_at, launched_at + 5, correlation=2),
-        kernel(launched_at + 5 + waits, launched_at + MS, correlation=2),
+        *launched(launched_at, launched_at + 5, kernel(launched_at + 5 + waits, launched_at + MS, correlation=2)),
         *ran,
     ]
 
@@ -269,7 +248,7 @@ def test_6_where_work_was_under_way_no_call_made_the_context(sign):
 def test_6_a_context_is_made_before_anything_runs():
     launching = [call("cudaStreamCreate", 5, 30 * MS), call("cudaLaunchKernel", 6, 25 * MS, correlation=1)]
     assert rows(report([*launching, kernel(20 * MS, 30 * MS, correlation=1)]))[1:] == [
-        ("loading", "context", 20 * MS - 5),
+        ("loading", "context", 20 * MS - 5)
     ]
 
 
@@ -329,18 +308,13 @@ def test_8_any_call_that_owns_an_operation_is_a_launch_and_the_outer_one_counts(
         call("someLibraryCall", 0, 20, correlation=1),
         memcpy(22, 30, correlation=1),
     ]
-    assert rows(report(events)) == [
-        ("memcpy", "Host-to-Device", 8),
-        ("launch", "call", 20),
-        ("launch", "latency", 2),
-    ]
+    assert rows(report(events)) == [("memcpy", "Host-to-Device", 8), ("launch", "call", 20), ("launch", "latency", 2)]
 
 
 def test_8_a_correlation_id_is_known_to_one_process_only():
     events = [
         call("cudaLaunchKernel", 0, 8, process=2, correlation=1),
-        call("cudaLaunchKernel", 2, 4, process=1, correlation=1),
-        kernel(10, 20, process=1, correlation=1),
+        *launched(2, 4, kernel(10, 20, process=1, correlation=1), process=1),
     ]
     assert rows(report(events)) == [("kernel", None, 10), ("launch", "latency", 6), ("launch", "call", 2)]
 
@@ -398,8 +372,7 @@ def test_10_sync_before_the_launch_wins_over_other_calls():
         call("cudaEventQuery", 8, 30),
         call("cudaStreamSynchronize_v3020", 12, 20),
         call("cudaMemcpy_v3020", 20, 24),
-        call("cudaLaunchKernel", 30, 40, correlation=1),
-        kernel(40, 50, correlation=1),
+        *launched(30, 40, kernel(40, 50, correlation=1)),
     ]
     assert rows(report(events)) == [
         ("kernel", None, 20),
@@ -414,8 +387,7 @@ def test_11_any_other_call_by_name_without_the_short_version_suffix():
     events = [
         call("cudaEventRecord_v3020", 0, 5),
         call("cudaLaunchKernelExC_v11060", 5, 7),
-        call("cudaLaunchKernel", 7, 8, correlation=1),
-        kernel(8, 10, correlation=1),
+        *launched(7, 8, kernel(8, 10, correlation=1)),
     ]
     assert rows(report(events)) == [
         ("kernel", None, 2),
@@ -429,8 +401,7 @@ def test_11_within_a_bucket_the_call_that_started_first_names_the_instant():
     events = [
         call("cudaEventQuery", 3, 10),
         call("cudaEventRecord", 0, 6),
-        call("cudaLaunchKernel", 10, 12, correlation=1),
-        kernel(12, 20, correlation=1),
+        *launched(10, 12, kernel(12, 20, correlation=1)),
     ]
     assert rows(report(events)) == [
         ("kernel", None, 8),
@@ -442,11 +413,9 @@ def test_11_within_a_bucket_the_call_that_started_first_names_the_instant():
 
 def test_12_host_when_the_thread_is_in_no_call():
     events = [
-        call("cudaLaunchKernel", 0, 1, correlation=1),
-        kernel(1, 10, correlation=1),
+        *launched(0, 1, kernel(1, 10, correlation=1)),
         call("cudaDeviceSynchronize", 5, 90, thread=2),
-        call("cudaLaunchKernel", 80, 82, correlation=2),
-        kernel(82, 90, correlation=2),
+        *launched(80, 82, kernel(82, 90, correlation=2)),
     ]
     assert rows(report(events)) == [("kernel", None, 17), ("launch", "call", 3), ("host", None, 70)]
 
@@ -460,8 +429,7 @@ def test_13_unknown_without_a_process():
     events = [
         kernel(0, 10, process=None),
         kernel(15, 20, process=None, correlation=1),
-        call("cudaLaunchKernel", 12, 14, process=1, correlation=1),
-        kernel(25, 30, process=1, correlation=1),
+        *launched(12, 14, kernel(25, 30, process=1, correlation=1), process=1),
     ]
     assert rows(report(events)) == [("kernel", None, 20), ("queued", None, 5), ("unknown", None, 5)]
 
@@ -576,8 +544,7 @@ def test_operations_without_duration_neither_fill_nor_end_an_idle_interval():
         kernel(0, 10),
         call("cudaMemsetAsync", 11, 12, thread=2, correlation=1),
         memset(15, 15, correlation=1),
-        call("cudaLaunchKernel", 20, 22, thread=1, correlation=2),
-        kernel(22, 30, correlation=2),
+        *launched(20, 22, kernel(22, 30, correlation=2), thread=1),
     ]
     assert rows(report(events)) == [("kernel", None, 18), ("launch", "call", 2), ("host", None, 10)]
 
@@ -599,10 +566,8 @@ def test_of_operations_that_start_together_the_winning_kind_ends_the_idle_interv
 
 def test_a_device_is_looked_at_as_long_as_its_processes_are_active():
     events = [
-        call("cudaLaunchKernel", 0, 5, process=1, correlation=1),
-        kernel(5, 10, process=1, device=0, correlation=1),
-        call("cudaLaunchKernel", 10, 15, process=1, correlation=2),
-        kernel(15, 30, process=1, device=1, correlation=2),
+        *launched(0, 5, kernel(5, 10, process=1, device=0, correlation=1), process=1),
+        *launched(10, 15, kernel(15, 30, process=1, device=1, correlation=2), process=1),
         call("cudaFree", 0, 90, process=2),
     ]
     assert rows_by_device(report(events)) == [
@@ -618,22 +583,14 @@ def test_a_device_is_looked_at_as_long_as_its_processes_are_active():
 
 
 def test_a_window_cuts_what_the_whole_report_tells():
-    events = [
-        kernel(0, 10),
-        call("cudaLaunchKernel", 12, 20, correlation=1),
-        kernel(26, 40, correlation=1),
-    ]
+    events = [kernel(0, 10), *launched(12, 20, kernel(26, 40, correlation=1))]
     whole = report(events)
     assert rows(whole.narrow(window=Window(18, 30))) == [
         ("kernel", None, 4),
         ("launch", "latency", 6),
         ("launch", "call", 2),
     ]
-    assert rows(whole.narrow(window=Window(5, 15))) == [
-        ("kernel", None, 5),
-        ("launch", "call", 3),
-        ("host", None, 2),
-    ]
+    assert rows(whole.narrow(window=Window(5, 15))) == [("kernel", None, 5), ("launch", "call", 3), ("host", None, 2)]
 
 
 def test_a_window_may_be_wider_than_the_report():
@@ -647,17 +604,10 @@ def test_a_window_may_be_wider_than_the_report():
 
 def test_one_device_of_a_report_reads_as_it_does_among_the_others():
     events = [
-        call("cudaLaunchKernel", 0, 5, correlation=1),
-        kernel(5, 10, device=0, correlation=1),
-        call("cudaLaunchKernel", 10, 15, thread=2, correlation=2),
-        kernel(20, 30, device=1, correlation=2),
+        *launched(0, 5, kernel(5, 10, device=0, correlation=1)),
+        *launched(10, 15, kernel(20, 30, device=1, correlation=2), thread=2),
     ]
-    expected = [
-        ("kernel", None, 5),
-        ("launch", "call", 5),
-        ("api", "cudaLaunchKernel", 5),
-        ("host", None, 15),
-    ]
+    expected = [("kernel", None, 5), ("launch", "call", 5), ("api", "cudaLaunchKernel", 5), ("host", None, 15)]
     whole = report(events)
     assert [row[1:] for row in rows_by_device(whole) if row[0] == 0] == expected
     assert rows(whole.narrow(device=0)) == expected

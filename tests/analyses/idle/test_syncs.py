@@ -7,11 +7,10 @@ import polars as pl
 import pytest
 from hypothesis import given
 
-from kanalyze.analyses.idle._blocking_calls import scope_of
-from kanalyze.analyses.idle.syncs import syncs
+from kanalyze.analyses.idle.syncs import scope_of, syncs
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
-from support.build import call, host, kernel, memcpy, nvtx, report
+from support.build import call, host, kernel, launched, memcpy, nvtx, report
 from support.real_reports import real_report
 from support.slow_syncs import SlowSyncs, sync_reports
 from support.strategies import WINDOWS
@@ -25,10 +24,8 @@ PAGEABLE = {"target_memory": "Pageable", "source_memory": "Device"}
 def two_streams(*more):
     """A kernel on stream 7 until 50 and one on stream 8 until 80."""
     events = [
-        call(LAUNCH, 0, 5, correlation=1),
-        kernel(10, 50, correlation=1, name="first"),
-        call(LAUNCH, 5, 9, correlation=2),
-        kernel(40, 80, correlation=2, name="second", stream=8),
+        *launched(0, 5, kernel(10, 50, correlation=1, name="first"), LAUNCH),
+        *launched(5, 9, kernel(40, 80, correlation=2, name="second", stream=8), LAUNCH),
     ]
     return report([*events, *more])
 
@@ -42,9 +39,7 @@ def waited(of):
 
 def test_a_device_call_waits_for_all_its_work():
     of = two_streams(nvtx("end", 8, 100), call("cudaDeviceSynchronize_v3020", 20, 90))
-    assert syncs(of).rows() == [
-        (20, 70, "cudaDeviceSynchronize", "device", "end", 1, 1, 0, 10, 60, "second", 8, 10),
-    ]
+    assert syncs(of).rows() == [(20, 70, "cudaDeviceSynchronize", "device", "end", 1, 1, 0, 10, 60, "second", 8, 10)]
 
 
 def test_a_stream_call_waits_for_its_stream():
@@ -60,11 +55,9 @@ def test_a_stream_call_without_a_record_of_its_stream_tells_no_operation():
 
 def test_an_event_call_waits_for_what_was_launched_before_the_event_was_recorded():
     events = [
-        call(LAUNCH, 0, 5, correlation=1),
-        kernel(10, 50, correlation=1, name="first"),
+        *launched(0, 5, kernel(10, 50, correlation=1, name="first"), LAUNCH),
         call("cudaEventRecord", 6, 7, correlation=2),
-        call(LAUNCH, 8, 9, correlation=3),
-        kernel(50, 55, correlation=3, name="later"),
+        *launched(8, 9, kernel(50, 55, correlation=3, name="later"), LAUNCH),
         call("cudaEventSynchronize", 20, 60, correlation=4),
         host(
             "sync", "Event sync", 20, 60, context=1, stream=7, correlation=4, side={"cuda_event_id": 5, "record_id": 6}
@@ -143,10 +136,8 @@ def test_calls_are_told_by_their_names(name, scope):
 
 def test_the_device_is_that_of_the_context_whatever_the_synchronisation_says():
     events = [
-        call(LAUNCH, 0, 5, correlation=1),
-        kernel(5, 20, correlation=1),
-        call(LAUNCH, 5, 9, correlation=2),
-        kernel(10, 30, correlation=2, device=1, context=2, name="far"),
+        *launched(0, 5, kernel(5, 20, correlation=1), LAUNCH),
+        *launched(5, 9, kernel(10, 30, correlation=2, device=1, context=2, name="far"), LAUNCH),
         call("cudaStreamSynchronize", 12, 40, correlation=3),
         host("sync", "Stream wait sync", 12, 40, context=2, stream=7, device=0, correlation=3),
     ]
@@ -156,11 +147,9 @@ def test_the_device_is_that_of_the_context_whatever_the_synchronisation_says():
 
 def test_of_several_devices_it_is_the_one_that_the_thread_used_last():
     events = [
-        call(LAUNCH, 0, 5, correlation=1),
-        kernel(5, 20, correlation=1),
+        *launched(0, 5, kernel(5, 20, correlation=1), LAUNCH),
         call("cudaDeviceSynchronize", 6, 25),
-        call(LAUNCH, 26, 29, correlation=2),
-        kernel(30, 40, correlation=2, device=1, context=2),
+        *launched(26, 29, kernel(30, 40, correlation=2, device=1, context=2), LAUNCH),
         call("cudaDeviceSynchronize", 30, 45),
         call("cudaDeviceSynchronize", 30, 45, thread=2),
     ]

@@ -13,7 +13,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.utilisation import AS_NSYS, utilisation
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
-from support.build import call, graph, kernel, memcpy, memset, overhead, report
+from support.build import call, graph, kernel, memcpy, memset, overhead, report, rows_of
 from support.real_reports import real_report
 from support.slow_model import BUSY, SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
@@ -29,38 +29,12 @@ def rows(of, *columns, **options):
 
 def test_a_window_in_two_chunks():
     events = [call("cudaMalloc", 0, 5), kernel(0, 10), memcpy(5, 15), memset(12, 18), kernel(16, 20)]
-    assert utilisation(report(events), 2).to_dicts() == [
-        {
-            "device": 0,
-            "t_ns": 0,
-            "dur_ns": 10,
-            "busy_share": 1.0,
-            "kernel_share": 1.0,
-            "communication_share": 0.0,
-            "memcpy_share": 0.0,
-            "memset_share": 0.0,
-            "busy_ns": 10,
-            "kernel_ns": 10,
-            "communication_ns": 0,
-            "memcpy_ns": 0,
-            "memset_ns": 0,
-        },
-        {
-            "device": 0,
-            "t_ns": 10,
-            "dur_ns": 10,
-            "busy_share": 1.0,
-            "kernel_share": 0.4,
-            "communication_share": 0.0,
-            "memcpy_share": 0.5,
-            "memset_share": 0.1,
-            "busy_ns": 10,
-            "kernel_ns": 4,
-            "communication_ns": 0,
-            "memcpy_ns": 5,
-            "memset_ns": 1,
-        },
-    ]
+    assert utilisation(report(events), 2).to_dicts() == rows_of(
+        "device t_ns dur_ns busy_share kernel_share communication_share memcpy_share memset_share busy_ns "
+        "kernel_ns communication_ns memcpy_ns memset_ns",
+        (0, 0, 10, 1.0, 1.0, 0.0, 0.0, 0.0, 10, 10, 0, 0, 0),
+        (0, 10, 10, 1.0, 0.4, 0.0, 0.5, 0.1, 10, 4, 0, 5, 1),
+    )
 
 
 def test_communication_is_what_no_kernel_hides():
@@ -125,17 +99,9 @@ def test_each_chunk_holds_its_instants_of_the_ledger(events, sides, chunks):
 def test_as_nsys_adds_up_what_runs_at_once_and_merges_neighbours():
     events = [kernel(10, 20), memcpy(12, 20), kernel(45, 50), kernel(50, 50)]
     found = utilisation(report(events), 4, as_nsys=True, threshold_share=2.0)
-    assert found.to_dicts() == [
-        {
-            "in_use_share": 23 / 40,
-            "dur_ns": 40,
-            "start_ns": 10,
-            "process_id": 1,
-            "device": 0,
-            "context_id": 1,
-            "gpu": 0,
-        }
-    ]
+    assert found.to_dicts() == rows_of(
+        "in_use_share dur_ns start_ns process_id device context_id gpu", (23 / 40, 40, 10, 1, 0, 1, 0)
+    )
     assert found.schema == AS_NSYS.schema
 
 

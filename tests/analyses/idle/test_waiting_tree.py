@@ -8,21 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.idle._waiting_host import NODES, waiting_host, waiting_trees
+from kanalyze.analyses.idle.culprits import NODES, waiting_host, waiting_trees
 from kanalyze.analyses.idle.ledger import ledger
-from support.build import call, host, kernel, report
+from support.build import host, kernel, launched, report
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.strategies import FEWER
 
 #: The device is idle from 20 on, and the thread in no CUDA call until 120.
-WAITING = (
-    call("cudaLaunchKernel", 0, 10, correlation=1),
-    kernel(10, 20, correlation=1),
-    call("cudaLaunchKernel", 120, 130, correlation=2),
-    kernel(130, 140, correlation=2),
-)
+WAITING = (*launched(0, 10, kernel(10, 20, correlation=1)), *launched(120, 130, kernel(130, 140, correlation=2)))
 KINDS = ("kernel", "api", "osrt")
 
 

@@ -9,13 +9,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.iterations._parts_of_step import BETWEEN, inner_parts, parts_of_step
-from kanalyze.analyses.iterations._steady import lengths_ns, spread_of, steady_part
+from kanalyze.analyses.iterations._steady import BETWEEN, inner_parts, lengths_ns, parts_of_step, spread_of, steady_part
 from kanalyze.analyses.iterations.phases import recorded_of
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.renderers.page.overview import overview_page
-from support.build import call, kernel, memcpy, nvtx, report
+from support.build import call, kernel, launched, memcpy, nvtx, report
 from support.command import SAMPLES, run
 from support.real_reports import real_report
 from support.strategies import FEWER
@@ -30,8 +29,7 @@ def loop(lengths, *, name="step", gap=10, start=1_000, number=1, **keys):
     for length in lengths:
         events += [
             nvtx(name, at, at + length, **keys),
-            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
-            kernel(at + 4, at + length - 1, correlation=number),
+            *launched(at + 1, at + 3, kernel(at + 4, at + length - 1, correlation=number)),
         ]
         at, number = at + length + gap, number + 1
     return events
@@ -62,8 +60,7 @@ def working(works, lengths=None):
         length = lengths[number - 1] if lengths else 100
         events += [
             nvtx("step", at, at + length),
-            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
-            kernel(at + 4, at + 4 + work, correlation=number),
+            *launched(at + 1, at + 3, kernel(at + 4, at + 4 + work, correlation=number)),
         ]
         at += length
     return kanalyze.iterations(report(events))
@@ -107,10 +104,8 @@ def test_a_collective_that_waits_for_another_rank_is_no_work():
         at, spins = 1_000 * number, 900 if number == 7 else 100
         events += [
             nvtx("step", at, at + 1_000),
-            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
-            kernel(at + 4, at + 504, correlation=number),
-            call("cudaLaunchKernel", at + 5, at + 7, correlation=100 + number),
-            kernel(at + 8, at + 8 + spins, correlation=100 + number, **collective),
+            *launched(at + 1, at + 3, kernel(at + 4, at + 504, correlation=number)),
+            *launched(at + 5, at + 7, kernel(at + 8, at + 8 + spins, correlation=100 + number, **collective)),
         ]
     assert odd_ones(kanalyze.iterations(report(events))) == []
 
@@ -144,8 +139,7 @@ def test_the_first_ones_of_a_schedule_warm_up_though_the_process_began_before(na
     for number, length in enumerate([2_718, 420, *[120] * 8]):
         events += [
             nvtx(name.format(number), at, at + length),
-            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
-            kernel(at + 4, at + 100, correlation=number),
+            *launched(at + 1, at + 3, kernel(at + 4, at + 100, correlation=number)),
         ]
         at += length
     rows = kanalyze.iterations(report(events))
@@ -161,8 +155,11 @@ def test_many_that_launch_more_are_odd():
         for part in range(launches):
             number += 1
             events += [
-                call("cudaLaunchKernel", at + 20 * part + 1, at + 20 * part + 3, correlation=number),
-                kernel(at + 20 * part + 4, at + 20 * part + 20, correlation=number),
+                *launched(
+                    at + 20 * part + 1,
+                    at + 20 * part + 3,
+                    kernel(at + 20 * part + 4, at + 20 * part + 20, correlation=number),
+                )
             ]
         length = max(400, 20 * launches)
         events.append(nvtx("step", at, at + length))
@@ -247,10 +244,7 @@ def programs(*steps):
     for step in steps:
         began = at
         for name, length in step:
-            events += [
-                call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
-                kernel(at + 4, at + 4 + length, name=name, correlation=number),
-            ]
+            events += [*launched(at + 1, at + 3, kernel(at + 4, at + 4 + length, name=name, correlation=number))]
             at, number = at + length + 10, number + 1
         events.append(nvtx("timed", began, at))
         at += 10
@@ -407,8 +401,9 @@ def in_phases(steps):
             number = len(events)
             events += [
                 nvtx(name, start + begin, start + end),
-                call("cudaLaunchKernel", start + begin + 1, start + begin + 3, correlation=number),
-                kernel(start + begin + 4, start + end - 1, correlation=number),
+                *launched(
+                    start + begin + 1, start + begin + 3, kernel(start + begin + 4, start + end - 1, correlation=number)
+                ),
             ]
     return events
 
@@ -475,10 +470,7 @@ def test_ranges_that_hold_iterations_are_no_parts_of_one():
         events.append(nvtx("epoch", begin - 5, begin + 10_000 - 100))
         for at in range(begin, begin + 10_000 - 1_000, 1_000):
             events += [nvtx("batch", at, at + 1_000), nvtx("load", at + 1, at + 300)]
-            events += [
-                call("cudaLaunchKernel", at + 301, at + 303, correlation=number),
-                kernel(at + 304, at + 999, correlation=number),
-            ]
+            events += [*launched(at + 301, at + 303, kernel(at + 304, at + 999, correlation=number))]
             number += 1
     found = report(events)
     steady = steady_part(found)
@@ -528,10 +520,7 @@ def test_a_range_without_a_name_tells_nothing():
     events, number = [], 1
     for at in range(1_000, 9_000, 1_000):
         events += [nvtx("step", at, at + 1_000), nvtx("", at + 1, at + 700), nvtx(None, at + 710, at + 720)]
-        events += [
-            call("cudaLaunchKernel", at + 401, at + 403, correlation=number),
-            kernel(at + 404, at + 499, correlation=number),
-        ]
+        events += [*launched(at + 401, at + 403, kernel(at + 404, at + 499, correlation=number))]
         number += 1
     found = report(events)
     assert kanalyze.culprits(found).get_column("range").drop_nulls().unique().to_list() == ["step"]
@@ -569,8 +558,7 @@ def running_ahead(submitted, waiting, work=300):
         length = 20 if number <= submitted else max(busy + work - 2 * work - at, 20)
         events += [
             nvtx("step", at, at + length),
-            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
-            kernel(busy, busy + work, correlation=number),
+            *launched(at + 1, at + 3, kernel(busy, busy + work, correlation=number)),
         ]
         at, busy = at + length, busy + work
     return report(events)
@@ -715,8 +703,7 @@ def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause
         busy = max(busy, at + 3)
         events += [
             nvtx("step", at, at + length),
-            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
-            kernel(busy, busy + work, correlation=number),
+            *launched(at + 1, at + 3, kernel(busy, busy + work, correlation=number)),
         ]
         busy += work
         marks.append((at, at + length))
@@ -738,8 +725,7 @@ def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths,
         busy = max(busy, at + 3)
         events += [
             nvtx("step", at, at + length),
-            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
-            kernel(busy, busy + 300, correlation=number),
+            *launched(at + 1, at + 3, kernel(busy, busy + 300, correlation=number)),
         ]
         at, busy = at + length + 10, busy + 300
     found = report(events)
@@ -765,8 +751,7 @@ def test_all_steps_that_pay_once_warm_up_however_many(many):
             events.append(call("cudaMalloc_v3020", at + 5, at + 305))
         pays = 300 if step < many else 0
         events += [
-            call("cudaLaunchKernel", at + pays + 10, at + pays + 20, correlation=step),
-            kernel(at + pays + 30, at + pays + 1000, correlation=step),
+            *launched(at + pays + 10, at + pays + 20, kernel(at + pays + 30, at + pays + 1000, correlation=step)),
             nvtx("step", at, at + pays + 1000),
         ]
         at += pays + 1000

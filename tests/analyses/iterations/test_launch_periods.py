@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze import read
-from kanalyze.analyses.host._rounds import rounds
+from kanalyze.analyses.host._range_lines import rounds
 from kanalyze.analyses.iterations._launch_line import without_timed
 from kanalyze.analyses.iterations._launch_periods import launch_periods
 from support.build import kernel, report

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.iterations._loops import passes
+from kanalyze.analyses.iterations._marks import passes
 from kanalyze.analyses.iterations._steady import steady_part
-from kanalyze.analyses.unprofiled._bare import lengths_of
+from kanalyze.analyses.unprofiled._correction import lengths_of
 from kanalyze.model import LOOP_PASSES
 from kanalyze.readers import read
 from support.command import ROOT
@@ -28,7 +28,7 @@ def passes_of(rows):
     table = pl.DataFrame(rows, {"time_ns": pl.Int64, "line": pl.Int64}, orient="row").with_columns(
         process_id=pl.lit(1, pl.Int64), thread_id=pl.lit(2, pl.Int64), file=pl.lit("train.py")
     )
-    with patch("kanalyze.analyses.iterations._loops.loop_passes", return_value=LOOP_PASSES.select(table)):
+    with patch("kanalyze.analyses.iterations._marks.loop_passes", return_value=LOOP_PASSES.select(table)):
         return passes(None)
 
 

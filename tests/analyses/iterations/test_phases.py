@@ -5,7 +5,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.iterations._steady import steady_part
-from support.build import call, kernel, nvtx, report
+from support.build import call, kernel, launched, nvtx, report
 from support.command import SAMPLES
 from support.real_reports import real_report
 
@@ -27,8 +27,7 @@ def test_what_came_before_between_and_after_is_told_by_what_it_was():
     for start in (1_000, 1_110, 1_220, 2_500, 2_610):
         events += [
             nvtx("step", start, start + 100),
-            call("cudaLaunchKernel", start + 1, start + 3, correlation=number),
-            kernel(start + 4, start + 99, correlation=number),
+            *launched(start + 1, start + 3, kernel(start + 4, start + 99, correlation=number)),
         ]
         number += 1
     events += [nvtx("load", 600, 700), nvtx("evaluate", 1_400, 2_400), call("cudaMalloc", 500, 510)]

@@ -1,7 +1,7 @@
 """Launches that run nothing because their thread captures a CUDA graph are as they should be; others are a doubt."""
 
 from kanalyze.analyses.findings.health import health
-from support.build import call, kernel, report
+from support.build import call, kernel, launched, report
 
 BEGIN, END, LAUNCH = "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000", "cudaLaunchKernel_v7000"
 
@@ -18,8 +18,7 @@ def test_launches_of_the_thread_that_captures_are_told_apart():
         call(LAUNCH, 20, 24, thread=2),  # lost: another thread
         call(END, 30, 31, thread=1),
         call(LAUNCH, 40, 45, thread=1),  # lost: the capture has ended
-        call(LAUNCH, 50, 52, thread=1, correlation=7),
-        kernel(60, 70, correlation=7),
+        *launched(50, 52, kernel(60, 70, correlation=7), LAUNCH, thread=1),
     ) == [("launches without an operation", 2, 9, True), ("launches captured into graphs", 1, 3, False)]
 
 

@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, graph, kernel, memcpy, report
+from support.build import call, graph, kernel, memcpy, report, rows_of
 
 SHAPE = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
 
@@ -21,23 +21,14 @@ def test_every_column_of_a_kernel():
         *(kernel(50, 60, grid=(2, 3, 4), block=(5, 6, 7)), memcpy(55, 70), kernel(90, 100, name="j")),
     ]
     row, other = hot_kernels(report(events)).to_dicts()
-    assert row == {
-        "name": "k",
-        "exclusive_ns": 60,
-        "window_share": 0.6,
-        "busy_share": 0.75,
-        "count": 3,
-        "avg_ns": 20.0,
-        "shapes": 2,
-        "grid_x": 2,
-        "grid_y": 3,
-        "grid_z": 4,
-        "block_x": 5,
-        "block_y": 6,
-        "block_z": 7,
-        "launch_bound": False,
-        "family": "other",
-    }
+    assert (
+        row
+        == rows_of(
+            "name exclusive_ns window_share busy_share count avg_ns shapes grid_x grid_y grid_z block_x block_y "
+            "block_z launch_bound family",
+            ("k", 60, 0.6, 0.75, 3, 20.0, 2, 2, 3, 4, 5, 6, 7, False, "other"),
+        )[0]
+    )
     assert (other["name"], other["window_share"], other["busy_share"]) == ("j", 0.1, 0.125)
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.launches import _series
-from kanalyze.analyses.launches._series import _common_distances, periodic
+from kanalyze.analyses.launches import _graph_candidates
+from kanalyze.analyses.launches._graph_candidates import _common_distances, periodic
 
 
 def line(*stretches, series=0):
@@ -113,7 +113,7 @@ def test_nothing_is_found_in_noise(seed, size):
 
 
 def test_a_long_series_is_looked_at_in_slices(monkeypatch):
-    monkeypatch.setattr(_series, "_SLICE", 64)
+    monkeypatch.setattr(_graph_candidates, "_SLICE", 64)
     noise = [1_000 + place for place in range(500)]
     found = periodic(line([*noise, *[1, 2, 3, 4, 5] * 200, *noise]), fewest=5, nodes=4)
     assert found.height == 1_000
@@ -131,7 +131,7 @@ def test_each_of_several_series_has_what_it_has_alone(each, size):
         frames.append(own.with_columns(pl.col("stretch") + first))
         first += len(stretches)
     every = pl.concat(frames).drop("place").with_row_index("place")
-    with patch.object(_series, "_SLICE", size):
+    with patch.object(_graph_candidates, "_SLICE", size):
         together = periodic(every, fewest=3, nodes=4)
         alone = [
             periodic(every.filter(pl.col("series") == 7 * number), fewest=3, nodes=4) for number in range(len(each))
@@ -142,7 +142,9 @@ def test_each_of_several_series_has_what_it_has_alone(each, size):
 def test_candidates_of_all_series_are_looked_for_at_once(monkeypatch):
     """A query for each series costs more than its codes, where every GPU has its own."""
     calls = []
-    monkeypatch.setattr(_series, "_common_distances", lambda line: calls.append(line) or _common_distances(line))
+    monkeypatch.setattr(
+        _graph_candidates, "_common_distances", lambda line: calls.append(line) or _common_distances(line)
+    )
     series = [line([1, 2, 3, 4] * 10, series=number).with_columns(stretch=pl.lit(number)) for number in range(20)]
     found = periodic(pl.concat(series).drop("place").with_row_index("place"), fewest=5, nodes=4)
     assert (found.height, len(calls)) == (800, 3)  # of 1, 4 and 16 codes

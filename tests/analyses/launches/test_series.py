@@ -5,7 +5,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.launches._series import launch_series
+from kanalyze.analyses.launches._graph_candidates import launch_series
 from kanalyze.window import Window
 from support.command import REPORTS
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.launches._steady_window import least_worth_saying, steady_parts
+from kanalyze.analyses.launches._launch_costs import least_worth_saying, steady_parts
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, overhead, report

@@ -13,7 +13,7 @@ from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.ranges.ranges import ranges
 from kanalyze.errors import UnknownNameError
 from kanalyze.named_ranges import without_ids
-from support.build import call, kernel, nvtx, report
+from support.build import kernel, launched, nvtx, report
 from support.command import REPORTS, refused, run
 from support.real_reports import real_report
 
@@ -61,8 +61,7 @@ def step(number, at):
     """An operator that launches a kernel, as emit_nvtx names it."""
     return [
         nvtx(f"aten::add, op_id = {number}", at, at + 10),
-        call("cudaLaunchKernel", at + 2, at + 4, correlation=number),
-        kernel(at + 5, at + 9, correlation=number),
+        *launched(at + 2, at + 4, kernel(at + 5, at + 9, correlation=number)),
     ]
 
 

@@ -10,7 +10,7 @@ from kanalyze.analyses.ranges.range_gpu import TABLE, TRACE, range_gpu
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
-from support.build import call, graph, kernel, memcpy, nvtx, report
+from support.build import call, graph, kernel, launched, memcpy, nvtx, report, rows_of
 from support.slow_ranges import SlowRanges, reports, spread
 from support.strategies import FEWER, WINDOWS
 
@@ -38,97 +38,21 @@ STEP = [
 
 
 def test_a_range_and_what_is_inside_it():
-    assert range_gpu(report(STEP)).to_dicts() == [
-        {
-            "range": ":step",
-            "style": "PushPop",
-            "count": 1,
-            "total_ns": 20,
-            "projected_ns": 40,
-            "avg_ns": 40.0,
-            "median_ns": 40.0,
-            "min_ns": 40,
-            "max_ns": 40,
-            "stddev_ns": 0.0,
-            "gpu_ops": 3,
-            "avg_gpu_ops": 3.0,
-            "avg_level": 0.0,
-            "avg_children": 1.0,
-            "busy_ns": 25,
-            "operations": 3,
-            "whole_graphs": 0,
-            "process_busy_ns": 25,
-            "process_operations": 3,
-        },
-        {
-            "range": ":forward",
-            "style": "PushPop",
-            "count": 1,
-            "total_ns": 10,
-            "projected_ns": 15,
-            "avg_ns": 15.0,
-            "median_ns": 15.0,
-            "min_ns": 15,
-            "max_ns": 15,
-            "stddev_ns": 0.0,
-            "gpu_ops": 2,
-            "avg_gpu_ops": 2.0,
-            "avg_level": 1.0,
-            "avg_children": 0.0,
-            "busy_ns": 15,
-            "operations": 2,
-            "whole_graphs": 0,
-            "process_busy_ns": 15,
-            "process_operations": 2,
-        },
-    ]
+    assert range_gpu(report(STEP)).to_dicts() == rows_of(
+        "range style count total_ns projected_ns avg_ns median_ns min_ns max_ns stddev_ns gpu_ops avg_gpu_ops "
+        "avg_level avg_children busy_ns operations whole_graphs process_busy_ns process_operations",
+        (":step", "PushPop", 1, 20, 40, 40.0, 40.0, 40, 40, 0.0, 3, 3.0, 0.0, 1.0, 25, 3, 0, 25, 3),
+        (":forward", "PushPop", 1, 10, 15, 15.0, 15.0, 15, 15, 0.0, 2, 2.0, 1.0, 0.0, 15, 2, 0, 15, 2),
+    )
 
 
 def test_every_instance():
-    assert range_gpu(report(STEP), trace=True).to_dicts() == [
-        {
-            "range": ":step",
-            "style": "PushPop",
-            "projected_start_ns": 30,
-            "projected_ns": 40,
-            "start_ns": 0,
-            "dur_ns": 20,
-            "process_id": 1,
-            "thread_id": 1,
-            "gpu_ops": 3,
-            "level": 0,
-            "children": 1,
-            "event_id": 0,
-            "parent_id": None,
-            "stack": ":0",
-            "busy_ns": 25,
-            "operations": 3,
-            "whole_graphs": 0,
-            "process_busy_ns": 25,
-            "process_operations": 3,
-        },
-        {
-            "range": ":forward",
-            "style": "PushPop",
-            "projected_start_ns": 30,
-            "projected_ns": 15,
-            "start_ns": 2,
-            "dur_ns": 10,
-            "process_id": 1,
-            "thread_id": 1,
-            "gpu_ops": 2,
-            "level": 1,
-            "children": 0,
-            "event_id": 1,
-            "parent_id": 0,
-            "stack": ":0:1",
-            "busy_ns": 15,
-            "operations": 2,
-            "whole_graphs": 0,
-            "process_busy_ns": 15,
-            "process_operations": 2,
-        },
-    ]
+    assert range_gpu(report(STEP), trace=True).to_dicts() == rows_of(
+        "range style projected_start_ns projected_ns start_ns dur_ns process_id thread_id gpu_ops level "
+        "children event_id parent_id stack busy_ns operations whole_graphs process_busy_ns process_operations",
+        (":step", "PushPop", 30, 40, 0, 20, 1, 1, 3, 0, 1, 0, None, ":0", 25, 3, 0, 25, 3),
+        (":forward", "PushPop", 30, 15, 2, 10, 1, 1, 2, 1, 0, 1, 0, ":0:1", 15, 2, 0, 15, 2),
+    )
 
 
 def traced(events, *columns, **options):
@@ -191,12 +115,7 @@ def test_of_equal_ranges_the_first_is_around_the_others():
 
 
 def test_a_call_that_ends_before_it_starts_lies_in_every_range_that_starts_and_ends_around_it():
-    events = [
-        nvtx("a", 0, 5),
-        nvtx("b", 6, 10),
-        call("cudaLaunchKernel", 6, 5, correlation=1),
-        kernel(20, 30, correlation=1),
-    ]
+    events = [nvtx("a", 0, 5), nvtx("b", 6, 10), *launched(6, 5, kernel(20, 30, correlation=1))]
     assert traced(events) == [(":a",), (":b",)]
 
 

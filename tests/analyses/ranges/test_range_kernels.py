@@ -6,15 +6,16 @@ from hypothesis import given
 from kanalyze.analyses.ranges.range_kernels import TABLE, range_kernels
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, kernel, nvtx, report
+from support.build import kernel, launched, nvtx, report
 from support.slow_ranges import SlowRanges, reports
 
 
 def launch(at, dur, *, correlation, name="k", thread=1, **keys):
     """A call from `at` on, 2 ns long, and the kernel that it launched, 100 ns later."""
     return [
-        call("cudaLaunchKernel", at, at + 2, correlation=correlation, thread=thread),
-        kernel(at + 100, at + 100 + dur, correlation=correlation, name=name, **keys),
+        *launched(
+            at, at + 2, kernel(at + 100, at + 100 + dur, correlation=correlation, name=name, **keys), thread=thread
+        )
     ]
 
 

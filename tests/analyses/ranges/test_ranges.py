@@ -6,7 +6,7 @@ from hypothesis import given
 from kanalyze.analyses.ranges.ranges import TABLE, ranges
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, kernel, nvtx, report
+from support.build import call, kernel, launched, nvtx, report, rows_of
 from support.slow_ranges import OPEN_UNTIL, name_of, reports, spread
 
 
@@ -17,59 +17,13 @@ def test_ranges_by_domain_name_and_style():
         nvtx("step", 10, 50, domain="solver"),
         nvtx("step", 0, 20, style="StartEnd"),
     ]
-    assert ranges(report(events)).to_dicts() == [
-        {
-            "range": ":step",
-            "style": "PushPop",
-            "count": 2,
-            "total_ns": 160,
-            "share": 160 / 220,
-            "avg_ns": 80.0,
-            "median_ns": 80.0,
-            "min_ns": 60,
-            "max_ns": 100,
-            "stddev_ns": pytest.approx(28.28427),
-            "open_count": 0,
-            "threads": 2,
-            "cross_thread_count": 0,
-            "process_busy_ns": 0,
-            "process_operations": 0,
-        },
-        {
-            "range": "solver:step",
-            "style": "PushPop",
-            "count": 1,
-            "total_ns": 40,
-            "share": 40 / 220,
-            "avg_ns": 40.0,
-            "median_ns": 40.0,
-            "min_ns": 40,
-            "max_ns": 40,
-            "stddev_ns": 0.0,
-            "open_count": 0,
-            "threads": 1,
-            "cross_thread_count": 0,
-            "process_busy_ns": 0,
-            "process_operations": 0,
-        },
-        {
-            "range": ":step",
-            "style": "StartEnd",
-            "count": 1,
-            "total_ns": 20,
-            "share": 20 / 220,
-            "avg_ns": 20.0,
-            "median_ns": 20.0,
-            "min_ns": 20,
-            "max_ns": 20,
-            "stddev_ns": 0.0,
-            "open_count": 0,
-            "threads": 1,
-            "cross_thread_count": 0,
-            "process_busy_ns": 0,
-            "process_operations": 0,
-        },
-    ]
+    assert ranges(report(events)).to_dicts() == rows_of(
+        "range style count total_ns share avg_ns median_ns min_ns max_ns stddev_ns open_count threads "
+        "cross_thread_count process_busy_ns process_operations",
+        (":step", "PushPop", 2, 160, 160 / 220, 80.0, 80.0, 60, 100, pytest.approx(28.28427), 0, 2, 0, 0, 0),
+        ("solver:step", "PushPop", 1, 40, 40 / 220, 40.0, 40.0, 40, 40, 0.0, 0, 1, 0, 0, 0),
+        (":step", "StartEnd", 1, 20, 20 / 220, 20.0, 20.0, 20, 20, 0.0, 0, 1, 0, 0, 0),
+    )
 
 
 def counts(of, *columns, **where):
@@ -102,10 +56,8 @@ def test_of_a_device_those_of_the_processes_that_used_it():
     events = [
         nvtx("a", 0, 10),
         nvtx("b", 0, 10, process=2),
-        call("cudaLaunchKernel", 1, 2, correlation=1),
-        kernel(3, 4, correlation=1, device=1),
-        call("cudaLaunchKernel", 1, 2, correlation=1, process=2),
-        kernel(3, 4, correlation=1, device=0, process=2),
+        *launched(1, 2, kernel(3, 4, correlation=1, device=1)),
+        *launched(1, 2, kernel(3, 4, correlation=1, device=0, process=2), process=2),
     ]
     made = report(events)
     assert counts(made, "count", device=1) == [(":a", 1)]

@@ -13,7 +13,7 @@ from kanalyze.analyses.ranges.steps import TABLE, steps, told
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, host, kernel, nvtx, report
+from support.build import call, host, kernel, launched, nvtx, report
 from support.real_reports import real_report
 from support.strategies import EVENTS, FEWER
 
@@ -24,7 +24,7 @@ def step(number, start, end, **keys):
     return nvtx(f"ProfilerStep#{number}", start, end, **keys)
 
 
-def launched(number, at, runs, length):
+def ran(number, at, runs, length):
     """A launch of 1 ns, and its kernel."""
     return [call("cudaLaunchKernel", at, at + 1, correlation=number), kernel(runs, runs + length, correlation=number)]
 
@@ -34,18 +34,15 @@ def rows(of, *columns, **where):
 
 
 def test_each_step_has_its_own_ledger():
-    events = [step(3, 0, 100), *launched(1, 10, 11, 20), step(4, 100, 150), *launched(2, 120, 121, 10)]
+    events = [step(3, 0, 100), *ran(1, 10, 11, 20), step(4, 100, 150), *ran(2, 120, 121, 10)]
     of = report(events)
     columns = ("step", "device", "start_ns", "dur_ns", "kernel_ns", "launch_ns", "host_ns", "busy_share", "idle_in")
-    assert rows(of, *columns) == [
-        (3, 0, 0, 100, 20, 1, 79, 0.2, "host"),
-        (4, 0, 100, 50, 10, 1, 39, 0.2, "host"),
-    ]
+    assert rows(of, *columns) == [(3, 0, 0, 100, 20, 1, 79, 0.2, "host"), (4, 0, 100, 50, 10, 1, 39, 0.2, "host")]
     TABLE.check(steps(of))
 
 
 def test_work_that_runs_on_after_its_step_is_in_the_ledger_of_the_next():
-    events = [step(1, 0, 50), *launched(1, 10, 40, 60), *launched(2, 12, 90, 20), step(2, 50, 130)]
+    events = [step(1, 0, 50), *ran(1, 10, 40, 60), *ran(2, 12, 90, 20), step(2, 50, 130)]
     columns = ("step", "kernel_ns", "operations", "gpu_start_ns", "gpu_end_ns", "gpu_busy_ns", "late_ns")
     assert rows(report(events), *columns) == [(1, 10, 2, 40, 110, 70, 60), (2, 60, 0, None, None, None, None)]
 
@@ -58,9 +55,8 @@ def test_what_any_thread_launches_in_a_step_is_of_it():
 def test_steps_of_several_processes_and_devices():
     events = [
         *(step(1, 0, 50), step(1, 10, 60, process=2)),
-        *launched(1, 5, 10, 10),
-        call("cudaLaunchKernel", 20, 21, process=2, correlation=1),
-        kernel(30, 40, process=2, device=1, correlation=1),
+        *ran(1, 5, 10, 10),
+        *launched(20, 21, kernel(30, 40, process=2, device=1, correlation=1), process=2),
     ]
     assert rows(report(events), "process_id", "device", "kernel_ns") == [(1, 0, 10), (2, 1, 10)]
     assert rows(report(events), "process_id", device=1) == [(2,)]
@@ -75,12 +71,12 @@ def test_a_step_without_a_gpu_has_only_its_length():
 
 def test_steps_that_overlap_the_window_count_whole():
     events = [step(number, 100 * number, 100 * number + 100) for number in range(4)]
-    of = report([*events, *launched(1, 110, 111, 5)])
+    of = report([*events, *ran(1, 110, 111, 5)])
     assert rows(of, "step", "dur_ns", window=Window(150, 250)) == [(1, 100), (2, 100)]
 
 
 def test_before_torch_1_11_a_step_is_an_operator():
-    of = report([host("op", "ProfilerStep#5", 0, 50), *launched(1, 5, 10, 10)])
+    of = report([host("op", "ProfilerStep#5", 0, 50), *ran(1, 5, 10, 10)])
     assert rows(of, "step", "kernel_ns") == [(5, 10)]
 
 
@@ -98,7 +94,7 @@ def training(*lengths, first=(), at=0):
     """Steps of these lengths, each with a launch and a kernel at its end; `first` is what else the first one does."""
     events = list(first)
     for number, length in enumerate(lengths):
-        events += [step(number, at, at + length), *launched(number + 1, at + length - 20, at + length - 19, 15)]
+        events += [step(number, at, at + length), *ran(number + 1, at + length - 20, at + length - 19, 15)]
         at += length
     return report(events)
 
@@ -106,7 +102,7 @@ def training(*lengths, first=(), at=0):
 def test_an_odd_step_is_named_with_its_bucket():
     of = training(100, 102, 100, 500, 98, 100)
     assert rows(of, "step", "odd", "cause", "warm_up") == [
-        *((number, number == 3, "host" if number == 3 else None, False) for number in range(6)),
+        *((number, number == 3, "host" if number == 3 else None, False) for number in range(6))
     ]
     assert told(steps(of)) == (
         "6 steps: 100 ns in the median, from 98 ns to 102 ns without the odd ones: step:3 takes 5.00 × that (host)."
@@ -145,7 +141,7 @@ def test_others_do_not_warm_up(lengths, first):
 
 
 def test_work_that_runs_on_is_told():
-    events = [step(1, 0, 100), step(2, 100, 200), *launched(1, 10, 20, 300), *launched(2, 110, 320, 300)]
+    events = [step(1, 0, 100), step(2, 100, 200), *ran(1, 10, 20, 300), *ran(2, 110, 320, 300)]
     assert told(steps(report(events))).endswith(
         "Their work on the GPU goes on for 260 ns after they end; a step keeps it busy for 300 ns."
     )

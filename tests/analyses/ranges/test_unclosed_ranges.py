@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.ranges.range_kernels import range_kernels
-from support.build import call, kernel, nvtx, report
+from support.build import call, kernel, launched, nvtx, report
 from support.slow_ranges import OPEN_UNTIL, SlowRanges
 from support.strategies import FEWER
 
@@ -20,8 +20,7 @@ def left_open(count, *, every=10):
         at = every * number
         events += [
             nvtx("step", at, None, open_until_ns=every * count),
-            call("cudaLaunchKernel", at + 1, at + 2, correlation=number),
-            kernel(at + 3, at + 7, correlation=number),
+            *launched(at + 1, at + 2, kernel(at + 3, at + 7, correlation=number)),
         ]
     return [*events, nvtx("last", every * count - 1, every * count)]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
+from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.replay._changes import Changes
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.replay._network import as_recorded, network

@@ -1,12 +1,10 @@
 """Pieces of time that are cut by spans, instant by instant."""
 
 import polars as pl
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.shared import cut
-from kanalyze.analyses.shared.cut import overlaid, touched
+from kanalyze.analyses.shared.thread_nesting import overlaid, touched
 
 
 @st.composite
@@ -31,17 +29,15 @@ def test_every_instant_of_a_piece_is_in_the_span_that_covers_it(pieces, spans):
     assert told == expected
 
 
-@given(apart(), apart(), st.sampled_from([0, 8]))
-def test_touched_pieces_overlap_a_span(pieces, spans, many):
+@given(apart(), apart())
+def test_touched_pieces_overlap_a_span(pieces, spans):
     spans = [span for span in spans if span[0] < span[1]]
     frame, known = (
         pl.DataFrame(rows, schema=["start", "end"], orient="row").cast(pl.Int64) for rows in (pieces, spans)
     )
     expected = [any(start < stop and begin < end for begin, stop in spans) for start, end in pieces]
     lasting = [start < end for start, end in pieces]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cut, "_MANY", many)
-        found = touched(frame, known).to_list()
+    found = touched(frame, known).to_list()
     assert [one for one, lasts in zip(found, lasting, strict=True) if lasts] == [
         one for one, lasts in zip(expected, lasting, strict=True) if lasts
     ]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import launches as rules
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.streams import _serialised
-from kanalyze.analyses.streams._serialised import stream_waits
+from kanalyze.analyses.streams import _streams
+from kanalyze.analyses.streams._streams import stream_waits
 from kanalyze.analyses.streams.concurrency import BY_PAIR, TABLE, concurrency
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
@@ -30,6 +30,9 @@ TYPES = [
 ]
 
 
+KEYS = ("stream", "type", "name", "operations")
+
+
 def pairs(of, *columns):
     return concurrency(of, by="pair").select("stream", "other_stream", *columns).rows()
 
@@ -40,37 +43,16 @@ def pairs(of, *columns):
 def test_two_streams_side_by_side():
     events = [kernel(0, 10), memcpy(5, 20, stream=13), memset(18, 25), kernel(30, 40, stream=13)]
     of = report(events, streams=TYPES)
-    same = {"device": 0, "process_id": 1, "context_id": 1, "overlap_communication_ns": 0}
-    assert concurrency(of).to_dicts() == [
-        {
-            **same,
-            "stream": 13,
-            "type": "blocking",
-            "name": "mine",
-            "operations": 2,
-            "busy_ns": 25,
-            "alone_ns": 18,
-            "overlap_kernel_ns": 5,
-            "overlap_memcpy_ns": 0,
-            "overlap_memset_ns": 2,
-            "first_ns": 5,
-            "last_ns": 40,
-        },
-        {
-            **same,
-            "stream": 7,
-            "type": "null",
-            "name": None,
-            "operations": 2,
-            "busy_ns": 17,
-            "alone_ns": 10,
-            "overlap_kernel_ns": 0,
-            "overlap_memcpy_ns": 7,
-            "overlap_memset_ns": 0,
-            "first_ns": 0,
-            "last_ns": 25,
-        },
+    times = ("busy_ns", "alone_ns", "first_ns", "last_ns")
+    overlaps = [f"overlap_{bucket}_ns" for bucket in ("kernel", "communication", "memcpy", "memset")]
+    found = concurrency(of)
+    assert {*found.columns} == {"device", "process_id", "context_id", *KEYS, *times, *overlaps}
+    assert found.select("device", "process_id", "context_id", *KEYS).rows() == [
+        (0, 1, 1, 13, "blocking", "mine", 2),
+        (0, 1, 1, 7, "null", None, 2),
     ]
+    assert found.select(times).rows() == [(25, 18, 5, 40), (17, 10, 0, 25)]
+    assert found.select(overlaps).rows() == [(5, 0, 0, 2), (0, 0, 7, 0)]
 
 
 def test_streams_of_other_processes_and_contexts_are_other_streams():
@@ -269,7 +251,7 @@ class SlowStreams(SlowModel):
             (one for one in work if stream_of(one) == stream_of(item)), key=lambda one: (one.start, one.event_id)
         )
         earlier = line[: line.index(item)]
-        ready = max([launch.event.end + _serialised.LATENCY_NS, *(one.end for one in earlier)])
+        ready = max([launch.event.end + _streams.LATENCY_NS, *(one.end for one in earlier)])
         ended = [one for one in work if stream_of(one)[:3] == stream_of(item)[:3] and one.end <= item.start]
         last = min(ended, key=lambda one: (-one.end, one.event_id), default=None)
         if ready >= item.start or last is None or not item.start - last.end < last.end - ready:
@@ -352,7 +334,7 @@ def test_pairs_equal_the_model(events, sides):
 @given(EVENTS)
 def test_waits_equal_the_model(events):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_serialised, "LATENCY_NS", 1)
+        patch.setattr(_streams, "LATENCY_NS", 1)
         of = report(events, limits=SMALL)
         ids = operations(of).get_column("event_id")
         found = [
@@ -392,7 +374,7 @@ def test_findings_hold_no_more_than_the_ledger(events, sides):
     ]
     of = report(changed, limits=SMALL, streams=streams).narrow(window=Window(*sides))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (_serialised, rules):
+        for module in (_streams, rules):
             patch.setattr(module, "LATENCY_NS", 1)
         found = [*rules.default_stream(of), *rules.serial_copy(of)]
     for one in found:

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device.copies import copies
 from kanalyze.analyses.idle.utilisation import utilisation
-from kanalyze.analyses.timeline._counters import counters, means
-from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.analyses.timeline._tracks import counters, means, timeline
 from support.build import kernel, report
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report

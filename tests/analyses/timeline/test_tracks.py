@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.timeline import _tracks
-from kanalyze.analyses.timeline._reduced import fewer, reduced
-from kanalyze.analyses.timeline._tracks import MOST_LANES, lanes_of_events, on_one_clock, timeline
+from kanalyze.analyses.timeline._tracks import MOST_LANES, fewer, lanes_of_events, on_one_clock, reduced, timeline
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report

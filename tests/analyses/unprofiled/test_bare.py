@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.iterations._steady import steady_part
-from kanalyze.analyses.unprofiled._bare import (
-    Bare,
-    BareIteration,
-    bare_sentence,
-    lengths_of,
-    without_profiler,
-)
+from kanalyze.analyses.unprofiled._correction import Bare, BareIteration, bare_sentence, lengths_of, without_profiler
 from kanalyze.readers import read
 from kanalyze.readers.capture.program import bare_runs
 from support.command import ROOT, run

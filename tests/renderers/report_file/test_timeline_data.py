@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.timeline._counters import Counter
-from kanalyze.analyses.timeline._tracks import TONES, Timeline, Track, timeline
+from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, Track, timeline
 from kanalyze.renderers.report_file import timeline_data
 from kanalyze.renderers.report_file.timeline_data import encoded, fitted
 from support.command import SAMPLES

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._kernel_families import communicating
-from kanalyze.analyses.device._operations import exclusive_operations, operations, with_facts
+from kanalyze.analyses.device._operations import communicating, exclusive_operations, operations, with_facts
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._waited_for import STREAM
+from kanalyze.analyses.streams._streams import STREAM
 from kanalyze.columns.lookup import nearest
 
 if TYPE_CHECKING:

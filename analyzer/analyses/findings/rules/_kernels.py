@@ -9,8 +9,8 @@ import polars as pl
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
-from kanalyze.analyses.host._worlds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
-from kanalyze.analyses.launches._graph_launches import graph_operations, has_graphs
+from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
+from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.naming._host_names import host_names
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work

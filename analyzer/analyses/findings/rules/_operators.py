@@ -19,7 +19,7 @@ from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernels import decoded_as, nothing_within
 from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
 from kanalyze.analyses.idle._attribution import idle_within
-from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.naming._host_names import host_names, placed, surroundings
 from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.replay._mending import NO_ROWS, Mending

@@ -16,18 +16,17 @@ from kanalyze.analyses.device._operations import exclusive_operations, facts_of,
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings._places import lines_of_most
 from kanalyze.analyses.findings.rules import literal
-from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
-from kanalyze.analyses.host._python_frames import roles
+from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, bucket_of, cuda_name, is_launch_name, world
 from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.host._worlds import JAX, PYTORCH, world
+from kanalyze.analyses.host._thread_names import roles
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.code import place_at
-from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.naming._host_names import launches_beside
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.shared.source_lines import source_lines
+from kanalyze.analyses.shared.requirements import source_lines
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by

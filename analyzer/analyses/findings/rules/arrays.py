@@ -33,14 +33,15 @@ from kanalyze.analyses.findings.rules._telling import (
     place_of,
     written_with,
 )
-from kanalyze.analyses.host._worlds import CUDA, CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken, world
-from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
+from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken, world
+from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.memory._allocations import allocating_calls
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.decoder.decode import decode
 from kanalyze.units import count, percent, plural, time
+from kanalyze.wording import CUDA
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding

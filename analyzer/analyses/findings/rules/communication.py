@@ -8,12 +8,11 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.communication._partners import TRANSFER, WAITING
-from kanalyze.analyses.device._kernel_families import decoded
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import decoded, exclusive_operations
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.columns.lookup import beside
 from kanalyze.units import percent, plural
 

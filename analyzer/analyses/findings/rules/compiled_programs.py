@@ -25,11 +25,10 @@ from kanalyze.analyses.findings.rules._telling import (
     place_of,
     written_with,
 )
-from kanalyze.analyses.host._call_kinds import calls_that, is_launch_name, names_that
+from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, PYTHON, calls_that, is_launch_name, names_that, world
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.host._worlds import CUDA, CUPY, JAX, NUMBA, PYTHON, world
 from kanalyze.analyses.iterations._launch_line import timed_runs
-from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -37,6 +36,7 @@ from kanalyze.columns.lookup import nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.named_ranges import of_module
 from kanalyze.units import percent, size
+from kanalyze.wording import CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Callable

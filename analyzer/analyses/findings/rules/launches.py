@@ -15,8 +15,7 @@ from kanalyze.analyses.device._operations import (
     of_device,
     with_facts,
 )
-from kanalyze.analyses.device._sharing import overlapping, shared_devices
-from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device._windows import overlapping, shared_devices, windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._copies import PINNED, TO_DEVICE, TO_HOST, device_copies
 from kanalyze.analyses.findings.rules._kernels import launch_less, share_of_graphs, times_of
@@ -32,19 +31,24 @@ from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._launch_line import timed_runs
 from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, pieces, repetitions
-from kanalyze.analyses.launches._launch_costs import launch_costs
-from kanalyze.analyses.launches._steady_window import worth_saying
+from kanalyze.analyses.launches._launch_costs import launch_costs, worth_saying
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, total
-from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered, stream_waits
-from kanalyze.analyses.streams._streams import placed_operations, streamed_operations, used_streams
+from kanalyze.analyses.streams._streams import (
+    LATENCY_NS,
+    ordered,
+    placed_operations,
+    stream_waits,
+    streamed_operations,
+    used_streams,
+)
 from kanalyze.analyses.streams.concurrency import in_window, stream_pairs
 from kanalyze.columns.lookup import nearest
 from kanalyze.model import STREAMS
 from kanalyze.units import count, plural, size, time
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.device._sharing import Shared
+    from kanalyze.analyses.device._windows import Shared
     from kanalyze.report import Report
     from kanalyze.window import PerIteration
 

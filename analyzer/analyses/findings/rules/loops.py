@@ -30,7 +30,7 @@ from kanalyze.analyses.findings.rules._operators import (
 from kanalyze.analyses.findings.rules._telling import changes, in_pytorch, per_iteration
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD

@@ -19,8 +19,7 @@ from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._copies import LARGE_BYTES
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.host._call_kinds import names_that, shown
-from kanalyze.analyses.host._worlds import OPENACC, OPENMP, world
+from kanalyze.analyses.host._call_kinds import OPENACC, OPENMP, names_that, shown, world
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.memory._allocations import allocating_calls

@@ -32,7 +32,7 @@ from kanalyze.analyses.findings.rules._telling import (
     place_of_kernel,
     written_with,
 )
-from kanalyze.analyses.host._worlds import NUMBA, OPENACC, OPENMP, spoken
+from kanalyze.analyses.host._call_kinds import NUMBA, OPENACC, OPENMP, spoken
 from kanalyze.analyses.occupancy.occupancy import (
     SHARED_SETTING,
     launch_occupancy,

@@ -14,7 +14,7 @@ from kanalyze.analyses.findings.rules._telling import of_window, per_iteration
 from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.analyses.idle.code import has_lines, placed_pieces, placed_with_text
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.shared.source_lines import source_lines
+from kanalyze.analyses.shared.requirements import source_lines
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -27,8 +27,8 @@ from kanalyze.analyses.findings.rules._copies import (
 )
 from kanalyze.analyses.findings.rules._operators import SPAN, Told, on_time, operators, own_within, traced, within
 from kanalyze.analyses.findings.rules._telling import PARTS, all_along, idle_in, in_pytorch, per_iteration, place_of
-from kanalyze.analyses.host._rounds import STEP, rounds, rounds_at
-from kanalyze.analyses.idle._blocking_calls import blocking_calls, scope_of
+from kanalyze.analyses.host._range_lines import STEP, rounds, rounds_at
+from kanalyze.analyses.idle.syncs import blocking_calls, scope_of
 from kanalyze.analyses.iterations.iterations import judged_iterations
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report

@@ -34,13 +34,13 @@ from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import context_calls
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle._attribution import idle_within
-from kanalyze.analyses.idle._blocking_calls import WAITING, scope_of
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.idle.syncs import WAITING, scope_of
+from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._serialised import ordering_calls
+from kanalyze.analyses.streams._streams import ordering_calls
 from kanalyze.columns import exact
 from kanalyze.columns.grouping import mixed
 from kanalyze.columns.lookup import beside, nearest

@@ -31,13 +31,12 @@ from kanalyze.analyses.findings.rules._telling import (
 )
 from kanalyze.analyses.host._call_kinds import calls_that, shown
 from kanalyze.analyses.host._context_creation import begun_before
-from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.host._rounds import rounds, rounds_at
+from kanalyze.analyses.host._range_lines import ranges_at, rounds, rounds_at
 from kanalyze.analyses.idle._attribution import launch_waits, reasoned_pieces, waited_ns
-from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls, in_scope
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.launches._steady_window import worth_saying
+from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, in_scope
+from kanalyze.analyses.launches._launch_costs import worth_saying
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.device._sharing import shared_devices
+from kanalyze.analyses.device._windows import shared_devices
 from kanalyze.analyses.findings.rules.launches import shared_gpu
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, report

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanalyze.analyses.ranges import _projection
+from kanalyze.analyses.ranges._projection import nest, outermost_first, pairs, parents
 from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.ranges.range_kernels import range_kernels
-from kanalyze.analyses.shared import range_nesting
-from kanalyze.analyses.shared.range_nesting import nest, outermost_first, pairs, parents
-from support.build import call, kernel, nvtx, report
+from support.build import kernel, launched, nvtx, report
 from support.slow_ranges import reports
 from support.strategies import FEWER
 
@@ -25,7 +25,7 @@ def framed(ranges):
 
 def deep():
     """Lets any ranges count as deep."""
-    return patch.object(range_nesting, "DEEP", 0)
+    return patch.object(_projection, "DEEP", 0)
 
 
 def around(nested, asked):
@@ -62,7 +62,7 @@ def test_parents_and_levels_are_the_same(ranges):
 def test_sums_are_the_same(made, pieces):
     if {"range", "api"} <= {event.kind for event in made}:
         expected = range_gpu(report(made), graphs=True)
-        with deep(), patch.object(range_nesting, "_MOST_PIECES", pieces):
+        with deep(), patch.object(_projection, "_MOST_PIECES", pieces):
             assert range_gpu(report(made), graphs=True).equals(expected)
 
 
@@ -87,8 +87,11 @@ def recursion(depth):
     for number in range(depth):
         events += [
             nvtx(f"f{number % 7}", 10 * number, 10 * (3 * depth - number)),
-            call("cudaLaunchKernel", 10 * number + 1, 10 * number + 2, correlation=number),
-            kernel(10 * number + 3, 10 * number + 15, correlation=number, stream=7 + number % 2),
+            *launched(
+                10 * number + 1,
+                10 * number + 2,
+                kernel(10 * number + 3, 10 * number + 15, correlation=number, stream=7 + number % 2),
+            ),
         ]
     return report(events)
 
