@@ -73,9 +73,10 @@ class UnreadableReportError(KanalyzeError):
     slug = "report-unreadable"
 
     @classmethod
-    def because(cls, path: Path, reason: str) -> UnreadableReportError:
+    def because(cls, path: Path | str, reason: str, remedy: str = "") -> UnreadableReportError:
         """Error: reading `path` failed with `reason`, the operating system's message."""
-        return cls(f"{path}: cannot be read ({reason}).", "Check the file's permissions, or copy it to a local disk.")
+        usual = "Check the file's permissions, or copy it to a local disk."
+        return cls(f"{path}: cannot be read ({reason}).", remedy or usual)
 
     @classmethod
     def of(cls, path: Path, error: OSError) -> UnreadableReportError | OutOfMemoryError:
@@ -127,8 +128,12 @@ class DamagedReportError(KanalyzeError):
     @classmethod
     def at(cls, path: Path, where: str, what: str) -> DamagedReportError:
         """Error: `what` was found in `path`, at `where` (table, page or row)."""
-        export = f", or export it again: `{_export_again(path)}`" if path.suffix == ".sqlite" else ""
-        return cls(f"{path}: damaged at {where}: {what}.", f"Copy the file again{export}.")
+        remedy = "Copy the file again."
+        if path.suffix == ".sqlite":
+            flags, report = ("--type=sqlite", "--force-overwrite=true"), path.with_suffix(".nsys-rep")
+            export = outlets.command("nsys", "export", *flags, f"--output={path}", report)
+            remedy = f"Copy the file again, or export it again: `{export}`."
+        return cls(f"{path}: damaged at {where}: {what}.", remedy)
 
 
 class DecoderEndedError(KanalyzeError):
@@ -186,12 +191,6 @@ class ExportError(KanalyzeError):
 
 def _export_command(path: Path) -> str:
     return outlets.command("nsys", "export", "--type=sqlite", path)
-
-
-def _export_again(path: Path) -> str:
-    """The command that makes the export at `path` again, of the report beside it."""
-    report, flags = path.with_suffix(".nsys-rep"), ("--type=sqlite", "--force-overwrite=true")
-    return outlets.command("nsys", "export", *flags, f"--output={path}", report)
 
 
 class BadBaselineError(KanalyzeError):

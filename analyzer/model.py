@@ -10,8 +10,15 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, RULE_RESULTS, SOURCE_FILES, SYMBOLS
-from kanalyze.sample_model import SAMPLE_TABLES
+from kanalyze.counter_model import (
+    INSTRUCTIONS,
+    LAUNCH_NUMBERS,
+    METRICS,
+    RULE_RESULTS,
+    SAMPLE_TABLES,
+    SOURCE_FILES,
+    SYMBOLS,
+)
 from kanalyze.schema import Column, Table
 from kanalyze.tools import NAMES, recorders
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import polars as pl
 
-from kanalyze import catalog, outlets, queries, readers
+from kanalyze import catalog, outlets, readers
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import counters_page, overview_page, time_page
@@ -30,7 +30,7 @@ from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.report_file import document
 from kanalyze.report import Report
 from kanalyze.schema import COLUMNS
-from kanalyze.several import jobs, reducing, sides
+from kanalyze.several import Asked, jobs, reducing, sides
 from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
 
 if TYPE_CHECKING:
@@ -103,15 +103,9 @@ def _nullable(column: pl.Series) -> pd.api.extensions.ExtensionArray:
     return made(values.to_numpy(writable=True), column.is_null().to_numpy(writable=True))
 
 
-class _TableAttribute:
+def _table(name: str, doc: str) -> property:
     """A table of a comparison, or of a job, as an attribute of it."""
-
-    def __init__(self, name: str, doc: str) -> None:
-        self._name = name
-        self.__doc__ = f"{doc}: table `{name}`."
-
-    def __get__(self, found: NotebookComparison | NotebookJob, kind: type) -> pl.DataFrame:
-        return found.table(self._name)
+    return property(lambda found: found.table(name), doc=f"{doc}: table `{name}`.")
 
 
 class NotebookComparison(_comparison.Comparison):
@@ -121,16 +115,16 @@ class NotebookComparison(_comparison.Comparison):
         """A table of the comparison, such as ``compare_kernels``; `kanalyze tables` lists them."""
         return NotebookTable(super().table(name))
 
-    buckets = _TableAttribute("compare", "Difference by bucket")
-    kernels = _TableAttribute("compare_kernels", "Kernels, copies and memsets before and after")
-    ranges = _TableAttribute("compare_ranges", "The program's own ranges")
-    calls = _TableAttribute("compare_calls", "CUDA calls, those that wait among them")
-    copies = _TableAttribute("compare_copies", "Copies and memsets by kind, with their bytes")
-    ops = _TableAttribute("compare_ops", "Operators of traces by the call tree")
-    memory = _TableAttribute("compare_memory", "Peaks and allocations by kind of memory")
-    findings = _TableAttribute("compare_findings", "Findings that went, came or stay")
-    counters = _TableAttribute("compare_counters", "Counters of ncu kernel by kernel")
-    ranks = _TableAttribute("compare_ranks", "Ranks before and after, each with its verdict")
+    buckets = _table("compare", "Difference by bucket")
+    kernels = _table("compare_kernels", "Kernels, copies and memsets before and after")
+    ranges = _table("compare_ranges", "The program's own ranges")
+    calls = _table("compare_calls", "CUDA calls, those that wait among them")
+    copies = _table("compare_copies", "Copies and memsets by kind, with their bytes")
+    ops = _table("compare_ops", "Operators of traces by the call tree")
+    memory = _table("compare_memory", "Peaks and allocations by kind of memory")
+    findings = _table("compare_findings", "Findings that went, came or stay")
+    counters = _table("compare_counters", "Counters of ncu kernel by kernel")
+    ranks = _table("compare_ranks", "Ranks before and after, each with its verdict")
 
     def __repr__(self) -> str:
         """Both sides and the verdict, in one line."""
@@ -163,11 +157,11 @@ class NotebookJob:
         """All tables, by name."""
         return {name: self.table(name) for name in homes_of_jobs()}
 
-    collectives = _TableAttribute("collectives", "Each collective on each rank: waiting, transfer, bandwidth")
-    collective_summary = _TableAttribute("collective_summary", "Collectives by kind, group and size")
-    ranks = _TableAttribute("ranks", "Each rank's time, with communication split into waiting and transfer")
-    rank_steps = _TableAttribute("rank_steps", "Each step on each rank: waiting, lateness and its cause")
-    clocks = _TableAttribute("clocks", "Offsets of the clocks of hosts, with bounds")
+    collectives = _table("collectives", "Each collective on each rank: waiting, transfer, bandwidth")
+    collective_summary = _table("collective_summary", "Collectives by kind, group and size")
+    ranks = _table("ranks", "Each rank's time, with communication split into waiting and transfer")
+    rank_steps = _table("rank_steps", "Each step on each rank: waiting, lateness and its cause")
+    clocks = _table("clocks", "Offsets of the clocks of hosts, with bounds")
 
     @property
     def doubts(self) -> pl.DataFrame:
@@ -190,8 +184,7 @@ class NotebookJob:
         return f"<Job of {self.world_size:,} ranks, {self.job.ranks.height:,} read>"
 
     def _repr_html_(self) -> str:
-        told = "".join(f"<p>Left out: {outlets.html(str(error))}</p>" for error in self.left_out)
-        return document.page(self.job, None) + told
+        return document.page(self.job, None) + _left_out(self.left_out)
 
 
 class NotebookReport(Report):
@@ -203,18 +196,19 @@ class NotebookReport(Report):
 
     def _repr_html_(self) -> str:
         missing: list[KanalyzeError] = []
+        page: overview_page.Overview | counters_page.CounterSummary
         with ExitStack() as opened:
             try:
-                page = self._first_page(*map(opened.enter_context, self._beside(missing)))
+                others = [*map(opened.enter_context, self._beside(missing))]
+                if others:
+                    page = counters_page.overviews_together(self, *others)[0]
+                elif self.meta.timeless:
+                    page = counters_page.summarize_counters(self)
+                else:
+                    page = overview_page.overview(self)
             except ClosedReportError as error:
                 return f"<p>{outlets.html(str(error))}</p>"
-        told = "".join(f"<p>Left out: {outlets.html(str(error))}</p>" for error in missing)
-        return document.page(page, _TOP if page.kind == "counters" else None) + told
-
-    def _first_page(self, *others: Report) -> overview_page.Overview | counters_page.CounterSummary:
-        if others:
-            return counters_page.overviews_together(self, *others)[0]
-        return counters_page.summarize_counters(self) if self.meta.timeless else overview_page.overview(self)
+        return document.page(page, _TOP if page.kind == "counters" else None) + _left_out(missing)
 
     def _beside(self, missing: list[KanalyzeError]) -> list[Report]:
         """The other reports in this report's capture folder; errors of unreadable ones are added to `missing`."""
@@ -222,6 +216,10 @@ class NotebookReport(Report):
             return []
         every = capture_reports.every_report(self.meta.path, left_out=missing.append)
         return [one for one in every if one.meta.tool != self.meta.tool]
+
+
+def _left_out(errors: Iterable[KanalyzeError]) -> str:
+    return "".join(f"<p>Left out: {outlets.html(str(error))}</p>" for error in errors)
 
 
 def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
@@ -318,10 +316,8 @@ def whatif(  # noqa: PLR0913 - the options of the command
         raise ValueError(f"factors of faster are above 0, at least {SLOWEST}, not {factors!r}")
     if unknown := {*left_out} - {*_changes.WITHOUT}:
         raise ValueError(f"without is of {', '.join(_changes.WITHOUT)}, not {', '.join(sorted(unknown))}")
-    rate, took = (
-        (None if copies is None else parse_rate(copies)),
-        (None if measured is None else parse_time_ns(measured)),
-    )
+    rate = None if copies is None else parse_rate(copies)
+    took = None if measured is None else parse_time_ns(measured)
     if (copies is not None and rate is None) or (measured is not None and not took):
         raise ValueError("copies is a bandwidth such as '50GB/s', measured a time such as '1.9ms'")
     part = report.narrow(**where)
@@ -375,7 +371,7 @@ def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where
         SqlError: The statement is no SQL that polars understands.
     """
     _refuse_others("sql", report if isinstance(report, list | tuple) else [report], several=False)
-    return NotebookTable(queries.sql(report, statement, **where))
+    return NotebookTable(catalog.sql(report, statement, **where))
 
 
 def compare(  # noqa: PLR0913 - the options of the command
@@ -414,7 +410,7 @@ def compare(  # noqa: PLR0913 - the options of the command
     if floor is not None and not 0 <= floor < math.inf:
         raise ValueError(f"floor is a part of the time, such as 0.01, not {floor!r}")
     where: Where = {"window": window, "device": device, "process": process}
-    asked = sides.Asked(where, limits=_pair.Limits(least_effect=least_effect, floor=floor), other_ranks=other_ranks)
+    asked = Asked(where, limits=_pair.Limits(least_effect=least_effect, floor=floor), other_ranks=other_ranks)
     found = sides.comparison(_side("base", base), _side("new", new), asked)
     others: dict[str, _comparison.Comparison] = {tool: _compared_well(one) for tool, one in found.others.items()}
     return _compared_well(replace(found, others=others))
@@ -456,7 +452,7 @@ def ranks(*reports: Report | str | PathLike[str], one_host: bool = False, cache:
         if not isinstance(one, Report | str | os.PathLike):
             raise TypeError(f"kanalyze.ranks takes reports and paths, not {type(one).__name__}")
     left_out: list[KanalyzeError] = []
-    asked = jobs.Asked(one_host, cache, left_out=left_out.append)
+    asked = Asked(one_host=one_host, cache=cache, left_out=left_out.append)
     found = jobs.job([one if isinstance(one, Report) else Path(one) for one in reports], asked)
     return NotebookJob(found, left_out)
 

@@ -9,7 +9,8 @@ from weakref import WeakValueDictionary
 
 import polars as pl
 
-from kanalyze import intervals, named_ranges
+from kanalyze import intervals
+from kanalyze import window as named_ranges
 from kanalyze.columns import exact
 from kanalyze.errors import BadWindowError, DamagedReportError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
@@ -441,7 +442,7 @@ class Report:
         return min((first for first, _ in spans), default=0), max((last for _, last in spans), default=0)
 
     def steps(self) -> pl.DataFrame:
-        """Profiler steps of the processes in scope; see :func:`kanalyze.named_ranges.steps`."""
+        """Profiler steps of the processes in scope; see :func:`kanalyze.window.steps`."""
         # before torch 1.11 all ranges are operators
         of_ranges = named_ranges.steps(self.kind("range"))
         return self._of_device(of_ranges if of_ranges.height else named_ranges.steps(self.kind("op")))

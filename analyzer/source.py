@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkab
 
 import polars as pl
 
-from kanalyze.columns.grouping import constant
+from kanalyze.columns.lookup import constant
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 
 if TYPE_CHECKING:

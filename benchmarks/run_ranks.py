@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from kanalyze.reduction.files import Origin, packed, write
+from kanalyze.reduction.tables import Origin, packed, write
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, Plan, Straggler, play
 
 #: Collectives of each rank.

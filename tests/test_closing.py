@@ -2,9 +2,8 @@
 
 import gc
 import shutil
-import sqlite3
 import weakref
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,8 @@ from click.exceptions import Exit
 
 import kanalyze
 from kanalyze import catalog
-from kanalyze.analyses.joining._report_set import pooled
 from kanalyze.cli import kanalyze as command
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError, UnreadableReportError
-from kanalyze.readers import read
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.readers.nsys.read_sqlite_folder import NsysTables
 from kanalyze.readers.storage import sqlite_file
@@ -63,15 +60,6 @@ def test_an_error_in_the_block_closes_it_and_comes_through(export):
     assert open_files(export.parent) == []
 
 
-def test_to_close_again_is_no_error(export):
-    report = kanalyze.read(export)
-    report.close()
-    report.close()
-    with report:
-        pass
-    assert open_files(export.parent) == []
-
-
 def test_what_was_read_stays_after_closing(export):
     with kanalyze.read(export) as report:
         before = kanalyze.kernels(report)
@@ -101,12 +89,6 @@ def test_to_ask_for_more_after_closing_is_an_error_that_says_so(path, ask):
         ask(report)
     assert str(caught.value).startswith(f"{path}: the report is closed, and '")
     assert caught.value.remedy == "Ask before, or read it again."
-
-
-def test_a_notebook_says_that_a_report_is_closed(export):
-    report = kanalyze.read(export)
-    report.close()
-    assert "the report is closed" in report._repr_html_()
 
 
 def test_a_part_and_its_report_are_closed_together(export):
@@ -190,15 +172,6 @@ def test_another_file_under_the_same_name_is_not_read_on_in(export, monkeypatch)
         kanalyze.kernels(first)
 
 
-def test_what_is_no_report_is_not_held_open(tmp_path):
-    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as database:
-        database.execute("CREATE TABLE other (a)")
-        database.commit()
-    with pytest.raises(KanalyzeError):
-        read(tmp_path / "other.sqlite")
-    assert open_files(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -228,13 +201,3 @@ def test_a_report_made_by_hand_is_closed_too():
         pass
     with pytest.raises(ClosedReportError, match="made by hand: the report is closed"):
         report.kind("kernel")
-
-
-def test_reports_that_are_looked_at_as_one_are_let_go_of():
-    reports = [built([kernel(0, 10)]), built([kernel(0, 20)])]
-    assert pooled(reports) is pooled(reports)
-    assert pooled(reports).kind("kernel").height == 2
-    held = [weakref.ref(report) for report in reports]
-    reports.clear()
-    gc.collect()
-    assert [reference() for reference in held] == [None, None]

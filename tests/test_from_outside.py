@@ -11,7 +11,6 @@ import pytest
 
 import kanalyze
 from kanalyze import catalog
-from kanalyze.window import Window
 from support import columns
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
 
@@ -61,14 +60,6 @@ def test_importing_the_workloads_leaves_the_table_of_their_name():
     data = importlib.import_module("kanalyze.kernels")
     assert any((Path(folder) / "square.cu").exists() for folder in data.__path__)
     assert kanalyze.kernels(kanalyze.read(ADD))["count"].to_list() == [1]
-
-
-@pytest.mark.usefixtures("_with_data")
-def test_so_it_does_before_the_table_was_asked_for(monkeypatch):
-    monkeypatch.delitem(vars(kanalyze), "kernels", raising=False)
-    importlib.import_module("kanalyze.kernels")
-    assert inspect.isfunction(kanalyze.kernels)
-    assert "kernels" in vars(kanalyze)
 
 
 def test_other_modules_of_the_package_are_found():
@@ -152,11 +143,6 @@ def test_a_path_cannot_break_the_line(tmp_path):
     path = tmp_path / "a\n\x1b[31m.sqlite"
     path.write_bytes(ADD.read_bytes())
     assert repr(kanalyze.read(path)).isprintable()
-
-
-@pytest.mark.parametrize("text", ["120ms..250ms", "..1s", "300us..", "..", "1ns..2s", "1001ms..1500000001ns"])
-def test_a_window_is_told_as_it_is_written(text):
-    assert str(Window.parse(text)) == text
 
 
 # What is given in place of a report

@@ -43,14 +43,9 @@ def test_what_is_changed(text, expected):
 @pytest.mark.parametrize(
     "text",
     [
-        '"""A docstring."""',
-        "def f(a: list[1]) -> int:\n    '''One.'''",
-        "if TYPE_CHECKING:\n    from a import b",
-        "raise Error(1 + 2)",
-        "x = zip(a, b)",
-        "assert a == b",
-        "x = ReportError.at(a, b)",
-        "x = 'a' + b",
+        *('"""A docstring."""', "def f(a: list[1]) -> int:\n    '''One.'''"),
+        *("if TYPE_CHECKING:\n    from a import b", "raise Error(1 + 2)", "x = zip(a, b)", "assert a == b"),
+        *("x = ReportError.at(a, b)", "x = 'a' + b"),
     ],
 )
 def test_what_is_left_alone(text):

@@ -50,11 +50,6 @@ def test_a_report_shows_its_first_page(path):
     assert len(text) < len(text_of(kanalyze.summarize(report)._repr_html_()))
 
 
-@pytest.mark.slow
-def test_a_summary_shows_all_sections():
-    assert "Where the time went" in text_of(kanalyze.summarize(kanalyze.read(TORCH))._repr_html_())
-
-
 def test_a_narrowed_report_shows_its_part():
     assert "GPU 0, 400.000 ms to 480.000 ms" in text_of(
         kanalyze.read(ADD_UM).narrow(window="400ms..480ms")._repr_html_()
@@ -65,10 +60,6 @@ def test_a_table_shows_units_and_whole_names_on_hover():
     html = kanalyze.kernels(kanalyze.read(ADD_UM))._repr_html_()
     assert "57.26 ms" in text_of(html)
     assert "title='add(int, float *, float *)'" in html
-
-
-def test_a_table_of_the_reader_too():
-    assert "NVIDIA H200" in text_of(kanalyze.read(ADD).devices._repr_html_())
 
 
 def test_a_long_table_says_how_much_is_left_out():
@@ -86,12 +77,6 @@ def test_the_values_are_those_of_the_analysis():
     assert table.equals(module.kernels(read(TORCH)))
 
 
-def test_names_cannot_break_out_of_the_page():
-    html = kanalyze.notebook.NotebookTable({"name": ["<script>alert('x')</script>"], "total_ns": [1]})._repr_html_()
-    assert "<script" not in html
-    text_of(html)
-
-
 @pytest.mark.slow
 def test_a_capture_shows_the_page_of_all_its_tools():
     folder = SAMPLES / "mlp_train"
@@ -100,13 +85,6 @@ def test_a_capture_shows_the_page_of_all_its_tools():
     together = kanalyze.summarize(*kanalyze.read_all(folder))
     assert "with torch.json.gz (torch.profiler) · with ncu" in text_of(together._repr_html_())
     assert "with" not in text_of(kanalyze.read(folder / "nsys.sqlite")._repr_html_()).partition("health")[0]
-
-
-@pytest.mark.slow
-def test_a_part_of_a_capture_shows_the_kernels_of_that_part():
-    part = kanalyze.read(SAMPLES / "mlp_train").narrow(window="naive")
-    text = " ".join(text_of(part._repr_html_()).split())
-    assert "with torch.json.gz (torch.profiler) · with ncu · window naive" in text
 
 
 def test_what_cannot_be_read_of_a_capture_is_told(tmp_path):
@@ -122,13 +100,6 @@ def test_all_reports_of_several_paths():
     found = kanalyze.read_all(SAMPLES / "cdist", SAMPLES / "add/nsys.sqlite")
     assert [one.meta.tool for one in found] == ["nsys", "torch.profiler", "ncu", "nsys"]
     assert kanalyze.joined(*found[:3])["torch_match"].unique().to_list() == ["exact"]
-
-
-@pytest.mark.slow
-def test_counters_of_a_capture_without_nsys_stand_beside_the_time_of_its_trace(tmp_path):
-    for name in ("torch.json.gz", "manifest.json", "ncu.details.csv", "ncu.raw.csv"):
-        shutil.copy(SAMPLES / "cdist" / name, tmp_path)
-    assert "with ncu" in text_of(kanalyze.read(tmp_path)._repr_html_())
 
 
 @pytest.fixture(scope="module")
@@ -169,15 +140,6 @@ def test_a_side_is_a_report_a_path_or_several_of_these(fused, tmp_path):
     assert kanalyze.compare(report, ADD).verdict.base_ns == kanalyze.compare(ADD, [report]).verdict.new_ns > 0
 
 
-def test_a_comparison_is_of_the_part_that_is_asked_for():
-    found = kanalyze.compare(ADD_UM, kanalyze.read(ADD_UM), window="400ms..480ms")
-    assert (found.verdict.word, found.verdict.base_ns, found.each) == (
-        "cannot tell",
-        80_000_000,
-        "window '400ms..480ms'",
-    )
-
-
 @pytest.mark.slow
 def test_a_least_effect_and_a_floor_decide_what_counts():
     base, new = (SAMPLES / f"loop_{name}.kz" for name in ("base", "fuse"))
@@ -190,11 +152,8 @@ def test_a_least_effect_and_a_floor_decide_what_counts():
 @pytest.mark.parametrize(
     ("error", "base", "options"),
     [
-        (IncomparableError, [], {}),
-        (TypeError, 1, {}),
-        (TypeError, [ADD, None], {}),
-        (ValueError, ADD, {"least_effect": 2.0}),
-        (ValueError, ADD, {"floor": -0.1}),
+        *((IncomparableError, [], {}), (TypeError, 1, {}), (TypeError, [ADD, None], {})),
+        *((ValueError, ADD, {"least_effect": 2.0}), (ValueError, ADD, {"floor": -0.1})),
         (ValueError, ADD, {"floor": float("nan")}),
     ],
 )
@@ -262,8 +221,3 @@ def test_a_timeline_is_a_frame_of_its_own_that_may_only_run_its_script():
     assert 'id="timeline-data"' in page
     assert "recorded" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert repr(found) == f"<Timeline of 'nsys.sqlite', {len(found.drawn.tracks)} tracks>"
-
-
-def test_a_timeline_takes_a_report():
-    with pytest.raises(TypeError, match=r"kanalyze\.timeline takes a report"):
-        kanalyze.timeline(SAMPLES / "mlp_train")

@@ -67,15 +67,6 @@ def test_every_package_has_an_init_that_says_what_it_is():
         assert importlib.import_module(name).__doc__, name
 
 
-def test_the_installed_version_is_the_project_s():
-    assert importlib.metadata.version("kanalyze") == PROJECT["project"]["version"]
-
-
-def test_the_command_is_installed():
-    (command,) = importlib.metadata.entry_points(group="console_scripts", name="kanalyze")
-    assert callable(command.load())
-
-
 def test_every_file_of_the_reference_workloads_is_installed():
     there = {file.name for file in (ROOT / "kernels").iterdir() if file.is_file()}
     installed = {file.name for file in Path(references()[0].path).parent.iterdir() if file.is_file()}
@@ -89,10 +80,6 @@ def test_every_file_of_data_in_a_package_is_installed():
         listed = SETUP["package-data"].get(name, [])
         lacking = {file.name for file in data if not any(file.match(pattern) for pattern in listed)}
         assert lacking == (set() if name != DATA else lacking), name
-
-
-def test_types_are_installed():
-    assert (Path(kanalyze.__file__).parent / "py.typed").exists()
 
 
 def test_every_module_is_installed():

@@ -14,25 +14,13 @@ from kanalyze.renderers.tables import frame
 from kanalyze.renderers.text import grid
 
 TRIED = [
-    (sections._FOLDERS, "a"),
-    (sections._FOLDERS, "a/"),
-    (sections._AROUND, " in a"),
-    (sections._AROUND, " in a.py(1): "),
-    (of_any_kind._VERSION, "_v"),
-    (frame._PHRASE, " on "),
-    (grid.QUANTITY, "1 "),
-    (terminal._SHELL_WORD, "a"),
-    (terminal._SHELL_WORD, "'"),
-    (terminal._SHELL_WORD, "$'\\\\"),
-    (ncu_module._LINK, "@url:"),
-    (ncu_module._LINK, "@url:\\\\"),
-    (trace_loose._NAME, b"\n"),
-    (trace_loose._NAME, b'\n"name": "a",'),
-    (trace_loose._NAME, b'\n"name": "a",\n\n\n\n'),
-    (trace_loose._NAME, b'", "pid": 1, "tid": '),
-    (trace_loose._NO_NUMBER, b'"\\'),
-    (trace_loose._HALF, b"\\ud8"),
-    (trace_loose._ESCAPE, b"\\"),
+    *((sections._FOLDERS, "a"), (sections._FOLDERS, "a/"), (sections._AROUND, " in a")),
+    *((sections._AROUND, " in a.py(1): "), (of_any_kind._VERSION, "_v"), (frame._PHRASE, " on ")),
+    *((grid.QUANTITY, "1 "), (terminal._SHELL_WORD, "a"), (terminal._SHELL_WORD, "'")),
+    *((terminal._SHELL_WORD, "$'\\\\"), (ncu_module._LINK, "@url:"), (ncu_module._LINK, "@url:\\\\")),
+    *((trace_loose._NAME, b"\n"), (trace_loose._NAME, b'\n"name": "a",')),
+    *((trace_loose._NAME, b'\n"name": "a",\n\n\n\n'), (trace_loose._NAME, b'", "pid": 1, "tid": ')),
+    *((trace_loose._NO_NUMBER, b'"\\'), (trace_loose._HALF, b"\\ud8"), (trace_loose._ESCAPE, b"\\")),
 ]
 
 

@@ -15,16 +15,8 @@ from support.nsys_csv import TIMES, agrees, fields_of
 from support.real_reports import real_report
 
 NAMES = (
-    "add",
-    "add_parallel",
-    "add_parallel_explicit",
-    "cdist",
-    "gelu",
-    "launch_bound_graph",
-    "launch_bound_plain",
-    "mlp_train",
-    "square",
-    "streams",
+    *("add", "add_parallel", "add_parallel_explicit", "cdist", "gelu", "launch_bound_graph", "launch_bound_plain"),
+    *("mlp_train", "square", "streams"),
 )
 #: Baselines of `kanalyze compare`: the runs of a program, reduced.
 BASELINES = ("loop_base.kz", "loop_fuse.kz")

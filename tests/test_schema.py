@@ -7,7 +7,7 @@ from kanalyze import catalog
 from kanalyze.analyses.page.time_page import WINDOWS
 from kanalyze.analyses.ranges._instances import INSTANCES, SPREAD
 from kanalyze.model import NOTES
-from kanalyze.schema import UNITS, Column, Table, columns, unit_of
+from kanalyze.schema import UNITS, Column, Table, unit_of
 
 TABLES = [
     *(table for name in catalog.names() for table in (catalog.table(name), *catalog.forms(name))),
@@ -30,15 +30,8 @@ def of(names, sizes, dtype=pl.Int64):
 @pytest.mark.parametrize(
     ("name", "unit"),
     [
-        ("dur_ns", "ns"),
-        ("ns", "ns"),
-        ("size_bytes", "bytes"),
-        ("bandwidth_bytes_per_s", "bytes/s"),
-        ("clock_hz", "Hz"),
-        ("share", "0..1"),
-        ("hidden_share", "0..1"),
-        ("count", ""),
-        ("columns", ""),
+        *(("dur_ns", "ns"), ("ns", "ns"), ("size_bytes", "bytes"), ("bandwidth_bytes_per_s", "bytes/s")),
+        *(("clock_hz", "Hz"), ("share", "0..1"), ("hidden_share", "0..1"), ("count", ""), ("columns", "")),
         ("bytes_moved", ""),
     ],
 )
@@ -74,11 +67,6 @@ def test_a_frame_that_differs_is_refused(frame, message):
 def test_select_takes_the_columns_in_order_and_casts_them():
     frame = pl.DataFrame({"more": [1], "size_bytes": [2], "name": ["a"]}, schema_overrides={"size_bytes": pl.UInt8})
     assert COPIES.select(frame).equals(of(["a"], [2]))
-
-
-def test_columns_flattens_groups():
-    one, two, three = (Column(name, pl.Int64, "") for name in "abc")
-    assert columns(one, (two, three)) == (one, two, three)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.name} {table.when}".strip())

@@ -6,139 +6,72 @@ from hypothesis import strategies as st
 
 from kanalyze import units
 
+#: What each function makes of a quantity, the last of each row; µ is the micro sign, μ the Greek letter.
+CASES = {
+    units.parse_time_ns: (
+        *(("0ns", 0), ("904 ns", 904), ("300us", 300_000), ("300µs", 300_000), ("300μs", 300_000)),
+        *(("1.5 ms", 1_500_000), (" 2s ", 2_000_000_000), ("+2s", 2_000_000_000), ("-0.25s", -250_000_000)),
+        *(("0.0000000019s", 1), ("7.071573 s", 7_071_573_000), ("9007199.254740993s", 9_007_199_254_740_993)),
+        *(("", None), ("12", None), ("12 m", None), ("12 MS", None), ("1,5ms", None), (".5ms", None)),
+        *(("1.ms", None), ("1e3ns", None), ("nans", None), ("\u0661ms", None)),
+    ),
+    units.time: (
+        *((0, "0 ns"), (1, "1 ns"), (0.5, "0.5 ns"), (801.5, "801.5 ns"), (999, "999 ns"), (999.5, "1.000 µs")),
+        *((1000, "1.000 µs"), (9450, "9.450 µs"), (209_768, "209.8 µs"), (999_499, "999.5 µs")),
+        *((999_999, "1.000 ms"), (57_255_472, "57.26 ms"), (99_996_000, "100.0 ms"), (999_500_000, "1.000 s")),
+        *((2_903_424_000, "2.903 s"), (86_400_000_000_000, "86400.0 s"), (-57_255_472, "-57.26 ms")),
+    ),
+    units.size: (
+        *((0, "0 B"), (512, "512 B"), (999.5, "1.000 kB"), (8_388_608, "8.389 MB"), (4_194_304, "4.194 MB")),
+        *((143_771_041_792, "143.8 GB"), (2 * 10**12, "2.000 TB")),
+    ),
+    units.percent: (
+        *((0, "0.0 %"), (1e-9, "<0.1 %"), (0.000_499, "<0.1 %"), (0.0005, "0.1 %"), (0.278, "27.8 %")),
+        *((0.9995, "100.0 %"), (0.9997, ">99.9 %"), (1 - 1e-9, ">99.9 %"), (1, "100.0 %"), (1.5, "150.0 %")),
+    ),
+    units.change: (
+        *((1.0, "+0.0 %"), (1.0499, "+5.0 %"), (0.958, "−4.2 %"), (1.0004, "<+0.1 %"), (0.9996, ">−0.1 %")),
+        *((0.0001, "<−99.9 %"), (1.9998, ">+99.9 %"), (0.0, "−100.0 %"), (9.5, "+850.0 %")),
+    ),
+    units.instant: (
+        *((0, "0.000 ms"), (317_837_081, "317.837 ms"), (7_071_573_210, "7.071573 s"), (-1_000_000, "-1.000 ms")),
+        *((1_000_200_000, 1_000_000_000, "+0.200 ms"), (3_500_000_001, 1_000_000_001, "+2.500000 s")),
+        *((900_000_000, 1_000_000_000, "-100.000 ms"), (1_000_000_000, 1_000_000_000, "+0.000 ms")),
+    ),
+    units.plural: (
+        *((1, "kernel", "1 kernel"), (0, "kernel", "0 kernels"), (3000, "kernel", "3,000 kernels")),
+        *((2, "process", "2 processes"), (2, "launch", "2 launches"), (2, "copy", "2 copies")),
+        *((1, "copy", "1 copy"),),
+    ),
+    units.mean: (
+        *((71_040, 60, "1,184"), (71_039, 60, "1,184"), (5999, 60, "100.0"), (150, 60, "2.5"), (121, 60, "2.0")),
+        *((120, 60, "2"), (0, 60, "0")),
+    ),
+    units.parse_percent: (
+        *(("50%", 0.5), (" 12.5 % ", 0.125), ("0%", 0.0), ("150%", 1.5), ("50", None), ("0.5", None)),
+        *(("-5%", None), (".5%", None), ("5 % %", None), ("\u0665%", None), ("", None)),
+    ),
+    units.times: (
+        *((0, "0.00 ×"), (1, "1.00 ×"), (8.418, "8.42 ×"), (9.994, "9.99 ×"), (9.996, "10.0 ×")),
+        *((33.58, "33.6 ×"), (99.94, "99.9 ×"), (99.96, "100 ×"), (1104.2, "1,104 ×")),
+    ),
+    units.moment: (*((1500, 0, "1.500 µs"), (1500, 500, "+1.000 µs")),),
+    units.rate: (*((30_840_000_000, "30.84 GB/s"),),),
+    units.count: (*((270_336, "270,336"),),),
+}
+
 PARTS = st.lists(st.integers(0, 10**13), min_size=1, max_size=12)
 
 
-@pytest.mark.parametrize(
-    ("text", "ns"),
-    [
-        ("0ns", 0),
-        ("904 ns", 904),
-        ("300us", 300_000),
-        ("300µs", 300_000),  # the micro sign
-        ("300μs", 300_000),  # the Greek letter, which looks the same
-        ("1.5 ms", 1_500_000),
-        (" 2s ", 2_000_000_000),
-        ("+2s", 2_000_000_000),
-        ("-0.25s", -250_000_000),
-        ("0.0000000019s", 1),
-        ("7.071573 s", 7_071_573_000),
-        ("9007199.254740993s", 9_007_199_254_740_993),
-        ("", None),
-        ("12", None),
-        ("12 m", None),
-        ("12 MS", None),
-        ("1,5ms", None),
-        (".5ms", None),
-        ("1.ms", None),
-        ("1e3ns", None),
-        ("nans", None),
-        ("\u0661ms", None),
-    ],
-)
-def test_parse_time(text, ns):
-    assert units.parse_time_ns(text) == ns
-
-
-@pytest.mark.parametrize(
-    ("ns", "text"),
-    [
-        (0, "0 ns"),
-        (1, "1 ns"),
-        (0.5, "0.5 ns"),
-        (801.5, "801.5 ns"),
-        (999, "999 ns"),
-        (999.5, "1.000 µs"),
-        (1000, "1.000 µs"),
-        (9450, "9.450 µs"),
-        (209_768, "209.8 µs"),
-        (999_499, "999.5 µs"),
-        (999_999, "1.000 ms"),
-        (57_255_472, "57.26 ms"),
-        (99_996_000, "100.0 ms"),
-        (999_500_000, "1.000 s"),
-        (2_903_424_000, "2.903 s"),
-        (86_400_000_000_000, "86400.0 s"),
-        (-57_255_472, "-57.26 ms"),
-    ],
-)
-def test_time(ns, text):
-    assert units.time(ns) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (512, "512 B"),
-        (999.5, "1.000 kB"),
-        (8_388_608, "8.389 MB"),
-        (4_194_304, "4.194 MB"),
-        (143_771_041_792, "143.8 GB"),
-        (2 * 10**12, "2.000 TB"),
-    ],
-)
-def test_size_is_decimal(count, text):
-    assert units.size(count) == text
-
-
-def test_rate():
-    assert units.rate(30_840_000_000) == "30.84 GB/s"
-
-
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [
-        (0, "0.0 %"),
-        (1e-9, "<0.1 %"),
-        (0.000_499, "<0.1 %"),
-        (0.0005, "0.1 %"),
-        (0.278, "27.8 %"),
-        (0.9995, "100.0 %"),
-        (0.9997, ">99.9 %"),
-        (1 - 1e-9, ">99.9 %"),
-        (1, "100.0 %"),
-        (1.5, "150.0 %"),
-    ],
-)
-def test_percent(share, text):
-    assert units.percent(share) == text
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (1.0, "+0.0 %"),
-        (1.0499, "+5.0 %"),
-        (0.958, "−4.2 %"),
-        (1.0004, "<+0.1 %"),
-        (0.9996, ">−0.1 %"),
-        (0.0001, "<−99.9 %"),
-        (1.9998, ">+99.9 %"),
-        (0.0, "−100.0 %"),
-        (9.5, "+850.0 %"),
-    ],
-)
-def test_change(ratio, text):
-    assert units.change(ratio) == text
+@pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
+def test_quantities_as_text_and_back(function):
+    for *given_, expected in CASES[function]:
+        assert function(*given_) == expected, given_
 
 
 @given(st.floats(0, 1, exclude_min=True, exclude_max=True))
 def test_a_share_that_is_not_none_or_all_never_looks_so(share):
     assert units.percent(share) not in ("0.0 %", "100.0 %")
-
-
-@pytest.mark.parametrize(
-    ("ns", "text"),
-    [
-        (0, "0.000 ms"),
-        (317_837_081, "317.837 ms"),
-        (7_071_573_210, "7.071573 s"),
-        (-1_000_000, "-1.000 ms"),
-    ],
-)
-def test_instant(ns, text):
-    assert units.instant(ns) == text
 
 
 def test_parts_are_printed_in_the_unit_of_their_total():
@@ -167,98 +100,6 @@ def test_apportioned_parts_sum_to_the_whole_and_are_off_by_less_than_one(parts, 
 
 def test_among_equal_remainders_the_first_is_rounded_up():
     assert units.apportioned([1, 1, 1], 4) == [2, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("number", "noun", "text"),
-    [
-        (1, "kernel", "1 kernel"),
-        (0, "kernel", "0 kernels"),
-        (3000, "kernel", "3,000 kernels"),
-        (2, "process", "2 processes"),
-        (2, "launch", "2 launches"),
-        (2, "copy", "2 copies"),
-        (1, "copy", "1 copy"),
-    ],
-)
-def test_plural(number, noun, text):
-    assert units.plural(number, noun) == text
-
-
-@pytest.mark.parametrize(
-    ("number", "of", "text"),
-    [
-        (71_040, 60, "1,184"),
-        (71_039, 60, "1,184"),
-        (5999, 60, "100.0"),
-        (150, 60, "2.5"),
-        (121, 60, "2.0"),  # not two in each
-        (120, 60, "2"),
-        (0, 60, "0"),
-    ],
-)
-def test_mean(number, of, text):
-    assert units.mean(number, of) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "share"),
-    [
-        ("50%", 0.5),
-        (" 12.5 % ", 0.125),
-        ("0%", 0.0),
-        ("150%", 1.5),
-        ("50", None),
-        ("0.5", None),
-        ("-5%", None),
-        (".5%", None),
-        ("5 % %", None),
-        ("\u0665%", None),
-        ("", None),
-    ],
-)
-def test_parse_percent(text, share):
-    assert units.parse_percent(text) == share
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (0, "0.00 ×"),
-        (1, "1.00 ×"),
-        (8.418, "8.42 ×"),
-        (9.994, "9.99 ×"),
-        (9.996, "10.0 ×"),
-        (33.58, "33.6 ×"),
-        (99.94, "99.9 ×"),
-        (99.96, "100 ×"),
-        (1104.2, "1,104 ×"),
-    ],
-)
-def test_times(ratio, text):
-    assert units.times(ratio) == text
-
-
-def test_count():
-    assert units.count(270_336) == "270,336"
-
-
-@pytest.mark.parametrize(
-    ("ns", "zero_ns", "text"),
-    [
-        (1_000_200_000, 1_000_000_000, "+0.200 ms"),
-        (3_500_000_001, 1_000_000_001, "+2.500000 s"),
-        (900_000_000, 1_000_000_000, "-100.000 ms"),
-        (1_000_000_000, 1_000_000_000, "+0.000 ms"),
-    ],
-)
-def test_instant_since_another_one(ns, zero_ns, text):
-    assert units.instant(ns, zero_ns) == text
-
-
-@pytest.mark.parametrize(("ns", "zero_ns", "text"), [(1500, 0, "1.500 µs"), (1500, 500, "+1.000 µs")])
-def test_moment(ns, zero_ns, text):
-    assert units.moment(ns, zero_ns) == text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Final
 
-from kanalyze.machinery.modules import modules
+from kanalyze.machinery.late_loading import modules
 from kanalyze.schema import Table
 
 #: The rooms whose tables compare two sides, or are of a job of several ranks; and rooms whose modules are no tables.

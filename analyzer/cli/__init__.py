@@ -1,7 +1,7 @@
 """The command line: parses, calls one library function, prints what a renderer made.
 
-A command is a module of this package named for it, with a click command of the same name; adding the file adds the
-command. Modules that begin with an underscore are what commands share.
+A command is a click command of its name in the module that :data:`_COMMANDS` says. Modules that begin with an
+underscore are what commands share.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import io
 import os
-import pkgutil
 import sys
 import warnings
 from importlib import import_module
@@ -19,13 +18,28 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli._memory import in_own_process, refused, tight
-from kanalyze.cli._output import answering, flush, hold_closed_streams, print_message, unwritten
+from kanalyze.cli._options import answering
+from kanalyze.cli._output import flush, hold_closed_streams, print_message, unwritten
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, nearest
-from kanalyze.machinery.parents import PARENT, end_with
-from kanalyze.machinery.unfinished import remove_at_signals
+from kanalyze.machinery.processes import PARENT, end_with, remove_at_signals
 
 #: The status of a program that Ctrl-C ended.
 _INTERRUPTED: Final = 130
+
+#: The commands, by name, and the modules in which they are.
+_COMMANDS: Final = {
+    name: module
+    for module, names in {
+        "collect": ("collect", "doctor", "workloads"),
+        "compare": ("compare", "verify"),
+        "export": ("export", "html", "redact", "reduce"),
+        "kernels": ("roofline", "source", "tree"),
+        "mcp": ("mcp",),
+        "summarize": ("explain", "ranks", "summarize", "whatif"),
+        "tables": ("name", "plot", "show", "sql", "tables"),
+    }.items()
+    for name in names
+}
 
 
 class _Commands(click.Group):
@@ -34,15 +48,14 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command's name."""
         del ctx
-        return [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+        return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command called `cmd_name`; None where there is none."""
-        names = self.list_commands(ctx)
-        if cmd_name not in names:
-            hint = nearest(cmd_name, names)
+        """The command called `cmd_name`."""
+        if cmd_name not in _COMMANDS:
+            hint = nearest(cmd_name, sorted(_COMMANDS))
             ctx.fail(f"No such command {cmd_name!r}." + (f" Did you mean {hint}?" if hint else ""))
-        command: click.Command = getattr(import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        command: click.Command = getattr(import_module(f"{__name__}.{_COMMANDS[cmd_name]}"), cmd_name)
         return command
 
 
@@ -52,8 +65,11 @@ def _version() -> str:
     return f"kanalyze {version('kanalyze')}\n"
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@answering("--version", "Say the version and stop.", _version)
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    params=[answering("--version", "Say the version and stop.", _version)],
+)
 def kanalyze() -> None:
     """Where did the GPU time go? Reads profiles and attributes every nanosecond."""
 

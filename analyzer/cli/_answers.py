@@ -1,26 +1,32 @@
-"""Choice of the reports that answer a command: all of a folder, of a capture the first with what a table needs."""
+"""Choice of the reports that answer a command: all of a folder, of a capture the first with what a table needs.
+
+Large tables as files are written part by part: not more than a part of them is in memory. Parts are sorted by time and
+have to follow each other, as nsys writes them. Where they do not, the table is made whole.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sized
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 import click
 
 from kanalyze import outlets
 from kanalyze.cli import _options
-from kanalyze.cli._late import late
-from kanalyze.cli._output import drop_registered, print_message
+from kanalyze.cli._output import drop_registered, emit_file, print_message
 from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.machinery.late_loading import late
 from kanalyze.readers.archives import unpacked
 from kanalyze.units import plural
 
 with late():
-    from kanalyze import catalog, sample_model
+    from kanalyze import catalog, counter_model
     from kanalyze.analyses.iterations import _steady
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
+    from kanalyze.renderers.exports import typed
     from kanalyze.renderers.tables import frame
     from kanalyze.several import jobs, sides
 
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from kanalyze.cli._options import Where
+    from kanalyze.cli._output import Out
     from kanalyze.readers.capture.reports import Run
     from kanalyze.report import Report
     from kanalyze.schema import Table
@@ -39,9 +47,37 @@ T = TypeVar("T")
 #: The table that says what is in doubt.
 _SAYS_ITSELF: Final = "health"
 
+#: The tables of which a report may have a hundred million rows, by time.
+_LARGE: Final = ("cpu_samples",)
+_TIME: Final = "time_ns"
+
 #: Key of the paths that were found in a folder, and of those of them that cannot be read, in the command's context.
 _FOUND: Final = "kanalyze.found"
 _FAILED: Final = "kanalyze.failed"
+
+
+class NotInOrderError(Exception):
+    """A part of a large table is of an earlier time than the one before."""
+
+
+class Opened:
+    """Reports that a command asks for several tables: each is opened once, and held until the command ends."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        """Nothing is open yet; a `quiet` one keeps what reports lack, for the command to say once."""
+        self.quiet = quiet
+        self._results: dict[tuple[object, ...], Any] = {}
+        self.origins: dict[str, str] = {}
+        """Tables that are not of a capture's first report, and what is to be said of that."""
+        self.left_out: dict[Path, list[str]] = {}
+        """The tables that others of the reports give, and these do not."""
+
+    def once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+        """Result of `make` for `key` when it was first asked for."""
+        if key not in self._results:
+            self._results[key] = make()
+        result: T = self._results[key]
+        return result
 
 
 def expanded(reports: Sequence[Path]) -> list[Path]:
@@ -90,28 +126,8 @@ def of_each(
     return results
 
 
-class Opened:
-    """Reports that a command asks for several tables: each is opened once, and held until the command ends."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        """Nothing is open yet; a `quiet` one keeps what reports lack, for the command to say once."""
-        self.quiet = quiet
-        self._found: dict[tuple[object, ...], Any] = {}
-        self.origins: dict[str, str] = {}
-        """Tables that are not of a capture's first report, and what is to be said of that."""
-        self.left_out: dict[Path, list[str]] = {}
-        """The tables that others of the reports give, and these do not."""
-
-    def once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Result of `make` for `key` when it was first asked for."""
-        if key not in self._found:
-            self._found[key] = make()
-        found: T = self._found[key]
-        return found
-
-
 def answered(
-    path: Path, table: Table, where: _options.Where, make: Callable[[Report], T], opened: Opened | None = None
+    path: Path, table: Table, where: Where, make: Callable[[Report], T], opened: Opened | None = None
 ) -> dict[str | None, T]:
     """Results of `make` for each part of a report that was asked for, by its name.
 
@@ -131,25 +147,30 @@ def answered(
         if table.name == _SAYS_ITSELF:
             _try_others(path, whole, ways, held)
         try:
-            parts = held.once((path, way, "parts"), lambda whole=whole: _options.parts_of(whole, where))  # type: ignore[misc]
-            found = {name: make(part) for name, part in parts.items()}
+            parts = held.once((path, way, "parts"), partial(_options.parts_of, whole, where))
+            results = {name: make(part) for name, part in parts.items()}
         except CannotTellError as error:
-            if opened is None:
-                whole.source.close()
             failed = failed or error
-            continue
-        if way is not suited[-1] and _unsampled(table, found):
-            if opened is None:
-                whole.source.close()
-            continue
-        _options.closed_at_end(whole)
-        if way is not ways[0]:
-            held.origins[table.name] = _origin(table.name, way, ways, held, whole)
-            if opened is None:
-                print_message(outlets.line(f"kanalyze: {held.origins[table.name]}"))
-        return found
+        else:
+            if way is suited[-1] or not _unsampled(table, results):
+                _options.closed_at_end(whole)
+                if way is not ways[0]:
+                    held.origins[table.name] = _origin(table.name, way, ways, held, whole)
+                    if opened is None:
+                        print_message(outlets.line(f"kanalyze: {held.origins[table.name]}"))
+                return results
+        if opened is None:
+            whole.source.close()
     assert failed is not None, "each way gives a table or cannot tell"  # noqa: S101 - there is at least one
     raise failed
+
+
+def _ways(path: Path, where: Where) -> list[Run]:
+    """The reports of the capture at `path`; none of any other path."""
+    path = unpacked(path)
+    if not os.path.isdir(path) or not read_capture.accepts(path, b""):  # noqa: PTH112 - never raises
+        return []
+    return captures.ways(path, _options.progress_shown(), cache=not where.no_cache)
 
 
 def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Opened) -> None:
@@ -163,90 +184,10 @@ def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Opened) -
             report.go_without(way.name, error)
 
 
-def rows_of(  # noqa: PLR0913 - what commands ask for
-    reports: Sequence[Path],
-    declared: Table,
-    where: _options.Where,
-    keywords: dict[str, Any] | None = None,
-    opened: Opened | None = None,
-    first: int | None = None,
-) -> pl.DataFrame:
-    """The table of one report or each of several, of all together, of two sides, or of a job.
-
-    With `first`, of each report no more than so many rows are needed.
-    """
-    table = declared.name
-    of_ranks = not any(_options.part(where).values()) and _over_ranks(reports, declared, keywords or {})
-    if where.get("without_profiler") and (declared.sides or declared.job or declared.together or of_ranks):
-        raise click.UsageError(f"--without-profiler is for tables of one report, and {table} is of several.")
-    if declared.sides:
-        asked = sides.Asked(_options.part(where), cache=not where["no_cache"], progress=_options.progress_shown())
-        return sides.comparison(*sides.given(reports), asked).table(table)
-    if declared.job:
-        return jobs.job(reports, _options.asked_of_job(where)).table(table)
-    if of_ranks:
-        return jobs.path_of_ranks(reports, _options.asked_of_job(where))
-    if declared.together:
-        base, *others = (opened or Opened()).once(("together",), lambda: _options.opened_together(reports, where))
-        return catalog.make(base, table, *others, **(keywords or {}), **_options.part(where))
-
-    def make(report: Report) -> pl.DataFrame:
-        if first is not None:
-            return catalog.first(report, table, first, **(keywords or {}))
-        return catalog.make(report, table, **(keywords or {}))
-
-    return of_every_report(reports, declared, where, make, opened)
-
-
-def _over_ranks(reports: Sequence[Path], declared: Table, keywords: dict[str, Any]) -> bool:
-    """Whether this form of the table is one of all ranks of a job, and several reports are given."""
-    form = f"--by {keywords.get('by')}"
-    together = any(one.job and one.when == form for one in catalog.forms(declared.name))
-    return together and len(_options.different(expanded(reports))) > 1
-
-
-def of_every_report(
-    reports: Sequence[Path],
-    table: Table,
-    where: _options.Where,
-    make: Callable[[Report], pl.DataFrame],
-    opened: Opened | None,
-) -> pl.DataFrame:
-    """The table of each report, one after the other; of several with a first column that names the report."""
-    paths = _options.different(expanded(reports))
-
-    def rows(report: Path) -> tuple[str, pl.DataFrame]:
-        found = answered(report, table, where, make, opened)
-        if table.name == _SAYS_ITSELF:
-            drop_registered()
-        if len(paths) > 1 and opened is None:
-            _options.print_doubts_early()  # lest all of them are held
-        return str(report), frame.joined(found)
-
-    def lacking(report: Path) -> None:
-        if opened:
-            opened.left_out.setdefault(report, []).append(table.name)
-
-    found = of_each(paths, rows, tolerated=(CannotTellError,), lacking=lacking if opened and opened.quiet else None)
-    return found[0][1] if len(paths) == 1 else frame.of_reports(found)
-
-
-def _ways(path: Path, where: _options.Where) -> list[Run]:
-    """The reports of the capture at `path`; none of any other path."""
-    path = unpacked(path)
-    if not os.path.isdir(path):  # noqa: PTH112 - as above
-        return []
-    return (
-        captures.ways(path, _options.progress_shown(), cache=not where["no_cache"])
-        if read_capture.accepts(path, b"")
-        else []
-    )
-
-
-def _unsampled(table: Table, found: dict[str | None, T]) -> bool:
+def _unsampled(table: Table, results: dict[str | None, T]) -> bool:
     """Whether this is a table of samples that a report has none of, as nsys was not asked for them."""
-    sampled = any(table.name == one.name for one in sample_model.SAMPLE_TABLES)
-    return sampled and not any(len(rows) for rows in found.values() if isinstance(rows, Sized))
+    sampled = any(table.name == one.name for one in counter_model.SAMPLE_TABLES)
+    return sampled and not any(len(rows) for rows in results.values() if isinstance(rows, Sized))
 
 
 def _origin(table: str, way: Run, ways: Sequence[Run], held: Opened, whole: Report) -> str:
@@ -258,3 +199,117 @@ def _origin(table: str, way: Run, ways: Sequence[Run], held: Opened, whole: Repo
         plain = _options.closed_at_end(held.once((ways[0], "plain"), ways[0].opened))
         cost = f" {_steady.sampling_cost(plain, whole)}"
     return f"{table} is from {way.file}{which}; {ways[0].file.name} does not record it.{cost}"
+
+
+def rows_of(  # noqa: PLR0913 - what commands ask for
+    reports: Sequence[Path],
+    declared: Table,
+    where: Where,
+    keywords: dict[str, Any] | None = None,
+    opened: Opened | None = None,
+    first: int | None = None,
+) -> pl.DataFrame:
+    """The table of one report or each of several, of all together, of two sides, or of a job.
+
+    With `first`, of each report no more than so many rows are needed.
+    """
+    table, keywords = declared.name, keywords or {}
+    of_ranks = not any(where.part.values()) and _over_ranks(reports, declared, keywords)
+    if where.without_profiler and (declared.sides or declared.job or declared.together or of_ranks):
+        raise click.UsageError(f"--without-profiler is for tables of one report, and {table} is of several.")
+    if declared.sides:
+        asked = _options.asked(where)._replace(left_out=None)
+        return sides.comparison(*sides.given(reports), asked).table(table)
+    if declared.job:
+        return jobs.job(reports, _options.asked(where)).table(table)
+    if of_ranks:
+        return jobs.path_of_ranks(reports, _options.asked(where))
+    if declared.together:
+        base, *others = (opened or Opened()).once(("together",), lambda: _options.opened_together(reports, where))
+        return catalog.make(base, table, *others, **keywords, **where.part)
+
+    def make(report: Report) -> pl.DataFrame:
+        if first is not None:
+            return catalog.first(report, table, first, **keywords)
+        return catalog.make(report, table, **keywords)
+
+    return _of_every_report(reports, declared, where, make, opened)
+
+
+def _over_ranks(reports: Sequence[Path], declared: Table, keywords: dict[str, Any]) -> bool:
+    """Whether this form of the table is one of all ranks of a job, and several reports are given."""
+    form = f"--by {keywords.get('by')}"
+    together = any(one.job and one.when == form for one in catalog.forms(declared.name))
+    return together and len(_options.different(expanded(reports))) > 1
+
+
+def _of_every_report(
+    reports: Sequence[Path],
+    table: Table,
+    where: Where,
+    make: Callable[[Report], pl.DataFrame],
+    opened: Opened | None,
+) -> pl.DataFrame:
+    """The table of each report, one after the other; of several with a first column that names the report."""
+    paths = _options.different(expanded(reports))
+
+    def rows(report: Path) -> tuple[str, pl.DataFrame]:
+        parts = answered(report, table, where, make, opened)
+        if table.name == _SAYS_ITSELF:
+            drop_registered()
+        if len(paths) > 1 and opened is None:
+            _options.print_doubts_early()  # lest all of them are held
+        return str(report), frame.joined(parts)
+
+    def lacking(report: Path) -> None:
+        if opened:
+            opened.left_out.setdefault(report, []).append(table.name)
+
+    each = of_each(paths, rows, tolerated=(CannotTellError,), lacking=lacking if opened and opened.quiet else None)
+    return each[0][1] if len(paths) == 1 else frame.of_reports(each)
+
+
+def large(reports: Sequence[Path], table: Table, where: Where) -> bool:
+    """Whether a table may be large, and is asked for as the report has it."""
+    return table.name in _LARGE and where.window is None and len(_options.different(expanded(reports))) == 1
+
+
+def write_in_parts(  # noqa: PLR0913 - what commands ask for
+    reports: Sequence[Path], table: Table, where: Where, form: str, file: BinaryIO, opened: Opened | None = None
+) -> int:
+    """Writes a :func:`large` table of one report to `file`; its rows.
+
+    Raises:
+        NotInOrderError: It has to be made whole; what was written until then is to be thrown away.
+        KanalyzeError: As of :func:`rows_of`.
+    """
+    writer = typed.PartWriter(typed.Exported([table], table.empty()), form, file)
+    rows, ends = 0, list[int]()
+
+    def add(part: pl.DataFrame) -> pl.DataFrame:
+        nonlocal rows
+        part = part.sort(_TIME, maintain_order=True)
+        if part.height:
+            if ends and part.item(0, _TIME) < ends[-1]:
+                raise NotInOrderError
+            ends[:] = [part.item(-1, _TIME)]
+        writer.add(part)
+        rows += part.height
+        return part.head(1)
+
+    _of_every_report(reports, table, where, lambda report: report.mapped(table.name, add), opened)
+    writer.close()
+    return rows
+
+
+def emitted_in_parts(reports: Sequence[Path], table: Table, where: Where, to: Out) -> bool:
+    """Whether a table was written to a file in parts; nothing is written where it has to be made whole."""
+    if to.output is None or to.form not in ("csv", "parquet") or not large(reports, table, where):
+        return False
+    if os.path.lexists(to.output) and not os.path.isfile(to.output):  # noqa: PTH113 - a pipe would keep what was written
+        return False
+    try:
+        emit_file(lambda file: write_in_parts(reports, table, where, to.form, file), to.output)
+    except NotInOrderError:
+        return False
+    return True

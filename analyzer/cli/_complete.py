@@ -12,7 +12,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.cli._late import late
+from kanalyze.machinery.late_loading import late
 from kanalyze.tools import NAMES
 
 with late():

@@ -20,7 +20,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, SqlError
-from kanalyze.machinery.parents import end_with
+from kanalyze.machinery.processes import end_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -8,14 +8,14 @@ import shutil
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from kanalyze import outlets, units
-from kanalyze.cli._late import late
 from kanalyze.errors import KanalyzeError, OutputError
-from kanalyze.machinery.unfinished import unfinished
+from kanalyze.machinery.late_loading import late
+from kanalyze.machinery.processes import unfinished
 
 with late():
     from kanalyze.analyses.findings import _doubts
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Report
 
-F = TypeVar("F", bound="Callable[..., object]")
-
 _NARROWEST = 40
 
 _STANDARD_OUTPUT = Path("standard output")
@@ -44,15 +42,56 @@ _STANDARD_OUTPUT = Path("standard output")
 #: The status where the program that reads the output has ended.
 _NOBODY_READS = 1
 
-#: Keys of the paths that the command reads and writes, in its context.
+#: Keys of what the command reads and writes, in its context: paths, reports that it printed no doubts about yet, and
+#: files whose doubts it printed.
 _INPUTS: Final = "kanalyze.inputs"
 _OUTPUTS: Final = "kanalyze.outputs"
+_OPENED: Final = "kanalyze.opened"
+_SPOKEN_OF: Final = "kanalyze.spoken_of"
+
+#: Most doubts listed, and characters of each.
+_NAMED: Final = 6
+_WIDE: Final = 120
+
+_CLEAR: Final = "\r\x1b[2K"
 
 #: What the name of a file ends in that SQLite keeps beside a database, and reads with it.
 _JOURNALS: Final = ("-wal", "-shm", "-journal")
 
 
-def emit(data: bytes | str, output: Path | None) -> None:
+class Out(NamedTuple):
+    """How a command prints and where, as its options say: to the terminal unless told."""
+
+    form: str = "terminal"
+    output: Path | None = None
+    top: int | None = None
+    no_formulas: bool = False
+
+    def look(self) -> grid.Look:
+        """Width of the terminal, and colours on one, unless NO_COLOR is set (https://no-color.org)."""
+        terminal_reads = self.output is None and sys.stdout is not None and sys.stdout.isatty()
+        return grid.Look(width(), terminal_reads and not os.environ.get("NO_COLOR"))
+
+    def emit(self, data: bytes | str) -> None:
+        """Prints or writes a text, or bytes for programs."""
+        emit(data, self.output)
+
+    def emit_rows(self, rows: pl.DataFrame) -> None:
+        """Prints or writes a table for programs."""
+        safe = outlets.spreadsheet(rows) if self.no_formulas and self.form == "csv" else rows
+        self.emit(frame.FORMATS[self.form](safe))
+
+    def emit_pages(self, pages: Sequence[Shown]) -> None:
+        """Prints or writes pages, as JSON, Markdown or for the terminal."""
+        if self.form == "json":
+            self.emit(json.render(pages).encode())
+        elif self.form == "markdown":
+            self.emit(markdown.render(pages, self.top).encode())
+        else:
+            self.emit(terminal.render(pages, self.look(), self.top))
+
+
+def emit(data: bytes | str, output: Path | None = None) -> None:
     """Print `data`, or write it to `output`: a page as it can be shown, and bytes, which programs read, as they are.
 
     Only a terminal that is to show such bytes gets them without what it would obey.
@@ -77,22 +116,6 @@ def emit(data: bytes | str, output: Path | None) -> None:
             _discard_pending(sys.stdout)
             sys.exit(_NOBODY_READS)
         raise OutputError.because(_STANDARD_OUTPUT, error.strerror or str(error)) from error
-
-
-def answering(option: str, help_text: str, answer: Callable[[], str]) -> Callable[[F], F]:
-    """Add an option in place of all others: it prints its answer, and that is all."""
-
-    def print_answer(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
-        if wanted and not ctx.resilient_parsing:
-            emit(answer(), None)
-            ctx.exit()
-
-    return click.option(option, is_flag=True, is_eager=True, expose_value=False, callback=print_answer, help=help_text)
-
-
-def emit_rows(rows: pl.DataFrame, form: str, output: Path | None, *, no_formulas: bool) -> None:
-    """Prints a table for programs, or writes it."""
-    emit(frame.FORMATS[form](outlets.spreadsheet(rows) if no_formulas and form == "csv" else rows), output)
 
 
 def unwritten(error: BaseException) -> OutputError | None:
@@ -147,23 +170,23 @@ def _discard_pending(stream: TextIO) -> None:
 class InputPath(click.Path):
     """A path that is read, which no output of the command may be: neither the file nor one in a folder."""
 
-    _key = _INPUTS
+    written = False
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
         """The path."""
         path: Any = super().convert(value, param, ctx)
         if ctx is not None and not ctx.resilient_parsing:
-            sides = {_INPUTS: ctx.meta.get(_INPUTS, ()), _OUTPUTS: ctx.meta.get(_OUTPUTS, ()), self._key: [path]}
-            ctx.meta.setdefault(self._key, []).append(path)
-            for output in sides[_OUTPUTS]:
-                _refuse_file_of(sides[_INPUTS], output)
+            inputs, outputs = (ctx.meta.setdefault(key, []) for key in (_INPUTS, _OUTPUTS))
+            (outputs if self.written else inputs).append(path)
+            for output in [path] if self.written else outputs:
+                _refuse_file_of(inputs if self.written else [path], output)
         return path
 
 
 class OutputPath(InputPath):
     """A path that is written, which is refused where it is of an input of the command."""
 
-    _key = _OUTPUTS
+    written = True
 
 
 def refuse_overwriting(output: Path) -> None:
@@ -262,26 +285,6 @@ def width() -> int:
     return max(shutil.get_terminal_size((80, 24)).columns, _NARROWEST)
 
 
-def colour(output: Path | None) -> bool:
-    """Whether escape codes are welcome: on a terminal, and not where NO_COLOR is set (https://no-color.org)."""
-    return output is None and sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-
-
-# Warnings on standard error about doubtful data in the reports that a command printed figures of, a line for each.
-#
-# A page says it as well, but not where to look; a table or a file for another program does not say it at all.
-
-#: Key of the reports that the command opened and has not printed doubts about, in its context.
-_OPENED: Final = "kanalyze.opened"
-
-#: Key of the files whose doubts it printed.
-_SPOKEN_OF: Final = "kanalyze.spoken_of"
-
-#: Most doubts listed, and characters of each.
-_NAMED: Final = 6
-_WIDE: Final = 120
-
-
 def register_figures(report: Report) -> None:
     """Registers a report of which the command prints figures; it is held until :func:`print_doubts`."""
     click.get_current_context().meta.setdefault(_OPENED, []).append(report)
@@ -323,12 +326,13 @@ def _file(report: Report) -> str:
 
 def doubt_line(file: str, doubts: pl.DataFrame) -> str:
     """The warning for the report in `file`, from doubtful rows of the table `health`; empty if there are none."""
-    told = [_doubt_text(*row) for row in doubts.head(_NAMED).select("check", "count", "ns").iter_rows()]
-    if not told:
-        return ""
-    more = doubts.height - len(told)
-    rest = f"; and {units.count(more)} more" if more else ""
-    return f"{file}: not all of this can be trusted: {'; '.join(told)}{rest}. See `{command(file)}`"
+    texts: list[str] = []
+    for check, count, ns in doubts.head(_NAMED).select("check", "count", "ns").iter_rows():
+        text = check.rstrip(".")
+        text = text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
+        texts.append(units.checked(text, count) + (f" ({units.time(ns)})" if ns else ""))
+    more = f"; and {units.count(doubts.height - len(texts))} more" if doubts.height > len(texts) else ""
+    return f"{file}: not all of this can be trusted: {'; '.join(texts)}{more}. See `{command(file)}`" if texts else ""
 
 
 def command(file: str) -> str:
@@ -336,55 +340,18 @@ def command(file: str) -> str:
     return outlets.command("kanalyze", "show", "health", file)
 
 
-def _doubt_text(check: str, count: int, ns: int | None) -> str:
-    text = check.rstrip(".")
-    text = text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
-    return units.checked(text, count) + (f" ({units.time(ns)})" if ns else "")
-
-
-# Shows how far a run is: one line that changes on a terminal, plain lines elsewhere; always on standard error.
-
-_CLEAR = "\r\x1b[2K"
-
-
-class Progress:
-    """Draws events as they come."""
-
-    def __init__(self) -> None:
-        """Draw in place if standard error is a terminal."""
-        self._live = stderr_is_terminal()
-
-    def __call__(self, event: Event) -> None:
-        """Show one event."""
-        if event.kind == "tick":
-            if self._live:
-                self._draw(f"{event.step}  {_clock(event.elapsed_s)}  {event.text}")
-            return
-        line = {
-            "begin": f"{event.step} …",
-            "end": f"{event.step}: {event.text} after {_clock(event.elapsed_s)}",
-            "note": f"{event.step}: {event.text}",
-        }[event.kind]
-        if event.kind == "begin" and self._live:
-            self._draw(line)
-        else:
-            print_message(f"{_CLEAR if self._live else ''}{outlets.line(line)}")
-
-    def _draw(self, line: str) -> None:
-        columns = shutil.get_terminal_size((80, 24)).columns
+def draw_event(event: Event) -> None:
+    """Shows how far a run is on standard error: one line that changes on a terminal, plain lines elsewhere."""
+    minutes, seconds = divmod(event.elapsed_s, 60)
+    elapsed = f"{int(minutes)} min {seconds:02.0f} s" if minutes else f"{seconds:.1f} s"
+    line = {
+        "tick": f"{event.step}  {elapsed}  {event.text}",
+        "begin": f"{event.step} …",
+        "end": f"{event.step}: {event.text} after {elapsed}",
+        "note": f"{event.step}: {event.text}",
+    }[event.kind]
+    live, columns = stderr_is_terminal(), shutil.get_terminal_size((80, 24)).columns
+    if live and event.kind in ("tick", "begin"):
         print_message(f"{_CLEAR}{outlets.line(line)[: columns - 1]}", newline=False)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(seconds, 60)
-    return f"{int(minutes)} min {rest:02.0f} s" if minutes else f"{rest:.1f} s"
-
-
-def emit_pages(found: Sequence[Shown], form: str, top: int | None, output: Path | None) -> None:
-    """Prints pages, or writes them, as JSON, Markdown or for the terminal."""
-    if form == "json":
-        emit(json.render(found).encode(), output)
-    elif form == "markdown":
-        emit(markdown.render(found, top).encode(), output)
-    else:
-        emit(terminal.render(found, grid.Look(width(), colour(output)), top), output)
+    elif event.kind != "tick":
+        print_message(f"{_CLEAR if live else ''}{outlets.line(line)}")

@@ -1,35 +1,40 @@
-"""``kanalyze collect``: profile a program with every tool that is here, and print the summary."""
+"""``kanalyze collect``, ``doctor`` and ``workloads``: profile a program with every tool that is here, and how to."""
 
 from __future__ import annotations
 
 import shlex
 import signal
 import sys
+import textwrap
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kanalyze import outlets
 from kanalyze.cli import _complete
-from kanalyze.cli._late import late
-from kanalyze.cli._options import tool_paths
-from kanalyze.cli._output import Progress, emit, flush, print_message
-from kanalyze.errors import IncomparableError
+from kanalyze.cli._options import TOOL_PATHS, argument, command, flag, option
+from kanalyze.cli._output import draw_event, emit, flush, print_message, width
+from kanalyze.errors import IncomparableError, UnknownNameError
+from kanalyze.machinery.late_loading import late
 from kanalyze.turns import SIDES
 
 with late():
     from kanalyze import collectors
     from kanalyze.cli import compare, summarize
     from kanalyze.collectors.base import errors
+    from kanalyze.collectors.base import workload as shipped
+    from kanalyze.collectors.tools import doctor as doctors
     from kanalyze.readers.capture import read_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import FrameType
 
     from kanalyze.collectors import Capture, Captures, Options
+    from kanalyze.collectors.base.workload import Reference
+    from kanalyze.collectors.tools.doctor import Examined
 
 #: What ends the options.
 _END: Final = "--"
@@ -40,82 +45,65 @@ _AGAINST: Final = "--against"
 #: As a workload: the first of the arguments is a module.
 MODULE: Final = "-m"
 
-F = TypeVar("F", bound="Callable[..., object]")
+#: Width of the names that `doctor` prints, and of names with what was found of them.
+_NAME: Final = 16
+_HEAD: Final = 25
 
-_FILE = click.Path(path_type=Path)
+
+def _flags(names: str, text: str) -> click.Option:
+    """An option that is given several times: a further flag of a program."""
+    return option(names, text, "FLAG", multiple=True)
 
 
-#: What an option has that is given several times.
-_FLAG: Final[dict[str, Any]] = {"multiple": True, "metavar": "FLAG"}
+def _seconds(names: str, text: str, default: float | None = None) -> click.Option:
+    return option(names, text, "SECONDS", type=float, default=default)
 
 
 #: Every option, by the attribute of kanalyze.collectors.Options that it fills.
-_OPTIONS = (
-    click.option("-o", "--output", type=_FILE, metavar="DIR", help="The folder to write; it must not exist yet."),
-    click.option(
-        "--with",
-        "passes",
-        metavar="PASSES",
+_OPTIONS: Final = (
+    option("-o --output", "The folder to write; it must not exist yet.", "DIR", type=click.Path(path_type=Path)),
+    option(
+        "--with passes",
+        "Which of nsys, torch and ncu, with commas between them.",
+        "PASSES",
         shell_complete=_complete.passes,
-        help="Which of nsys, torch and ncu, with commas between them.",
     ),
-    click.option("--bare/--no-bare", default=True, help="Run it without a profiler first, for its true times; on."),
-    click.option("--lines/--no-lines", default=True, help="Note the lines that a Python program is in; on."),
-    click.option(
-        "--samples", is_flag=True, help="Also sample the host, in a run of its own: functions, Python, waits."
+    option("--bare/--no-bare", "Run it without a profiler first, for its true times; on.", default=True),
+    option("--lines/--no-lines", "Note the lines that a Python program is in; on.", default=True),
+    flag("--samples", "Also sample the host, in a run of its own: functions, Python, waits."),
+    flag("--metrics", "In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe."),
+    _seconds(
+        "--samples-for samples_for_s", "That run records so long at most, and is ended then; 60 unless told.", 60.0
     ),
-    click.option(
-        "--metrics", is_flag=True, help="In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe."
+    flag("--prepare", "Run it once without a profiler first, so that what it builds is there."),
+    option("--repeat", "Run it bare, under nsys and under torch K times each.", "K", type=int, default=1),
+    _seconds("--timeout timeout_s", "Longest time of a pass.", 3600.0),
+    option("--arch", "Compile for sm_90 or the like; several make a fat binary.", "ARCH", multiple=True),
+    _flags("--nvcc nvcc_flags", "Further flags of nvcc, one or several in quotes."),
+    _flags("--nsys-flag nsys_flags", "A further flag of nsys profile."),
+    _flags("--ncu-flag ncu_flags", "A further flag of ncu."),
+    option("--recipe", "Recipe of torch.profiler: plain, schedule, toggle…", "NAME", default="plain"),
+    _flags("--recipe-flag recipe_flags", "A further flag of the torch pass, as --wait=2."),
+    option("--kernels", "So many kernels go to ncu; 5 unless told.", "N", type=int, default=5),
+    option("--launches", "So many launches of each; 1 unless told.", "N", type=int, default=1),
+    _seconds("--ncu-budget ncu_budget_s", "Longest time of ncu.", 600.0),
+    option("--clock-control", "The GPU's clocks under ncu.", type=click.Choice(["base", "none"]), default="base"),
+    option("--range range_name", "Only the NVTX range NAME.", "NAME"),
+    flag("--cuda-profiler-api", "Only from cudaProfilerStart to cudaProfilerStop."),
+    _seconds("--delay delay_s", "nsys begins so much later."),
+    _seconds("--duration duration_s", "nsys records so long, and ends the run."),
+    *TOOL_PATHS,
+    flag("-m module", "WORKLOAD is a module, as in python -m."),
+    option(
+        _AGAINST,
+        "Record OTHER too, run by run in turns: a program with its arguments in quotes, or only arguments.",
+        "OTHER",
+        shell_complete=_complete.workloads,
     ),
-    click.option(
-        "--samples-for",
-        "samples_for_s",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="That run records so long at most, and is ended then; 60 unless told.",
-    ),
-    click.option(
-        "--prepare", is_flag=True, help="Run it once without a profiler first, so that what it builds is there."
-    ),
-    click.option(
-        "--repeat", type=int, default=1, metavar="K", help="Run it bare, under nsys and under torch K times each."
-    ),
-    click.option(
-        "--timeout", "timeout_s", type=float, default=3600.0, metavar="SECONDS", help="Longest time of a pass."
-    ),
-    click.option(
-        "--arch", multiple=True, metavar="ARCH", help="Compile for sm_90 or the like; several make a fat binary."
-    ),
-    click.option("--nvcc", "nvcc_flags", **_FLAG, help="Further flags of nvcc, one or several in quotes."),
-    click.option("--nsys-flag", "nsys_flags", **_FLAG, help="A further flag of nsys profile."),
-    click.option("--ncu-flag", "ncu_flags", **_FLAG, help="A further flag of ncu."),
-    click.option(
-        "--recipe", default="plain", metavar="NAME", help="Recipe of torch.profiler: plain, schedule, toggle…"
-    ),
-    click.option("--recipe-flag", "recipe_flags", **_FLAG, help="A further flag of the torch pass, as --wait=2."),
-    click.option("--kernels", type=int, default=5, metavar="N", help="So many kernels go to ncu; 5 unless told."),
-    click.option("--launches", type=int, default=1, metavar="N", help="So many launches of each; 1 unless told."),
-    click.option(
-        "--ncu-budget", "ncu_budget_s", type=float, default=600.0, metavar="SECONDS", help="Longest time of ncu."
-    ),
-    click.option(
-        "--clock-control", type=click.Choice(["base", "none"]), default="base", help="The GPU's clocks under ncu."
-    ),
-    click.option("--range", "range_name", metavar="NAME", help="Only the NVTX range NAME."),
-    click.option("--cuda-profiler-api", is_flag=True, help="Only from cudaProfilerStart to cudaProfilerStop."),
-    click.option("--delay", "delay_s", type=float, metavar="SECONDS", help="nsys begins so much later."),
-    click.option(
-        "--duration", "duration_s", type=float, metavar="SECONDS", help="nsys records so long, and ends the run."
-    ),
+    flag("--dry-run", "Print the commands, for any machine, and run none of them."),
+    argument("workload", shell_complete=_complete.workloads),
+    argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete.files),
 )
-
-
-def _all_options(command: F) -> F:
-    command = tool_paths(command)
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 class _Collect(click.Command):
@@ -143,8 +131,8 @@ class _Collect(click.Command):
             return args
         rest = args[at + 1 :]
         for end in range(len(rest), 0, -1):
-            named = {word.partition("=")[0] for word in rest[:end]}
-            if _AGAINST in named and self._all_ours(ctx, rest[:end]):
+            names = {word.partition("=")[0] for word in rest[:end]}
+            if _AGAINST in names and self._all_ours(ctx, rest[:end]):
                 return [*args[:at], *rest[:end], args[at], *rest[end:]]
         return args
 
@@ -157,27 +145,7 @@ class _Collect(click.Command):
             return False
 
 
-def _note_ours(ctx: click.Context, workload: str, args: Sequence[str]) -> None:
-    """Says which options of ours stand behind the program and are passed on to it."""
-    known = {name for option in ctx.command.params for name in option.opts if name.startswith("-")}
-    named = dict.fromkeys(word for word in (word.partition("=")[0] for word in args) if word in known)
-    if named and _END not in sys.argv:
-        passed = f"passed on to {outlets.line(workload)}: {', '.join(named)}"
-        print_message(f"Note: {passed}. Options of kanalyze stand before the program.")
-
-
-@click.command(cls=_Collect, context_settings={"allow_interspersed_args": False})
-@_all_options
-@click.option("-m", "module", is_flag=True, help="WORKLOAD is a module, as in python -m.")
-@click.option(
-    _AGAINST,
-    metavar="OTHER",
-    shell_complete=_complete.workloads,
-    help="Record OTHER too, run by run in turns: a program with its arguments in quotes, or only arguments.",
-)
-@click.option("--dry-run", is_flag=True, help="Print the commands, for any machine, and run none of them.")
-@click.argument("workload", shell_complete=_complete.workloads)
-@click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete.files)
+@click.command(cls=_Collect, context_settings={"allow_interspersed_args": False}, params=[*_OPTIONS])
 def collect(
     workload: str,
     args: tuple[str, ...],
@@ -185,7 +153,7 @@ def collect(
     module: bool,
     against: str | None,
     dry_run: bool,
-    **told: Any,  # noqa: ANN401 - each has its own type
+    **given: Any,  # noqa: ANN401 - each has its own type
 ) -> None:
     """Profile WORKLOAD, a .cu file, Python script, executable or name from `kanalyze workloads`.
 
@@ -195,51 +163,42 @@ def collect(
     if module:
         workload, args = MODULE, (workload, *args)
 
-    options = _options(told)
+    options = _options(given)
     if dry_run:
         run_dry = collectors.dry_run if against is None else partial(collectors.dry_run_against, other=against)
-        emit("".join(f"{line}\n" for line in run_dry(workload, args=args, options=options)), None)
+        emit("".join(f"{line}\n" for line in run_dry(workload, args=args, options=options)))
         return
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks for that
         signal.signal(signal.SIGHUP, _stop)
     try:
         if against is None:
-            found: Capture | Captures = collectors.collect(workload, args, options, Progress())
+            captured: Capture | Captures = collectors.collect(workload, args, options, draw_event)
         else:
-            found = collectors.collect_against(workload, against, args, options, Progress())
+            captured = collectors.collect_against(workload, against, args, options, draw_event)
     except KeyboardInterrupt:  # before anything was begun
         raise errors.InterruptedCaptureError.during("the checks", None) from None
-    _finish(found)
+    _finish(captured)
 
 
-def _finish(found: Capture | Captures) -> None:
-    """Print what was recorded, or the comparison of two programs, and what to do with it.
+def _note_ours(ctx: click.Context, workload: str, args: Sequence[str]) -> None:
+    """Says which options of ours stand behind the program and are passed on to it."""
+    ours = {name for option in ctx.command.params for name in option.opts if name.startswith("-")}
+    named = dict.fromkeys(word for word in (word.partition("=")[0] for word in args) if word in ours)
+    if named and _END not in sys.argv:
+        passed = f"passed on to {outlets.line(workload)}: {', '.join(named)}"
+        print_message(f"Note: {passed}. Options of kanalyze stand before the program.")
 
-    Raises:
-        IncompleteError: A pass failed, or a program says that its result is wrong.
-    """
-    if isinstance(found, collectors.Captures):
-        sides, show = dict(zip(SIDES, (found.base, found.new), strict=True)), partial(_compare, found)
-    else:
-        sides, show = {"": found}, partial(_summarize, found)
-    two = len(sides) > 1
+
+def _options(given: dict[str, Any]) -> Options:
+    """The options of the command line as those of the library."""
+    passes = given.pop("passes")
+    given["passes"] = tuple(name.strip() for name in passes.split(",")) if passes is not None else None
     try:
-        show()
-    finally:
-        for side, capture in sides.items():
-            prefix = f"{side}: " if side else ""
-            for check in capture.checks:
-                print_message(f"The program says: {prefix}{outlets.line(check)}")
-            for note in capture.notes:
-                print_message(f"Note: {prefix}{outlets.line(note)}")
-        folder, words = outlets.line(str(found.folder)), partial(outlets.command, "kanalyze")
-        print_message(f"The captures are in {folder}" if two else f"The capture is in {folder}")
-        if two:
-            print_message(f"Compare them: {words('compare', *(capture.folder for capture in sides.values()))}")
-        print_message(f"See it: {words('html', found.folder, '-o', f'{found.folder.name}.html', '--open')}")
-    if found.problems:
-        raise errors.IncompleteError.because(found.folder, found.problems, sides)
+        given["nvcc_flags"] = tuple(word for text in given["nvcc_flags"] for word in shlex.split(text))
+    except ValueError as error:
+        raise errors.BadOptionError.of("--nvcc", " ".join(given["nvcc_flags"]), "flags with closed quotes") from error
+    return collectors.Options(**given)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -248,28 +207,93 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _options(told: dict[str, Any]) -> Options:
-    """The options of the command line as those of the library."""
-    passes = told.pop("passes")
-    told["passes"] = tuple(name.strip() for name in passes.split(",")) if passes is not None else None
+def _finish(captured: Capture | Captures) -> None:
+    """Print what was recorded, or the comparison of two programs, and what to do with it.
+
+    Raises:
+        IncompleteError: A pass failed, or a program says that its result is wrong.
+    """
+    if isinstance(captured, collectors.Captures):
+        sides, show = dict(zip(SIDES, (captured.base, captured.new), strict=True)), partial(_compare, captured)
+    else:
+        sides, show = {"": captured}, partial(_summarize, captured)
+    two = len(sides) > 1
     try:
-        told["nvcc_flags"] = tuple(word for text in told["nvcc_flags"] for word in shlex.split(text))
-    except ValueError as error:
-        raise errors.BadOptionError.of("--nvcc", " ".join(told["nvcc_flags"]), "flags with closed quotes") from error
-    return collectors.Options(**told)
+        show()
+    finally:
+        flush(sys.stdout)
+        for side, capture in sides.items():
+            prefix = f"{side}: " if side else ""
+            for check in capture.checks:
+                print_message(f"The program says: {prefix}{outlets.line(check)}")
+            for note in capture.notes:
+                print_message(f"Note: {prefix}{outlets.line(note)}")
+        folder, words = outlets.line(str(captured.folder)), partial(outlets.command, "kanalyze")
+        print_message(f"The captures are in {folder}" if two else f"The capture is in {folder}")
+        if two:
+            print_message(f"Compare them: {words('compare', *(capture.folder for capture in sides.values()))}")
+        print_message(f"See it: {words('html', captured.folder, '-o', f'{captured.folder.name}.html', '--open')}")
+    if captured.problems:
+        raise errors.IncompleteError.because(captured.folder, captured.problems, sides)
 
 
 def _summarize(capture: Capture) -> None:
     """Print the summary as `kanalyze summarize` does, of all that the passes recorded."""
     if read_capture.holds_reports(capture.folder):
         summarize.shown([capture.folder])
-        flush(sys.stdout)
 
 
-def _compare(found: Captures) -> None:
+def _compare(captures: Captures) -> None:
     """Print the comparison as `kanalyze compare` does, or why there is none."""
     try:
-        compare.shown(found.base.folder, found.new.folder)
+        compare.shown(captures.base.folder, captures.new.folder)
     except IncomparableError as error:
         print_message(f"Note: not compared: {error}")
-    flush(sys.stdout)
+
+
+@command(*TOOL_PATHS)
+def doctor(**paths: Any) -> None:  # noqa: ANN401 - as of Options
+    """Check what `kanalyze collect` needs: found or missing, what for, and how to get it.
+
+    The exit status is 1 if anything is missing that a capture needs; what only CPU samples and GPU metrics need is
+    told too.
+    """
+    lines = doctors.doctor(collectors.Options(**paths))
+    emit("".join(_text(line) for line in lines))
+    sys.exit(0 if doctors.complete(lines) else 1)
+
+
+def _text(line: Examined) -> str:
+    """One thing: what was found, what for, and how to get it where it is missing."""
+    state = "found" if line.ok else "not here" if line.optional else "MISSING"
+    head = f"{line.name:<{_NAME}}{state}".ljust(_HEAD)
+    rows = [f"{line.found}: {line.means}"]
+    if not line.ok:
+        rows = [line.found, f"What for: {line.means}.", f"To get it: {line.remedy}."]
+    margins = [head, *[" " * _HEAD] * len(rows)]
+    return "".join(f"{_filled(outlets.line(row), margin, _HEAD)}\n" for row, margin in zip(rows, margins, strict=False))
+
+
+def _filled(text: str, head: str, margin: int) -> str:
+    return textwrap.fill(text, width(), initial_indent=head, subsequent_indent=" " * margin)
+
+
+@command(argument("name", required=False, shell_complete=_complete.references))
+def workloads(name: str | None) -> None:
+    """List the reference workloads with what each teaches; or describe NAME."""
+    references = shipped.references()
+    if name is None:
+        indent = max((len(one.name) for one in references), default=0) + 2
+        emit("".join(f"{line}\n" for one in references for line in _lines(one, indent)))
+        return
+    reference = shipped.reference(name)
+    if reference is None:
+        raise UnknownNameError.of("workload", name, [one.name for one in references])
+    emit(f"{reference.path}\n\n{reference.doc}\n")
+
+
+def _lines(one: Reference, indent: int) -> list[str]:
+    """A workload's name, what it teaches, and its variants."""
+    variants = [f"--variant {', '.join(one.variants)}"] if one.variants else []
+    lines = [_filled(one.teaches, one.name.ljust(indent), indent)]
+    return lines + [_filled(text, " " * indent, indent) for text in variants]

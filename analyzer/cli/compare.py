@@ -1,4 +1,4 @@
-"""``kanalyze compare``: faster or slower, by how much, where the difference went, and how sure that is; a gate."""
+"""``kanalyze compare`` and ``verify``: gates on two sides of runs, and on what several tools tell of one program."""
 
 from __future__ import annotations
 
@@ -10,22 +10,38 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kanalyze.cli import _options
-from kanalyze.cli._late import late
-from kanalyze.cli._output import InputPath, emit, emit_pages, emit_rows
+from kanalyze.cli._options import (
+    NO_FORMULAS,
+    OUTPUT,
+    READ,
+    REPORTS,
+    SCOPE,
+    Where,
+    argument,
+    command,
+    flag,
+    formats,
+    option,
+    top,
+)
+from kanalyze.cli._output import InputPath, Out, emit, width
 from kanalyze.errors import BadThresholdError, IncomparableError, OutputError, UnknownNameError
 from kanalyze.files.regular import open_regular, readable
+from kanalyze.machinery.late_loading import late
 from kanalyze.units import parse_percent
 
 with late():
     from kanalyze.analyses.comparing import _gate, _pair
+    from kanalyze.analyses.joining import agreement
     from kanalyze.reduction import baselines
     from kanalyze.renderers.formats import json
+    from kanalyze.renderers.tables import fitted
     from kanalyze.several import sides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.several.sides import Asked
+    from kanalyze.several import Asked
 
 #: The exit status of a gate.
 _STATUS: Final = {"held": 0, "failed": 1, "cannot judge": 3}
@@ -36,28 +52,36 @@ _LEAST: Final = "2%"
 _FILE: Final = InputPath(path_type=Path, dir_okay=False)
 
 
-@click.command()
-@click.argument("reports", nargs=-1, type=_options.READ)
-@click.option("--base", multiple=True, type=_options.READ, metavar="RUN", help="A run of base.")
-@click.option("--baseline", type=_FILE, metavar="FILE", help="What --save wrote, as base.")
-@_options.scope
-@_options.top(None, "Rows in each table of the page.")
-@click.option("--least", default=_LEAST, metavar="SHARE", show_default=True, help="The least change that counts.")
-@click.option("--floor", type=_FILE, metavar="FILE", help="The noise floor that --noise stored, for one run a side.")
-@click.option(
-    "--save", type=_options.WRITTEN, metavar="FILE.kz", help="Reduce REPORTS, runs of base, to a baseline of 0.1 MB."
+@command(
+    argument("reports", nargs=-1, type=READ),
+    option("--base", "A run of base.", "RUN", multiple=True, type=READ),
+    option("--baseline", "What --save wrote, as base.", "FILE", type=_FILE),
+    *SCOPE,
+    top(),
+    option("--least", "The least change that counts.", "SHARE", default=_LEAST, show_default=True),
+    option("--floor", "The noise floor that --noise stored, for one run a side.", "FILE", type=_FILE),
+    option("--save", "Reduce REPORTS, runs of base, to a baseline of 0.1 MB.", "FILE.kz", type=_options.WRITTEN),
+    flag("--noise", "How much REPORTS, runs of one program, differ; -o FILE.json stores it."),
+    option("--fail-above", "End with 1 if new takes more than that longer, 3 if unsure.", "SHARE"),
+    option("--metric", "What the gate measures.", "step|quick|busy|bucket:NAME|kernel:NAME", default="step"),
+    option("--allow", "Judge even so: runs, cold, gpu, driver, clocks, tool, …", "KIND", multiple=True),
+    formats("markdown", "json", "csv", "junit"),
+    NO_FORMULAS,
+    OUTPUT,
 )
-@click.option("--noise", is_flag=True, help="How much REPORTS, runs of one program, differ; -o FILE.json stores it.")
-@click.option("--fail-above", metavar="SHARE", help="End with 1 if new takes more than that longer, 3 if unsure.")
-@click.option(
-    "--metric", default="step", metavar="step|quick|busy|bucket:NAME|kernel:NAME", help="What the gate measures."
-)
-@click.option("--allow", multiple=True, metavar="KIND", help="Judge even so: runs, cold, gpu, driver, clocks, tool, …")
-@_options.formats("markdown", "json", "csv", "junit")
-@_options.no_formulas
-@_options.output
-@_options.in_one_thread_if_small
-def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, **options: Any) -> None:  # noqa: ANN401 - each has its own type
+def compare(  # noqa: PLR0913 - a click command has a parameter per option
+    reports: Sequence[Path],
+    base: Sequence[Path],
+    where: Where,
+    to: Out,
+    baseline: Path | None,
+    save: Path | None,
+    fail_above: str | None,
+    metric: str,
+    *,
+    noise: bool,
+    **limits: Any,  # noqa: ANN401 - as of _asked
+) -> None:
     """Compare BASE with NEW: reports, folders of them, captures with --repeat, or baselines.
 
     Several runs a side, such as `kanalyze collect --repeat 4 --against OTHER` makes, show how sure the answer is.
@@ -65,69 +89,89 @@ def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, 
     Exit status with --fail-above: 0 if new is within the limit, 1 if it is beyond, 3 if that cannot be judged (the page
     has the reason, and the --allow that judges even so), 2 for bad input or use.
     """
-    asked = _asked(options)
-    if options["save"] is not None:
-        _save([*base, *reports], options["save"], asked)
+    asked = _asked(where, **limits)
+    if save is not None:
+        _save([*base, *reports], save, asked)
         return
-    if options["noise"]:
-        _store_noise([*base, *reports], output, options, asked)
+    if noise:
+        _store_noise([*base, *reports], to, asked)
         return
-    before = [*base, options["baseline"]] if options["baseline"] is not None else base
-    found = sides.comparison(*sides.given(reports, before), asked)
+    comparison = sides.comparison(*sides.given(reports, base if baseline is None else [*base, baseline]), asked)
     status = 0
-    if options["fail_above"] is not None:
-        limit = parse_percent(options["fail_above"])
+    if fail_above is not None:
+        limit = parse_percent(fail_above)
         if limit is None or not isfinite(limit):
-            raise BadThresholdError.of(options["fail_above"], "a share, 0 % or more", "3%", "--fail-above")
-        gate = _gate.gate_of(found, limit, options["metric"], options["allow"])
-        found, status = replace(found, gate=gate), _STATUS[gate.state]
-    form = options["form"]
-    if form == "csv":
-        emit_rows(found.table("compare"), form, output, no_formulas=options["no_formulas"])
-    elif form == "junit":
-        emit(json.junit(found).encode(), output)
+            raise BadThresholdError.of(fail_above, "a share, 0 % or more", "3%", "--fail-above")
+        gate = _gate.gate_of(comparison, limit, metric, limits["allow"])
+        comparison, status = replace(comparison, gate=gate), _STATUS[gate.state]
+    if to.form == "csv":
+        to.emit_rows(comparison.table("compare"))
+    elif to.form == "junit":
+        to.emit(json.junit(comparison).encode())
     else:
-        emit_pages([found], form, options["top"], output)
+        to.emit_pages([comparison])
     if status:
         raise click.exceptions.Exit(status)  # which leaves the reports open until their doubts are told
 
 
 def shown(base: Path, new: Path) -> None:
     """Print the page of two sides, whole, as the command does that is given no option."""
-    asked = _asked({**_options.WHOLE, "least": _LEAST, "floor": None, "allow": ()})
-    emit_pages([sides.comparison([base], [new], asked)], "terminal", None, None)
+    Out().emit_pages([sides.comparison([base], [new], _asked(Where()))])
 
 
-def _asked(options: dict[str, Any]) -> Asked:
+def _asked(where: Where, least: str = _LEAST, floor: Path | None = None, allow: Sequence[str] = ()) -> Asked:
     """How the sides are read and compared."""
-    effect, floor = parse_percent(options["least"]), options["floor"]
+    effect = parse_percent(least)
+    measured: tuple[float, ...] = ()
     if effect is None or not 0 < effect < 1:
-        raise BadThresholdError.of(options["least"], "a share between 0 and 100 %", _LEAST, "--least")
-    if floor is None:
-        limits = _pair.Limits(effect)
-    else:
+        raise BadThresholdError.of(least, "a share between 0 and 100 %", _LEAST, "--least")
+    if floor is not None:
         with readable(floor), open_regular(floor) as file:
-            limits = _pair.Limits(effect, *_gate.read_floor(file.read(), floor))
-    for kind in options["allow"]:
+            measured = _gate.read_floor(file.read(), floor)
+    for kind in allow:
         if kind not in _gate.KINDS:
             raise UnknownNameError.of("kind of doubt", kind, _gate.KINDS)
-    asked = _options.asked_of_sides(_options.where_of(options))
-    return asked._replace(limits=limits, other_ranks="ranks" in options["allow"])
+    return _options.asked(
+        where, done=_options.doubted, limits=_pair.Limits(effect, *measured), other_ranks="ranks" in allow
+    )
 
 
 def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
     if output.suffix != baselines.SUFFIX:
         raise OutputError.because(output, f"the name of a baseline ends in {baselines.SUFFIX}")
-    found = [one for some in sides.digests(reports, asked).values() for one in some]
-    if not found:
+    runs = [one for some in sides.digests(reports, asked).values() for one in some]
+    if not runs:
         raise IncomparableError.empty("base")
-    emit(baselines.dumped(found), output)
+    emit(baselines.dumped(runs), output)
 
 
-def _store_noise(reports: Sequence[Path], output: Path | None, options: dict[str, Any], asked: Asked) -> None:
+def _store_noise(reports: Sequence[Path], to: Out, asked: Asked) -> None:
     """Prints the noise floor of the runs of one program, or stores it."""
-    noise, form = _gate.noise_of(sides.runs_of_one_tool(reports, asked)), options["form"]
-    if form == "json" or (form == "terminal" and output is not None):
-        emit(_gate.stored(noise), output)
-    if form != "json":
-        emit_pages([noise], form if form == "markdown" else "terminal", options["top"], None)
+    noise = _gate.noise_of(sides.runs_of_one_tool(reports, asked))
+    if to.form == "json" or (to.form == "terminal" and to.output is not None):
+        to.emit(_gate.stored(noise))
+    if to.form != "json":
+        Out("markdown" if to.form == "markdown" else "terminal", top=to.top).emit_pages([noise])
+
+
+@command(
+    REPORTS,
+    *SCOPE,
+    flag("--all every", "Also what is equal."),
+    formats("csv", "json"),
+    NO_FORMULAS,
+    OUTPUT,
+)
+def verify(reports: Sequence[Path], where: Where, to: Out, *, every: bool) -> None:
+    """Hold REPORTS of one program by different tools, or a capture's folder, against each other.
+
+    Shows what two tools tell differently and why; ends with status 1 where nothing explains it.
+    """
+    rows = agreement.agreement(*_options.opened_together(reports, where), **where.part)
+    differing = rows if every else rows.filter(rows.get_column("verdict") != "equal")
+    if to.form == "terminal":
+        to.emit(fitted.agreement(rows, differing, width()))
+    else:
+        to.emit_rows(differing)
+    if "unexplained" in rows.get_column("verdict"):
+        raise click.exceptions.Exit(_STATUS["failed"])  # as above

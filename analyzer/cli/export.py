@@ -1,64 +1,84 @@
-"""``kanalyze export``: reports as files of other programs."""
+"""``kanalyze export``, ``html``, ``reduce`` and ``redact``: reports as other files."""
 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from kanalyze import outlets
+from kanalyze import outlets, units
 from kanalyze.cli import _complete, _options
-from kanalyze.cli._answers import Opened, expanded, rows_of
-from kanalyze.cli._in_parts import large, written
-from kanalyze.cli._late import late
-from kanalyze.cli._output import OutputPath, emit_file, emit_folder, print_message
-from kanalyze.errors import CannotTellError
+from kanalyze.cli._answers import NotInOrderError, Opened, expanded, large, of_each, rows_of, write_in_parts
+from kanalyze.cli._memory import limits_of_process, most_at_once
+from kanalyze.cli._options import READ, REPORT, REPORTS, SCOPE, Where, argument, command, flag, option
+from kanalyze.cli._output import (
+    InputPath,
+    OutputPath,
+    emit,
+    emit_file,
+    emit_folder,
+    print_doubts,
+    print_message,
+    refuse_overwriting,
+    stderr_is_terminal,
+)
+from kanalyze.errors import CannotTellError, OutputError
+from kanalyze.machinery.late_loading import late
+from kanalyze.machinery.processes import processors
 from kanalyze.units import plural
 
 with late():
     from kanalyze import catalog
+    from kanalyze import redact as redaction
+    from kanalyze.analyses.page import file_page
     from kanalyze.analyses.slices import slices
+    from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.exports import traces, typed
-    from kanalyze.several import pictures
+    from kanalyze.renderers.report_file import document
+    from kanalyze.several import jobs, pictures, reducing, sides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.slices.slices import Slices
+    from kanalyze.cli._output import Out
+    from kanalyze.redact import Removed
+    from kanalyze.renderers.page.of_any_kind import Shown
+    from kanalyze.several.reducing import Reduced
 
 #: Forms that are a folder of tables, and those that are a file of one report.
 _TABLES: Final = ("parquet", "arrow", "csv")
 _TRACES: Final = ("perfetto", "speedscope")
 
+#: Events that the timeline of an HTML file draws one by one or in sums.
+_EVENTS = 600_000
 
-@click.command()
-@_options.reports_argument
-@_options.scope
-@click.option("--to", "form", type=click.Choice([*_TABLES, *_TRACES]), required=True, help="What is written.")
-@click.option(
-    "--tables",
-    metavar="A,B",
-    shell_complete=_complete.tables,
-    help="These tables alone (parquet, arrow, csv); without it all that the reports give.",
+#: The exit status where some reports were left out.
+_SOME_LEFT_OUT: Final = 1
+
+
+@command(
+    REPORTS,
+    *SCOPE,
+    option("--to form", "What is written.", type=click.Choice([*_TABLES, *_TRACES]), required=True),
+    option(
+        "--tables",
+        "These tables alone (parquet, arrow, csv); without it all that the reports give.",
+        "A,B",
+        shell_complete=_complete.tables,
+    ),
+    _options.output(
+        "A file, or for tables a folder that is not there yet; all of it is written, or nothing.",
+        type=OutputPath(path_type=Path),
+        required=True,
+        metavar="PLACE",
+    ),
 )
-@click.option(
-    "-o",
-    "--output",
-    type=OutputPath(path_type=Path),
-    required=True,
-    metavar="PLACE",
-    help="A file, or for tables a folder that is not there yet; all of it is written, or nothing.",
-)
-@_options.in_one_thread_if_small
-def export(
-    reports: Sequence[Path],
-    form: str,
-    tables: str | None,
-    output: Path,
-    **where: Unpack[_options.Where],
-) -> None:
+def export(reports: Sequence[Path], where: Where, to: Out, tables: str | None) -> None:
     """Write REPORTS as files of other programs.
 
     parquet, arrow, csv: a folder with a file for each table, named as `kanalyze tables` lists them, and `tables.json`
@@ -68,15 +88,16 @@ def export(
 
     speedscope: the same for https://www.speedscope.app, with the stacks of each host thread and stream.
     """
-    if form in _TRACES:
-        if tables is not None:
-            raise click.UsageError(f"--tables is for {', '.join(_TABLES)}.")
-        _write_trace(reports, where, form, output)
-        return
-    _write_tables(reports, where, form, tables, output)
+    assert to.output is not None, "it is required"  # noqa: S101 - by click
+    if to.form not in _TRACES:
+        _write_tables(reports, where, to.form, tables, to.output)
+    elif tables is None:
+        _write_trace(reports, where, to.form, to.output)
+    else:
+        raise click.UsageError(f"--tables is for {', '.join(_TABLES)}.")
 
 
-def _write_tables(reports: Sequence[Path], where: _options.Where, form: str, named: str | None, output: Path) -> None:
+def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str | None, output: Path) -> None:
     """Writes a folder of tables: those that are `named`, or all that the reports give."""
     opened = Opened(quiet=named is None)
     contents, missing = typed.Contents([str(report) for report in reports]), dict[str, str]()
@@ -87,8 +108,8 @@ def _write_tables(reports: Sequence[Path], where: _options.Where, form: str, nam
             file, rows = f"{table.name}.{form}", None
             try:
                 if large(reports, table, where):
-                    with (folder / file).open("wb") as parts:
-                        rows = written(reports, table, where, form, parts, opened)
+                    with suppress(NotInOrderError), (folder / file).open("wb") as parts:
+                        rows = write_in_parts(reports, table, where, form, parts, opened)
                 frame = rows_of(reports, table, where, opened=opened) if rows is None else table.empty()
             except CannotTellError as error:
                 if named is not None:
@@ -101,47 +122,160 @@ def _write_tables(reports: Sequence[Path], where: _options.Where, form: str, nam
                 typed.WRITERS[form](made, folder / file)
             contents.add(made, file, rows)
         (folder / typed.CONTENTS).write_bytes(contents.render(missing))
-    _say(len(chosen) - len(missing), missing, opened, output / typed.CONTENTS)
+    lines = [f"not of the first report: {', '.join(opened.origins)}."] if opened.origins else []
+    if missing:
+        lines.append(f"cannot tell, for the reasons in {output / typed.CONTENTS}: {', '.join(missing)}.")
+    lines += [f"left out of {report}: {', '.join(tables)}." for report, tables in opened.left_out.items()]
+    for line in (*lines, f"{plural(len(chosen) - len(missing), 'table')} in {output}."):
+        print_message(outlets.line(f"kanalyze: {line}"))
 
 
-def _slices(reports: Sequence[Path], where: _options.Where) -> Slices:
-    if (given := len(expanded(reports))) > 1:
-        _options.refuse_part(where, "the ranks of a job are written whole; give one of their reports for a part of it.")
-        found = pictures.slices_of_job(reports, _options.asked_of_job(where))
-        if found is None:
-            message = "no report names its rank: give one report, or those of the ranks of one job."
-            raise click.UsageError(message)
-        if given > (ranks := len({track.rank for track in found.tracks})):
-            told = f"of {plural(given, 'report')} those of {plural(ranks, 'rank')}, the first of each"
-            print_message(f"kanalyze: {told}; the others are left out.")
-        return found
-    whole = _options.opened(reports[0], where)
-    return slices.slices(whole.narrow(**_options.part(where)))
-
-
-def _write_trace(reports: Sequence[Path], where: _options.Where, form: str, output: Path) -> None:
+def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path) -> None:
     """Writes all events of a report, or of the ranks of a job, as slices on tracks."""
     found = _slices(reports, where)
     name = Path(os.path.realpath(reports[0])).name
-    emit_file(
-        lambda file: (
-            traces.write_perfetto(found, file) if form == "perfetto" else traces.write_speedscope(found, file, name)
-        ),
-        output,
-    )
+    if form == "perfetto":
+        emit_file(lambda file: traces.write_perfetto(found, file), output)
+    else:
+        emit_file(lambda file: traces.write_speedscope(found, file, name), output)
     further = sum(track.lane > 0 for track in found.tracks)
     overlaps = f", {further} of them for what overlaps" if further else ""
     events = found.slices.height - found.slices.get_column("event_id").null_count()
-    told = f"{plural(events, 'event')} on {plural(len(found.tracks), 'track')}{overlaps}, in {output}."
-    print_message(outlets.line(f"kanalyze: {told}"))
+    written = f"{plural(events, 'event')} on {plural(len(found.tracks), 'track')}{overlaps}, in {output}."
+    print_message(outlets.line(f"kanalyze: {written}"))
 
 
-def _say(written: int, missing: dict[str, str], opened: Opened, contents: Path) -> None:
-    """Says what was written, and what could not be given."""
-    if opened.origins:
-        print_message(outlets.line(f"kanalyze: not of the first report: {', '.join(opened.origins)}."))
-    if missing:
-        print_message(outlets.line(f"kanalyze: cannot tell, for the reasons in {contents}: {', '.join(missing)}."))
-    for report, names in opened.left_out.items():
-        print_message(outlets.line(f"kanalyze: left out of {report}: {', '.join(names)}."))
-    print_message(outlets.line(f"kanalyze: {plural(written, 'table')} in {contents.parent}."))
+def _slices(reports: Sequence[Path], where: Where) -> Slices:
+    if (given := len(expanded(reports))) == 1:
+        return slices.slices(_options.opened(reports[0], where).narrow(**where.part))
+    where.refuse_part("the ranks of a job are written whole; give one of their reports for a part of it.")
+    found = pictures.slices_of_job(reports, _options.asked(where))
+    if found is None:
+        raise click.UsageError("no report names its rank: give one report, or those of the ranks of one job.")
+    if given > (ranks := len({track.rank for track in found.tracks})):
+        written = f"of {plural(given, 'report')} those of {plural(ranks, 'rank')}, the first of each"
+        print_message(f"kanalyze: {written}; the others are left out.")
+    return found
+
+
+@command(
+    REPORTS,
+    option("--base", "A run of the side to compare with.", "RUN", multiple=True, type=READ),
+    *SCOPE,
+    _options.output("The file; the report's name with .html unless told."),
+    flag("--open opens", "Show it in the browser."),
+    small=False,
+)
+def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *, opens: bool) -> None:
+    """Write one HTML file of REPORTS of one program: page, timeline, tables; it opens anywhere, without network.
+
+    With --base, or of a folder of `collect --against`, it is of the comparison of two sides.
+    """
+    target = to.output or Path(f"{Path(os.path.realpath(reports[0])).name.split('.')[0]}.html")
+    refuse_overwriting(target)
+    if base or (len(reports) == 1 and captures.sides_in(reports[0]) is not None):
+        asked = _options.asked(where, done=_options.doubted)
+        page: FilePage[Shown] = pictures.file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
+    else:
+        page = _file_page(reports, where)
+    emit(document.document(page).encode(), target)
+    print_doubts(everything=True)
+    size = units.size(target.stat().st_size)
+    print_message(f"kanalyze: {outlets.line(str(target))}, {size}; open it in any browser.")
+    if opens:
+        click.launch(str(target))
+
+
+def _file_page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
+    """The content: of the ranks of one job together, else of the report that gives the time."""
+    paths = _options.different(expanded(reports))
+    each = of_each(paths, lambda report: _options.opened_together([report], where, runs=False))
+    opened = [one for some in each for one in some]
+    if _options.several_ranks(one.meta for one in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
+        where.refuse_part("the ranks of a job are shown whole; give one of their reports for a part of it.")
+        return pictures.file_page_of_job(jobs.reports_of_one_tool(opened), _options.asked(where), _EVENTS)
+    pages = file_page.file_pages(*opened, most=_EVENTS, **where.part)
+    if len(pages) > 1:
+        names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)
+        message = f"{len(pages)} reports have a time of their own ({names}): give one of them, and what belongs to it."
+        raise click.UsageError(message)
+    return pages[0]
+
+
+@command(
+    argument("reports", nargs=-1, required=True, type=InputPath()),
+    option("-o --output out", "The folder of the reductions; may exist.", "DIR", type=OutputPath(), required=True),
+    option(
+        "-j --jobs",
+        "So many reports at once; as many as there are processors and memory unless told.",
+        "N",
+        type=_options.COUNT,
+    ),
+    option("--dask", "Let the workers of a dask scheduler do it, such as tcp://host:8786.", "ADDRESS"),
+    small=False,
+)
+def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None) -> None:
+    """Keep what `kanalyze ranks` needs of REPORTS in DIR: traces, nsys reports, folders of them, captures.
+
+    A report that DIR has already is not read again, unless it changed. One that cannot be read is named, the others are
+    reduced, and the exit status is 1. `kanalyze ranks DIR` makes the page of all that is in DIR, whoever put it there.
+    """
+    if reducing.is_address(out):
+        raise OutputError.because(Path(out), "an address on an object store; what is in a folder can be copied there")
+
+    def print_progress(done: int, every: int) -> None:
+        if stderr_is_terminal():
+            print_message(f"\r{done:,} of {plural(every, 'report')} reduced", newline=done == every)
+
+    with ExitStack() as at_end:
+        if dask is not None:
+            engine = at_end.enter_context(reducing.by_dask(dask))
+        else:
+            most = jobs or min(processors(), most_at_once(reports))
+            engine = reducing.by_processes(1 if limits_of_process() else most)
+        ended = reducing.reduce_reports(
+            reports, Path(out), engine, progress=print_progress, left_out=_options.print_left_out
+        )
+    emit(_outcome(ended))
+    if ended.left_out:
+        raise click.exceptions.Exit(_SOME_LEFT_OUT)
+
+
+def _outcome(ended: Reduced) -> str:
+    """How many reports were reduced, and what to do with them."""
+    parts = [f"{plural(len(ended.made), 'report')} reduced"]
+    parts += [f"{len(ended.there):,} there already"] if ended.there else []
+    parts += [f"{len(ended.left_out):,} left out"] if ended.left_out else []
+    return f"{', '.join(parts)}. The page of all: {outlets.command('kanalyze', 'ranks', ended.out)}\n"
+
+
+@command(
+    REPORT,
+    _options.output("The copy; it must not exist yet.", type=click.Path(path_type=Path), metavar="OUT"),
+    option("--keep", "Leave TEXT, although it looks like a name of yours.", "TEXT", multiple=True),
+    option("--remove", "Take out TEXT too, such as the name of a project.", "TEXT", multiple=True),
+    flag("--source", "Leave what stands in the lines of the program."),
+    flag("--check", "Only say what would be taken out."),
+    small=False,
+)
+def redact(  # noqa: PLR0913 - a click command has a parameter per option
+    report: Path, to: Out, *, keep: Sequence[str], remove: Sequence[str], source: bool, check: bool
+) -> None:
+    """Copy REPORT without what identifies its machine and user, and say what was taken out.
+
+    REPORT is an nsys export (.sqlite), a trace of torch.profiler, a report or page of ncu, or a capture's folder.
+    """
+    if (to.output is None) is not check:
+        raise click.UsageError("Give either -o OUT or --check.")
+    removed = redaction.redact(report, to.output, keep=keep, remove=remove, source=source)
+    emit(_taken_out(removed, f"{report}: would be taken out:" if check else f"{to.output}: written. Taken out:"))
+
+
+def _taken_out(removed: Removed, head: str) -> str:
+    """What was removed, as lines."""
+    counts = {what: units.count(number) for what, number in removed.counts.most_common()}
+    wide = max(map(len, counts.values()), default=0)
+    lines = [f"  {number:>{wide}}  {what}" for what, number in counts.items()] or ["  nothing"]
+    left_out = [f"left out: {name}, {why}" for name, why in removed.left_out.items()]
+    advice = "Names of kernels, ranges and files stay: look at it before you show it; --remove takes out more."
+    return "\n".join(outlets.line(line) for line in (head, *lines, *left_out, *removed.notes, advice)) + "\n"

@@ -1,39 +1,355 @@
-"""``kanalyze tables``: what tables there are, and the columns of each."""
+"""``kanalyze show``, ``sql``, ``tables``, ``name`` and ``plot``: single tables, and what they are made of."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import signal
+import sys
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kanalyze.cli import _complete
-from kanalyze.cli._late import late
-from kanalyze.cli._options import formats, output
-from kanalyze.cli._output import emit, width
+from kanalyze import outlets
+from kanalyze.cli import _complete, _options
+from kanalyze.cli._answers import Opened, answered, emitted_in_parts, expanded, rows_of
+from kanalyze.cli._memory import apart, limits_of_process, noted
+from kanalyze.cli._options import NO_FORMULAS, OUTPUT, REPORTS, SCOPE, argument, command, flag, formats, option, top
+from kanalyze.cli._output import Out, print_message, width
+from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
+from kanalyze.machinery.late_loading import late
+from kanalyze.units import parse_percent, parse_time_ns
 
 with late():
     from kanalyze import catalog
-    from kanalyze.renderers.tables import declarations as rendered
+    from kanalyze.analyses.iterations import iterations
+    from kanalyze.analyses.joining import _roof_points
+    from kanalyze.analyses.timeline import _tracks
+    from kanalyze.decoder import decode
+    from kanalyze.renderers.page import job
+    from kanalyze.renderers.tables import declarations, explanations, fitted, plots
+    from kanalyze.renderers.tables import frame as rendered
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    import polars as pl
 
-@click.command()
-@click.argument("table", required=False, shell_complete=_complete.tables)
-@formats("markdown", "json")
-@output
-def tables(table: str | None, form: str, output: Path | None) -> None:
+    from kanalyze.cli._options import Where
+
+#: The first column of the table of several reports.
+_REPORT: Final = "report"
+
+#: What is passed on to the table's function as it stands.
+_KEYWORDS: Final = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks")
+
+#: The environment variables that limit a statement, in seconds and GiB beside its tables, and what they are unless set.
+_SECONDS: Final = ("KANALYZE_SQL_SECONDS", 60)
+_GIB: Final = ("KANALYZE_SQL_GIB", 4)
+
+#: What can be drawn.
+_PICTURES: Final = ("ledger", "timeline", "steps", "durations", "roofline", "ranks", "compare")
+
+#: Events of a timeline in print, single ones and sums.
+_EVENTS: Final = 6000
+
+
+@command(
+    argument("table", shell_complete=_complete.tables),
+    REPORTS,
+    *SCOPE,
+    option(
+        "--by",
+        "Group it differently; `kanalyze tables TABLE` says how.",
+        "GROUPING",
+        shell_complete=_complete.groupings,
+    ),
+    flag("--trace", "A row per instance (range_gpu).", default=None),
+    flag("--graphs", "Count graphs that were traced whole, too (range_gpu).", default=None),
+    flag("--as-nsys", "Count as nsys itself does (utilisation).", default=None),
+    flag("--as-torch", "Every row of torch's own table (ops).", default=None),
+    flag("--segments", "Each stretch by itself (critical_path).", default=None),
+    option("--chunks", "So many parts of the window (utilisation).", "N", type=click.IntRange(min=1)),
+    option("--threshold", "A time such as 10us (gaps), or a share such as 50% (utilisation).", "LEAST"),
+    option(
+        "--columns",
+        "These columns, in this order; all: also those that do not fit.",
+        "A,B|all",
+        shell_complete=_complete.columns,
+    ),
+    option(
+        "--sort",
+        "Sort by a column; -COLUMN is descending. Missing values come last.",
+        "COLUMN",
+        shell_complete=_complete.sorted_columns,
+    ),
+    option("--one", "A collective as a timeline of its ranks.", "ID", type=click.IntRange(0, (1 << 63) - 1)),
+    _options.WITHOUT_PROFILER,
+    top("Only the first N rows: of each report, or with --sort of all."),
+    formats("csv", "json", "parquet"),
+    NO_FORMULAS,
+    OUTPUT,
+)
+def show(  # noqa: PLR0913 - a click command has a parameter per option
+    table: str,
+    reports: Sequence[Path],
+    where: Where,
+    to: Out,
+    columns: str | None,
+    sort: str | None,
+    threshold: str | None,
+    one: int | None,
+    **options: Any,  # noqa: ANN401 - each has its own type
+) -> None:
+    """Show TABLE of REPORTS, all rows. `kanalyze tables` lists the tables.
+
+    A terminal shows the columns that fit its width; other formats have all.
+
+    Of several reports, or a folder of them, most tables have a first column that names the report; of what `collect`
+    wrote they are of the first report that has them. Some, `joined` first of all, join reports of several tools.
+    """
+    _refuse_terminal(to)
+    declared = catalog.table(table)
+    keywords = _keywords(options, threshold, declared.options)
+    plain = not any((keywords, columns, sort, to.top, one is not None, to.no_formulas, where.without_profiler))
+    if plain and emitted_in_parts(reports, declared, where, to):
+        return
+    rows = rows_of(reports, declared, where, keywords, first=None if sort or one is not None else to.top)
+    if one is not None:
+        _emit_one(rows, one, to)
+        return
+    first = catalog.telling(table, rows.columns)
+    each = _REPORT if _REPORT in rows.columns and _REPORT not in declared.schema else None
+    rows = rendered.chosen(rendered.arranged(rows, sort, to.top, each), columns)
+    if to.form == "terminal":
+        every = columns is not None and columns.strip() == rendered.ALL
+        choice = fitted.Choice(first, "--columns all, or a,b,…", every, columns is not None and not every)
+        to.emit(fitted.terminal(rows, width(), choice))
+    else:
+        to.emit_rows(rows)
+
+
+def _refuse_terminal(to: Out) -> None:
+    """Refuses to print what is no text.
+
+    Raises:
+        OutputError: It is to be printed.
+    """
+    if to.form == "parquet" and to.output is None:
+        raise OutputError.needs_file(to.form)
+
+
+def _emit_one(rows: pl.DataFrame, one: int, to: Out) -> None:
+    """Prints a collective as a timeline of its ranks."""
+    if "last_rank" not in rows.columns:
+        raise UnknownNameError.of("option", "--one", ["kanalyze show collectives REPORT… --one ID"])
+    ids = rows.get_column("id")
+    chosen = rows.filter(ids == one)
+    if chosen.is_empty():
+        numbers = ids.drop_nulls().unique().sort().to_list()
+        raise UnknownNameError.of("collective", one, [f"{numbers[0]} to {numbers[-1]}"] if numbers else [])
+    to.emit(job.timeline(chosen, width()).encode())
+
+
+def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]) -> dict[str, object]:
+    """What the table's function takes: the options that are given, and the threshold by the keyword that it accepts."""
+    given = {name: options[name] for name in _KEYWORDS if options[name] is not None}
+    if text is None:
+        return given
+    if "threshold_share" in accepted:
+        keyword, value, what, example = "threshold_share", parse_percent(text), "a share", "50%"
+    else:
+        keyword, value, what, example = "threshold_ns", parse_time_ns(text), "a time", "10us"
+    if value is None and keyword in accepted:
+        raise BadThresholdError.of(text, what, example)
+    return given | {keyword: value}
+
+
+@command(REPORTS, argument("statement"), *SCOPE, formats("csv", "json", "parquet"), NO_FORMULAS, OUTPUT)
+def sql(reports: Sequence[Path], statement: str, where: Where, to: Out) -> None:
+    """Answer STATEMENT, in SQL, over the tables of REPORTS.
+
+    Tables have the names and columns that `kanalyze tables` lists; those that the statement names are made. Of several
+    reports each has the rows of all, and a first column `report`. The SQL is that of polars; docs/sql.md has examples.
+    """
+    from polars.exceptions import PolarsError  # noqa: PLC0415 - --help need not import polars
+
+    _refuse_terminal(to)
+    opened = Opened()
+
+    def make(name: str) -> pl.DataFrame:
+        return rows_of(reports, catalog.table(name), where, opened=opened)
+
+    rows = catalog.answer(statement, make, _bounded if apart() else nullcontext)
+    for origin in opened.origins.values():
+        print_message(outlets.line(f"kanalyze: {origin}"))
+    if to.form == "terminal":
+        to.emit(fitted.terminal(rows, width(), fitted.Choice(tuple(rows.columns), "--format csv has all")))
+        return
+    try:
+        to.emit_rows(rows)
+    except PolarsError as error:  # lists, which CSV cannot hold
+        raise catalog.refused(error) from error
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Lets a statement open neither files nor sockets in here, and ends this process where it takes too much."""
+    import resource  # noqa: PLC0415 - there is none on Windows
+
+    seconds, gib = _limit(*_SECONDS), _limit(*_GIB)
+    limits = {resource.RLIMIT_NOFILE: 0}
+    fewer = "Ask for fewer rows, with WHERE or a condition of each JOIN"
+    reasons: dict[int, tuple[str, str]] = {
+        signal.SIGALRM: (f"it takes more than {seconds:g} s", f"{fewer}; {_SECONDS[0]}={seconds * 10:g} allows more."),
+        signal.SIGSEGV: ("it is nested too deeply", "Take fewer parts, or a list: `x IN (…)`."),
+    }
+    if not limits_of_process():
+        limits[resource.RLIMIT_DATA] = _data_bytes() + int(gib * 2**30)
+        more = f"it takes more than {gib:g} GiB of memory beside its tables"
+        reasons[signal.SIGABRT] = (more, f"{fewer}; {_GIB[0]}={gib * 2:g} allows more.")
+    before = {kind: resource.getrlimit(kind) for kind in limits}
+    with noted(reasons):
+        for kind, limit in limits.items():
+            hard = before[kind][1]
+            resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for kind, both in before.items():
+                resource.setrlimit(kind, both)
+
+
+def _data_bytes() -> int:
+    """Memory of this process that counts against RLIMIT_DATA, about; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - as quick as may be
+            return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _limit(name: str, usual: float) -> float:
+    """The limit that an environment variable sets, or the usual one."""
+    text = os.environ.get(name, "") or str(usual)
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0
+    if not 0 < limit < 1e6:  # noqa: PLR2004 - ten days, a million GiB
+        raise SqlError.of(f"{name} is {text!r}, no number above 0 and below 1,000,000", f"Set {name}={usual}, or more.")
+    return limit
+
+
+@command(argument("table", required=False, shell_complete=_complete.tables), formats("markdown", "json"), OUTPUT)
+def tables(table: str | None, to: Out) -> None:
     """List the tables, a line each; or the columns of TABLE with units and meaning.
 
     The other formats have all of that: with TABLE of one, else of every table.
     """
-    if form == "terminal" and table is None:
+    if to.form == "terminal" and table is None:
         listed = {subject: [catalog.table(name) for name in names] for subject, names in catalog.subjects().items()}
-        emit(rendered.listing(listed, width()), output)
+        to.emit(declarations.listing(listed, width()))
         return
     wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.every_name())]
-    if form == "terminal":
-        emit(rendered.terminal(wanted, width()), output)
+    if to.form == "terminal":
+        to.emit(declarations.terminal(wanted, width()))
     else:
-        emit(rendered.FORMATS[form](wanted).encode(), output)
+        to.emit(declarations.FORMATS[to.form](wanted).encode())
+
+
+@command(argument("names", nargs=-1, required=True, metavar="KERNEL..."), formats("json"), OUTPUT)
+def name(names: tuple[str, ...], to: Out) -> None:
+    """Decode the name KERNEL: family, library, operation, types, layout, tile and more.
+
+    Names are taken as nsys, ncu or torch.profiler prints them. A `-` stands for names read from standard input, one per
+    line.
+    """
+    given = [line for one in names for line in (_standard_input() if one == "-" else [one])]
+    decoded = [(one, decode.decode(one)) for one in given]
+    to.emit(
+        explanations.decoded_json(decoded).encode() if to.form == "json" else explanations.decoded(decoded, width())
+    )
+
+
+def _standard_input() -> list[str]:
+    text = sys.stdin.buffer.read().decode("utf-8", "replace")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+@command(
+    REPORTS,
+    argument("picture", type=click.Choice(_PICTURES)),
+    *SCOPE,
+    option("--kernel", "durations: of the longest kernel with this in its name.", "TEXT"),
+    _options.output("A file that ends in .svg, .png or .pdf.", required=True),
+)
+def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where, to: Out) -> None:
+    """Draw a PICTURE of REPORTS.
+
+    ledger: where the time of each GPU went. timeline: what ran when, of a window. steps: the ledger of each iteration.
+    durations: how long the launches of one kernel took. roofline: kernels that ncu measured under their roofs. ranks:
+    the steps of a job's ranks, and who was late. compare: from the first report to the second, bucket by bucket.
+    """
+    form = drawn_form(to.output, plots.FORMATS)
+    if picture in ("timeline", "steps", "durations") and len(reports) > 1:
+        raise click.UsageError(f"{picture} is of one report.")
+    if draw := {"ledger": plots.ledger, "compare": plots.waterfall, "ranks": plots.ranks}.get(picture):
+        drawn = draw(rows_of(reports, catalog.table(picture), where), form)
+    elif picture == "durations":
+        drawn = plots.durations(*_durations(reports[0], where, kernel), form)
+    elif picture == "steps":
+        drawn = plots.steps(_iterations(reports[0], where), form)
+    elif picture == "roofline":
+        drawn = plots.roofline(_roof_points.roof_points(_options.opened_together(expanded(reports), where)), form)
+    else:
+        parts = _options.opened_parts(reports[0], where)
+        if len(parts) > 1:
+            raise click.UsageError("a timeline is of one window; name one of them, such as step#3.")
+        drawn = plots.timeline(_tracks.timeline(next(iter(parts.values())), _EVENTS), form)
+    to.emit(drawn)
+
+
+def drawn_form(output: Path | None, accepted: Sequence[str]) -> str:
+    """The kind of picture that the end of a file's name says.
+
+    Raises:
+        UnknownNameError: It is none of those that are accepted.
+    """
+    form = output.suffix.removeprefix(".") if output else ""
+    if form not in accepted:
+        raise UnknownNameError.of("kind of picture", form, accepted)
+    return form
+
+
+def _iterations(report: Path, where: Where) -> pl.DataFrame:
+    import polars as pl  # noqa: PLC0415 - --help need not import polars
+
+    each = pl.concat(answered(report, catalog.table("iterations"), where, iterations.iteration_ledgers).values())
+    if each.is_empty():
+        raise CannotTellError(
+            f"{report}: cannot tell steps, because nothing in it repeats.",
+            "Mark the program's steps by NVTX ranges or torch.profiler, or draw the ledger.",
+        )
+    return each
+
+
+def _durations(report: Path, where: Where, kernel: str | None) -> tuple[str, pl.Series]:
+    """The kernel that took longest, of those with a text in their names, and the durations of its launches."""
+    import polars as pl  # noqa: PLC0415 - --help need not import polars
+
+    rows = rows_of([report], catalog.table("events"), where).filter(pl.col("kind") == "kernel")
+    launches = rows.select(pl.col("name").cast(pl.String), "dur_ns").drop_nulls()
+    sums = launches.group_by("name").agg(pl.col("dur_ns").sum()).sort("dur_ns", "name", descending=[True, False])
+    if kernel is not None:
+        names = sums.get_column("name").to_list()
+        sums = sums.filter(pl.col("name").str.to_lowercase().str.contains(kernel.lower(), literal=True))
+        if sums.is_empty():
+            raise UnknownNameError.of("kernel", kernel, names)
+    if sums.is_empty():
+        raise CannotTellError.without("durations", report, ["kernel"])
+    longest = sums.item(0, "name")
+    return longest, launches.filter(pl.col("name") == longest).get_column("dur_ns")

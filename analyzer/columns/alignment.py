@@ -78,7 +78,8 @@ def _equal_head(one: _Integers, other: _Integers) -> int:
 def _inner_pairs(one: _Integers, other: _Integers, depth: int) -> _Pairs:
     if len(one) * len(other) <= _EXACT:
         return _longest(one, other)
-    found = _by_seeds(one, other, depth) if depth < _DEPTH else None
+    seeds = _seed_pairs(one, other, depth) if depth < _DEPTH else None
+    found = _between(one, other, seeds, depth) if seeds and len(seeds[0]) else None
     if found is not None and len(found[0]) >= _GOOD * _most(one, other):
         return found
     in_windows = _in_windows(one, other)
@@ -150,12 +151,6 @@ def _joined(parts: list[_Pairs]) -> _Pairs:
     return at_one[order], at_other[order]
 
 
-def _by_seeds(one: _Integers, other: _Integers, depth: int) -> _Pairs | None:
-    """All pairs by those of seeds; None where there are no seeds, or too many."""
-    seeds = _seed_pairs(one, other, depth)
-    return None if seeds is None or not len(seeds[0]) else _between(one, other, seeds, depth)
-
-
 def _seed_pairs(one: _Integers, other: _Integers, depth: int) -> _Pairs | None:
     """Pairs of places where the same seeds begin; None where seeds would be nearly all tokens."""
     grams = _grams(one, other)
@@ -200,46 +195,18 @@ def _between(one: _Integers, other: _Integers, seeds: _Pairs, depth: int) -> _Pa
     Neighbours among such blocks are aligned as one where that is small enough, since the seed between them is less sure
     than the tokens around it.
     """
-    edges = [
-        np.concatenate([[0], at, [len(side)]]).astype(np.int64) for side, at in zip((one, other), seeds, strict=True)
-    ]
-    sizes = [np.diff(each) for each in edges]
-    alike = _alike(one, other, edges, sizes)
-    equal = [_ranges(each[:-1][alike], size[alike]) for each, size in zip(edges, sizes, strict=True)]
-    parts = [(equal[0], equal[1])]
-    for first, stop in _unlike_blocks(alike, *edges):
-        a, b, c, d = (int(each[at]) for each in edges for at in (first, stop))
-        parts.append(_shifted(_pairs(one[a:b], other[c:d], depth + 1), a, c))
-    return _joined(parts)
-
-
-def _alike(one: _Integers, other: _Integers, edges: list[_Integers], sizes: list[_Integers]) -> npt.NDArray[np.bool_]:
-    """Whether each block has the same tokens on both sides."""
-    alike: npt.NDArray[np.bool_] = np.equal(*sizes)
-    same_size = np.flatnonzero(alike)
-    at_one, at_other = (_ranges(each[:-1][same_size], size[same_size]) for each, size in zip(edges, sizes, strict=True))
-    differ = one[at_one] != other[at_other]
-    alike[np.repeat(same_size, sizes[0][same_size])[differ]] = False
-    return alike
-
-
-def _ranges(starts: _Integers, sizes: _Integers) -> _Integers:
-    """The numbers from each start on, as many as its size says, one after the other."""
-    before = np.cumsum(sizes) - sizes
-    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()))
-
-
-def _unlike_blocks(alike: npt.NDArray[np.bool_], one: _Integers, other: _Integers) -> list[tuple[int, int]]:
-    """First block and the one after the last of neighbours that are not alike, together at most :data:`_EXACT`."""
-    found: list[tuple[int, int]] = []
-    for block in np.flatnonzero(~alike).tolist():
-        first, stop = found[-1] if found else (0, 0)
-        grown = (one[block + 1] - one[first]) * (other[block + 1] - other[first])
-        if stop == block and found and grown <= _EXACT:
-            found[-1] = first, block + 1
+    edges = [pairwise([0, *at.tolist(), len(side)]) for side, at in zip((one, other), seeds, strict=True)]
+    parts: list[_Pairs] = []
+    unlike: list[tuple[int, int, int, int]] = []
+    for (a, b), (c, d) in zip(*edges, strict=True):
+        first, last, second, end = unlike[-1] if unlike else (a, -1, c, -1)
+        if np.array_equal(one[a:b], other[c:d]):
+            parts.append((np.arange(a, b), np.arange(c, d)))
+        elif (last, end) == (a, c) and (b - first) * (d - second) <= _EXACT:
+            unlike[-1] = first, b, second, d
         else:
-            found.append((block, block + 1))
-    return found
+            unlike.append((a, b, c, d))
+    return _joined([*parts, *(_shifted(_pairs(one[a:b], other[c:d], depth + 1), a, c) for a, b, c, d in unlike)])
 
 
 def _in_few_runs(one: _Integers, other: _Integers, pairs: _Pairs) -> _Pairs:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze import outlets
 from kanalyze.errors import KanalyzeError, ReportNotFoundError, UnknownFormatError
 from kanalyze.files.regular import readable
-from kanalyze.machinery.modules import modules
+from kanalyze.machinery.late_loading import modules
 from kanalyze.readers.archives import GZIP, inflated, unpacked
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _first_bytes(path: Path) -> bytes:
 
 def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
     if path.is_dir():
-        if import_module("kanalyze.reduction.files").reductions_at(path):  # with polars, for mistakes only
+        if import_module("kanalyze.reduction.tables").reductions_at(path):  # with polars, for mistakes only
             remedy = f"See it with `{outlets.command('kanalyze', 'ranks', path)}`, or give the reports themselves."
             return UnknownFormatError.of(path, "what `kanalyze reduce` left", remedy)
         return UnknownFormatError.of(path, "a folder without tables")

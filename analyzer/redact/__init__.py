@@ -21,7 +21,7 @@ from kanalyze.errors import (
     UnknownFormatError,
     UnreadableReportError,
 )
-from kanalyze.machinery.unfinished import unfinished
+from kanalyze.machinery.processes import unfinished
 from kanalyze.redact import documents, files
 from kanalyze.redact.texts import Removed, Texts, asked
 from kanalyze.tools import EXPORT

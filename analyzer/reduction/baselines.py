@@ -280,7 +280,7 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
     except _DAMAGE as why:
         raise BadBaselineError.damaged(path, str(why).partition("\n")[0]) from None
     found = [
-        Digest(about, **{name: _of_run(frame, number) for name, frame in frames.items()})
+        Digest(about, **{name: frame.filter(pl.col("run") == number).drop("run") for name, frame in frames.items()})
         for number, about in enumerate(runs)
     ]
     if not found or not all(map(_adds_up, found)):
@@ -297,10 +297,6 @@ def _check_names(names: Sequence[str]) -> None:
     other = sorted({*names} - {_HEAD, *(f"{name}.parquet" for name in TABLES)})
     if other or len({*names}) < len(names):
         raise ValueError(f"it holds {other[0]!r}" if other else "it holds a table twice")
-
-
-def _of_run(frame: pl.DataFrame, number: int) -> pl.DataFrame:
-    return (frame.filter(pl.col("run") == number) if frame.height else frame).drop("run")
 
 
 def _adds_up(digest: Digest) -> bool:

@@ -1,22 +1,64 @@
-"""Reductions: what the analysis of a job needs of one report, as small tables; see docs/ranks.md."""
+"""Reductions: what the analysis of a job needs of one report, as small tables; see docs/ranks.md.
+
+Each is a folder of its own, Parquet files beside a manifest, which is written under another name and renamed when it is
+complete, so that a reader sees all of it or nothing. Its name says which file it is of (by the file's path) and in
+which state (by size, time of change, and both ends of the content): ``NAME-PATH-STATE.reduced``.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError, UnreadableReportError
+from kanalyze.files.regular import open_regular
+from kanalyze.machinery.processes import unfinished
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
 #: The layout of a reduction; one of another version is made anew.
 VERSION: Final = 2
 
 #: What the host is in while the loop that launches its work gets a batch.
 IN_LOADER: Final = "DataLoader.__next__"
+
+#: How the name of a reduction's folder ends, and its manifest.
+SUFFIX: Final = ".reduced"
+MANIFEST: Final = "kanalyze-reduction.json"
+
+#: How the name of a folder begins that is being written, and when that of a killed program is removed.
+_UNFINISHED: Final = "reducing"
+_FORGOTTEN_S: Final = 24 * 3600
+
+#: So many bytes of both ends of a file tell it from another of its name, size and time.
+_END_BYTES: Final = 1 << 16
+
+#: So many reductions are read at once.
+_AT_ONCE: Final = 64
+
+#: Tables that earlier versions kept of a rank, and no page of a job tells.
+_FORMER: Final = ("findings", "health")
+
+#: Longest part of a file's name in a folder's name; no manifest is larger than this.
+_LONGEST_NAME: Final = 80
+_LARGEST_MANIFEST_BYTES: Final = 1 << 20
+
+_ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
 
 _MEMBER: Final = Column("member", pl.Int64, "The rank, as its row in the ranks of the reduction.")
 _NUMBER: Final = Column("number", pl.Int64, "The collective, as its number among those of its rank.")
@@ -131,24 +173,6 @@ KERNELS: Final = Table(
     ),
 )
 
-# What earlier versions kept of a rank, and no page of a job tells: read where it is there, and made no more.
-FINDINGS: Final = Table(
-    "reduced_findings",
-    "One finding of a rank.",
-    (
-        _MEMBER,
-        Column("finding", pl.String, "Its kind."),
-        Column("headline", pl.String, "What it says."),
-        Column("at_stake_ns", pl.Int64, "What it may be worth.", nullable=True),
-    ),
-)
-
-HEALTH: Final = Table(
-    "reduced_health",
-    "One thing that a report could not tell, or that had to be repaired.",
-    (Column("check", pl.String, "What was looked at."), Column("effect", pl.String, "What cannot be trusted.")),
-)
-
 
 @dataclass(frozen=True)
 class Reduction:
@@ -164,8 +188,6 @@ class Reduction:
     steps: pl.DataFrame = field(default_factory=STEPS.empty)
     ledgers: pl.DataFrame = field(default_factory=LEDGERS.empty)
     kernels: pl.DataFrame = field(default_factory=KERNELS.empty)
-    findings: pl.DataFrame = field(default_factory=FINDINGS.empty)
-    health: pl.DataFrame = field(default_factory=HEALTH.empty)
 
     def tables(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """Each table with its name."""
@@ -176,8 +198,303 @@ class Reduction:
 #: The declarations of the tables of a reduction by name.
 TABLES: Final = {
     table.name.removeprefix("reduced_"): table
-    for table in (RANKS, COLLECTIVES, PIECES, BEFORE, STEPS, LEDGERS, KERNELS, FINDINGS, HEALTH)
+    for table in (RANKS, COLLECTIVES, PIECES, BEFORE, STEPS, LEDGERS, KERNELS)
 }
 
 #: Tables that are only needed once the collectives of all ranks are known.
 LATER: Final = ("pieces", "before")
+
+
+class Origin(NamedTuple):
+    """The file that a reduction is of, in the state in which it was read.
+
+    Attributes:
+        path: The file or folder, or its address on an object store.
+        host: The machine that read it; empty for an address, which is the same everywhere.
+        size_bytes: Its size.
+        mtime_ns: When it was changed last, in Unix time.
+        state: Hash of these and of both ends of its content.
+    """
+
+    path: str
+    host: str
+    size_bytes: int
+    mtime_ns: int
+    state: str
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder of its reduction."""
+        name = _ODD.sub("_", re.split(r"[\\/]", self.path)[-1])[:_LONGEST_NAME].strip(".") or "report"
+        return f"{name}-{_hashed(self.path.encode('utf-8', 'surrogateescape'))[:8]}-{self.state}{SUFFIX}"
+
+
+class Packed(NamedTuple):
+    """A reduction as the content of its files, by their names."""
+
+    origin: Origin
+    ranks: tuple[int | None, ...]
+    files: dict[str, bytes]
+
+
+def origin_of(path: Path) -> Origin:
+    """The state of a report's file or folder.
+
+    Raises:
+        ReportNotFoundError: There is none.
+        UnreadableReportError: The system refuses it.
+    """
+    try:
+        place = Path(os.path.realpath(path))
+        files = sorted(one for one in place.rglob("*") if one.is_file()) if place.is_dir() else [place]
+        found = [(str(one.relative_to(place)), one.stat(), _ends(one)) for one in files]
+    except FileNotFoundError:
+        raise ReportNotFoundError.at(path) from None
+    except OSError as error:
+        raise UnreadableReportError.of(path, error) from None
+    size = sum(stat.st_size for _, stat, _ in found)
+    changed = max((stat.st_mtime_ns for _, stat, _ in found), default=0)
+    told = [place.name, *(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{ends}" for name, stat, ends in found)]
+    state = _hashed("\n".join([str(VERSION), *told]).encode("utf-8", "surrogateescape"))
+    return Origin(str(place), socket.gethostname(), size, changed, state)
+
+
+def origin_of_address(address: str, size_bytes: int, mtime_ns: int, tag: str) -> Origin:
+    """The state of a file on an object store, with the store's own `tag` of its content, where it has one."""
+    told = f"{VERSION}\n{address}\n{size_bytes}\n{mtime_ns}\n{tag}"
+    return Origin(address, "", size_bytes, mtime_ns, _hashed(told.encode()))
+
+
+def _ends(file: Path) -> str:
+    with open_regular(file) as opened:
+        first = opened.read(_END_BYTES)
+        opened.seek(max(0, file.stat().st_size - _END_BYTES))
+        return _hashed(first + opened.read(_END_BYTES))
+
+
+def _hashed(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def packed(reduction: Reduction, origin: Origin) -> Packed:
+    """The files of a reduction; tables without rows have none."""
+    files: dict[str, bytes] = {}
+    told: dict[str, dict[str, int | str]] = {}
+    for name, table in reduction.tables():
+        if table.is_empty():
+            continue
+        made = io.BytesIO()
+        table.write_parquet(made, compression="zstd", statistics=False)
+        content = made.getvalue()
+        files[f"{name}.parquet"] = content
+        told[name] = {"rows": table.height, "bytes": len(content), "checksum": _hashed(content)}
+    ranks = tuple(reduction.ranks.get_column("rank"))
+    head = {"reduction": VERSION, "source": origin._asdict(), "ranks": ranks, "tables": told}
+    files[MANIFEST] = json.dumps(head, indent=1).encode()
+    return Packed(origin, ranks, files)
+
+
+def write(made: Packed, out: Path) -> Path:
+    """Writes a reduction into a folder of its own in `out`, whole or not at all; removes what it supersedes.
+
+    Raises:
+        OutputError: The system refuses it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with unfinished(out / _UNFINISHED, folder=True) as scratch:
+            place = _placed(made, scratch, out / made.origin.folder)
+        for old in _superseded(made, out):  # so that no reader sees half of it; another process may be quicker
+            with unfinished(out / _UNFINISHED, folder=True) as gone, suppress(OSError):
+                old.rename(gone / "old")
+    except OSError as error:
+        raise OutputError.because(out, error.strerror or str(error)) from error
+    return place
+
+
+def _placed(made: Packed, scratch: Path, target: Path) -> Path:
+    """The `target` after the files were written beside it and moved there; a whole one of the same file stays."""
+    new = scratch / "new"
+    new.mkdir()
+    for name, content in made.files.items():
+        (new / name).write_bytes(content)
+    if os.path.lexists(target) and not is_whole(target):
+        target.rename(scratch / "damaged")
+    try:
+        new.rename(target)
+    except OSError:
+        if not is_whole(target):  # which another process has written meanwhile
+            raise
+    return target
+
+
+def _superseded(made: Packed, out: Path) -> Iterator[Path]:
+    """The reductions of earlier states of the same file.
+
+    Files of one path on several machines are several files, unless their ranks are the same.
+    """
+    place = made.origin.folder.removesuffix(SUFFIX).rpartition("-")[0].rpartition("-")[2]
+    for folder in out.glob(f"*-{place}-*{SUFFIX}"):
+        if folder.name == made.origin.folder:
+            continue
+        with suppress(BadReductionError, OSError, KeyError, TypeError):
+            head = json.loads(_bytes(folder, MANIFEST, _LARGEST_MANIFEST_BYTES))
+            same = made.ranks == tuple(head["ranks"]) and None not in made.ranks
+            if head["source"]["path"] == made.origin.path and (same or head["source"]["host"] == made.origin.host):
+                yield folder
+
+
+def clear_forgotten(out: Path) -> None:
+    """Removes what killed programs left unfinished a day ago or earlier."""
+    for left in out.glob(f".{_UNFINISHED}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def is_reduction(path: Path) -> bool:
+    """Whether `path` is the folder of a reduction, as its name or its manifest says."""
+    if not os.path.isdir(path):  # noqa: PTH112 - never raises
+        return False
+    return path.name.endswith(SUFFIX) or os.path.isfile(path / MANIFEST)  # noqa: PTH113 - as above
+
+
+def reductions_at(path: Path) -> list[Path]:
+    """The folders of the reductions in the folder `path`, by name, or `path` itself; none of any other path.
+
+    Raises:
+        UnreadableReportError: The system refuses it.
+    """
+    if is_reduction(path):
+        return [path]
+    if not os.path.isdir(path):  # noqa: PTH112 - as above
+        return []
+    try:
+        return sorted(one for one in path.iterdir() if not one.name.startswith(".") and is_reduction(one))
+    except OSError as error:
+        raise UnreadableReportError.of(path, error) from None
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a reduction is there, of our version, with every file as it was written."""
+    try:
+        for _ in _contents(folder, _tables(folder)):
+            pass
+    except BadReductionError:
+        return False
+    return True
+
+
+def load_each(
+    folders: Sequence[Path], names: Collection[str] = TABLES, *, seen: bool = False
+) -> Iterator[tuple[Path, Reduction | BadReductionError]]:
+    """The reduction in each folder, or what is wrong with it; of its tables `names` only.
+
+    The files of the others are looked at as well, unless all were `seen` before.
+
+    Of many folders each table is read at once, which takes half of the time; where that fails, one after the other.
+    """
+    for at in range(0, len(folders), _AT_ONCE):
+        some = folders[at : at + _AT_ONCE]
+        try:
+            yield from [*_at_once(some, names, seen=seen)]
+        except BadReductionError as error:
+            if len(some) == 1:
+                yield some[0], error
+            else:
+                for folder in some:
+                    yield from load_each([folder], names, seen=seen)
+
+
+def _at_once(folders: Sequence[Path], names: Collection[str], *, seen: bool) -> Iterator[tuple[Path, Reduction]]:
+    """The reductions in folders, each table of all of them read by one call.
+
+    Raises:
+        BadReductionError: One is damaged; of a table of several, the first.
+    """
+    told = {
+        folder: {name: one for name, one in _tables(folder).items() if not seen or name in names} for folder in folders
+    }
+    files: dict[str, dict[Path, bytes]] = {name: {} for name in TABLES}
+    for folder, tables in told.items():
+        for name, content in _contents(folder, tables):
+            if name in names:
+                files[name][folder] = content
+    found: dict[Path, dict[str, pl.DataFrame]] = {folder: {} for folder in folders}
+    for name, contents in files.items():
+        if not contents:
+            continue
+        try:
+            frame = TABLES[name].check(pl.read_parquet([*contents.values()]))
+        except (pl.exceptions.PolarsError, OSError, ValueError, TypeError) as why:
+            raise BadReductionError.damaged(folders[0], f"{name}.parquet: {str(why).partition(chr(10))[0]}") from None
+        if frame.height != sum(told[folder][name]["rows"] for folder in contents):
+            raise BadReductionError.damaged(folders[0], f"{name}.parquet has not as many rows as were written")
+        at = 0
+        for folder in contents:
+            found[folder][name] = frame.slice(at, told[folder][name]["rows"])
+            at += told[folder][name]["rows"]
+    for folder, frames in found.items():
+        yield folder, _checked(folder, Reduction(**frames))
+
+
+def _checked(folder: Path, made: Reduction) -> Reduction:
+    """The reduction, each of whose rows is of one of its ranks.
+
+    Raises:
+        BadReductionError: A row is of none.
+    """
+    for name, frame in made.tables():
+        if "member" in frame.columns and not frame.get_column("member").is_between(0, made.ranks.height - 1).all():
+            raise BadReductionError.damaged(folder, f"{name}.parquet has rows of no rank")
+    return made
+
+
+def _tables(folder: Path) -> dict[str, dict[str, Any]]:
+    """Entries of the manifest on each table.
+
+    Raises:
+        BadReductionError: It is missing or no manifest, or of another version.
+    """
+    content = _bytes(folder, MANIFEST, _LARGEST_MANIFEST_BYTES)
+    try:
+        head = json.loads(content)
+        version = head["reduction"]
+        tables = {name: one for name, one in head.get("tables", {}).items() if name not in _FORMER}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise BadReductionError.damaged(folder, f"{MANIFEST} is not what was written") from None
+    if version != VERSION:
+        raise BadReductionError.version(folder, version, VERSION)
+    whole = all(
+        name in TABLES and isinstance(one, dict) and {"bytes", "checksum"} <= {*one} and type(one.get("rows")) is int
+        for name, one in tables.items()
+    )
+    if not whole or "ranks" not in tables:
+        raise BadReductionError.damaged(folder, f"{MANIFEST} is not what was written")
+    return tables
+
+
+def _contents(folder: Path, told: dict[str, dict[str, Any]]) -> Iterator[tuple[str, bytes]]:
+    """The name and file of each table.
+
+    Raises:
+        BadReductionError: One is missing, or not as it was written.
+    """
+    for name, one in told.items():
+        content = _bytes(folder, f"{name}.parquet", one["bytes"])
+        if len(content) != one["bytes"] or _hashed(content) != one["checksum"]:
+            raise BadReductionError.damaged(folder, f"{name}.parquet is not as it was written")
+        yield name, content
+
+
+def _bytes(folder: Path, name: str, most: object) -> bytes:
+    """The content of a file of a reduction; at most one byte more than `most`."""
+    if type(most) is not int or most < 0:
+        raise BadReductionError.damaged(folder, f"{MANIFEST} is not what was written")
+    try:
+        with open_regular(folder / name) as file:
+            return file.read(most + 1)
+    except FileNotFoundError:
+        raise BadReductionError.damaged(folder, f"{name} is missing") from None
+    except OSError as error:
+        raise BadReductionError.damaged(folder, f"{name}: {error.strerror or error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -19,40 +19,22 @@ from kanalyze.readers.archives import unpacked
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder, runs_of
 from kanalyze.readers.torch.decode.text import is_trace
-from kanalyze.reduction.files import load_each, origin_of, reductions_at
-from kanalyze.reduction.tables import LATER, TABLES
+from kanalyze.reduction.tables import LATER, TABLES, load_each, origin_of, reductions_at
 from kanalyze.report import Report
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.readers import Progress
     from kanalyze.readers.capture.reports import Run
     from kanalyze.reduction.tables import Reduction
+    from kanalyze.several import Asked
 
 #: The tools that record ranks; of a job that several recorded, the one with most reports is read, then the first here.
 _TOOLS: Final = sorted((one for one in TOOLS if one.timed), key=lambda one: not one.ranked)
-
-
-class Asked(NamedTuple):
-    """How the reports of a job are read.
-
-    Attributes:
-        one_host: Whether all ranks ran on one host, so that their clocks are one.
-        cache: Whether what was decoded is kept, and used.
-        progress: Told of the progress of opening a report.
-        done: Told of each report that was reduced, before it is closed.
-        left_out: Told of each report that cannot be read; without it that is an error.
-    """
-
-    one_host: bool = False
-    cache: bool = True
-    progress: Progress | None = None
-    done: Callable[[Report], object] | None = None
-    left_out: Callable[[KanalyzeError], object] | None = None
 
 
 def job(given: Sequence[Report | Path], asked: Asked) -> Job:

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from kanalyze.analyses.slices.slices import Slices
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.report import Meta
+    from kanalyze.several import Asked
 
 #: Ranks that a timeline has room for.
 _MOST_DRAWN: Final = 16
 
 
-def file_page_of_job(given: Sequence[Report | Path], asked: jobs.Asked, most: int) -> FilePage[Job]:
+def file_page_of_job(given: Sequence[Report | Path], asked: Asked, most: int) -> FilePage[Job]:
     """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
 
     Each report is opened once, unless there are more ranks than a timeline has room for: which of them are drawn is
@@ -73,7 +74,7 @@ def file_page_of_job(given: Sequence[Report | Path], asked: jobs.Asked, most: in
     )
 
 
-def slices_of_job(given: Sequence[Path], asked: jobs.Asked) -> Slices | None:
+def slices_of_job(given: Sequence[Path], asked: Asked) -> Slices | None:
     """The events of all ranks of a job as slices, on the clock of the job; None where no report names its rank.
 
     Args:
@@ -98,9 +99,7 @@ def _drawn_ranks(found: Job) -> set[int]:
     return {*every} if len(every) <= _MOST_DRAWN else {*late, *every[::step]}
 
 
-def file_page_of_sides(
-    base: Sequence[Path], new: Sequence[Path], asked: sides.Asked, most: int
-) -> FilePage[Comparison]:
+def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, most: int) -> FilePage[Comparison]:
     """The content of an HTML report of two sides: the comparison, its tables, and a timeline of a run of each.
 
     Both begin their first steady iteration at the same place; without such, their first work on a device.
@@ -125,7 +124,7 @@ def file_page_of_sides(
     )
 
 
-def _first_drawn(side: Sequence[Path], asked: sides.Asked, most: int) -> list[tuple[int, Timeline, Meta]]:
+def _first_drawn(side: Sequence[Path], asked: Asked, most: int) -> list[tuple[int, Timeline, Meta]]:
     """The timeline of the first run of a side that has one, with where its work begins; none of a baseline."""
     for path in side:
         if path.suffix == SUFFIX:

@@ -9,23 +9,32 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
+import tempfile
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import polars as pl
 
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.errors import EngineError, KanalyzeError, LostReportError, NoJobError, OutOfMemoryError
-from kanalyze.files.stores import fetched, is_address, reports_at
+from kanalyze.errors import (
+    EngineError,
+    KanalyzeError,
+    LostReportError,
+    NoJobError,
+    OutOfMemoryError,
+    UnreadableReportError,
+)
 from kanalyze.readers import read
-from kanalyze.reduction.files import (
+from kanalyze.reduction.tables import (
     Origin,
     Packed,
     clear_forgotten,
@@ -47,6 +56,23 @@ if TYPE_CHECKING:
 
 #: Where polars looks for how many threads it may have.
 _THREADS: Final = "POLARS_MAX_THREADS"
+
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+#: How the names of reports of one file end.
+_REPORTS: Final = (".json", ".json.gz", ".sqlite", ".nsys-rep")
+
+_WILD: Final = re.compile(r"[*?\[]")
+
+#: What to do where a store refuses, or what reads it is missing.
+_REMEDY: Final = (
+    "Reading from object stores takes `pip install 'kanalyze[objects]'` and the store's own package, such as s3fs; "
+    "or copy the files to a disk."
+)
+
+#: What stores call a tag of an object's content, and the time of its change.
+_TAGS: Final = ("ETag", "etag", "md5Hash", "content_md5")
+_CHANGED: Final = ("mtime", "LastModified", "last_modified", "created")
 
 
 class Task(NamedTuple):
@@ -134,8 +160,7 @@ def _tasks(one: str | Path, leave_out: Callable[[KanalyzeError], object], *, cac
     """The reports at a path or an address."""
     try:
         if isinstance(one, str) and is_address(one):
-            for stored in reports_at(one):
-                yield Task(stored.address, origin_of_address(*stored), None, cache)
+            yield from (Task(origin.path, origin, None, cache) for origin in _reports_at(one))
             return
         for run in runs_of_ranks(Path(one), None, cache=cache):
             try:
@@ -150,7 +175,7 @@ def work_on(task: Task) -> Outcome:
     """The files of the reduction of a report, or why there are none; what an engine calls, in whatever process."""
     try:
         if task.run is None:
-            with fetched(task.name) as copy, read(copy, cache=False) as report:
+            with _fetched(task.name) as copy, read(copy, cache=False) as report:
                 return _packed(report, task)
         with task.run.opened() as report:
             return _packed(report, task)
@@ -161,13 +186,12 @@ def work_on(task: Task) -> Outcome:
 
 
 def _packed(report: Report, task: Task) -> Outcome:
-    found = reduced(report)
-    if found.ranks.is_empty():
+    reduction = reduced(report)
+    if reduction.ranks.is_empty():
         return NoJobError.of(task.name)
     if task.run is None:  # the copy has another name
-        ranks = found.ranks.with_columns(report=pl.lit(task.name))
-        return packed(replace(found, ranks=ranks), task.origin)
-    return packed(found, task.origin)
+        reduction = replace(reduction, ranks=reduction.ranks.with_columns(report=pl.lit(task.name)))
+    return packed(reduction, task.origin)
 
 
 def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
@@ -258,14 +282,12 @@ def _pool(number: int) -> Iterator[ProcessPoolExecutor]:
 def _begin() -> None:
     """Begins a process of a pool: Ctrl-C is for its parent, and it ends when that does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        Thread(target=_end_with, args=(parent,), daemon=True).start()
 
+    def end_with(parent: BaseProcess) -> None:
+        parent.join()
+        os._exit(1)
 
-def _end_with(parent: BaseProcess) -> None:
-    parent.join()
-    os._exit(1)
+    Thread(target=end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
 
 
 def _outcome(future: Future[Outcome], task: Task) -> Outcome:
@@ -300,3 +322,63 @@ def by_dask(address: str) -> Iterator[Engine]:
         raise EngineError.unreachable(address, " ".join(str(error).split()) or type(error).__name__) from error
     with client, client.get_executor(pure=False) as executor:
         yield by_executor(executor)
+
+
+def is_address(text: str) -> bool:
+    """Whether `text` is an address on an object store, not a path."""
+    return _ADDRESS.match(text) is not None
+
+
+def _reports_at(address: str) -> list[Origin]:
+    """The reports at an address: of that file, of a folder, or of a pattern with ``*``; by name.
+
+    Raises:
+        UnreadableReportError: fsspec, or what it needs for that store, is missing, or the store refuses.
+    """
+    with _told(address):
+        store, path = import_module("fsspec.core").url_to_fs(address)
+        if _WILD.search(path):
+            paths = store.glob(path)
+        elif store.isdir(path):
+            paths = [one for one in store.ls(path, detail=False) if one.endswith(_REPORTS)]
+        else:
+            paths = [path]
+        return [_stored(str(store.unstrip_protocol(one)), store.info(one)) for one in sorted(paths)]
+
+
+def _stored(address: str, info: dict[str, Any]) -> Origin:
+    """The state of a file on an object store; its time of change in Unix time, 0 where the store does not tell."""
+    tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
+    changed = next((info[name] for name in _CHANGED if name in info), None)
+    seconds = changed.timestamp() if isinstance(changed, datetime) else changed
+    mtime_ns = int(seconds * 1_000_000) * 1000 if isinstance(seconds, int | float) else 0
+    return origin_of_address(address, int(info["size"]), mtime_ns, tag)
+
+
+@contextmanager
+def _fetched(address: str) -> Iterator[Path]:
+    """A copy of the file at an address on a local disk, removed afterwards.
+
+    Raises:
+        UnreadableReportError: As of :func:`_reports_at`.
+    """
+    with tempfile.TemporaryDirectory(prefix="kanalyze-") as folder:
+        with _told(address):
+            store, path = import_module("fsspec.core").url_to_fs(address)
+            copy = Path(folder) / path.rstrip("/").rpartition("/")[2]
+            store.get_file(path, str(copy))
+        yield copy
+
+
+@contextmanager
+def _told(address: str) -> Iterator[None]:
+    """Turns what fsspec and the packages of stores raise, of whatever type, into our error."""
+    try:
+        yield
+    except ImportError as error:
+        missing = "fsspec is not installed" if error.name and error.name.startswith("fsspec") else str(error)
+        raise UnreadableReportError.because(address, missing, _REMEDY) from error
+    except Exception as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        reason = "no such file" if isinstance(error, FileNotFoundError) else said
+        raise UnreadableReportError.because(address, reason, _REMEDY) from error

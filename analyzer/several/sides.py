@@ -15,35 +15,13 @@ from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, loaded
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from kanalyze.readers import Progress
     from kanalyze.reduction.baselines import Digest, Part
-    from kanalyze.report import Report, Where
+    from kanalyze.report import Report
+    from kanalyze.several import Asked
 
 _TWO: Final = 2
-
-
-class Asked(NamedTuple):
-    """How sides are read and compared.
-
-    Attributes:
-        where: The part of each report.
-        cache: Whether what was decoded is kept, and used.
-        progress: Told of the progress of opening a report.
-        done: Told of each report before it is closed.
-        limits: What counts as a change.
-        left_out: Told of a report of ncu, beside one that tells the time, that cannot be read; else it is an error.
-        other_ranks: Whether one rank of base may be compared with another one of new.
-    """
-
-    where: Where
-    cache: bool = True
-    progress: Progress | None = None
-    done: Callable[[Report], object] | None = None
-    limits: Limits = Limits()
-    left_out: Callable[[KanalyzeError], object] | None = None
-    other_ranks: bool = False
 
 
 def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path], list[Path]]:
@@ -127,7 +105,7 @@ def _of_tool(base: _Runs, new: _Runs, names: tuple[str, str]) -> Comparison:
         before, after = (_whole(side, reason) for side in (base, new))
     before, of_ranks = _same_rank(before, after, base.asked)
     notes = "; ".join(one for one in (note, of_ranks) if one)
-    return replace(compared(before, after, names, reason, base.asked.limits), note=notes)
+    return replace(compared(before, after, names, reason, base.asked.limits or Limits()), note=notes)
 
 
 def _whole(side: _Runs, reason: str) -> list[Digest]:

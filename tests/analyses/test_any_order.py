@@ -12,7 +12,7 @@ from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.shared import workers
-from kanalyze.columns import grouping
+from kanalyze.columns import lookup
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.readers import read
@@ -64,7 +64,7 @@ def _size(request, monkeypatch):
     if request.param:
         monkeypatch.setattr(workers, "_MANY", 0)
         monkeypatch.setattr(workers, "_MANY_ON_HOST", 0)
-        monkeypatch.setattr(grouping, "_MANY_ROWS", 0)
+        monkeypatch.setattr(lookup, "_MANY_ROWS", 0)
 
 
 @pytest.mark.slow

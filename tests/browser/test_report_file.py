@@ -466,7 +466,7 @@ def test_a_pinch_zooms_and_a_finger_moves(opened, mlp, width):
 
 
 def test_a_search_tells_single_events_from_sums(opened, html, monkeypatch):
-    monkeypatch.setattr("kanalyze.cli.html._EVENTS", 400)
+    monkeypatch.setattr("kanalyze.cli.export._EVENTS", 400)
     found = opened(html(MLP / "nsys.sqlite"))
     name = found.tell(
         "(() => { const { data } = kanalyzeTimeline; for (let at = 0; at < data.count; at++)"

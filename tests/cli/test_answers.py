@@ -59,25 +59,6 @@ def test_a_terminal_names_them_by_what_differs(tmp_path):
     assert [line.split()[0] for line in lines[:2]] == ["one/nsys.sqlite", "two/nsys.sqlite"]
 
 
-def test_a_report_given_twice_counts_once():
-    assert shown("kernels", ADD, ADD) == shown("kernels", ADD)
-
-
-def test_rows_of_several_are_sorted_and_cut_together():
-    found = rows("kernels", ADD, TORCH, "--sort", "-total_ns", "--top", "3")
-    assert len(found) == 3
-    assert len({row["report"] for row in found}) == 1
-
-
-def test_a_part_of_each_may_be_several_instances():
-    """Of the one report a range that occurs once, of the other one that occurs often."""
-    both = ("--window", "worker 0")
-    found = rows("kernels", NVTX, TORCH, "--window", "+0ms..")
-    assert {row["report"] for row in found} == {str(NVTX), str(TORCH)}
-    message, _ = refused(run("show", "kernels", NVTX, TORCH, *both))
-    assert "worker 0" in message
-
-
 def test_one_that_cannot_tell_is_left_out_with_a_word_and_one_that_is_not_there_ends_it(tmp_path):
     said = [f"left out: {ADD}: cannot tell ops, because the report records no events of kind op."]
     assert {row["report"] for row in rows("ops", ADD, TRACE, said=said)} == {str(TRACE)}
@@ -88,11 +69,6 @@ def test_none_that_can_tell_is_an_error():
     ran = run("show", "ops", ADD, ADD_UM)
     assert (ran.status, ran.raw) == (2, b"")
     assert ran.error.splitlines()[-1].endswith("[cannot-tell]")
-
-
-def test_tables_that_join_reports_join_them_as_before():
-    found = run("show", "agreement", SQUARE / "nsys.sqlite", SQUARE / "torch.json.gz", "--format", "json")
-    assert "report" not in json.loads(found.text)[0]
 
 
 # Folders
@@ -162,12 +138,6 @@ def test_a_folder_without_reports_is_the_error_that_it_was(tmp_path):
 @pytest.mark.parametrize("path", [SQUARE, REPORTS / "nvtx.parquetdir", REPORTS / "ncu", ADD])
 def test_what_is_a_report_itself_is_no_folder_of_reports(path):
     assert reports_in_folder(path) == []
-
-
-def test_a_folder_of_captures_is_each_of_them():
-    assert {path.name for path in reports_in_folder(SAMPLES)} == {
-        path.parent.name for path in SAMPLES.glob("*/manifest.json")
-    }
 
 
 def test_in_python_read_all_reads_them_all(tmp_path):

@@ -10,17 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.cli._assistants import Desk, bounded
+from kanalyze.cli.mcp import Desk, bounded
 from support.command import ADD, SAMPLES, environment, refused, run
 
 VALUES = st.none() | st.integers() | st.text(max_size=80)
 ROWS = st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=4), max_size=60)
 NUMBERS = (
-    ("top", 10**30),
-    ("top", -(10**30)),
-    ("top", 10**4200),
-    ("top", 1e30),
-    ("device", 10**30),
+    *(("top", 10**30), ("top", -(10**30)), ("top", 10**4200), ("top", 1e30), ("device", 10**30)),
     ("process", 10**30),
 )
 ANSWERS = ROWS | st.dictionaries(st.text(max_size=5), ROWS | VALUES, max_size=5) | st.text(max_size=4000)

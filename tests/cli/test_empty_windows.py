@@ -29,12 +29,3 @@ def test_what_is_left_out_is_said(report):
     assert result.status == 0
     assert result.error == "kanalyze: --window 'step#*': left out 2 ranges without duration.\n"
     assert "18 instances of step" in result.text
-
-
-@pytest.mark.parametrize(
-    ("window", "said"), [("sibling#1", "this range has no duration"), ("", "there is no '..' between start and end")]
-)
-def test_a_window_in_which_nothing_can_happen_is_refused(report, window, said):
-    result = run("summarize", report, "--window", window)
-    assert result.status == 2
-    assert f"kanalyze: --window {window!r}: {said}." in result.error

@@ -33,12 +33,8 @@ from support.real_reports import real_report
 
 #: Columns of an nsys export that hold what somebody wrote, and more than a number or a word of nsys' own.
 _PLACES = (
-    ("StringIds", "value"),
-    ("NVTX_EVENTS", "text"),
-    ("DIAGNOSTIC_EVENT", "text"),
-    ("TARGET_INFO_GPU", "name"),
-    ("TARGET_INFO_SYSTEM_ENV", "value"),
-    ("PROCESSES", "name"),
+    *(("StringIds", "value"), ("NVTX_EVENTS", "text"), ("DIAGNOSTIC_EVENT", "text"), ("TARGET_INFO_GPU", "name")),
+    *(("TARGET_INFO_SYSTEM_ENV", "value"), ("PROCESSES", "name")),
 )
 
 

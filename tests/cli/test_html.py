@@ -18,9 +18,8 @@ from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.torch import read_json
-from kanalyze.several import pictures
+from kanalyze.several import Asked, pictures
 from kanalyze.several.pictures import file_page_of_sides
-from kanalyze.several.sides import Asked
 from support.command import ADD, REPORTS, ROOT, SAMPLES, run
 from support.real_reports import real_report
 
@@ -113,12 +112,6 @@ def test_several_programs_are_refused(tmp_path):
     assert ran.status == 2
     assert "give one of them" in ran.error
     assert not [*tmp_path.iterdir()]
-
-
-def test_the_report_itself_is_never_overwritten():
-    ran = run("html", ADD, "-o", ADD)
-    assert ran.status == 2
-    assert "it is the report itself" in ran.error
 
 
 @pytest.mark.slow

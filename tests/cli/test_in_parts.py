@@ -81,20 +81,3 @@ def test_without_samples_there_is_a_header(tmp_path):
     written = tmp_path / "out.csv"
     assert run("show", "cpu_samples", ADD, "--format", "csv", "-o", written).status == 0
     assert written.read_text() == "time_ns,process_id,thread_id,cpu,stack_id\n"
-
-
-def test_of_several_reports_the_rows_name_theirs(tmp_path):
-    written = tmp_path / "out.csv"
-    sampled = [REPORTS / f"sampled_{name}.sqlite" for name in ("host", "lock")]
-    assert run("show", "cpu_samples", *sampled, "--format", "csv", "-o", written).status == 0
-    found = pl.read_csv(written)
-    assert found.get_column("report").n_unique() == 2
-    assert found.height == sum(kanalyze.read(path).table("cpu_samples").height for path in sampled)
-
-
-def test_a_report_is_not_written_over(tmp_path):
-    path = tmp_path / "sampled.sqlite"
-    shutil.copyfile(REPORTS / "sampled_host.sqlite", path)
-    before = path.read_bytes()
-    assert run("show", "cpu_samples", path, "--format", "csv", "-o", path).status == 2
-    assert path.read_bytes() == before

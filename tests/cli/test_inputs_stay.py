@@ -14,18 +14,9 @@ from kanalyze.cli._output import InputPath, OutputPath
 from support.command import ADD, SAMPLES, command_line, environment, refused, run
 
 WRITE = (
-    ("html",),
-    ("html", "--base", SAMPLES / "loop_base.kz"),
-    ("summarize",),
-    ("verify",),
-    ("ranks",),
-    ("tree",),
-    ("whatif",),
-    ("compare", SAMPLES / "loop_base.kz"),
-    ("reduce",),
-    ("show", "kernels"),
-    ("export", "--to", "perfetto"),
-    ("export", "--to", "csv"),
+    *(("html",), ("html", "--base", SAMPLES / "loop_base.kz"), ("summarize",), ("verify",), ("ranks",), ("tree",)),
+    *(("whatif",), ("compare", SAMPLES / "loop_base.kz"), ("reduce",), ("show", "kernels")),
+    *(("export", "--to", "perfetto"), ("export", "--to", "csv")),
 )
 
 
@@ -48,13 +39,8 @@ def test_a_file_of_a_folder_is_not_written_over(capture, command):
 @pytest.mark.parametrize(
     "line",
     [
-        "plot {0} ledger -o {1}.svg",
-        "roofline {0} --plot {1}.svg",
-        "source {0} add -o {1}",
-        "sql {0} SELECT -o {1}",
-        "compare {0} --save {1}.kz",
-        "compare --save {1}.kz {0}",
-        "html -o {1} {0}",
+        *("plot {0} ledger -o {1}.svg", "roofline {0} --plot {1}.svg", "source {0} add -o {1}"),
+        *("sql {0} SELECT -o {1}", "compare {0} --save {1}.kz", "compare --save {1}.kz {0}", "html -o {1} {0}"),
     ],
 )
 @pytest.mark.parametrize("link", [os.symlink, os.link])
@@ -125,17 +111,9 @@ def pipe(path):
 @pytest.mark.parametrize(
     "line",
     [
-        "compare {0} {1}",
-        "compare {1} {0}",
-        "compare --baseline {0} {1}",
-        "compare --floor {0} {1} {1}",
-        "compare --noise {0} {1}",
-        "compare {0} --save {2}.kz",
-        "html --base {0} {1}",
-        "plot {0} {1} compare -o {2}.svg",
-        "redact {0} -o {2}",
-        "reduce {0} -o {2}",
-        "ranks {0}",
+        *("compare {0} {1}", "compare {1} {0}", "compare --baseline {0} {1}", "compare --floor {0} {1} {1}"),
+        *("compare --noise {0} {1}", "compare {0} --save {2}.kz", "html --base {0} {1}"),
+        *("plot {0} {1} compare -o {2}.svg", "redact {0} -o {2}", "reduce {0} -o {2}", "ranks {0}"),
         "summarize {0}",
     ],
 )

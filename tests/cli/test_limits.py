@@ -18,16 +18,9 @@ from kanalyze.cli import _memory
 from support.command import ADD, command_line, environment
 
 COMMANDS = (
-    ("summarize", ADD),
-    ("summarize", ADD, "--format", "json"),
-    ("show", "kernels", ADD),
-    ("show", "kernels", ADD, "--format", "csv"),
-    ("tree", ADD),
-    ("tables",),
-    ("name", "k<int>(float*)"),
-    ("--help",),
-    ("--version",),
-    ("summarize", "nowhere.sqlite"),
+    *(("summarize", ADD), ("summarize", ADD, "--format", "json"), ("show", "kernels", ADD)),
+    *(("show", "kernels", ADD, "--format", "csv"), ("tree", ADD), ("tables",), ("name", "k<int>(float*)")),
+    *(("--help",), ("--version",), ("summarize", "nowhere.sqlite")),
 )
 
 
@@ -54,14 +47,7 @@ def test_closed_and_full_standard_streams(arguments):
     usual = shell("", *arguments)
     assert b"Traceback" not in usual.stderr
     for redirect in (
-        ">&-",
-        "2>&-",
-        ">&- 2>&-",
-        "</dev/null >&- 2>&-",
-        "<&-",
-        "2>/dev/full",
-        ">/dev/full",
-        "| head -c 1",
+        *(">&-", "2>&-", ">&- 2>&-", "</dev/null >&- 2>&-", "<&-", "2>/dev/full", ">/dev/full", "| head -c 1"),
     ):
         ended = shell(redirect, *arguments)
         assert b"Traceback" not in ended.stderr, redirect

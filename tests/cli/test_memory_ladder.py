@@ -8,26 +8,11 @@ import pytest
 from support.command import ADD, SAMPLES, TORCH, command_line, environment
 
 LINES = (
-    "summarize {0}",
-    "html {0} -o {1}/page.html",
-    "show kernels {0}",
-    "tree {3}",
-    "compare {2} {2}",
-    "compare --noise {0} {0}",
-    "compare {0} --save {1}/x.kz",
-    "ranks {0} {3}",
-    "reduce {0} {2} -o {1}/reduced",
-    "export {0} --to csv -o {1}/tables",
-    "export {0} --to perfetto -o {1}/trace.json",
-    "sql {0} SELECT",
-    "plot {0} ledger -o {1}/p.svg",
-    "whatif {0}",
-    "verify {2}",
-    "roofline {2}",
-    "redact {0} -o {1}/copy.sqlite",
-    "tables",
-    "name gemm",
-    "explain launch-bound",
+    *("summarize {0}", "html {0} -o {1}/page.html", "show kernels {0}", "tree {3}", "compare {2} {2}"),
+    *("compare --noise {0} {0}", "compare {0} --save {1}/x.kz", "ranks {0} {3}", "reduce {0} {2} -o {1}/reduced"),
+    *("export {0} --to csv -o {1}/tables", "export {0} --to perfetto -o {1}/trace.json", "sql {0} SELECT"),
+    *("plot {0} ledger -o {1}/p.svg", "whatif {0}", "verify {2}", "roofline {2}", "redact {0} -o {1}/copy.sqlite"),
+    *("tables", "name gemm", "explain launch-bound"),
 )
 
 

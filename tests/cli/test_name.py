@@ -91,16 +91,6 @@ def test_a_dash_is_the_lines_of_standard_input(typed):
     ]
 
 
-def test_no_lines_are_no_names(typed):
-    typed(b"")
-    assert run("name", "-").text == ""
-
-
-def test_no_name_is_refused():
-    ran = run("name")
-    assert (ran.status, "Missing argument 'KERNEL...'" in ran.error) == (2, True)
-
-
 def test_control_characters_do_not_reach_the_terminal():
     assert run("name", "a\x1b[31m").lines[0] == "a?[31m"
     assert decoded([], 80) == ""

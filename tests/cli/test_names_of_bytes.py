@@ -20,16 +20,10 @@ def files(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "line",
     [
-        "show|kernels|{0}|{1}|--format|json",
-        "show|joined|{0}|{2}",
-        "sql|{0}|{1}|SELECT report FROM kernels",
-        "compare|{0}|--save|x.kz",
-        "compare|--noise|{0}|{1}|-o|n.json",
-        "reduce|{0}|{2}|-o|out",
-        "ranks|{2}|{0}|--format|json",
-        "export|{0}|{1}|--tables|kernels|--to|parquet|-o|out",
-        "plot|{2}|ranks|-o|p.svg",
-        "html|{0}|-o|{1}.html",
+        *("show|kernels|{0}|{1}|--format|json", "show|joined|{0}|{2}", "sql|{0}|{1}|SELECT report FROM kernels"),
+        *("compare|{0}|--save|x.kz", "compare|--noise|{0}|{1}|-o|n.json", "reduce|{0}|{2}|-o|out"),
+        *("ranks|{2}|{0}|--format|json", "export|{0}|{1}|--tables|kernels|--to|parquet|-o|out"),
+        *("plot|{2}|ranks|-o|p.svg", "html|{0}|-o|{1}.html"),
     ],
 )
 def test_a_command(files, line):

@@ -2,10 +2,9 @@
 
 import pytest
 
-import kanalyze
 from kanalyze.errors import BadWindowError
 from support.build import kernel, report
-from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
+from support.command import ADD, REPORTS, SAMPLES, refused, run
 
 TRACE = REPORTS / "torch" / "ddp.json.gz"
 LIMITS = {ADD: "0.000 ms to 1.309239 s", TRACE: "+0.000 ms to +27.145 ms"}
@@ -32,20 +31,6 @@ def test_the_limits_that_are_told_are_a_window(path):
 def test_what_is_read_of_captures_takes_none_either(command):
     message, _ = refused(run(*command, SAMPLES / "mlp_train", "--window", "100s..200s"))
     assert "was recorded from" in message
-
-
-def test_of_several_reports_the_one_is_named():
-    message, _ = refused(run("summarize", ADD, ADD_UM, "--window", "1.3s..2s"))
-    assert f": {ADD_UM} has nothing then" in message
-
-
-def test_in_python():
-    read = kanalyze.read(ADD)
-    for look in (kanalyze.kernels, kanalyze.ledger, kanalyze.health, kanalyze.culprits):
-        with pytest.raises(BadWindowError, match="recorded from"):
-            look(read, window="100s..200s")
-    with pytest.raises(BadWindowError, match="recorded from"):
-        read.narrow(window="100s..200s")
 
 
 @pytest.mark.parametrize("window", ["1.309s..900s", "0ns..1ns", "1ms..2ms", "+0ns..+1ns", "..1ns", "1.3s.."])

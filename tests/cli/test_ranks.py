@@ -66,13 +66,6 @@ def test_a_damaged_rank_is_named_and_the_rest_goes_on(tmp_path):
     assert "missing: rank 1" in ran.text
 
 
-@pytest.mark.slow
-def test_a_rank_that_is_given_twice_is_read_once():
-    ran = run("ranks", JOB / "rank0.json.gz", JOB / "rank1.json.gz", JOB / "rank0.json.gz")
-    assert "2 ranks" in ran.text.splitlines()[0]
-    assert "further reports of ranks: 1" in " ".join(ran.text.split())
-
-
 def _beside_other_json(folder: Path) -> list[str]:
     """Writes a nsys report of two ranks, and more files of JSON that are no trace than there are reports."""
     (folder / "job.sqlite").write_bytes((REPORTS / "nccl.sqlite").read_bytes())
@@ -104,17 +97,6 @@ def test_json_that_is_no_trace_is_named_and_the_reports_of_nsys_are_read(command
 
 
 @pytest.mark.slow
-def test_traces_beside_other_json_make_one_file_of_the_job(tmp_path):
-    for name in ("rank0.json.gz", "rank1.json.gz"):
-        (tmp_path / name).write_bytes((JOB / name).read_bytes())
-    (tmp_path / "config.json").write_text("{}")
-    ran = run("html", tmp_path, "-o", tmp_path / "job.html")
-    assert ran.status == 0
-    assert "config.json" in ran.error
-    assert (tmp_path / "job.html").stat().st_size > 100_000
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("traces", "reports", "read", "left"), [(2, 1, "torch.profiler", 1), (1, 3, "nsys", 1)])
 def test_reports_of_another_tool_in_the_folder_are_said_to_be_left_out(traces, reports, read, left, tmp_path):
     for number in range(traces):
@@ -124,11 +106,6 @@ def test_reports_of_another_tool_in_the_folder_are_said_to_be_left_out(traces, r
     ran = run("ranks", tmp_path)
     assert read in ran.text.splitlines()[0]
     assert f"reports of another tool: {left}; they are left out" in " ".join(ran.text.split())
-
-
-def test_reports_of_one_tool_are_all_read(tmp_path):
-    (tmp_path / "node.sqlite").write_bytes((REPORTS / "nccl.sqlite").read_bytes())
-    assert "another tool" not in run("ranks", tmp_path).text
 
 
 def _of_process(path: Path, process: int) -> Path:
@@ -163,14 +140,6 @@ def test_of_a_report_of_nsys_for_each_rank_the_file_has_both(report_of_each, tmp
     assert "2 ranks" in text
     assert run("ranks", report_of_each).text.splitlines()[0] == "kanalyze ranks   2 ranks   nsys   NVIDIA H200"
     assert text.count("0.sqlite") >= 1 <= text.count("1.sqlite")
-
-
-@pytest.mark.slow
-def test_of_a_report_of_nsys_for_each_rank_the_path_goes_over_both(report_of_each):
-    rows = json.loads(run("show", "critical_path", report_of_each, "--by", "rank", "--format", "json").text)
-    assert {row["rank"] for row in rows} <= {0, 1}
-    assert rows
-    assert sum(row["share"] for row in rows) == pytest.approx(1)
 
 
 @pytest.mark.slow

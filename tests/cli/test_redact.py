@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from support.command import ADD, REPORTS, refused, run
+from support.command import REPORTS, refused, run
 
 
 @pytest.fixture
@@ -34,11 +34,6 @@ def test_only_looking(report):
     assert (ran.status, ran.error) == (0, "")
     assert ran.lines[:2] == ["run.log: would be taken out:", "  1  paths"]
     assert [path.name for path in report.parent.iterdir()] == ["run.log"]
-
-
-def test_a_report_that_tells_nothing(report):
-    report.write_text("Max error: 0\n")
-    assert run("redact", "run.log", "--check").lines[1] == "  nothing"
 
 
 def test_files_that_are_left_out_are_named(report):
@@ -74,10 +69,3 @@ def test_bad_input_is_refused(arguments, message, slug):
     said, remedy = refused(run("redact", *arguments))
     assert said == message
     assert remedy.endswith(f"[{slug}]")
-
-
-def test_an_export_of_nsys(report):
-    ran = run("redact", ADD, "-o", "add.sqlite")
-    assert ran.status == 0
-    assert run("show", "kernels", "add.sqlite").text == run("show", "kernels", ADD).text
-    assert report.with_name("add.sqlite").exists()

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from kanalyze.reduction.files import MANIFEST
+from kanalyze.reduction.tables import MANIFEST
 from support.command import REPORTS, command_line, environment, refused, run
 
 DDP, FSDP, NCCL = (REPORTS / name for name in ("torch/ddp.json.gz", "torch/fsdp.json.gz", "nccl.sqlite"))
@@ -61,16 +61,6 @@ def test_reports_and_reductions_of_them_count_once(out):
     assert (told.text, told.error) == (run("show", "ranks", NCCL).text, "")
     both = run("show", "ranks", out, DDP, "--format", "json")
     assert len(json.loads(both.text)) == 3
-
-
-@pytest.mark.slow
-def test_reductions_beside_their_reports(tmp_path):
-    for path in (DDP, FSDP):
-        shutil.copy(path, tmp_path)
-    before = run("show", "collectives", tmp_path, "--format", "csv").text
-    run("reduce", tmp_path / "ddp.json.gz", "-o", tmp_path)
-    assert run("show", "collectives", tmp_path, "--format", "csv").text == before
-    assert run("summarize", tmp_path).status == 0
 
 
 @pytest.mark.slow

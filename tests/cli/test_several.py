@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 import kanalyze
-from support.command import ADD, ADD_UM, REPORTS, TORCH, refused, run
+from support.command import ADD, ADD_UM, REPORTS, run
 
 NVTX, EMPTY = REPORTS / "nvtx.sqlite", REPORTS / "empty.sqlite"
 
@@ -39,12 +39,6 @@ def test_each_report_has_its_page_and_nothing_else(columns):
 
 
 @pytest.mark.slow
-def test_several_as_markdown():
-    parts = [page(path, "--format", "markdown") for path in (ADD, ADD_UM)]
-    assert page(ADD, ADD_UM, "--format", "markdown") == "\n".join(parts)
-
-
-@pytest.mark.slow
 def test_several_as_json():
     found = content(ADD, ADD_UM)
     assert list(found) == ["schema_version", "reports"]
@@ -57,19 +51,6 @@ def test_a_part_of_each_has_its_page():
     assert [report["scope"]["window_end_ns"] for report in found["reports"]] == [500_000_000] * 2
 
 
-def test_one_report_that_cannot_be_read_ends_it_without_a_page(tmp_path):
-    told, remedy = refused(run("summarize", ADD, tmp_path / "none.sqlite"))
-    assert told.endswith("none.sqlite: no such file.")
-    assert remedy.endswith("[report-not-found]")
-
-
-def test_output_onto_any_of_the_reports_is_refused(tmp_path):
-    path = tmp_path / "add.sqlite"
-    path.write_bytes(ADD.read_bytes())
-    assert refused(run("summarize", ADD_UM, path, "-o", path))[1].endswith("[output-failed]")
-    assert path.read_bytes() == ADD.read_bytes()
-
-
 # Several tools that cannot be joined
 
 NO_KERNELS, COUNTERS = REPORTS / "torch" / "cpu_only.json.gz", REPORTS / "ncu" / "add.details.csv"
@@ -79,12 +60,6 @@ NO_KERNELS, COUNTERS = REPORTS / "torch" / "cpu_only.json.gz", REPORTS / "ncu" /
 def test_a_time_without_kernels_and_counters_have_a_page_each():
     assert content(NO_KERNELS, COUNTERS)["reports"] == [content(NO_KERNELS), content(COUNTERS)]
     assert page(COUNTERS, NO_KERNELS).count("─" * 80) == 1
-
-
-def test_counters_that_belong_to_none_of_several_have_one_page(tmp_path):
-    other = tmp_path / "other.json.gz"
-    other.write_bytes(NO_KERNELS.read_bytes())
-    assert content(NO_KERNELS, other, COUNTERS)["reports"] == [content(one) for one in (NO_KERNELS, other, COUNTERS)]
 
 
 @pytest.mark.slow
@@ -127,12 +102,6 @@ def test_all_instances_by_name_or_with_a_star():
     assert one_line(told) == one_line(named)  # where the command at the end breaks depends on the report's folder
 
 
-@pytest.mark.parametrize("columns", [60, 80, 130])
-def test_instances_fit_the_terminal(columns):
-    lines = page(NVTX, "--window", "step", columns=columns).splitlines()
-    assert [line for line in lines if len(line) > columns and " " in line.strip()] == []
-
-
 def test_instances_as_json():
     found = content(NVTX, "--window", "step")
     assert found["range"] == "step"
@@ -146,27 +115,6 @@ def test_instances_as_json():
     report = kanalyze.read(NVTX)
     third = kanalyze.ledger(report, window="step#3")
     assert third.get_column("ns").sum() == found["instances"][2]["dur_ns"]
-
-
-def test_the_spread_ends_with_the_total():
-    *buckets, total = content(NVTX, "--window", "step")["spread"]
-    assert total["bucket"] == "total"
-    assert total["total_ns"] == sum(row["total_ns"] for row in buckets)
-    assert [row["total_ns"] for row in buckets] == sorted((row["total_ns"] for row in buckets), reverse=True)
-
-
-@pytest.mark.slow
-def test_one_instance_has_a_whole_page():
-    text = page(TORCH, "--window", "train#3")
-    assert "window train#3" in text
-    assert "FINDINGS" in text
-    assert content(TORCH, "--window", "train#3")["scope"]["window"] == "train#3"
-
-
-@pytest.mark.slow
-def test_a_range_that_occurs_once_has_a_whole_page():
-    assert "WHERE THE TIME WENT" in page(NVTX, "--window", "worker 0")
-    assert content(NVTX, "--window", "worker 0")["scope"]["window"] == "worker 0"
 
 
 def test_instances_of_one_report_beside_a_page_of_another():

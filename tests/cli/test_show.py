@@ -76,12 +76,6 @@ def test_csv_begins_with_the_columns_that_others_rely_on(name, path):
     assert header == HEADERS[name] or header.startswith(HEADERS[name] + ",")
 
 
-def test_csv_by_launch_shape_adds_the_shape():
-    header = shown("kernels", TORCH, "--by", "launch-shape", "--format", "csv").splitlines()[0]
-    assert header.startswith(f"{HEADERS['kernels']},")
-    assert header.endswith(SHAPE)
-
-
 @pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", catalog.names())
 def test_csv_and_json_hold_what_python_gives(name):
@@ -93,19 +87,6 @@ def test_csv_and_json_hold_what_python_gives(name):
     assert len(rows(name, path)) == frame.height > 0
 
 
-def test_numbers_are_not_rounded_and_missing_values_are_empty():
-    (row,) = rows("launches", ADD)
-    assert int(row["kernel_ns"]) == 4576
-    assert row["queue_ns"] == ""
-    assert json.loads(shown("launches", ADD, "--format", "json"))[0]["queue_ns"] is None
-    assert float(rows("copies", ADD)[0]["stddev_ns"]) == kanalyze.copies(kanalyze.read(ADD))["stddev_ns"][0]
-
-
-def test_csv_quotes_names_with_commas():
-    assert column("name", "kernels", ADD) == ["add(int, float *, float *)"]
-    assert '\n"add(int, float *, float *)",1,4576,1.0,' in shown("kernels", ADD, "--format", "csv")
-
-
 @pytest.mark.parametrize("name", ["kernels", "events", "copy_detail"])
 def test_parquet_read_back_is_the_table_with_its_types(tmp_path, name):
     report, path = kanalyze.read(TORCH), tmp_path / "table.parquet"
@@ -115,12 +96,6 @@ def test_parquet_read_back_is_the_table_with_its_types(tmp_path, name):
     assert found.equals(expected, null_equal=True)
     assert found.schema.names() == expected.schema.names()
     assert [path.name for path in tmp_path.iterdir()] == ["table.parquet"]
-
-
-def test_parquet_is_not_printed():
-    told, remedy = message("kernels", TORCH, "--format", "parquet")
-    assert told == "--format parquet is binary and is not printed."
-    assert remedy == "Say where it goes: -o FILE.  [output-failed]"
 
 
 @pytest.mark.parametrize("form", ["terminal", "csv", "json"])
@@ -221,11 +196,6 @@ def test_columns_are_shown_as_they_are_named(form):
         assert re.split("[ ,]+", text.splitlines()[0]) == ["name", "max_ns", "count"]
 
 
-def test_columns_are_chosen_in_parquet_too(tmp_path):
-    shown("kernels", TORCH, "--columns", "count", "--format", "parquet", "-o", tmp_path / "table.parquet")
-    assert pl.read_parquet(tmp_path / "table.parquet").columns == ["count"]
-
-
 def test_a_column_may_be_sorted_by_that_is_not_shown():
     assert shown("kernels", TORCH, "--columns", "count", "--sort", "-total_ns", "--format", "csv").split()[
         1:
@@ -237,22 +207,6 @@ def test_a_column_that_is_not_there_is_told_with_the_nearest(columns):
     told, remedy = message("kernels", TORCH, "--columns", columns)
     assert told.startswith("no column ")
     assert remedy.startswith("Did you mean total_ns? There are: " if "totl" in columns else "There are: name, count, ")
-
-
-def test_rows_by_launch_shape_show_the_shape():
-    head = shown("kernels", TORCH, "--by", "launch-shape").splitlines()[0].split()
-    assert {"grid_x", "block_x"} <= {*head}
-
-
-@pytest.mark.slow
-def test_findings_are_wrapped_and_whole():
-    frame = kanalyze.findings(kanalyze.read(TORCH))
-    text = shown("findings", TORCH)
-    assert [line for line in text.splitlines() if len(line) > 80] == []
-    told = "".join(text.split())  # what is longer than a line is broken
-    for sentence, remedy in frame.select("sentence", "remedy").rows():
-        assert "".join(sentence.split()) in told
-        assert "".join(f"remedy: {remedy}".split()) in told
 
 
 # Order and choice of rows
@@ -319,48 +273,39 @@ def test_a_window_a_device_and_a_process_narrow_every_table():
 
 # What there is not
 
-
-def test_an_unknown_table_is_told_with_the_nearest():
-    told, remedy = message("kernal", TORCH)
-    assert told == "no table 'kernal'."
-    assert remedy == f"Did you mean kernels? There are: {', '.join(catalog.every_name())}.  [unknown-name]"
+TABLES, GROUPINGS = ", ".join(catalog.every_name()), ", ".join(catalog.table("kernels").groupings)
 
 
-@pytest.mark.parametrize("name", ["summary", "rules", "notes", "_walk", "kernels.py", "", "Kernels"])
-def test_what_is_in_the_package_but_no_table_is_unknown(name):
-    assert message(name, TORCH)[0] == f"no table {name!r}."
-
-
-def test_an_unknown_table_is_told_before_the_report_is_looked_for():
-    assert message("kernal", "nowhere.sqlite")[0] == "no table 'kernal'."
-
-
-def test_an_unknown_column_is_told_with_the_nearest():
-    told, remedy = message("kernels", TORCH, "--sort", "-totl_ns")
-    assert told == "no column 'totl_ns'."
-    assert remedy.startswith("Did you mean total_ns? There are: name, count, total_ns, ")
-
-
-def test_an_unknown_grouping_is_told_with_the_nearest():
-    told, remedy = message("kernels", TORCH, "--by", "launch_shape")
-    assert told == "no grouping of kernels 'launch_shape'."
-    told = ", ".join(catalog.table("kernels").groupings)
-    assert remedy == f"Did you mean launch-shape? There are: {told}.  [unknown-name]"
-
-
-def test_a_table_without_groupings_has_none():
-    assert message("api", TORCH, "--by", "launch-shape")[1] == "There are: none.  [unknown-name]"
-
-
-def test_an_unknown_device_or_process_is_told():
-    assert message("kernels", TWO_GPUS, "--device", "2") == ("no device '2'.", "There are: 0, 1.  [unknown-name]")
-    assert message("kernels", TWO_GPUS, "--process", "-1")[0] == "no process '-1'."
-
-
-def test_a_bad_window_is_told():
-    told, remedy = message("kernels", TORCH, "--window", "1..2s")
-    assert told == "--window '1..2s': '1' is not a time with a unit (ns, us, ms or s)."
-    assert remedy.endswith("[bad-window]")
+@pytest.mark.parametrize(
+    ("arguments", "said", "remedy"),
+    [
+        (["kernal", TORCH], "no table 'kernal'.", f"Did you mean kernels? There are: {TABLES}.  [unknown-name]"),
+        *(([name, "nowhere.sqlite"], f"no table {name!r}.", "") for name in ("summary", "_walk", "", "Kernels")),
+        (["kernels", TORCH, "--sort", "-totl_ns"], "no column 'totl_ns'.", "Did you mean total_ns? There are: name, "),
+        (
+            ["kernels", TORCH, "--by", "launch_shape"],
+            "no grouping of kernels 'launch_shape'.",
+            f"Did you mean launch-shape? There are: {GROUPINGS}.  [unknown-name]",
+        ),
+        (["api", TORCH, "--by", "launch-shape"], "no grouping of api 'launch-shape'.", "There are: none.  ["),
+        (["kernels", TWO_GPUS, "--device", "2"], "no device '2'.", "There are: 0, 1.  [unknown-name]"),
+        (["kernels", TWO_GPUS, "--process", "-1"], "no process '-1'.", ""),
+        (
+            ["kernels", TORCH, "--window", "1..2s"],
+            "--window '1..2s': '1' is not a time with a unit (ns, us, ms or s).",
+            "Write start..end with units, as in 120ms..250ms (",
+        ),
+        (
+            ["kernels", TORCH, "--format", "parquet"],
+            "--format parquet is binary and is not printed.",
+            "Say where it goes: -o FILE.  [output-failed]",
+        ),
+    ],
+)
+def test_what_there_is_not_is_told_with_the_nearest(arguments, said, remedy):
+    found = message(*arguments)
+    assert found[0] == said
+    assert found[1].startswith(remedy)
 
 
 def test_a_table_that_the_report_cannot_give_is_told_and_nothing_is_written(tmp_path):
@@ -372,10 +317,6 @@ def test_a_table_that_the_report_cannot_give_is_told_and_nothing_is_written(tmp_
 
 
 COUNTED = [name for name in catalog.names() if catalog.table(name).counted]
-
-
-def test_the_tables_of_counters_are_those_that_need_them():
-    assert set(COUNTED) == {"counters", "stalls", "advice", "roofline", "hot_lines", "metrics", "instructions"}
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -83,12 +83,6 @@ def test_without_lines_the_remedy_is_named():
     assert "has no PTX" in refused(run("source", PAGE, "add", "--ptx"))[0]
 
 
-def test_a_kernel_that_is_not_there_is_told_with_those_that_are():
-    message, remedy = refused(run("source", PAGE, "sub"))
-    assert message == "no kernel 'sub'."
-    assert "add(int, float *, float *)" in remedy
-
-
 @pytest.mark.slow
 @needs_module
 def test_lines_have_their_figures_beside_them():
@@ -120,10 +114,3 @@ def test_lines_add_up_to_the_kernel():
         assert lines.get_column(column).sum() == every.get_column(column).sum()
     assert lines.get_column("share").sum() == pytest.approx(1)
     assert lines.item(0, "text") == "    y[i] = x[i] + y[i];"
-
-
-def test_of_a_capture_it_is_what_ncu_wrote_there():
-    assert (
-        run("source", SAMPLES / "add", "add", "--sass").text
-        == run("source", SAMPLES / "add" / "ncu.details.csv", "add", "--sass").text
-    )

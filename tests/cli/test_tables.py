@@ -8,7 +8,7 @@ import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
 from kanalyze.tools import NAMES
-from support.command import REPORTS, refused, report_with, run
+from support.command import REPORTS, report_with, run
 
 
 def printed(*arguments, **keys):
@@ -94,12 +94,6 @@ def test_one_table_is_a_part_of_all(form):
         assert one in every
 
 
-def test_one_table_for_reading_has_all_its_columns():
-    told = printed("kernels")
-    assert all(f"    {column['name']} " in told for column in declared()["kernels"]["columns"])
-    assert "launch-shape" in told
-
-
 @pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", catalog.every_name())
 def test_columns_are_those_of_the_table(name):
@@ -110,16 +104,6 @@ def test_columns_are_those_of_the_table(name):
     assert all(column["doc"].endswith((".", "…")) for column in columns)
 
 
-def test_units_are_in_names():
-    units = {column["name"]: column["unit"] for table in declared().values() for column in table["columns"]}
-    assert units["total_ns"] == units["ns"] == units["start_ns"] == "ns"
-    assert units["total_bytes"] == "bytes"
-    assert units["bandwidth_bytes_per_s"] == "bytes/s"
-    assert units["clock_hz"] == "Hz"
-    assert units["share"] == units["busy_share"] == "0..1"
-    assert units["count"] == units["name"] == ""
-
-
 def test_groupings_and_equals_are_told():
     assert declared()["kernels"]["by"] == list(catalog.table("kernels").groupings)
     assert "cuda_gpu_kern_sum" in declared()["kernels"]["equals"]
@@ -127,23 +111,9 @@ def test_groupings_and_equals_are_told():
     assert "Equals nsys stats cuda_api_sum.\n" in printed("api")
 
 
-def test_columns_that_may_be_missing_say_so():
-    table = declared()["devices"]
-    assert {column["name"] for column in table["columns"] if not column["nullable"]} == {"device"}
-    assert printed("devices").count("May be missing (null).") <= len(table["columns"]) - 1
-
-
 @pytest.mark.parametrize("columns", [80, 130])
 def test_no_line_is_wider_than_the_terminal(columns):
     assert [line for line in printed(columns=columns).splitlines() if len(line) > columns] == []
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [1, 3, 40],
-)
-def test_a_very_narrow_terminal_is_no_trouble(columns):
-    assert "kernels" in printed(columns=columns)
 
 
 def columns_of_forms(table):
@@ -190,15 +160,3 @@ def test_markdown_has_a_section_and_a_row_per_column():
     own = sum(column not in table["columns"] for table in declared().values() for column in columns_of_forms(table))
     assert len(rows) == whole + own
     assert "| `total_ns` | Int64 | ns |" in "\n".join(rows)
-
-
-def test_an_unknown_table_is_told_with_the_nearest():
-    message, remedy = refused(run("tables", "kernel"))
-    assert message == "no table 'kernel'."
-    assert remedy.startswith("Did you mean kernels? There are: advice, agreement, api, code, cold, ")
-    assert remedy.endswith("[unknown-name]")
-
-
-def test_output_is_written_as_it_would_be_printed(tmp_path):
-    assert printed("-o", tmp_path / "tables.md", "--format", "markdown") == ""
-    assert (tmp_path / "tables.md").read_text(encoding="utf-8") == printed("--format", "markdown")

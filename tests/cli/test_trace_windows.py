@@ -40,18 +40,6 @@ def test_all_steps(steps):
     assert [row["dur_ns"] for row in found["instances"]] == [row["dur_ns"] for row in steps]
 
 
-def test_a_table_of_all_steps_names_them(steps):
-    rows = content("show", "ledger", TRACE, "--window", "steps")
-    assert {row["instance"] for row in rows} == {f"step:{row['step']}" for row in steps}
-
-
-def test_a_step_that_is_not_there(steps):
-    numbers = ", ".join(str(row["step"]) for row in steps)
-    message, remedy = refused(run("summarize", TRACE, "--window", "step:999"))
-    assert message == "no step '999'."
-    assert f"There are: {numbers}." in remedy
-
-
 def test_times_since_the_first_event():
     first = min(row["start_ns"] for row in content("show", "events", TRACE))
     found = content("summarize", TRACE, "--window", "+1ms..+2ms")["scope"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command import ADD, refused, run
+from support.command import run
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 TRAINING = SAMPLES / "mlp_train" / "torch.json.gz"
@@ -47,9 +47,3 @@ def test_a_share_is_percent(share):
     ran = run("tree", TRAINING, f"--min-share={share}")
     assert ran.status == 2
     assert "is not a share, such as 1%" in ran.error
-
-
-def test_a_report_without_operators_has_no_tree():
-    message, remedy = refused(run("tree", ADD))
-    assert "cannot tell tree" in message
-    assert "torch.profiler" in remedy

@@ -46,16 +46,11 @@ def test_each_change_alone_by_gain():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--faster", "gemm*"], "WHAT=FACTOR"),
-        (["--faster", "gemm*=0"], "WHAT=FACTOR"),
-        (["--faster", "=2"], "WHAT=FACTOR"),
-        (["--faster", "x=nan"], "WHAT=FACTOR"),
-        (["--copies", "50"], "bandwidth"),
-        (["--copies", "0GB/s"], "bandwidth"),
-        (["--measured", "5"], "time with a unit"),
-        (["--without", "everything"], "launch-gaps"),
-        (["--faster", "no_such_kernel=2"], "There are"),
-        (["--faster", "host:no_such_range=2"], "no range"),
+        *((["--faster", "gemm*"], "WHAT=FACTOR"), (["--faster", "gemm*=0"], "WHAT=FACTOR")),
+        *((["--faster", "=2"], "WHAT=FACTOR"), (["--faster", "x=nan"], "WHAT=FACTOR")),
+        *((["--copies", "50"], "bandwidth"), (["--copies", "0GB/s"], "bandwidth")),
+        *((["--measured", "5"], "time with a unit"), (["--without", "everything"], "launch-gaps")),
+        *((["--faster", "no_such_kernel=2"], "There are"), (["--faster", "host:no_such_range=2"], "no range")),
         (["--window", "nothing"], "nothing"),
     ],
 )
@@ -63,9 +58,3 @@ def test_mistakes(arguments, said):
     ran = run("whatif", STREAMS, *arguments)
     assert (ran.status, ran.text) == (2, "")
     assert said in ran.error
-
-
-def test_a_window_of_iterations_is_told_per_iteration():
-    ran = run("whatif", TRAIN, "--window", "steady", "--faster", "host=2")
-    assert ran.status == 0
-    assert " a step" in ran.text or " per " in ran.text

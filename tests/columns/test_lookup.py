@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.columns.lookup import as_of, count_up_to, nearest, positions
-from support.large import as_if_large
 
 NUMBERS = st.one_of(st.integers(-9, 9), st.integers(-400, 400), st.integers(-(1 << 62), 1 << 62))
 
@@ -15,22 +14,12 @@ def int64(values):
     return pl.Series(values, dtype=pl.Int64)
 
 
-@given(
-    st.lists(st.none() | NUMBERS, max_size=30),
-    st.lists(st.none() | NUMBERS, max_size=30),
-    st.data(),
-    st.booleans(),
-    st.booleans(),
-)
-def test_positions_are_those_of_a_list(keys, others, data, ordered, large):
+@given(st.lists(st.none() | NUMBERS, max_size=30), st.lists(st.none() | NUMBERS, max_size=30), st.data())
+def test_positions_are_those_of_a_list(keys, others, data):
     known = [key for key in keys if key is not None]
-    keys = sorted(known) if ordered else keys
     wanted = others + (data.draw(st.lists(st.sampled_from(known))) if known else [])
     expected = [None if one is None or one not in keys else keys.index(one) for one in wanted]
-    with pytest.MonkeyPatch.context() as patch:
-        if large:
-            as_if_large(patch)
-        assert positions(int64(keys), int64(wanted)).to_list() == expected
+    assert positions(int64(keys), int64(wanted)).to_list() == expected
 
 
 @pytest.mark.parametrize("dtype", [pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt64])
@@ -39,13 +28,10 @@ def test_narrow_keys_are_looked_up_too(dtype):
     assert positions(keys, keys.reverse()).to_list() == list(reversed(range(len(keys))))
 
 
-@given(st.lists(NUMBERS, max_size=30), st.lists(NUMBERS, max_size=30), st.booleans(), st.booleans())
-def test_counts_are_those_of_a_list(keys, points, equal, ordered):
-    keys, points = sorted(keys), sorted(points) if ordered else points
+@given(st.lists(NUMBERS, max_size=30), st.lists(NUMBERS, max_size=30), st.booleans())
+def test_counts_are_those_of_a_list(keys, points, equal):
     expected = [sum(key < point or (equal and key == point) for key in keys) for point in points]
-    with pytest.MonkeyPatch.context() as patch:
-        as_if_large(patch)
-        assert count_up_to(int64(keys), int64(points), equal=equal).to_list() == expected
+    assert count_up_to(int64(sorted(keys)), int64(points), equal=equal).to_list() == expected
 
 
 TIMES = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 6)), max_size=8)

@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.columns.ordering import first_seen, in_order, in_order_of, repeated
+from kanalyze.columns.lookup import first_seen, in_order, in_order_of, repeated
 
 PAIRS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.integers(0, 3)), max_size=20)
 

@@ -25,7 +25,8 @@ from kanalyze.renderers.formats.json import render as render_json
 from kanalyze.renderers.formats.markdown import render as render_markdown
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.text.grid import Look
-from kanalyze.several.sides import Asked, comparison
+from kanalyze.several import Asked
+from kanalyze.several.sides import comparison
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,5 +1,7 @@
-"""Modules that load when they are first used."""
+"""Modules that load when they are first used; with how many threads, and which allocator, polars and NumPy do."""
 
+import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,14 +31,6 @@ def test_a_module_loads_when_it_is_first_used():
     assert sys.meta_path == before
     assert "raise_nothing" not in object.__getattribute__(late_one, "__dict__")
     assert late_one.raise_nothing == 7
-
-
-@pytest.mark.usefixtures("made")
-def test_what_is_wrong_with_it_is_told_then():
-    with loading_late("late_broken"):
-        late_broken = import_module("late_broken")
-    with pytest.raises(ZeroDivisionError):
-        late_broken.anything  # noqa: B018
 
 
 @pytest.mark.usefixtures("made")
@@ -112,3 +106,56 @@ def test_threads_that_ask_at_once_get_all_of_it(tmp_path):
         late_one = import_module("late_one")
     with ThreadPoolExecutor(8) as pool:
         assert [*pool.map(lambda _: late_one.raise_nothing, range(8))] == [7] * 8
+
+
+LOADING = """
+import os
+from kanalyze.machinery import late_loading
+late_loading.workers = lambda: 1
+with late_loading.sparing_memory():
+    import polars
+print(polars.thread_pool_size(), sorted({"POLARS_MAX_THREADS", "_RJEM_MALLOC_CONF"} & {*os.environ}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "said"), [({}, "1 []"), ({"POLARS_MAX_THREADS": "3"}, "3 ['POLARS_MAX_THREADS']")], ids=["ours", "theirs"]
+)
+def test_polars_gets_as_many_threads_as_work_together_unless_told_otherwise(own, said):
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("POLARS_MAX_THREADS", "_RJEM_MALLOC_CONF")
+    }
+    done = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-c", LOADING], env=kept | own, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == said
+
+
+#: Tells how many threads NumPy is told to have where it would be imported, and what is left of that.
+MULTIPLYING = """
+import os
+from kanalyze.machinery import late_loading
+with late_loading.{where}():
+    import polars
+with late_loading.one_blas_thread():
+    told = os.environ.get("OPENBLAS_NUM_THREADS")
+print(told, os.environ.get("OPENBLAS_NUM_THREADS"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "own", "said"),
+    [
+        ("sparing_memory", {}, "1 None"),
+        ("sparing_memory", {"OPENBLAS_NUM_THREADS": "3"}, "3 3"),
+        ("one_blas_thread", {}, "None None"),
+    ],
+    ids=["ours", "theirs", "a library"],
+)
+def test_numpy_gets_one_thread_in_a_command_and_as_many_as_ever_in_another_program(where, own, said):
+    kept = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    code = MULTIPLYING.format(where=where)
+    done = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-c", code], env=kept | own, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == said

@@ -2,7 +2,6 @@
 
 import resource
 import signal
-import threading
 import traceback
 
 import polars as pl
@@ -41,10 +40,6 @@ def test_polars_hands_over_nothing():
     assert in_one_thread(filtered) < 50
 
 
-def test_it_is_the_same_thread():
-    assert in_one_thread(threading.get_ident) == threading.get_ident()
-
-
 @pytest.mark.parametrize("error", [ValueError("word"), SystemExit(3), KeyboardInterrupt(), pl.exceptions.ShapeError()])
 def test_what_it_raises_comes_out_as_it_is(error):
     def failing():
@@ -54,11 +49,6 @@ def test_what_it_raises_comes_out_as_it_is(error):
         in_one_thread(failing)
     assert raised.value is error
     assert traceback.extract_tb(error.__traceback__)[-1].name == "failing"
-
-
-def test_an_error_of_polars_keeps_its_type():
-    with pytest.raises(pl.exceptions.ColumnNotFoundError, match="missing"):
-        in_one_thread(lambda: FRAME.get_column("missing"))
 
 
 def test_an_interrupt_ends_it_at_once():

@@ -3,24 +3,21 @@
 import json
 import multiprocessing
 import os
-import pickle
 import shutil
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import kanalyze
 from kanalyze.errors import EngineError, LostReportError, NoJobError, ReportNotFoundError, UnreadableReportError
-from kanalyze.reduction.files import MANIFEST, Packed, is_whole, origin_of, packed, write
+from kanalyze.reduction.tables import MANIFEST, Packed, is_whole, origin_of, packed, write
 from kanalyze.several import reducing
 from kanalyze.several.reducing import by_dask, by_executor, by_processes, one_by_one, reduce_reports
 from support import lost_reports
-from support.command import ADD, REPORTS, run
+from support.command import REPORTS, run
 from support.reductions import load
 
 DDP, FSDP, NCCL = (REPORTS / name for name in ("torch/ddp.json.gz", "torch/fsdp.json.gz", "nccl.sqlite"))
@@ -59,15 +56,14 @@ def test_a_folder_is_reduced_and_what_cannot_be_is_named(traces, tmp_path):
     assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
-def test_what_no_page_of_a_job_tells_is_not_made(tmp_path):
-    """Findings of a rank and its health took three quarters of the time; where they were kept earlier they are read."""
+def test_tables_that_earlier_versions_kept_are_passed_over(tmp_path):
     (folder,) = reduce_reports([NCCL], tmp_path / "out", one_by_one).made
-    made = load(folder)
-    assert made.collectives.height > 0
-    assert (made.findings.height, made.health.height) == (0, 0)
-    row = {"member": 0, "finding": "idle", "headline": "The GPU idles.", "at_stake_ns": 1}
-    told = replace(made, findings=pl.DataFrame([row], schema=made.findings.schema))
-    older = write(packed(told, origin_of(NCCL)), tmp_path / "older")
+    made = packed(load(folder), origin_of(NCCL))
+    head = json.loads(made.files[MANIFEST])
+    head["tables"]["findings"] = {"rows": 1, "bytes": 4, "checksum": "0"}
+    former = {MANIFEST: json.dumps(head).encode(), "findings.parquet": b"PAR1"}
+    older = write(made._replace(files=made.files | former), tmp_path / "older")
+    assert is_whole(older)
     assert kanalyze.ranks(older).ranks.equals(kanalyze.ranks(folder).ranks)
 
 
@@ -122,22 +118,22 @@ def test_what_was_finished_before_ctrl_c_is_there(traces, tmp_path):
 
 
 @pytest.mark.slow
-def test_python_reduces_and_combines(tmp_path):
-    out = tmp_path / "out"
-    found = kanalyze.reduce(str(NCCL), out)
-    assert (names(found.made), found.there, found.left_out) == (["nccl"], [], [])
-    assert kanalyze.reduce([NCCL, str(NCCL)], str(out)).there == found.made
-    direct, kept = kanalyze.ranks(NCCL), kanalyze.ranks(out)
-    assert all(table.equals(kept.table(name)) for name, table in direct.tables.items())
-
-
-@pytest.mark.slow
-def test_threads_give_the_same(tmp_path):
-    here = kanalyze.reduce([DDP, NCCL], tmp_path / "here")
-    with ThreadPoolExecutor(2) as executor:
-        found = kanalyze.reduce([DDP, NCCL], tmp_path / "there", executor)
-    assert names(found.made) == ["ddp", "nccl"]
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ThreadPoolExecutor(2),
+        lambda: ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")),
+    ],
+    ids=["threads", "spawned processes"],
+)
+def test_executors_of_the_standard_library_give_the_same(make, tmp_path):
+    here = kanalyze.reduce([DDP, str(NCCL)], tmp_path / "here")
+    with make() as executor:
+        found = kanalyze.reduce([DDP, NCCL, tmp_path / "none"], tmp_path / "there", executor)
     assert all(map(same, sorted(here.made), sorted(found.made)))
+    assert (names(found.made), [type(error) for error in found.left_out]) == (["ddp", "nccl"], [ReportNotFoundError])
+    direct, kept = kanalyze.ranks(NCCL), kanalyze.ranks(max(found.made))
+    assert all(table.equals(kept.table(name)) for name, table in direct.tables.items())
 
 
 def test_an_executor_that_was_shut_down_loses_what_it_did_not_do(tmp_path):
@@ -209,15 +205,6 @@ def test_a_pool_that_is_left_ends_its_processes(tmp_path):
     working.close()
     assert multiprocessing.active_children() == []
     assert "POLARS_MAX_THREADS" not in os.environ
-
-
-@pytest.mark.slow
-def test_spawned_processes_of_the_standard_pool_give_the_same(tmp_path):
-    here = kanalyze.reduce([DDP, NCCL], tmp_path / "here")
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
-        found = kanalyze.reduce([DDP, NCCL, tmp_path / "none"], tmp_path / "there", executor)
-    assert all(map(same, sorted(here.made), sorted(found.made)))
-    assert [type(error) for error in found.left_out] == [ReportNotFoundError]
 
 
 @pytest.mark.slow
@@ -347,22 +334,9 @@ def test_an_object_store_without_its_package(missing, address, reason, tmp_path,
     assert "copy the files" in caught.value.remedy
 
 
-@pytest.mark.slow
-def test_a_task_can_be_handed_to_another_process(tmp_path):
-    seen = []
-
-    def engine(tasks):
-        seen.extend(pickle.loads(pickle.dumps(tasks)))  # noqa: S301 - as above
-        return one_by_one(seen)
-
-    reduce_reports([ADD.parent / "nccl.sqlite", DDP], tmp_path, engine)
-    assert len(seen) == 2
-    assert reducing.work_on(seen[0]).files.keys() >= {MANIFEST, "ranks.parquet"}
-
-
 def test_a_report_on_an_object_store_is_reduced_under_its_own_name(tmp_path, monkeypatch):
     """Not that of the copy that is read."""
-    monkeypatch.setattr(reducing, "fetched", lambda _: nullcontext(NCCL))
+    monkeypatch.setattr(reducing, "_fetched", lambda _: nullcontext(NCCL))
     address = "memory://bucket/run/nccl.sqlite"
     found = reducing.work_on(reducing.Task(address, origin_of(NCCL), None, cache=False))
     assert isinstance(found, Packed)

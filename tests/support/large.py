@@ -2,14 +2,12 @@
 
 from kanalyze.analyses.idle import _idle_parts
 from kanalyze.analyses.shared import thread_lanes
-from kanalyze.columns import grouping, lookup
+from kanalyze.columns import lookup
 
 
 def as_if_large(patch):
-    """Let a monkey patch take away how many rows make it worth while to go along with them, or to slice them."""
-    for name, value in (("_FEW", 0), ("_FEW_IDS", 0), ("_WORTH_MERGING", 1), ("_SLICE", 3)):
-        patch.setattr(lookup, name, value)
-    patch.setattr(grouping, "_SLICE", 3)
+    """Let a monkey patch have slices of three rows."""
+    patch.setattr(lookup, "_SLICE", 3)
 
 
 def in_batches(patch, rows):

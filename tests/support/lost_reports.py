@@ -7,7 +7,7 @@ from functools import partial
 
 from kanalyze.readers import read
 from kanalyze.readers.capture.reports import Run
-from kanalyze.reduction.files import origin_of
+from kanalyze.reduction.tables import origin_of
 from kanalyze.several.reducing import Task
 
 

@@ -1,6 +1,6 @@
 """Reductions, read one by one."""
 
-from kanalyze.reduction.files import load_each
+from kanalyze.reduction.tables import load_each
 
 
 def load(folder):

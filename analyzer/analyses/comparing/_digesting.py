@@ -33,7 +33,6 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import NUMBER, STEP_PREFIX, plain
 from kanalyze.reduction.baselines import (
     BUCKETS,
     CALLS,
@@ -51,6 +50,7 @@ from kanalyze.reduction.baselines import (
     Digest,
     Part,
 )
+from kanalyze.window import NUMBER, STEP_PREFIX, plain
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

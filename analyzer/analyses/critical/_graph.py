@@ -55,9 +55,7 @@ from kanalyze.analyses.idle.syncs import blocking_calls, staged_copies, waited_f
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import LATENCY_NS, event_waits, ordered, streamed_operations, used_streams
-from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import count_up_to, gathered, nearest, sure
-from kanalyze.columns.ordering import in_order_of
+from kanalyze.columns.lookup import count_up_to, gathered, in_order_of, nearest, parts_by, sure
 from kanalyze.intervals import OF_EVENTS
 
 if TYPE_CHECKING:

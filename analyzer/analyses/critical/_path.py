@@ -22,9 +22,7 @@ from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.thread_lanes import LINE, THREAD
 from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid, touched
-from kanalyze.columns.grouping import of_parts, parts_by, slices
-from kanalyze.columns.lookup import gathered, rows_at
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import gathered, in_order, of_parts, parts_by, rows_at, slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,8 +27,7 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operati
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.columns.grouping import grouped, slices
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, grouped, slices
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 

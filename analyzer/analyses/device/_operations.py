@@ -15,9 +15,20 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.columns.grouping import grouped, mixed, of_parts, parts_by, slices
-from kanalyze.columns.lookup import beside, gathered, marked, nearest_place, positions, rows_at
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import (
+    beside,
+    gathered,
+    grouped,
+    in_order,
+    marked,
+    mixed,
+    nearest_place,
+    of_parts,
+    parts_by,
+    positions,
+    rows_at,
+    slices,
+)
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError

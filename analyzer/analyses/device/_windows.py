@@ -17,7 +17,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns.grouping import of_parts
+from kanalyze.columns.lookup import of_parts
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -21,13 +21,11 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import STREAM, recorded_work
-from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import as_of, gathered, marked, positions, rows_at
-from kanalyze.columns.ordering import in_order_of, repeated
+from kanalyze.columns.lookup import as_of, gathered, grouped, in_order_of, marked, positions, repeated, rows_at
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import STEP_PREFIX
 from kanalyze.schema import Column, Table
 from kanalyze.tools import NAMES
+from kanalyze.window import STEP_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

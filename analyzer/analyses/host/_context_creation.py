@@ -14,8 +14,7 @@ from kanalyze.analyses.device._operations import launch_calls, nearest_launches,
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, cuda_names, is_launch_name, names_that, shown
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import nearest
+from kanalyze.columns.lookup import grouped, nearest
 from kanalyze.intervals import OF_EVENTS
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from kanalyze import intervals
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import LINE, THREAD
 from kanalyze.analyses.shared.thread_nesting import innermost_line
-from kanalyze.columns.grouping import of_parts
-from kanalyze.columns.lookup import as_of, count_up_to, gathered, rows_at, sure
-from kanalyze.named_ranges import UNNAMED, named, without_ids
+from kanalyze.columns.lookup import as_of, count_up_to, gathered, of_parts, rows_at, sure
+from kanalyze.window import UNNAMED, named, without_ids
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def named_ranges(report: Report) -> pl.DataFrame:
     """Ranges of the processes in scope, at any time, sorted by start, then event_id.
 
-    Columns: those of :func:`kanalyze.named_ranges.named`.
+    Columns: those of :func:`kanalyze.window.named`.
     """
     return named(report.kind("range"), report.table("range_detail"))
 

@@ -25,9 +25,8 @@ from kanalyze.analyses.host._thread_timeline import shown_calls, threads
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, laned
 from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
-from kanalyze.columns.lookup import count_up_to, gathered, positions
-from kanalyze.columns.ordering import in_order_of
-from kanalyze.named_ranges import STEP_PREFIX
+from kanalyze.columns.lookup import count_up_to, gathered, in_order_of, positions
+from kanalyze.window import STEP_PREFIX
 
 if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import ThreadKey

@@ -14,9 +14,7 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, laned
 from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
-from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import count_up_to, gathered, rows_at, sure
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import count_up_to, gathered, in_order, parts_by, rows_at, sure
 
 if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import Lanes, ThreadKey

@@ -11,7 +11,7 @@ from kanalyze.analyses.host.launches import joined_launches
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import spread
-from kanalyze.columns.grouping import grouped
+from kanalyze.columns.lookup import grouped
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import matches, positions, rows_at, telling
-from kanalyze.columns.ordering import first_seen
+from kanalyze.columns.lookup import first_seen, matches, positions, rows_at, telling
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 

@@ -35,9 +35,7 @@ from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import touched
 from kanalyze.analyses.shared.workers import in_threads
-from kanalyze.columns.grouping import grouped, parts_by
-from kanalyze.columns.lookup import gathered, positions, rows_at, sure
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import gathered, grouped, in_order, parts_by, positions, rows_at, sure
 from kanalyze.window import Window
 
 if TYPE_CHECKING:

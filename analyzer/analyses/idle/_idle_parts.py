@@ -23,11 +23,10 @@ from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
 from kanalyze.analyses.shared.thread_nesting import overlaid, touched
 from kanalyze.analyses.shared.workers import at_once
 from kanalyze.analyses.streams._streams import ended_last, event_waits, waited_for
-from kanalyze.columns.grouping import rows_by
-from kanalyze.columns.lookup import gathered, sure
+from kanalyze.columns.lookup import gathered, rows_by, sure
 from kanalyze.errors import DamagedReportError
-from kanalyze.machinery.processors import workers
-from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
+from kanalyze.machinery.processes import workers
+from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -15,8 +15,7 @@ from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per
 from kanalyze.analyses.shared.requirements import require, source_lines
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
-from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, parts_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.outlets import short_paths
 from kanalyze.schema import Column, Table

@@ -22,8 +22,7 @@ from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
-from kanalyze.columns.grouping import mixed, parts_by
-from kanalyze.columns.lookup import nearest, rows_at
+from kanalyze.columns.lookup import mixed, nearest, parts_by, rows_at
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table

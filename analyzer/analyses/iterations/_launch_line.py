@@ -14,9 +14,7 @@ from kanalyze.analyses.device._operations import launch_shapes, launches_of, lau
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that
 from kanalyze.analyses.iterations._marks import HALF, of_process
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.columns.grouping import mixed, parts_by
-from kanalyze.columns.lookup import count_up_to, gathered, positions, rows_at
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import count_up_to, gathered, in_order, mixed, parts_by, positions, rows_at
 from kanalyze.intervals import AFTER_ALL
 
 if TYPE_CHECKING:

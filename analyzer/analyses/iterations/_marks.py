@@ -15,9 +15,8 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.requirements import loop_passes
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import gathered, nearest_place
-from kanalyze.named_ranges import BEFORE_NUMBER, NUMBER, plain, without_ids
+from kanalyze.columns.lookup import gathered, grouped, nearest_place
+from kanalyze.window import BEFORE_NUMBER, NUMBER, plain, without_ids
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

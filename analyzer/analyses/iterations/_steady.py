@@ -22,12 +22,11 @@ from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import grouped
+from kanalyze.columns.lookup import grouped
 from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import NUMBER, STEP_PREFIX, STEPS, UNNAMED, place, plain, without_ids
 from kanalyze.units import time, times
-from kanalyze.window import WORDS, Window, with_article
+from kanalyze.window import NUMBER, STEP_PREFIX, STEPS, UNNAMED, WORDS, Window, place, plain, with_article, without_ids
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY, NEAR, NEARLY_ALL
-from kanalyze.columns.grouping import mixed
-from kanalyze.columns.lookup import gathered, nearest_place
+from kanalyze.columns.lookup import gathered, mixed, nearest_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,7 +33,7 @@ from kanalyze.analyses.ranges._warm_up import (
 from kanalyze.analyses.shared.cached import analysis, once_per_process
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns.grouping import grouped
+from kanalyze.columns.lookup import grouped
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table

@@ -17,8 +17,8 @@ from kanalyze.analyses.ranges._warm_up import compile_spans
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import STEP_PREFIX, plain
 from kanalyze.schema import Column, Table
+from kanalyze.window import STEP_PREFIX, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -27,9 +27,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.analyses.streams._streams import streamed_operations, used_streams
-from kanalyze.columns.grouping import grouped, mixed, of_parts, slices
-from kanalyze.columns.lookup import count_up_to, positions
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import count_up_to, grouped, in_order, mixed, of_parts, positions, slices
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

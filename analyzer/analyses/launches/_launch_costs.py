@@ -27,9 +27,7 @@ from kanalyze.analyses.host._context_creation import begun_before, loading_seen,
 from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns.grouping import LARGEST, mixed, numbered
-from kanalyze.columns.lookup import nearest
-from kanalyze.columns.ordering import in_order, repeated
+from kanalyze.columns.lookup import LARGEST, in_order, mixed, nearest, numbered, repeated
 from kanalyze.intervals import newly_covered
 from kanalyze.model import DEVICE_KINDS
 

@@ -11,8 +11,7 @@ from kanalyze.analyses.operators._paths import MODULE, path_numbers, plain_names
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import mixed
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, mixed
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table

@@ -16,10 +16,9 @@ from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.ranges._warm_up import judged, warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.statistics import median_of, spread
-from kanalyze.named_ranges import EVERY, STEPS, parsed
 from kanalyze.schema import Column, Table
 from kanalyze.units import plural, time, times
-from kanalyze.window import Window
+from kanalyze.window import EVERY, STEPS, Window, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

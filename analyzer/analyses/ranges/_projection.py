@@ -27,9 +27,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import next_greater
-from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import count_up_to, gathered
-from kanalyze.columns.ordering import first_seen, in_order
+from kanalyze.columns.lookup import count_up_to, first_seen, gathered, in_order, parts_by
 from kanalyze.intervals import newly_covered
 
 if TYPE_CHECKING:

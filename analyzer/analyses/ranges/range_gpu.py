@@ -13,8 +13,8 @@ from kanalyze.analyses.ranges._projection import process_work, projection, range
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import without_ids
 from kanalyze.schema import Column, Table
+from kanalyze.window import without_ids
 
 if TYPE_CHECKING:
     from typing import Unpack

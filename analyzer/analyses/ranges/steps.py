@@ -17,10 +17,10 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.lookup import nearest
-from kanalyze.named_ranges import STEPS, step_name
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
 from kanalyze.units import time
+from kanalyze.window import STEPS, step_name
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -21,8 +21,7 @@ from kanalyze.analyses.device._operations import with_facts
 from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import LATENCY_NS, STREAM, recorded_work
-from kanalyze.columns.lookup import gathered, marked, nearest
-from kanalyze.columns.ordering import in_order, in_order_of
+from kanalyze.columns.lookup import gathered, in_order, in_order_of, marked, nearest
 
 if TYPE_CHECKING:
     from kanalyze.analyses.critical._graph import Dependencies

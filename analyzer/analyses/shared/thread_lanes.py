@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.columns.grouping import rows_by
+from kanalyze.columns.lookup import rows_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kanalyze.machinery.one_thread import in_one_thread
-from kanalyze.machinery.processors import workers
+from kanalyze.machinery.processes import workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -23,9 +23,7 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.device._windows import busy_spans as device_spans
 from kanalyze.analyses.host._call_kinds import calls_that, names_that
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.columns.grouping import grouped, parts_by
-from kanalyze.columns.lookup import as_of, count_up_to, gathered, nearest, positions
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import as_of, count_up_to, gathered, grouped, in_order, nearest, parts_by, positions
 from kanalyze.model import STREAMS
 
 if TYPE_CHECKING:

@@ -29,9 +29,7 @@ from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import numbered, parts_by
-from kanalyze.columns.lookup import gathered, positions
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import gathered, in_order, numbered, parts_by, positions
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 

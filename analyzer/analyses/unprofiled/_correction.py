@@ -39,9 +39,6 @@ OF_TORCH: Final = ("Optimizer.step#", "the outermost module's call")
 _VARIES: Final = 0.05
 _TENTH: Final = 0.1
 
-#: Times that differ by less than this part are the same.
-_SAME: Final = 0.02
-
 #: Longer names of marks are shortened.
 _LONGEST: Final = 48
 
@@ -172,13 +169,13 @@ def corrected_sentence(bare: Bare, tool: str, slower: float, ns: float) -> str:
     if one is None:
         return ""
     mark = _words(one)
-    if slower <= 1 + _SAME:
+    if slower <= 1 + SAME:
         return f"A run without {tool} took about as long, by {mark}."
     if one.by_device:
         ahead = f"in a run without it the host is ahead of the GPU, by {mark}"
         return f"While {tool} recorded, it took {time(ns * slower)}, up to {times(slower)} as long: {ahead}."
     took = f"{time(ns * slower)}, {times(slower)} as long"
-    apart = f", in which it took {time(one.ns)}" if abs(one.ns / ns - 1) > _SAME else ""
+    apart = f", in which it took {time(one.ns)}" if abs(one.ns / ns - 1) > SAME else ""
     return f"While {tool} recorded, it took {took}: a run without it tells, by {mark}{apart}."
 
 
@@ -195,7 +192,7 @@ def bare_sentence(bare: Bare, tool: str) -> str:
     least = "at least " if one.by_device else ""
     text = f"Without {tool} it took {least}{time(one.ns)} ({range_of}{how}{varies})"
     ratio = one.recorded_ns / one.ns
-    if one.low_ns <= one.recorded_ns <= one.high_ns or abs(ratio - 1) <= _SAME:
+    if one.low_ns <= one.recorded_ns <= one.high_ns or abs(ratio - 1) <= SAME:
         return f"{text}, about as long."
     if ratio < 1:
         return f"{text}, longer than recorded: its runs vary."

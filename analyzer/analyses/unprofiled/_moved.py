@@ -17,8 +17,7 @@ from kanalyze.analyses.replay._changes import IS_LOADING, Unslowed, without_prof
 from kanalyze.analyses.replay._network import as_recorded, network, point_values
 from kanalyze.analyses.replay._whatif import planned, replayed
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import of_parts
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, of_parts
 from kanalyze.model import DEVICE_KINDS, EVENTS
 from kanalyze.report import Report
 from kanalyze.window import Scope

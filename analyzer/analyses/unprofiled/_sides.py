@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kanalyze.analyses.comparing._matching import SAME
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.replay._changes import BY_TOOL, NEAR, without_profiler
 from kanalyze.analyses.replay._network import as_recorded, network
 from kanalyze.analyses.replay._whatif import planned, replayed
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.unprofiled._correction import hosts_of, replayable
+from kanalyze.analyses.unprofiled._correction import SAME, hosts_of, replayable
 from kanalyze.units import time
 
 if TYPE_CHECKING:

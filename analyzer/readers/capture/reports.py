@@ -17,7 +17,7 @@ from kanalyze.readers.capture.program import MISSHAPEN, bare_runs
 from kanalyze.readers.capture.read_capture import Beside, counters_of, samples_in, traces_in
 from kanalyze.readers.ncu.asked_launches import read_manifest
 from kanalyze.readers.ncu.read_csv_rep import runs_in
-from kanalyze.reduction.files import is_reduction
+from kanalyze.reduction.tables import is_reduction
 from kanalyze.tools import NAMES, Tool, tool_of
 from kanalyze.turns import SIDES, Turn
 

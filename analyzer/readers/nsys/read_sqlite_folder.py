@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.counter_model import SYMBOLS
+from kanalyze.counter_model import CPU_SAMPLES, SYMBOLS
 from kanalyze.errors import CannotTellError, UnknownFormatError
 from kanalyze.model import (
     COMMUNICATOR_CALLS,
@@ -31,9 +31,8 @@ from kanalyze.readers.nsys.machine import Machine, Seen, notes, streams
 from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.storage.table_folder import FORMS, TableFolder, tables_in
-from kanalyze.reduction.files import is_reduction
+from kanalyze.reduction.tables import is_reduction
 from kanalyze.report import Meta, Report
-from kanalyze.sample_model import CPU_SAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

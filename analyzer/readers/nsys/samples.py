@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.files.python_stacks import DOMAIN, DOMAINS, MARK, Frame, unpacked
-from kanalyze.readers.nsys.events import RANGES, Named, process_of, thread_of
-from kanalyze.sample_model import (
+from kanalyze.counter_model import (
     CALL_STACKS,
     CPU_SAMPLES,
     GPU_METRICS,
@@ -28,6 +26,8 @@ from kanalyze.sample_model import (
     SCHEDULING,
     STACK_FRAMES,
 )
+from kanalyze.files.python_stacks import DOMAIN, DOMAINS, MARK, Frame, unpacked
+from kanalyze.readers.nsys.events import RANGES, Named, process_of, thread_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ class Samples:
         return self._database.integers(_SAMPLES, ("id", "start", "globalTid", "cpu"), made)
 
     def python_samples(self) -> pl.DataFrame:
-        """Python stacks, as :data:`kanalyze.sample_model.PYTHON_SAMPLES`."""
+        """Python stacks, as :data:`kanalyze.counter_model.PYTHON_SAMPLES`."""
         return self._python[0]
 
     def stack_frames(self) -> pl.DataFrame:
@@ -99,7 +99,7 @@ class Samples:
         return pl.concat([STACK_FRAMES.empty(), *present, self._python[1]])
 
     def call_stacks(self, first_ids: dict[str, int]) -> pl.DataFrame:
-        """The stacks of calls, as :data:`kanalyze.sample_model.CALL_STACKS`; `first_ids` by nsys' table of calls."""
+        """The stacks of calls, as :data:`kanalyze.counter_model.CALL_STACKS`; `first_ids` by nsys' table of calls."""
         found = [CALL_STACKS.empty()]
         for table, chains in _CALLS.items():
             if "callchainId" in self._database.columns(table) and self._database.last_row(chains):
@@ -111,7 +111,7 @@ class Samples:
         return pl.concat(found).sort("event_id")
 
     def scheduling(self) -> pl.DataFrame:
-        """When threads came onto processors and left them, as :data:`kanalyze.sample_model.SCHEDULING`."""
+        """When threads came onto processors and left them, as :data:`kanalyze.counter_model.SCHEDULING`."""
         if not self._database.last_row(_SCHEDULE):
             return SCHEDULING.empty()
         states, blocks = (

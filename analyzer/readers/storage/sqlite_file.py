@@ -21,7 +21,7 @@ import polars as pl
 
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 from kanalyze.files.regular import readable, regular
-from kanalyze.machinery.memory import one_blas_thread
+from kanalyze.machinery.late_loading import one_blas_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import device_limits
+from kanalyze.counter_model import GPU_METRICS
 from kanalyze.device_limits import capabilities, memory_bandwidth_bytes_per_s, plausible
 from kanalyze.model import DEVICES, NOTES, PROCESSES
 from kanalyze.readers.torch.decode.events import MISSING
 from kanalyze.readers.torch.decode.old_forms import number
 from kanalyze.readers.torch.frames import FRAME_KINDS
-from kanalyze.sample_model import GPU_METRICS
 from kanalyze.wording import amd_target, is_amd
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ _HOLE: Final = 2
 
 
 def gpu_metrics(samples: pl.DataFrame) -> pl.DataFrame:
-    """The sampled counters of GPUs, as :data:`kanalyze.sample_model.GPU_METRICS`; each holds until the next sample."""
+    """The sampled counters of GPUs, as :data:`kanalyze.counter_model.GPU_METRICS`; each holds until the next sample."""
     name = pl.col("name").cast(pl.String)
     unit = name.str.extract(_METRIC, 2)
     told = samples.with_columns(

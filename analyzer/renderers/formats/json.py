@@ -11,8 +11,8 @@ import polars as pl
 
 from kanalyze import outlets
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
+from kanalyze.renderers.page import comparison
 from kanalyze.renderers.page import job as job_pages
-from kanalyze.several.sides import comparison
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import units
-from kanalyze.named_ranges import of_iteration
 from kanalyze.outlets import command
 from kanalyze.renderers.page.of_any_kind import (
     ROWS,
@@ -28,7 +27,7 @@ from kanalyze.renderers.page.time import culprits_of
 from kanalyze.renderers.text.grid import Column, Section, numbers, section, words
 from kanalyze.renderers.text.kernel_names import short_forms
 from kanalyze.schema import unit_of
-from kanalyze.window import PerIteration
+from kanalyze.window import PerIteration, of_iteration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

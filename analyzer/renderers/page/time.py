@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import outlets, units
-from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, located, plain
 from kanalyze.renderers.page.of_any_kind import (
     UNNAMED,
     Ledger,
@@ -24,7 +23,7 @@ from kanalyze.renderers.page.of_any_kind import (
 )
 from kanalyze.renderers.text.grid import Column, Section, numbers, of, operation, section, telling_apart, words
 from kanalyze.renderers.text.kernel_names import short_forms
-from kanalyze.window import Window
+from kanalyze.window import ALL_STEPS, STEP_PREFIX, Window, located, plain
 from kanalyze.wording import processor, worded
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.page.overview import overview_page
 from kanalyze.renderers.page.time import page_of
-from kanalyze.several.jobs import Asked, job
+from kanalyze.several import Asked
+from kanalyze.several.jobs import job
 from kanalyze.window import Window
 from support.build import kernel, report
 from support.strategies import EVENTS

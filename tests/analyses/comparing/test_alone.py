@@ -10,7 +10,8 @@ from analyses.comparing.test_job import process
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.analyses.comparing._pair import Limits
 from kanalyze.renderers.page.comparison import answer
-from kanalyze.several.sides import Asked, comparison
+from kanalyze.several import Asked
+from kanalyze.several.sides import comparison
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 

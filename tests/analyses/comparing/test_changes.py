@@ -8,7 +8,8 @@ import pytest
 from kanalyze.analyses.comparing._comparison import compared, verdict_of
 from kanalyze.analyses.comparing._statistics import LEAST_EFFECT, judged, ratio_of_runs
 from kanalyze.reduction.baselines import loaded
-from kanalyze.several.sides import Asked, comparison
+from kanalyze.several import Asked
+from kanalyze.several.sides import comparison
 from support.command import SAMPLES
 
 #: A step of base and of new in microseconds without a profiler, means of the times that the programs printed in turns.

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from kanalyze.analyses.comparing.kernels import _counters
-from kanalyze.several.sides import Asked, comparison
+from kanalyze.several import Asked
+from kanalyze.several.sides import comparison
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 

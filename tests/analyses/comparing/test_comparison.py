@@ -11,7 +11,8 @@ from kanalyze.analyses.comparing._gate import KINDS, gate_of
 from kanalyze.reduction.baselines import dumped, loaded
 from kanalyze.renderers.formats.markdown import render
 from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.several.sides import Asked, comparison, digests
+from kanalyze.several import Asked
+from kanalyze.several.sides import comparison, digests
 
 ROOT = Path(__file__).parents[3]
 REPORTS = sorted(

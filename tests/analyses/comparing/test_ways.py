@@ -17,7 +17,8 @@ from kanalyze.analyses.comparing._pair import found_otherwise, same_launches
 from kanalyze.errors import IncomparableError
 from kanalyze.reduction.baselines import LAUNCHES, dumped
 from kanalyze.renderers.page.comparison import answer
-from kanalyze.several.sides import Asked, comparison, digests
+from kanalyze.several import Asked
+from kanalyze.several.sides import comparison, digests
 from support.command import SAMPLES, refused, run
 
 MARKED = Path(__file__).parents[3] / "tests" / "reports" / "findings_clean.sqlite"

@@ -12,7 +12,7 @@ from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.ranges.ranges import ranges
 from kanalyze.errors import UnknownNameError
-from kanalyze.named_ranges import without_ids
+from kanalyze.window import without_ids
 from support.build import kernel, launched, nvtx, report
 from support.command import REPORTS, refused, run
 from support.real_reports import real_report

@@ -7,7 +7,8 @@ import pytest
 
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.renderers.page.job import answer
-from kanalyze.several.jobs import Asked, job
+from kanalyze.several import Asked
+from kanalyze.several.jobs import job
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 

@@ -10,7 +10,8 @@ from kanalyze.analyses.critical.critical_path import critical_path
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._rank_path import rank_path
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.several.jobs import Asked, path_of_ranks
+from kanalyze.several import Asked
+from kanalyze.several.jobs import path_of_ranks
 from support.build import call, kernel, report
 from support.command import run
 

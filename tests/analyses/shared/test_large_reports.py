@@ -6,7 +6,7 @@ import pytest
 
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.shared import workers
-from kanalyze.columns import grouping, lookup
+from kanalyze.columns import lookup
 from kanalyze.readers import read
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -34,7 +34,6 @@ def test_several_tables_at_once(name, monkeypatch):
 def test_where_memory_counts(name, monkeypatch):
     whole = page(name)
     monkeypatch.setattr(workers, "_MANY", 0)
-    monkeypatch.setattr(grouping, "_MANY_ROWS", 0)
-    for module in (grouping, lookup):
-        monkeypatch.setattr(module, "_SLICE", 7)
+    monkeypatch.setattr(lookup, "_MANY_ROWS", 0)
+    monkeypatch.setattr(lookup, "_SLICE", 7)
     assert page(name) == whole

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from kanalyze.readers.storage import sqlite_file, table_scan
-from kanalyze.readers.storage.table_scan import DamagedPageError, NotDecodableError, PagesFile
+from kanalyze.readers.storage.page_decoder import DamagedPageError, NotDecodableError
+from kanalyze.readers.storage.table_scan import PagesFile
 
 PAGE = 512
 SIZES = [0, 1, 2, 127, 128, 2**15 - 1, 2**15, 2**23, 2**31, 2**47 - 1, 2**47, 2**62, 2**63 - 1]

@@ -18,9 +18,7 @@ from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import gathered, positions, sure
-from kanalyze.columns.ordering import in_order
+from kanalyze.columns.lookup import gathered, grouped, in_order, positions, sure
 from kanalyze.decoder.decode import decode
 from kanalyze.units import percent
 

@@ -25,8 +25,7 @@ from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.replay._mending import NO_ROWS, Mending
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import as_of, gathered, sure
+from kanalyze.columns.lookup import as_of, gathered, parts_by, sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

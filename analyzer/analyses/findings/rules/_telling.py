@@ -29,12 +29,10 @@ from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.requirements import source_lines
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, parts_by
 from kanalyze.decoder.decode import decode
-from kanalyze.named_ranges import ALL_STEPS
 from kanalyze.units import percent, shortened
-from kanalyze.window import PerIteration
+from kanalyze.window import ALL_STEPS, PerIteration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -34,8 +34,8 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import nearest
 from kanalyze.decoder.decode import decode
-from kanalyze.named_ranges import of_module
 from kanalyze.units import percent, size
+from kanalyze.window import of_module
 from kanalyze.wording import CUDA
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.named_ranges import located, of_iteration
 from kanalyze.units import moment, plural, time
+from kanalyze.window import located, of_iteration
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

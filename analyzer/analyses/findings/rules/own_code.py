@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._telling import of_window, per_iteration
+from kanalyze.analyses.findings.rules._telling import of_window
 from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.analyses.idle.code import has_lines, placed_pieces, placed_with_text
 from kanalyze.analyses.replay._mending import Mending
@@ -41,8 +41,8 @@ def own_code(report: Report) -> list[Finding]:
     for device, low, high in windows(report).iter_rows():
         quiet = _quiet(report, device)
         claims = intervals.intersect(intervals.union(quiet.select("start", "end")), _host(report, device))
-        if (stake := intervals.length(claims)) >= _LEAST * (high - low):
-            found.append(_told(report, device, quiet, claims, stake / (high - low)))
+        if intervals.length(claims) >= _LEAST * (high - low):
+            found.append(_told(report, device, quiet, claims))
     return found
 
 
@@ -60,14 +60,14 @@ def _host(report: Report, device: int) -> pl.DataFrame:
     return intervals.union(host_pieces(report)[device].select("start", "end"))
 
 
-def _told(report: Report, device: int, quiet: pl.DataFrame, claims: pl.DataFrame, share: float) -> Finding:
-    per, stake = per_iteration(report), intervals.length(claims)
+def _told(report: Report, device: int, quiet: pl.DataFrame, claims: pl.DataFrame) -> Finding:
+    stake = intervals.length(claims)
     sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
     top = placed_with_text(report, sums.head(1)).with_columns(call=pl.col("text").cast(pl.String).str.extract(_CALL))
     place, call = top.select("place", "call").row(0)
     text = (
         f"GPU {device} idle while the program runs lines of its own that launch nothing: "
-        f"{of_window(per, stake, share)}, most in {literal(place)}."
+        f"{of_window(report, device, stake)}, most in {literal(place)}."
     )
     return Finding(
         "own-code",

@@ -42,10 +42,9 @@ from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import ordering_calls
 from kanalyze.columns import exact
-from kanalyze.columns.grouping import mixed
-from kanalyze.columns.lookup import beside, nearest
-from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
+from kanalyze.columns.lookup import beside, mixed, nearest
 from kanalyze.units import plural, rate, size
+from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

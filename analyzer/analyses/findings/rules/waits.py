@@ -41,8 +41,7 @@ from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.grouping import of_parts
-from kanalyze.columns.lookup import gathered, nearest, positions, rows_at
+from kanalyze.columns.lookup import gathered, nearest, of_parts, positions, rows_at
 from kanalyze.units import percent, size
 
 if TYPE_CHECKING:

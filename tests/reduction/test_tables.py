@@ -5,16 +5,16 @@ import os
 import shutil
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 from kanalyze import read
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError
-from kanalyze.reduction.files import (
+from kanalyze.errors import BadReductionError, OutputError
+from kanalyze.reduction.tables import (
     MANIFEST,
+    VERSION,
     clear_forgotten,
     is_whole,
     load_each,
@@ -23,7 +23,6 @@ from kanalyze.reduction.files import (
     reductions_at,
     write,
 )
-from kanalyze.reduction.tables import VERSION
 from support.command import REPORTS
 from support.reductions import load
 
@@ -56,13 +55,6 @@ def test_what_is_read_is_what_was_written(folder, reduction):
     assert reductions_at(folder.parent) == [folder] == reductions_at(folder)
 
 
-@pytest.mark.slow
-def test_nothing_else_is_left_behind(folder):
-    assert [*folder.parent.iterdir()] == [folder]
-    tables = {file.name.removesuffix(".parquet") for file in folder.iterdir()} - {MANIFEST}
-    assert tables == {*json.loads((folder / MANIFEST).read_text())["tables"]}
-
-
 def test_the_state_of_a_file_is_its_name_size_time_and_both_ends(tmp_path):
     path = copied(tmp_path)
     first = origin_of(path)
@@ -92,11 +84,6 @@ def test_a_folder_has_the_state_of_its_files(tmp_path):
     assert first.size_bytes == 600_000
     copied(tmp_path, "export/B.parquet", b"z" * 300_000)
     assert origin_of(tmp_path / "export").state != first.state
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ReportNotFoundError):
-        origin_of(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize("name", ["a trace of rank 1.json", "../..", "ünï.json", "x" * 200, "-"])
@@ -237,10 +224,6 @@ def test_a_folder_that_cannot_be_written(reduction, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
         write(packed(reduction, origin_of(NCCL)), tmp_path / "file")
-
-
-def test_no_other_folder_is_one(tmp_path):
-    assert reductions_at(tmp_path) == reductions_at(tmp_path / "none") == reductions_at(Path(NCCL)) == []
 
 
 def test_what_cannot_be_removed_keeps_nothing_else(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 _STARTS = {
     "end_with": """
 import os, time
-from kanalyze.machinery.parents import end_with
+from kanalyze.machinery.processes import end_with
 parent = os.getpid()
 if not os.fork():
     end_with(parent)
@@ -43,6 +43,6 @@ def test_a_child_ends_when_its_parent_is_killed(starts):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="children end with their parent on Linux")
 def test_a_child_whose_parent_ended_before_ends_at_once():
-    code = "from kanalyze.machinery.parents import end_with; end_with(1 << 30); print('lives on')"
+    code = "from kanalyze.machinery.processes import end_with; end_with(1 << 30); print('lives on')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)  # noqa: S603 - as above
     assert (ended.returncode, ended.stdout) == (1, b"")
