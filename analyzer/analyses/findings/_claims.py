@@ -42,7 +42,7 @@ _FIRST: Final = (
     *("growing-copies", "allocation-in-loop"),
     # kernels that another type, layout or operator spares
     *("float64", "recomputation", "large-logits", "unfused-attention", "layout-copies", "layout-conversions"),
-    *("scatter-atomics", "gathers", "bias-before-batchnorm", "recurring-casts", "no-donation"),
+    *("scatter-atomics", "gathers", "full-sort", "bias-before-batchnorm", "recurring-casts", "no-donation"),
     # waits and copies
     *("small-copies", "blocking-read", "unneeded-sync", "pageable-copy", "serial-copy", "pageable-copy-once"),
     *("unified-memory-thrash", "unified-memory-prefetch", "cpu-page-faults", "default-stream", "exposed-communication"),
@@ -57,6 +57,9 @@ _LAST: Final = (
     *("fusion", "graph-candidate", "launch-bound", "host-blocks", "host-computes"),
 )
 ORDER: Final = (*_FIRST, *_LAST)
+
+#: Findings that are specific where they are not general come before others': a formula's casts go with the formula.
+_SPECIFIC: Final = {"fusion": "recurring-casts"}
 
 #: A smaller part of a finding's time that others tell of is nothing.
 _WORTH_A_WORD: Final = 0.01
@@ -89,7 +92,10 @@ def shared_out(found: Sequence[Finding], least: Mapping[tuple[str, int], float])
 
 
 def _specificity(one: Finding) -> tuple[float, bool, int]:
-    return place_in_order(one.rule), one.general, -one.at_stake_ns
+    place = place_in_order(one.rule)
+    if not one.general and one.rule in _SPECIFIC:
+        place = place_in_order(_SPECIFIC[one.rule]) - 0.5
+    return place, one.general, -one.at_stake_ns
 
 
 def _joined(found: Sequence[Finding]) -> list[Finding]:

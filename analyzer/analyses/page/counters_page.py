@@ -317,6 +317,7 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
         headline=f"A kernel at {roof} of its roof: {{0}}",
         action=action,
         shortens=True,
+        general=True,
     )
     if cause is None:
         return one
@@ -324,6 +325,7 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
     spared = min(share, 0.5) if cause.whatever_roof else min(share, 1 - roof_share)
     return one._replace(
         rule=cause.rule,
+        general=False,
         at_stake_ns=int(took_ns * spared),
         text=f"{one.text} {cause.text.format(percent(share))}",
         remedy=cause.remedy,

@@ -27,6 +27,7 @@ from kanalyze.analyses.findings.rules._operators import (
 from kanalyze.analyses.findings.rules._telling import all_along, in_pytorch, per_iteration
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import nearest
 from kanalyze.units import size
 
 if TYPE_CHECKING:
@@ -252,18 +253,19 @@ def _between_copies(report: Report) -> pl.DataFrame:
     names = ("call_start", "call_end", "way", "bytes")
     following = {f"next_{name}": pl.col(name).shift(-1).over(THREAD) for name in names}
     line = launched(report).with_columns(pl.col("bytes").fill_null(0))
+    ended = report.kind("api").select(*THREAD, free=pl.col("start_ns") + pl.col("dur_ns")).sort("free")
     back = (pl.col("way") == TO_HOST) & (pl.col("next_way") == TO_DEVICE) & (pl.col("bytes") > SCALAR_BYTES)
-    known = line.with_columns(**following).filter(
-        back
-        & (pl.col("next_bytes") <= pl.max_horizontal("bytes", pl.lit(_FEW_BYTES)))
-        & (pl.col("next_call_start") - pl.col("call_end") >= _LONG_NS)
+    pairs = line.with_columns(**following).filter(
+        back & (pl.col("next_bytes") <= pl.max_horizontal("bytes", pl.lit(_FEW_BYTES)))
     )
+    computed_ns = pl.col("next_call_start") - pl.col("free")
+    known = nearest(pairs, ended, ("next_call_start", "free"), THREAD).filter(computed_ns >= _LONG_NS)
     return known.select(
         *THREAD,
         kind=pl.lit(_COMPUTED.rule),
         operators=pl.lit(1, pl.UInt32),
         top=pl.lit(None, pl.String),
-        top_ns=pl.col("next_call_start") - pl.col("call_end"),
+        top_ns=computed_ns,
         bytes="next_bytes",
         start="call_start",
         end="next_call_end",

@@ -63,9 +63,9 @@ _CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"
 
 #: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, and what no nn.LSTM has between them;
 #: those that take a part of a tensor, take it `apart`, put parts `together`, and write into a part; with weights, as
-#: layers have; gates and dense layers of a recurrent network; reads of numbers, and `masks`, of which the number of
-#: elements is read; those that change a tensor in place, roots of second moments, `plain` ones, which compute nothing,
-#: and those of whole layers (`blocks`), which write into parts of caches.
+#: layers have; gates and dense layers of a recurrent network; decompositions, which ask whether they could; reads of
+#: numbers, and `masks`, of which the number of elements is read; those that change a tensor in place, roots of second
+#: moments, `plain` ones, which compute nothing, and those of whole layers (`blocks`), which write into parts of caches.
 _MARKS: Final = {
     "cells": r"(?:lstm|gru|rnn_tanh|rnn_relu)_cell",
     "depends": r"_?softmax|bmm|baddbmm|argmax|multinomial|topk|item|scaled_dot_product_attention",
@@ -79,6 +79,7 @@ _MARKS: Final = {
     "dense": r"linear|addmm|mm|matmul",
     "sigmoid": r"sigmoid_?",
     "tanh": r"tanh_?",
+    "decomposes": r"(?:linalg_)?(?:cholesky|qr|svd|eigh?|inv|lu|lu_factor|solve|slogdet|det|lstsq)(?:_ex)?|inverse",
     "reads": r"item|is_nonzero|_local_scalar_dense|equal|allclose",
     "masks": r"index|index_put_|_index_put_impl_|nonzero|masked_select|argwhere",
     "in_place": r"(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_",
@@ -279,11 +280,12 @@ def _rule() -> pl.Expr:
     written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
     slices = pl.col("put_together") | written | (~pl.col("weights") & (apart | tensors) & ~pl.col("only_plain"))
     gates = pl.all_horizontal("sigmoid", "tanh", "dense")
-    nothing = ~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights"))
+    asks = pl.col("asks") & (~pl.col("decomposes") | pl.col("reads"))
+    nothing = ~pl.col("launching") | pl.col("backward") | (asks & pl.col("weights"))
     return (
         pl.when(nothing)
         .then(None)
-        .when(pl.col("asks"))
+        .when(asks)
         .then(pl.when("masks").then(pl.lit(_MASKED.rule)).when("reads").then(pl.lit(_READ.rule)))
         .when("cells")
         .then(None)
