@@ -36,6 +36,8 @@ def test_what_stands_from_one_product_to_the_other_and_copies_beside_are_told():
         "kernels, 140 ns, 77.8 % of kernel time."
     )
     assert found.names == (SOFTMAX,)
+    change = found.mending(report([]))
+    assert (change.shorter["saved_ns"].to_list(), len(change.gone)) == ([4] * 4, 10)
     assert found.action == "F.scaled_dot_product_attention(q, k, v)"
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kanalyze import intervals
 from kanalyze.analyses.findings.rules.compiled_programs import (
     no_donation,
     not_jitted,
@@ -212,6 +213,8 @@ def test_an_autotuner_that_begins_anew_in_each_step():
     (finding,) = tuned_again(tuned(6))
     assert finding.headline == "Autotuned again in 6 of 6 steps: {0}"
     assert finding.names == ("gate",)
+    assert finding.action == "@triton.autotune(…, key=[…]) of few values: sizes in buckets"
+    assert finding.at_stake_ns == 6 * (29 * 200_000 + 44_000) == intervals.length(finding.claims)
 
 
 def test_an_autotuner_that_chooses_once_is_none():

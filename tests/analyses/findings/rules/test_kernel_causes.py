@@ -84,6 +84,8 @@ WEIGHTS = launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::bmm"))
         # products in TF32 at two thirds of 7.4 times the rate, and half of the bytes of others
         (float64, DOUBLES, 80_000, "Tensors are of float64: 80.0 %", (0, 39_857 + 15_000)),
         (float64, COMPLEXES, 100_000, "Tensors are of float64: 100.0 %", (0, 50_000)),
+        # a cast right after is from float64, and gone
+        (float64, line((TANH64, 50_000), (UP, 10_000)), 50_000, "Tensors are of float64: 83.3 %", (1, 25_000)),
         (layout_copies, COPIED, 40, "Copies of transposed tensors: 40.0 %", (1, 0)),
         # one softmax forward and one backward are left, in the type of the logits
         (large_logits, line(*LOSS), 220, "Large logits in float32, the loss by hand: 68.3 %", (4, 20 + 30)),
@@ -106,6 +108,16 @@ def test_what_is_told(rule, events, stake, headline, change):
     (found,) = rule(made)
     assert (found.at_stake_ns, saved(found, made)) == (stake, change)
     assert found.headline.startswith(headline)
+
+
+@pytest.mark.parametrize(
+    ("capability", "saved_ns"), [("7.0", 12_738), ("8.0", 40_625), ("10.0", 47_477), ("8.6", 47_656)]
+)
+def test_products_in_float64_are_as_much_slower_as_the_gpu_makes_them(capability, saved_ns):
+    """And a kernel of 100 ns is no shorter than one can be."""
+    made = report(line((GEMM64, 50_000), (TANH64, 100)), devices=[{**HOPPER[0], "compute_capability": capability}])
+    (found,) = float64(made)
+    assert saved(found, made) == (0, saved_ns)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +155,12 @@ def test_what_is_told(rule, events, stake, headline, change):
 )
 def test_what_is_not_told(rule, events):
     assert rule(report(events)) == []
+
+
+def test_where_layers_run_again_the_memory_of_the_gpu_is_told():
+    devices = [{**HOPPER[0], "memory_bytes": 80_000_000_000}]
+    (found,) = recomputation(report(launched(*AGAIN, node="B0"), devices=devices))
+    assert "which saves memory. The GPU has 80.00 GB. Where" in found.text
 
 
 def test_softmaxes_between_other_products_are_a_loss():

@@ -33,6 +33,11 @@ def told(rule, *events, limits=None, **tables):
     return rule(report(events, limits=limits or HOPPER, **tables))
 
 
+def saved(found):
+    """What the remedy takes off each kernel."""
+    return found.mending(report([])).shorter["saved_ns"].to_list()
+
+
 def product(at, start, end, name, operator="aten::mm"):
     """An operator, its launch and its kernel; `at` is the place of the operator in the list of events."""
     return (
@@ -45,6 +50,7 @@ def product(at, start, end, name, operator="aten::mm"):
 def test_products_of_unaligned_data_are_at_stake_whole_where_no_shapes_are_known():
     (found,) = told(unaligned_gemm, kernel(0, 300, name=ALIGN1), kernel(300, 1000, name=GEMM))
     assert (found.at_stake_ns, found.at_most, found.names) == (300, False, (ALIGN1,))
+    assert saved(found) == [120]
     assert "1 matrix product by kernels for unaligned data (align1, most {0}): 300 ns, 30.0 % of kernel" in found.text
     assert found.action == "Pad dimensions to multiples of 64"
 
@@ -77,6 +83,7 @@ VECTOR = "void gemv2T_kernel_val<int, int, __half, __half, __half, float>(X)"
         *((old_architecture_gemm, name, HOPPER) for name in (GEMM, FLOAT, FLOAT64)),
         *((no_tf32, FLOAT, {"compute_capability": one}) for one in ("7.5", None, "gfx942")),
         *((no_tensor_cores, name, HOPPER) for name in (GEMM, FLOAT, VECTOR)),
+        (no_tensor_cores, HALF, {"compute_capability": "6.1"}),
     ],
 )
 def test_products_that_are_right(rule, name, limits):
@@ -108,6 +115,7 @@ def test_the_range_of_most_of_the_launches_is_where():
     ],
 )
 def test_products_for_older_tensor_cores(end, shape, ns):
+    assert len(told(old_architecture_gemm, kernel(0, 100, name=GEMM), limits={"compute_capability": "10.0"})) == 1
     events = [kernel(0, end, name=ALIGN8, **shape), kernel(end, 1000, name=GEMM)]
     limits = HOPPER | ({"sm_count": 132} if shape else {})
     assert [found.at_stake_ns for found in told(old_architecture_gemm, *events, limits=limits)] == ns
@@ -124,6 +132,7 @@ def test_float32_products_could_use_tf32():
     (found,) = told(no_tf32, kernel(0, 100, name=FLOAT), kernel(100, 200, name=TF32))
     assert (found.at_stake_ns, found.at_most) == (100, False)
     assert "cublasSetMathMode" in found.remedy
+    assert saved(found) == [86]
     (found,) = told(no_tf32, kernel(0, 100, name=FLOAT), kernel(100, 200, name="void at::native::f()"))
     assert found.action == 'torch.set_float32_matmul_precision("high")'
 
@@ -139,6 +148,8 @@ def test_16_bit_products_without_tensor_cores():
     (found,) = told(no_tensor_cores, kernel(0, 100, name=HALF), kernel(100, 200, name=GEMM))
     assert (found.at_stake_ns, found.at_most) == (100, True)
     assert found.headline == "f16 products without tensor cores: 50.0 % of kernels"
+    assert saved(found) == [86]
+    assert len(told(no_tensor_cores, kernel(0, 100, name=HALF), limits={"compute_capability": "7.0"})) == 1
 
 
 def test_the_training_loop_in_float32_could_use_tf32():
@@ -156,10 +167,12 @@ def test_the_dimension_that_is_padded_is_the_one_that_rows_begin_at():
         ("[[1024, 50257], [50257, 768]]", 50257),
         ("[[50257, 1024], [1024, 768]]", 50257),
         ("[[8], [65, 64], [64, 64]]", 65),
+        ("[[2, 65, 64], [2, 64, 64]]", 65),
     ):
         shape = [{"event_id": 0, "input_shapes": shapes}]
         (found,) = told(unaligned_gemm, *product(0, 0, 100, ALIGN1, "aten::addmm"), op_detail=shape)
         assert found.action == f"Pad {side} to a multiple of 64"
+    assert "Most for [2, 65, 64] × [2, 64, 64]: 65 is no multiple of 8." in found.text
 
 
 @pytest.mark.parametrize("shapes", ["", "[", "[[]]", "[[1, 2]]", "[[1, 2], [3, 4]]", "[[true, 2], [2, 1]]", "7"])
