@@ -265,13 +265,21 @@ def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
 def launched(report: Report) -> pl.DataFrame:
     """The first operation of each launch call by thread and time.
 
-    Columns: process_id, thread_id, kind, name (text), way (of a copy), bytes, call_start and call_end.
+    Columns: process_id, thread_id, row, kind, name, way (of a copy; text), bytes (0 if unknown), call_start, call_end.
     """
     columns = ("call_row", "call_start", "call_end", "thread_id", "size_bytes")
     work = operations(report, *columns).drop_nulls(["call_row", "call_start", "thread_id"])
-    line = work.sort(*THREAD, "call_start").unique("call_row", keep="first", maintain_order=True)
-    texts = {"name": pl.col("name").cast(pl.String).fill_null(""), "way": pl.col("detail").cast(pl.String)}
-    return line.select(*THREAD, "kind", "call_start", "call_end", **texts, bytes="size_bytes")
+    line = work.select(*THREAD, *columns[:3], "row", "kind", "name", "detail", bytes=pl.col("size_bytes").fill_null(0))
+    line = line.sort(*THREAD, "call_start").unique("call_row", keep="first", maintain_order=True)
+    return line.with_columns(way=pl.col("detail").cast(pl.String)).drop("call_row", "detail")
+
+
+def kernels_named(line: pl.DataFrame, pattern: str) -> pl.Series:
+    """Whether each of some operations (kind, name) is a kernel whose name has a pattern; each name is read once."""
+    names = line.get_column("name")
+    different = names.unique().drop_nulls()
+    wanted = different.filter(different.cast(pl.String).str.contains(pattern))
+    return sure((line.get_column("kind") == "kernel") & names.is_in(wanted.implode()))
 
 
 #: The part of a window that work of the host fills, of which it need not be much in each iteration.

@@ -18,6 +18,7 @@ from kanalyze.analyses.findings.rules._operators import (
     TO_DEVICE,
     TO_HOST,
     Told,
+    kernels_named,
     launched,
     on_time,
     operators,
@@ -252,7 +253,7 @@ def _between_copies(report: Report) -> pl.DataFrame:
     """
     names = ("call_start", "call_end", "way", "bytes")
     following = {f"next_{name}": pl.col(name).shift(-1).over(THREAD) for name in names}
-    line = launched(report).with_columns(pl.col("bytes").fill_null(0))
+    line = launched(report)
     ended = report.kind("api").select(*THREAD, free=pl.col("start_ns") + pl.col("dur_ns")).sort("free")
     back = (pl.col("way") == TO_HOST) & (pl.col("next_way") == TO_DEVICE) & (pl.col("bytes") > SCALAR_BYTES)
     pairs = line.with_columns(**following).filter(
@@ -352,17 +353,13 @@ def _stacks(every: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    kernel = pl.col("kind") == "kernel"
-    line = (
-        launched(report)
-        .with_row_index("at")
-        .with_columns(
-            pl.col("at").cast(pl.Int64),
-            compares=kernel & pl.col("name").str.contains(_COMPARES),
-            any=kernel & pl.col("name").str.contains(_ANY),
-            fills=pl.col("kind") == "memset",
-            reads=((pl.col("way") == TO_HOST) & (pl.col("bytes") <= 1)).fill_null(value=False),
-        )
+    line = launched(report).with_row_index("at")
+    line = line.with_columns(
+        pl.col("at").cast(pl.Int64),
+        compares=kernels_named(line, _COMPARES),
+        any=kernels_named(line, _ANY),
+        fills=pl.col("kind") == "memset",
+        reads=((pl.col("way") == TO_HOST) & (pl.col("bytes") <= 1)).fill_null(value=False),
     )
 
     def before(column: str, by: int) -> pl.Expr:

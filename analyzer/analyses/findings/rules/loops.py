@@ -19,6 +19,7 @@ from kanalyze.analyses.findings.rules._operators import (
     Told,
     filling,
     idle_in,
+    kernels_named,
     launched,
     on_time,
     operators,
@@ -201,10 +202,10 @@ def _loops(report: Report) -> pl.DataFrame:
 def _by_kernels(report: Report) -> pl.DataFrame:
     """Runs of cells by the names of their kernels, in a report without operators."""
     line = launched(report).with_row_index("at")
-    kernels = pl.when(pl.col("kind") == "kernel").then("name").str.extract(f"({_CELL_KERNELS})")
-    cells = line.with_columns(kernels.alias("operators"), start="call_start", end="call_end")
-    nothing = pl.lit(None, pl.Int64)
-    return _cell_loops(cells.drop_nulls("operators").with_columns(row=nothing, stop=nothing))
+    cells = line.filter(kernels_named(line, _CELL_KERNELS))
+    kernel, nothing = pl.col("name").cast(pl.String).str.extract(f"({_CELL_KERNELS})"), pl.lit(None, pl.Int64)
+    cells = cells.with_columns(kernel.alias("operators"), start="call_start", end="call_end")
+    return _cell_loops(cells.with_columns(row=nothing, stop=nothing))
 
 
 def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:

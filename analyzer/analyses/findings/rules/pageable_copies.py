@@ -25,7 +25,17 @@ from kanalyze.analyses.findings.rules._copies import (
     device_copies,
     without_set_up,
 )
-from kanalyze.analyses.findings.rules._operators import SPAN, Told, on_time, operators, own_within, traced, within
+from kanalyze.analyses.findings.rules._operators import (
+    SPAN,
+    Told,
+    kernels_named,
+    launched,
+    on_time,
+    operators,
+    own_within,
+    traced,
+    within,
+)
 from kanalyze.analyses.findings.rules._telling import PARTS, all_along, idle_in, in_pytorch, per_iteration, place_of
 from kanalyze.analyses.host._range_lines import STEP, rounds, rounds_at
 from kanalyze.analyses.idle.syncs import blocking_calls, scope_of
@@ -434,20 +444,10 @@ def _until_next(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     return line.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
 
 
-def _launched(report: Report) -> pl.DataFrame:
-    """The first operation of each launch call by thread and time: name, kind, way, bytes, call_start, call_end."""
-    columns = ("call_row", "call_start", "call_end", "thread_id", "size_bytes")
-    work = operations(report, *columns).drop_nulls(["call_row", "call_start", "thread_id"])
-    line = work.sort(*THREAD, "call_start").unique("call_row", keep="first", maintain_order=True)
-    text = pl.col("name").cast(pl.String)
-    way, moved = pl.col("detail").cast(pl.String), pl.col("size_bytes").fill_null(0)
-    return line.select(*THREAD, "row", "kind", "call_start", "call_end", name=text, way=way, bytes=moved)
-
-
 def _kernels(report: Report) -> pl.DataFrame:
     """Runs of kernels that find true elements, with the read of their number among them."""
-    line = _launched(report)
-    finds = (pl.col("kind") == "kernel") & pl.col("name").str.contains(_FINDING).fill_null(value=False)
+    line = launched(report)
+    finds = kernels_named(line, _FINDING)
     reads = (pl.col("way") == TO_HOST) & (pl.col("bytes") <= _COUNT_BYTES)
     marked = line.with_columns(finds=finds, reads=reads.fill_null(value=False))
     following = pl.col("call_start").shift(-1).over(THREAD)
@@ -463,7 +463,7 @@ def _kernels(report: Report) -> pl.DataFrame:
 
 def downloads(report: Report) -> list[Finding]:
     """At most one finding per device, on copies of much data to the host in each iteration."""
-    line, iterations = _launched(report), per_iteration(report).iterations or 1
+    line, iterations = launched(report), per_iteration(report).iterations or 1
     following = pl.col("way").shift(-1).over(THREAD)
     to_host = (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES)
     after, another = pl.col("call_start").shift(-1).over(THREAD), (following == TO_HOST).fill_null(value=False)

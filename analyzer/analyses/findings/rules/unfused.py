@@ -135,16 +135,23 @@ def by_hand(report: Report) -> list[Finding]:
 def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     """Kernels of formulas: rows of `lines` with group, kept and merged_ns (of the fused kernel)."""
     known = with_decoded(lines, passes=_PASSING, computes=~OPERATION.is_in(_OF_ANY))
-    group = pl.struct("line", "passes").rle_id()
-    known = known.with_columns(group=group, kept=pl.lit(1), dur_ns="exclusive_ns").filter("passes")
-    ns, different = pl.col("exclusive_ns"), pl.col("name").n_unique().over("group")
-    large, longest = ns >= _LARGE * ns.max().over("group"), ns.max().over("group")
-    many = (large.sum().over("group") >= _FEWEST) & (different >= _FEWEST) & (longest >= _LONGEST_NS)
-    own = pl.col("name").filter("computes").n_unique().over("group") >= _OWN
-    once = pl.len().over("group") <= _REPEATED * different
-    merged_ns = (_FUSED * ns.filter(large).min()).over("group")
-    known = known.with_columns(merged_ns=merged_ns, told=many & own & once & (merged_ns < ns.sum().over("group")))
-    return known.filter("told")
+    known = known.with_columns(group=pl.struct("line", "passes").rle_id(), dur_ns="exclusive_ns").filter("passes")
+    ns, name = pl.col("exclusive_ns"), pl.col("name")
+    large = ns >= _LARGE * ns.max()
+    groups = known.group_by("group").agg(
+        merged_ns=_FUSED * ns.filter(large).min(),
+        large=large.sum(),
+        different=name.n_unique(),
+        own=name.filter("computes").n_unique(),
+        many=pl.len(),
+        longest=ns.max(),
+        ns=ns.sum(),
+    )
+    large, different = (pl.col(column) >= _FEWEST for column in ("large", "different"))
+    formulas = large & different & (pl.col("longest") >= _LONGEST_NS) & (pl.col("own") >= _OWN)
+    once = pl.col("many") <= _REPEATED * pl.col("different")
+    chosen = groups.filter(formulas & once & (pl.col("merged_ns") < pl.col("ns")))
+    return known.join(chosen.select("group", "merged_ns", kept=pl.lit(1)), on="group", maintain_order="left")
 
 
 def _formulas(runs: Work) -> Finding | None:
