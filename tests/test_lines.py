@@ -59,7 +59,6 @@ def test_modules_of_our_own_are_imported_inside_functions_only_where_few_reports
     )
     deferring_polars = (  # while others decode
         "analyzer/readers/torch/read_json.py",
-        "analyzer/readers/torch/cache.py",
     )
     deferring_readers = ("analyzer/several/sides.py",)  # two baselines need none
     deferring_replays = ("analyzer/analyses/findings/_claims.py", "analyzer/analyses/unprofiled/_correction.py")

@@ -98,7 +98,8 @@ def _longest(one: _Integers, other: _Integers) -> _Pairs:
         at_other, at_one = _longest(other, one)
         return at_one, at_other
     every = (1 << len(one)) - 1
-    places = {token: _bits(one == token) for token in np.unique(other).tolist()}
+    packed = {token: np.packbits(one == token, bitorder="little") for token in np.unique(other).tolist()}
+    places = {token: int.from_bytes(bits.tobytes(), "little") for token, bits in packed.items()}
     rows = [every]  # of each row, the bits of the places where the subsequence does not grow
     for token in other.tolist():
         row = rows[-1]
@@ -116,10 +117,6 @@ def _longest(one: _Integers, other: _Integers) -> _Pairs:
             found.append((column, row_number - 1))
     both = np.array(found[::-1], dtype=np.int64).reshape(-1, 2)
     return both[:, 0], both[:, 1]
-
-
-def _bits(where: npt.NDArray[np.bool_]) -> int:
-    return int.from_bytes(np.packbits(where, bitorder="little").tobytes(), "little")
 
 
 def _in_windows(one: _Integers, other: _Integers) -> _Pairs:

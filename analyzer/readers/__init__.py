@@ -90,19 +90,18 @@ def room_at(path: Path) -> str | None:
 
 
 def _reader(path: Path, head: bytes) -> str | None:
-    """The reader module that opens the file or folder at `path`, which begins with `head`."""
-    return next((name for name in _readers(path) if import_module(name).accepts(path, head)), None)
+    """The reader module that opens the file or folder at `path`, which begins with `head`.
 
-
-def _readers(path: Path) -> list[str]:
-    """The reader modules to try, in order: first the one for the file's suffix, so that others are not imported."""
-    found = (
+    The one for the file's suffix is tried first, so that others are not imported.
+    """
+    found = sorted(
         (f"{room}_{name.removeprefix('read_')}", module)
         for room, name, module in modules(__name__, __path__)
         if name.startswith("read_")
     )
     ending = {*path.suffix.removeprefix(".").split("-")} - {""}
-    return [module for _, module in sorted(found, key=lambda one: not ending.issubset(one[0].split("_")))]
+    found.sort(key=lambda one: not ending.issubset(one[0].split("_")))
+    return next((module for _, module in found if import_module(module).accepts(path, head)), None)
 
 
 def _first_bytes(path: Path) -> bytes:

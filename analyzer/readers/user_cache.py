@@ -119,7 +119,8 @@ def make_room(cache: Path, replaced: str, most: int = MOST_BYTES) -> bool:
     written, known = 0, list[tuple[int, Path, int]]()
     for place in cache.iterdir():
         with suppress(OSError):
-            size, changed = _bytes(place), place.lstat().st_mtime_ns
+            files = place.rglob("*") if place.is_dir() and not place.is_symlink() else [place]
+            size, changed = sum(file.lstat().st_size for file in files), place.lstat().st_mtime_ns
             if place.name.startswith(_SCRATCH):
                 written += size
             elif _OURS.search(place.name):
@@ -132,11 +133,6 @@ def make_room(cache: Path, replaced: str, most: int = MOST_BYTES) -> bool:
         else:
             written += size
     return written <= most
-
-
-def _bytes(place: Path) -> int:
-    files = place.rglob("*") if place.is_dir() and not place.is_symlink() else [place]
-    return sum(file.lstat().st_size for file in files)
 
 
 @contextmanager

@@ -59,7 +59,8 @@ def learn(path: Path, kind: Kind, names: Names) -> None:
         with opened(path) as source:
             if kind == "trace":
                 torch_trace.learn(source, names)
-            for block in _blocks(source) if kind != "trace" else ():
+                return
+            for block in _blocks(source):
                 names.text(block)
     except OSError as error:
         raise UnreadableReportError.of(path, error) from error

@@ -94,36 +94,18 @@ def learn(source: BinaryIO, names: Names) -> None:
 
 def copy(source: BinaryIO, target: BinaryIO, texts: Texts) -> None:
     """Write the redacted trace to `target`; a truncated trace stays truncated."""
-    work = _Trace(texts, _named(texts))
+    work = _Trace(texts)
     while piece := source.read(_PIECE):
         target.write(work.more(piece, last=False))
     target.write(work.more(b"", last=True))
 
 
-def _named(texts: Texts) -> Callable[[bytes], bytes]:
-    """A function that redacts names and tokens that contain no suspicious character, in an otherwise redacted piece."""
-    starts = (*_SECRET_STARTS, *(name.encode().lower() for name in texts.sought))
-
-    def one(found: re.Match[bytes]) -> bytes:
-        if found[3] == b":" and found[1] in _KNOWN:
-            return found[0]
-        text = _decoded(found[1])
-        made = texts.names_and_secrets(text)
-        return found[0] if made == text else _encoded(made) + found[2] + found[3]
-
-    def clean(piece: bytes) -> bytes:
-        low = piece.lower()
-        return _TEXT.sub(one, piece) if any(start in low for start in starts) else piece
-
-    return clean
-
-
 class _Trace:
     """State of a streaming redaction: input not yet written, and the position within a removed value."""
 
-    def __init__(self, texts: Texts, clean: Callable[[bytes], bytes]) -> None:
+    def __init__(self, texts: Texts) -> None:
         self._texts = texts
-        self._clean = clean
+        self._starts = (*_SECRET_STARTS, *(name.encode().lower() for name in texts.sought))
         self._waiting = b""
         self._before = b""
         self._harmless = _HARMLESS
@@ -142,7 +124,17 @@ class _Trace:
             made.append(part)
         self._waiting = text[at:]
         self._before = (self._before + text[:at])[-_LOOK_BACK:]
-        return self._clean(b"".join(made))
+        piece = b"".join(made)
+        low = piece.lower()
+        return _TEXT.sub(self._named, piece) if any(start in low for start in self._starts) else piece
+
+    def _named(self, found: re.Match[bytes]) -> bytes:
+        """A string of a redacted piece without names and tokens that contain no suspicious character."""
+        if found[3] == b":" and found[1] in _KNOWN:
+            return found[0]
+        text = _decoded(found[1])
+        made = self._texts.names_and_secrets(text)
+        return found[0] if made == text else _encoded(made) + found[2] + found[3]
 
     def _step(self, text: bytes, at: int, *, last: bool) -> tuple[int, bytes] | None:
         """Redacts one token at `at`: its end and its output. None if more input is needed."""

@@ -159,11 +159,11 @@ def test_every_table_in_every_format(path):
             assert obeyed_by_terminal(text := fitted.terminal(table, 100, choice)) == "", name
             if not {*table.columns} & {*fitted.PROSE}:
                 assert len(text.splitlines()) - (" hidden: " in text.splitlines()[-1]) == max(table.height, 1) + 1, name
-        assert obeyed_by_terminal(made := frames.json(table).decode()) == "", name
+        assert obeyed_by_terminal(made := frames.FORMATS["json"](table).decode()) == "", name
         assert len(json.loads(made)) == table.height, name
         held_by_html(html.table(table))
         columns = [pl.String if kind in (pl.Categorical, pl.Enum) else kind for kind in table.dtypes]
-        rows = list(csv.reader(io.StringIO(frames.csv(table).decode(), newline="")))
+        rows = list(csv.reader(io.StringIO(frames.FORMATS["csv"](table).decode(), newline="")))
         assert [len(row) for row in rows] == [table.width] * (table.height + 1), name
         for place, kind in enumerate(columns):
             if kind == pl.String:

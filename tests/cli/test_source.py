@@ -75,6 +75,15 @@ def test_json_has_the_rows():
     assert told["rows"] == kanalyze.read(PAGE).table("instructions").to_dicts()
 
 
+def test_of_several_kernels_the_longest_is_shown_and_a_number_is_that_of_one():
+    page = SAMPLES / "square" / "ncu.details.csv"
+    by_time = kanalyze.counters(kanalyze.read(page)).sort("dur_ns")
+    shortest, longest = by_time.row(0, named=True), by_time.row(-1, named=True)
+    for kernel, expected in (("a", longest), (shortest["event_id"], shortest)):
+        told = json.loads(run("source", page, kernel, "--sass", "--format", "json").text)
+        assert told["kernel"] == expected["name"]
+
+
 def test_without_lines_the_remedy_is_named():
     message, remedy = refused(run("source", PAGE, "add"))
     assert message == f"{PAGE}: cannot tell source, because the report has no source lines of this kernel."

@@ -42,9 +42,6 @@ def misbehave():
     if mode == "no space":
         print("write: No space left on device")
         sys.exit(1)
-    if mode == "chatty":
-        for _ in range(20000):
-            print("a line that nobody reads, from a tool that talks all the time")
 """
 
 _NSYS = """

@@ -278,7 +278,12 @@ def compare_memory(pair: Pair) -> pl.DataFrame:
     """
     if not _both_have(pair, lambda one: one.memory):
         return COMPARE_MEMORY.empty()
-    keys, values = pair.per_iteration(_whole_peaks, ("memory",), ("peak_bytes", "allocations"))
+    # peaks are no sums of iterations, so that the part of an iteration is the peak
+    keys, values = pair.per_iteration(
+        lambda one: one.memory.with_columns(pl.col("peak_bytes") * one.about.iterations),
+        ("memory",),
+        ("peak_bytes", "allocations"),
+    )
     base, new = pl.col("base_peak_bytes"), pl.col("new_peak_bytes")
     changed = np.logical_or(*(_apart(*sides, pair.limits.least_effect) for sides in values.values()))
     rows = keys.with_columns(column for name, sides in values.items() for column in means(name, sides))
@@ -391,11 +396,6 @@ def _findings_of(side: Side, name: str) -> pl.DataFrame:
     runs = pl.col("run").n_unique().cast(pl.Int64)
     largest = pl.col("headline").sort_by("at_stake_ns", "headline").last()
     return every.group_by("rule").agg(runs.alias(f"{name}_runs"), largest.alias(f"{name}_headline"))
-
-
-def _whole_peaks(digest: Digest) -> pl.DataFrame:
-    """The memory of a run with peaks that are no sums of iterations, so that a part of an iteration is the peak."""
-    return digest.memory.with_columns(pl.col("peak_bytes") * digest.about.iterations)
 
 
 def _apart(base: Floats, new: Floats, least: float) -> npt.NDArray[np.bool_]:

@@ -242,7 +242,16 @@ def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:
     Of a call that puts a pageable copy aside it is that copy, which ends soon after.
     """
     ends, staged = operations(report).get_column("end"), staged_copies(report)
-    waits = _untold(report, _submitted(report, waited_for(report, blocking_calls(report))))
+    waits = waited_for(report, blocking_calls(report))
+    # nothing submitted migrations of unified memory
+    waits = _with_last_ended(report, waits, sure(gathered(migrated(report), waits.get_column("behind"))))
+    # traces of torch.profiler without synchronisation events tell no stream and no event; a call that waits for nothing
+    # returns within microseconds, in which an operation may end by chance, so that only longer ones count
+    stream = pl.col("scope").is_in(["stream", "copy"]) & pl.col("stream").is_null()
+    event = (pl.col("scope") == "event") & pl.col("record_id").is_null()
+    lasted = pl.col("end") - pl.col("start") > LATENCY_NS
+    untold = waits.select(pl.col("behind").is_null() & (stream | event) & lasted).to_series()
+    waits = _with_last_ended(report, waits, untold)
     found = waits.select("call_row", "behind").drop_nulls().join(staged, on="call_row", how="anti")
     found = pl.concat([found, staged.select(found.columns)])
     behind, outer = found.get_column("behind"), gathered(calls.get_column("outer"), found.get_column("call_row"))
@@ -254,27 +263,10 @@ def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:
     return _placed(calls, last, "waited_for")
 
 
-def _submitted(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
-    """Replaces migrations of unified memory in `behind` by the last operation of the process to end by then."""
-    wrong = gathered(migrated(report), waits.get_column("behind")).fill_null(value=False)
-    return _with_last_ended(report, waits, wrong) if wrong.any() else waits
-
-
-def _untold(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
-    """Sets `behind` of waits for a stream or event that is not recorded: the last operation to end by then.
-
-    That is so in traces of torch.profiler without synchronisation events. A call that waits for nothing returns within
-    microseconds, in which an operation may end by chance, so that only longer ones count.
-    """
-    stream = pl.col("scope").is_in(["stream", "copy"]) & pl.col("stream").is_null()
-    event = (pl.col("scope") == "event") & pl.col("record_id").is_null()
-    lasted = pl.col("end") - pl.col("start") > LATENCY_NS
-    untold = waits.select(pl.col("behind").is_null() & (stream | event) & lasted).to_series()
-    return _with_last_ended(report, waits, untold) if untold.any() else waits
-
-
 def _with_last_ended(report: Report, waits: pl.DataFrame, these: pl.Series) -> pl.DataFrame:
     """Replaces `behind` of some of the waits by the last operation of their process to end by then."""
+    if not these.any():
+        return waits
     work = operations(report).filter(~migrated(report)).sort("end", "row")
     work = work.select("process_id", ended="end", behind="row")
     found = nearest(waits.filter(these).drop("behind"), work, ("end", "ended"), ["process_id"])

@@ -285,7 +285,11 @@ def path(report: Report) -> pl.DataFrame:
     first = first_node(report, high)
     if first == NOWHERE:
         return pl.DataFrame(schema=PATH)
-    pieces = _described(report, _placed(nodes(report), first, sides))
+    through = nodes(report)
+    pieces = walk(through.walkable, first, low, high)
+    node = pieces.get_column("node")
+    of = [through.row(node).alias("row"), through.call(node).alias("call")]
+    pieces = _described(report, pieces.drop("node").hstack(of))
     found = int((pieces.get_column("end") - pieces.get_column("start")).sum())
     if found != high - low:
         raise AssertionError(f"the critical path sums to {found} ns, its window is {high - low} ns: {pieces}")
@@ -330,13 +334,6 @@ def _latest(calls: pl.DataFrame, work: pl.DataFrame, count: int, high: int) -> i
     if last.is_empty():
         return NOWHERE
     return int(last.item(0, "row")) + count * int(last.item(0, "rank"))
-
-
-def _placed(through: Nodes, first: int, sides: tuple[int, int]) -> pl.DataFrame:
-    """The pieces of the walk from `first`, with the row of the operation or of the call that each is of."""
-    pieces = walk(through.walkable, first, *sides)
-    node = pieces.get_column("node")
-    return pieces.drop("node").hstack([through.row(node).alias("row"), through.call(node).alias("call")])
 
 
 def _described(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -412,16 +409,14 @@ def _around(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFram
     """Adds to each piece the name of what `lines` have at it: of the host, cut by that; else where it was asked for."""
     running = pieces.get_column("cause").is_in(ON_HOST)
     asked = pieces.filter(~running)
-    where = of_parts(
-        asked.select(*THREAD, "at"), THREAD, pl.UInt32, lambda key, part: _asked(lines.get((key[0], key[1])), part)
-    )
+    nothing = pl.DataFrame(schema=LINE)
+
+    def rows_of(key: tuple[int | None, ...], part: pl.DataFrame) -> pl.Series:
+        return on_line(lines.get((key[0], key[1]), nothing), part.get_column("at"))
+
+    where = of_parts(asked.select(*THREAD, "at"), THREAD, pl.UInt32, rows_of)
     told = asked.hstack([gathered(names, where).alias("name")])
     return pl.concat([_cut(pieces.filter(running), lines, names), told])
-
-
-def _asked(line: pl.DataFrame | None, part: pl.DataFrame) -> pl.Series:
-    at = part.get_column("at")
-    return pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(at)) if line is None else on_line(line, at)
 
 
 def _cut(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFrame:

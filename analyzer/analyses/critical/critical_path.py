@@ -370,16 +370,10 @@ def _by_kernel(report: Report) -> pl.DataFrame:
     return BY_KERNEL.select(told.sort("ns", "total_ns", pl.col("name").cast(pl.String), descending=[True, True, False]))
 
 
-def _by_operator(report: Report) -> pl.DataFrame:
-    require(report, BY_OPERATOR, "op")
-    pieces = by_operator(report, path(report)).rename({"name": "operator"})
-    return BY_OPERATOR.select(_sums(pieces, _iterations(report), "operator"))
-
-
-def _by_range(report: Report) -> pl.DataFrame:
-    require(report, BY_RANGE, "range")
-    pieces = by_range(report, path(report)).rename({"name": "range"})
-    return BY_RANGE.select(_sums(pieces, _iterations(report), "range"))
+def _by_surroundings(report: Report, by: str) -> pl.DataFrame:
+    table, kind, named = (BY_OPERATOR, "op", by_operator) if by == "operator" else (BY_RANGE, "range", by_range)
+    require(report, table, kind)
+    return table.select(_sums(named(report, path(report)).rename({"name": by}), _iterations(report), by))
 
 
 def _by_rank(report: Report) -> pl.DataFrame:
@@ -398,7 +392,7 @@ def sums_by_rank(pieces: pl.DataFrame, count: int | None) -> pl.DataFrame:
 _GROUPINGS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "cause": _by_cause,
     "kernel": _by_kernel,
-    "operator": _by_operator,
-    "range": _by_range,
+    "operator": lambda report: _by_surroundings(report, "operator"),
+    "range": lambda report: _by_surroundings(report, "range"),
     "rank": _by_rank,
 }

@@ -81,7 +81,8 @@ def shared_out(found: Sequence[Finding], least: Mapping[tuple[str, int], float])
     """
     taken: dict[int, pl.DataFrame] = {}
     kept: list[Finding] = []
-    for one in sorted(_joined(found), key=_specificity):
+    specific = sorted(_joined(found), key=_specificity)
+    for one in specific:
         claims = intervals.union(pl.DataFrame(schema=intervals.SPANS) if one.claims is None else one.claims)
         before = taken.get(one.device, claims.clear())
         remaining = _of_left(one, claims, intervals.subtract(claims, before))

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 #: Names of kernels that are kept of a rank.
 _KERNELS: Final = 64
 
+_SPAN: Final = {"start_ns": "start", "end_ns": "end"}
+
 #: A step that has the number of the framework's profiler.
 _NUMBERED: Final = r"^step:(\d+)$"
 
@@ -145,7 +147,7 @@ def _of_member(one: _Member) -> Reduction:
         pieces=_pieces(one, found, steps),
         before=_before(one, found),
         steps=STEPS.select(steps.with_columns(pl.col("start_ns", "end_ns") + one.origin_ns)),
-        ledgers=_ledgers(one, steps),
+        ledgers=LEDGERS.select(_in_spans(one, steps.rename(_SPAN), ["member", "index"])),
         kernels=_kernels(one, steady),
     )
 
@@ -279,13 +281,6 @@ def _steps(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
     )
     told = told.filter(pl.col("end_ns") > pl.col("start_ns"))
     return STEPS.select(told.with_columns(index=pl.int_range(pl.len(), dtype=pl.Int64)))
-
-
-def _ledgers(one: _Member, steps: pl.DataFrame) -> pl.DataFrame:
-    if steps.is_empty():
-        return LEDGERS.empty()
-    spans = steps.rename({"start_ns": "start", "end_ns": "end"})
-    return LEDGERS.select(_in_spans(one, spans, ["member", "index"]))
 
 
 def _kernels(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:

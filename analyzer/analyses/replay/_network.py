@@ -91,11 +91,21 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
     work = in_order_of(work.drop_nulls("number"), ("begun",), ("end", "row"))
     full = _of_full_queues(graph, places)
     copied = calls.select("place", row="copied")
-    edges = pl.concat([_of_events(report, calls), _of_streams(calls, work), _of_devices(calls, work), full, copied])
+    recorded = calls.filter(pl.col("scope") == "event").join(recorded_work(report), on=["process_id", "record_id"])
+    one = pl.col("scope").is_in(_OF_STREAM) & pl.col("stream").is_not_null()
+    every = pl.col("scope").is_in(["device", "free"]) | ((pl.col("scope") == "stream") & pl.col("stream").is_null())
+    asked = calls.filter(every).select("place", "start", "process_id", "device")
+    asked = asked.join(work.select("process_id", "device", "number").unique(), on=["process_id", "device"])
+    streams = [
+        nearest(blocked.select("place", "start", *keys), work.select(*keys, "begun", "row"), ("start", "begun"), keys)
+        for blocked, keys in ((calls.filter(one), STREAM), (asked, ["number"]))
+    ]
+    events = recorded.select("place", row="behind")
+    edges = pl.concat([events, *(found.select("place", "row") for found in streams), full, copied]).drop_nulls()
     # what had ended when the call did
     ended_by = pl.DataFrame([places.alias("place"), graph.calls.get_column("end").alias("until")])
-    asked = pl.col("place").is_in(edges.get_column("place").unique().implode())
-    ends = ended_by.filter(asked).group_by("place").agg(pl.col("until").max())
+    blocking = pl.col("place").is_in(edges.get_column("place").unique().implode())
+    ends = ended_by.filter(blocking).group_by("place").agg(pl.col("until").max())
     ended = gathered(graph.operations.get_column("end"), edges.get_column("row"))
     edges = edges.with_columns(ended=ended).join(ends, on="place").filter(pl.col("ended") <= pl.col("until"))
     waited = pl.DataFrame([places.alias("place"), graph.calls.get_column("waited_for").alias("row")])
@@ -136,27 +146,6 @@ def _counted() -> pl.Expr:
     """How many rows of its stream are before each, which are together."""
     place = pl.int_range(pl.len())
     return place - pl.when(pl.col("stream").ne_missing(pl.col("stream").shift(1))).then(place).forward_fill()
-
-
-def _of_events(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    own = calls.filter(pl.col("scope") == "event")
-    return own.join(recorded_work(report), on=["process_id", "record_id"]).select("place", row="behind").drop_nulls()
-
-
-def _of_streams(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    own = calls.filter(pl.col("scope").is_in(_OF_STREAM) & pl.col("stream").is_not_null())
-    own = own.select("place", "start", *STREAM)
-    found = nearest(own, work.select(*STREAM, "begun", "row"), ("start", "begun"), STREAM)
-    return found.select("place", "row").drop_nulls()
-
-
-def _of_devices(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    whole = pl.col("scope").is_in(["device", "free"]) | ((pl.col("scope") == "stream") & pl.col("stream").is_null())
-    own = calls.filter(whole).select("place", "start", "process_id", "device")
-    used = work.select("process_id", "device", "number").unique()
-    asked = own.join(used, on=["process_id", "device"])
-    found = nearest(asked, work.select("number", "begun", "row"), ("start", "begun"), ["number"])
-    return found.select("place", "row").drop_nulls()
 
 
 #: Kinds of edges.

@@ -70,23 +70,19 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
     return Measured(launches[0].drop("key"), metrics_frame(pl.concat(values)), rules, notes)
 
 
-def _warning(said: str) -> Note:
-    """A warning printed by ncu, as a note with the number of metrics affected, or with its meaning."""
-    left_out = re.match(r"Unable to access the following (\d+) metrics", said)
-    if left_out is not None:
-        return "metrics that ncu could not collect", int(left_out[1]), None, said
-    if "unmodified GPU clocks" in said:
-        return "run with clocks that vary", 1, None, said
-    return "warning of ncu", 1, None, said
-
-
-def _file_notes(file: PagesFile) -> list[Note]:
-    notes: list[Note] = [_warning(said) for said in file.warnings]
-    remedies = {said: f" {PERMISSION}" if NO_PERMISSION in said else "" for said in file.errors}
-    notes += [("error of ncu", 1, None, said + remedy) for said, remedy in remedies.items()]
+def _file_notes(file: PagesFile) -> Iterator[Note]:
+    """Warnings of ncu, as notes with the number of metrics affected or with their meaning; errors; and a cut."""
+    for warning in file.warnings:
+        left_out = re.match(r"Unable to access the following (\d+) metrics", warning)
+        if left_out is not None:
+            yield "metrics that ncu could not collect", int(left_out[1]), None, warning
+        else:
+            clocks = "unmodified GPU clocks" in warning
+            yield "run with clocks that vary" if clocks else "warning of ncu", 1, None, warning
+    for error in file.errors:
+        yield "error of ncu", 1, None, f"{error} {PERMISSION}" if NO_PERMISSION in error else error
     if file.cut:
-        notes.append(("record cut off", 1, None, f"{file.path.name} ends within a record: it was not written whole"))
-    return notes
+        yield "record cut off", 1, None, f"{file.path.name} ends within a record: it was not written whole"
 
 
 def _of_kind(file: PagesFile, kind: str) -> list[Page]:
@@ -219,9 +215,9 @@ def _metrics(path: Path, where: str, printed: pl.DataFrame) -> pl.DataFrame:
             metric=pl.coalesce("named", "label"),
             # a metric collected with --metrics has no label
             known=pl.col("named").is_not_null() | pl.col("label").str.contains("__", literal=True),
-            value=pl.col("value") * pl.col("unit").replace_strict(scale, return_dtype=pl.Float64),
+            value=pl.col("value") * pl.col("unit").replace_strict(scale, default=None, return_dtype=pl.Float64),
             text=pl.when(pl.col("value").is_null()).then("plain"),
-            unit=pl.col("unit").replace_strict(base, return_dtype=pl.String),
+            unit=pl.col("unit").replace_strict(base, default=None, return_dtype=pl.String),
         )
     )
 
@@ -346,23 +342,14 @@ def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separ
     if not len(point_groups):
         return POINT
     sizes = [(text, size) for text, size in known if size]
+    printed = pl.DataFrame(sizes, schema={"text": pl.String, "size": pl.Float64}, orient="row")
+    printed = printed.filter(pl.col("text").str.contains("[.,]"))
     for way in (POINT, COMMA):
-        if any(_is(text, value, way) for text, value in sizes):
+        if printed.select((numbers("text", way) == pl.col("size")).any()).item():
             return way
     found = point_groups.sort()[0]
     other = f", and {comma_groups.sort()[0]!r} occurs, too" if len(comma_groups) else ""
     raise AmbiguousError(f"{found!r} can be a number of thousands or one with decimals{other}")
-
-
-def _is(text: str, value: int, way: Separators) -> bool:
-    """Whether a text with separators has this value when parsed with the separators `way`."""
-    plain = re.sub(_SPACES, "", text)
-    if not re.search("[.,]", plain):
-        return False
-    try:
-        return float(plain.replace(way.thousands, "").replace(way.decimal, ".")) == value
-    except ValueError:
-        return False
 
 
 def numbers(column: str, way: Separators) -> pl.Expr:

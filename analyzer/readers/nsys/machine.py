@@ -66,7 +66,9 @@ class Machine:
         rows = self._database.frame("TARGET_INFO_GPU", types).drop_nulls(DEVICE_COLUMNS["device"])
         capability = pl.format("{}.{}", "computeMajor", "computeMinor").alias("compute_capability")
         known = rows.select(capability, **{name: pl.col(found) for name, found in DEVICE_COLUMNS.items()})
-        others = sorted(self._devices_used() - set(known.get_column("device")))
+        # in files that describe no GPU, the ordinals used
+        used = set(self.gpus.values()) or self._distinct("deviceId", "kernel", "graph", "memcpy", "memset")
+        others = sorted(used - set(known.get_column("device")))
         named = pl.DataFrame({"device": others}, schema={"device": pl.Int64})
         every = pl.concat([plausible(known), named], how="diagonal")
         return DEVICES.select(every.unique("device", keep="first").sort("device"))
@@ -82,10 +84,6 @@ class Machine:
             rows = [(pid, names.get(pid), None, None) for pid in pids]
         frame = pl.DataFrame(rows, schema=PROCESSES.schema, orient="row")
         return PROCESSES.select(frame.sort("process_id", "cuda_ordinal"))
-
-    def _devices_used(self) -> set[int]:
-        """Ordinals of the GPUs used, in files that describe no GPU; those described in all others."""
-        return set(self.gpus.values()) or self._distinct("deviceId", "kernel", "graph", "memcpy", "memset")
 
     def _distinct(self, column: str, *kinds: str) -> set[int]:
         tables = (spec.table for spec in EVENT_TABLES if spec.kind in kinds)

@@ -198,12 +198,7 @@ def installed(name: str, usual: Sequence[str]) -> Path | None:
     if on_path:
         return Path(on_path)
     found = [path for pattern in usual for path in glob(pattern) if shutil.which(path)]  # noqa: PTH207 - absolute
-    return Path(max(found, key=_numbers)) if found else None
-
-
-def _numbers(path: str) -> list[int]:
-    """The numbers in a path, as a sort key by version."""
-    return [int(number) for number in re.findall(r"\d+", path)]
+    return Path(max(found, key=lambda path: [*map(int, re.findall(r"\d+", path))])) if found else None
 
 
 def version(program: Path) -> str:

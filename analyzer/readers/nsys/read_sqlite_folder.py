@@ -249,19 +249,14 @@ class NsysTables:
         for column in table.columns:
             if not column.nullable and (missing := nulls.item(0, column.name)):
                 raise self._database.damaged(source, f"{missing:,} rows have no {column.name}")
-        if table is EVENTS and frame.height:
-            self._check_times(source, frame)
+        for name in ("start_ns", "dur_ns") if table is EVENTS else ():  # sums and differences would overflow
+            low, high = frame.select(low=pl.col(name).min(), high=pl.col(name).max()).row(0)
+            if low is not None and max(-low, high) > _LATEST_NS:
+                raise self._database.damaged(source, f"a time ({name}) is out of all bounds")
         try:
             return table.select(frame)
         except pl.exceptions.PolarsError as error:
             raise self._database.damaged(source, "a number is out of all bounds") from error
-
-    def _check_times(self, source: str, events: pl.DataFrame) -> None:
-        """Refuse timestamps beyond the bound, with which sums and differences would overflow."""
-        for name in ("start_ns", "dur_ns"):
-            low, high = events.select(low=pl.col(name).min(), high=pl.col(name).max()).row(0)
-            if low is not None and max(-low, high) > _LATEST_NS:
-                raise self._database.damaged(source, f"a time ({name}) is out of all bounds")
 
     def _events_of(self, spec: nsys.EventTable) -> pl.DataFrame:
         have = {*self._database.columns(spec.table)}

@@ -192,16 +192,18 @@ class Samples:
             known, on=["process_id", "domainId"], maintain_order="left"
         )
         held_by = [blobs[row] if blobs is not None else None for row in marks.get_column("row")]
-        payloads = [_stack(blob) for blob in held_by]
+        data = [blob.encode() if isinstance(blob, str) else blob for blob in held_by]
+        payloads = [unpacked(one) if isinstance(one, bytes) else None for one in data]
         self._undecoded["stacks of Python that cannot be decoded"] = payloads.count(None) - held_by.count(None)
         numbers: dict[tuple[Frame, ...], int] = {}
         stacks = [
-            numbers.setdefault(one[1], _SOURCE * _PYTHON + len(numbers)) if one and one[1] else None for one in payloads
+            numbers.setdefault(one.frames, _SOURCE * _PYTHON + len(numbers)) if one and one.frames else None
+            for one in payloads
         ]
         samples = marks.select(
             "process_id",
             "periodic",
-            pl.Series("state", [_STATES.get(one[0]) if one else None for one in payloads], dtype=pl.Categorical),
+            pl.Series("state", [_STATES.get(one.state) if one else None for one in payloads], dtype=pl.Categorical),
             pl.Series("stack_id", stacks, dtype=pl.Int64),
             time_ns="start",
             thread_id=thread_of("globalTid"),
@@ -235,13 +237,6 @@ def _plain(text: str | None) -> str | None:
     from html import unescape  # noqa: PLC0415 - has a table of all entities, for Python's stacks only
 
     return None if text is None else unescape(text)
-
-
-def _stack(blob: object) -> tuple[int, tuple[Frame, ...]] | None:
-    """State of the thread, and its frames; None where there is no payload."""
-    data = blob.encode() if isinstance(blob, str) else blob
-    found = unpacked(data) if isinstance(data, bytes) else None
-    return None if found is None else (found.state, found.frames)
 
 
 # Counters that nsys sampled of GPUs and of network adapters.
@@ -301,21 +296,18 @@ def _runs(raw: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lasting(runs: pl.DataFrame) -> pl.DataFrame:
-    """Adds `dur_ns`: until the next sample of the counter, or the usual distance where that is late or missing."""
+    """Adds `dur_ns`: until the next sample of the counter, or the usual distance where that is late or missing.
+
+    The usual one is the median over runs, of the distances of one sample to the next.
+    """
     ordered = runs.sort(*_KEYS, "start_ns", maintain_order=True)
-    usual = _usual(ordered)
+    inside = (pl.col("end_ns") - pl.col("start_ns")) / (pl.col("samples") - 1)
     follows = pl.col("start_ns").shift(-1).over(_KEYS) - pl.col("end_ns")
+    distance = pl.when(pl.col("samples") > 1).then(inside).otherwise(follows)
+    median = ordered.head(_ENOUGH).select(distance.filter(distance > 0).median()).item()
+    usual = max(int(median or 0), 1)
     last = pl.when(follows.is_between(1, _HOLE * usual)).then(follows).otherwise(usual)
     return ordered.with_columns(dur_ns=pl.col("end_ns") - pl.col("start_ns") + last)
-
-
-def _usual(runs: pl.DataFrame) -> int:
-    """The usual distance of two samples of a counter: the median over runs, of those of one sample to the next."""
-    inside = (pl.col("end_ns") - pl.col("start_ns")) / (pl.col("samples") - 1)
-    between = pl.col("start_ns").shift(-1).over(_KEYS) - pl.col("end_ns")
-    distance = pl.when(pl.col("samples") > 1).then(inside).otherwise(between)
-    found = runs.head(_ENOUGH).select(distance.filter(distance > 0).median()).item()
-    return max(int(found or 0), 1)
 
 
 def _named(runs: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:

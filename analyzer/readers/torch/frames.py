@@ -1,6 +1,6 @@
 """Builds one frame per kind of event from decoded columns: times in ns, missing values null, texts resolved.
 
-These frames are what the cache stores (:mod:`kanalyze.readers.torch.cache`); :mod:`kanalyze.readers.torch.report`
+These frames are what the cache stores (:mod:`kanalyze.readers.torch.read_json`); :mod:`kanalyze.readers.torch.report`
 builds the tables from them.
 """
 
@@ -44,10 +44,11 @@ _MANY_PARTS: Final = 256
 _MANY: Final = 1 << 16
 
 #: Columns of the frame of collectives, besides their fields the event's kind and its row in the frame of that.
+_WHOLE: Final = tuple(name for name in COLLECTIVE if COLLECTIVE_DETAIL.schema[name] == pl.Int64)
 _COLLECTIVE: Final = {
     "kind": pl.String,
     "row": pl.Int64,
-    **{name: pl.Int64 if COLLECTIVE_DETAIL.schema[name] == pl.Int64 else pl.String for name in COLLECTIVE},
+    **{name: pl.Int64 if name in _WHOLE else pl.String for name in COLLECTIVE},
 }
 
 
@@ -185,16 +186,11 @@ def _collectives(pieces: Sequence[Columns]) -> pl.DataFrame:
     rows, begins = [], Counter[str]()
     for piece in pieces:
         for kind, place, fields in piece.collectives:
-            texts = {name: _as(fields.get(name), dtype) for name, dtype in _COLLECTIVE.items()}
-            rows.append({**texts, "kind": kind, "row": begins[kind] + place})
+            texts = {name: value if isinstance(value, str) else str(value) for name, value in fields.items()}
+            whole = {name: fields[name] for name in _WHOLE if isinstance(fields.get(name), int)}
+            rows.append({**texts, **dict.fromkeys(_WHOLE), **whole, "kind": kind, "row": begins[kind] + place})
         begins.update({kind: len(block["ts"]) for kind, block in piece.blocks.items()})
     return pl.DataFrame(rows, schema=_COLLECTIVE)
-
-
-def _as(value: object, dtype: object) -> object:
-    if dtype == pl.Int64:
-        return value if isinstance(value, int) else None
-    return value if isinstance(value, str | None) else str(value)
 
 
 def _names(meta: Sequence[dict[str, Any]]) -> list[tuple[int, int | None, str]]:

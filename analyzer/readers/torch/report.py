@@ -139,7 +139,9 @@ class TorchTables:
         tables: dict[str, Callable[[], pl.DataFrame]] = {
             KERNEL_CONFIG.name: self._kernel_config,
             COPY_DETAIL.name: self._copy_detail,
-            RANGE_DETAIL.name: self._range_detail,
+            RANGE_DETAIL.name: lambda: self._frames.frame("Annotation").select(
+                event_id=self._links.ids("Annotation"), style=pl.lit("PushPop")
+            ),
             SYNC_DETAIL.name: lambda: sync_detail(self._frames.frame("Sync"), self._links.ids("Sync")),
             EVENT_RECORDS.name: lambda: event_records(
                 self._frames.frame("Sync"), self._frames.frame("Record"), self._owners
@@ -250,9 +252,6 @@ class TorchTables:
             told = copies_told(copy_names(frame), memset=name == "Memset").drop("shown")
             found.append(frame.with_columns(event_id=self._links.ids(name), **_OF_GRAPH).hstack(told))
         return pl.concat(found)
-
-    def _range_detail(self) -> pl.DataFrame:
-        return self._frames.frame("Annotation").select(event_id=self._links.ids("Annotation"), style=pl.lit("PushPop"))
 
     def _memory_detail(self) -> pl.DataFrame:
         return self._frames.frame("Memory").select(

@@ -231,6 +231,6 @@ def agreement(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
 def _value(name: str, row: Row) -> str:
     if row[name] is None:
         return "-"
-    say = {"share": units.percent, "ns": units.time, "bytes": units.size}.get(row["unit"])
-    size = abs(row[name])
-    return ("-" if row[name] < 0 else "") + (say(size) if say else units.count(int(size)))
+    size, unit = abs(row[name]), row["unit"]
+    say = {"ns": units.time, "bytes": units.size}.get(unit, units.count)
+    return ("-" if row[name] < 0 else "") + (units.percent(size) if unit == "share" else say(int(size)))

@@ -103,7 +103,7 @@ def _nested(rows: Sequence[Row]) -> list[Row]:
     nodes: dict[int | None, list[Row]] = {None: []}
     for row in rows:
         children = nodes[row["node"]] = []
-        made = {name: value for name, value in row.items() if name not in ("parent", "depth", "node")}
+        made = {name: value for name, value in row.items() if name not in ("parent", "depth")}
         nodes[row["parent"]].append(made | {"children": children})
     return nodes[None]
 

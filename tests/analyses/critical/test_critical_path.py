@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from kanalyze import read
-from kanalyze.analyses.critical._path import path, span
+from kanalyze.analyses.critical._path import nodes, path, span
 from kanalyze.analyses.critical.critical_path import critical_path
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
@@ -183,3 +183,13 @@ def test_a_walk_in_parts_has_the_same_pieces(name, monkeypatch):
     monkeypatch.setattr("kanalyze.columns.lookup._SLICE", 7)
     made = read(ROOT / "tests" / "reports" / f"{name}.sqlite")
     _same(made, path(made))
+
+
+@given(PROGRAMS)
+def test_each_operation_leads_to_what_released_it(program):
+    made, released = run(program)
+    through = nodes(made)
+    for row, why in enumerate(released):
+        following = int(through.next[row])
+        found = following if following < through.operations else "launch"
+        assert found in why, (row, found, why)

@@ -3,7 +3,6 @@
 import pytest
 
 from kanalyze.analyses.device.copies import copies
-from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import kernel, memcpy, memset, report, rows_of
 
@@ -92,9 +91,6 @@ def test_the_part_that_is_looked_at():
     assert rows(*events, columns=columns, window=Window(20, 30)) == []
 
 
-def test_no_copy_is_an_empty_table_and_no_record_of_any_is_an_error():
-    assert rows(kernel(0, 10)) == []
+def test_setting_memory_counts():
     assert rows(memset(0, 10)) == [("[CUDA memset]", 1, 10, 1)]
-    with pytest.raises(CannotTellError, match="cannot tell copies, because the report records no events of kind"):
-        copies(report([kernel(0, 10)], kinds=("kernel",)))
     assert copies(report([], kinds=("memset",))).is_empty()

@@ -3,9 +3,8 @@
 import pytest
 
 from kanalyze.analyses.device.gpu import gpu
-from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, graph, kernel, memcpy, memset, report, rows_of
+from support.build import graph, kernel, memcpy, memset, report, rows_of
 
 KEYS = ("category", "operation", "count", "total_ns", "share")
 
@@ -72,9 +71,3 @@ def test_the_part_that_is_looked_at():
     assert rows(*events) == [("CUDA_KERNEL", "k", 2, 30, 0.6), ("CUDA_KERNEL", "j", 1, 20, 0.4)]
     assert rows(*events, process=2) == [("CUDA_KERNEL", "k", 1, 20, 1.0)]
     assert rows(*events, window=Window(10, 20)) == []
-
-
-def test_nothing_that_ran_is_an_empty_table_and_no_record_of_it_is_an_error():
-    assert rows(call("cudaFree", 0, 10)) == []
-    with pytest.raises(CannotTellError, match="cannot tell gpu, because the report records no events of kind"):
-        gpu(report([call("cudaFree", 0, 10)], kinds=("api",)))

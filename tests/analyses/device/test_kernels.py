@@ -7,7 +7,7 @@ from kanalyze import catalog
 from kanalyze.analyses.device.kernels import kernels
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.errors import UnknownNameError
 from kanalyze.window import Window
 from support.build import graph, kernel, memcpy, report
 from support.command import REPORTS, SAMPLES
@@ -76,14 +76,6 @@ def test_the_part_that_is_looked_at():
     assert found(window=Window(10, 40)) == [(2, 40, 20)]
     assert found(device=1) == found(process=2) == [(1, 5, 5)]
     assert found(window=Window(20, 30)) == []
-
-
-def test_no_kernel_is_an_empty_table_and_no_record_of_any_is_an_error():
-    assert kernels(report([memcpy(0, 5), graph(5, 10)])).is_empty()
-    with pytest.raises(
-        CannotTellError, match="cannot tell kernels, because the report records no events of kind kernel"
-    ):
-        kernels(report([memcpy(0, 5)], kinds=("memcpy",)))
 
 
 def grouped(by, *keys, **tables):

@@ -3,7 +3,6 @@
 import pytest
 
 from kanalyze.analyses.host.api import api
-from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, kernel, report, rows_of
 
@@ -73,12 +72,6 @@ def test_a_call_that_overlaps_the_window_counts_whole():
     events = [call("cudaFree", 0, 20), call("cudaFree", 30, 50)]
     assert rows(*events, window=Window(10, 25)) == [("cudaFree", 1, 20, 1.0)]
     assert rows(*events, window=Window(20, 30)) == []
-
-
-def test_no_call_is_an_empty_table_and_no_record_of_any_is_an_error():
-    assert rows(kernel(0, 10)) == []
-    with pytest.raises(CannotTellError, match="cannot tell api, because the report records no events of kind api"):
-        api(report([kernel(0, 10)], kinds=("kernel",)))
 
 
 def test_two_forms_of_one_call_stand_in_one_order():

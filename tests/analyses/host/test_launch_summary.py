@@ -3,7 +3,6 @@
 import pytest
 
 from kanalyze.analyses.host.launch_summary import launch_summary
-from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, kernel, report, rows_of
 
@@ -125,10 +124,3 @@ def test_the_part_that_is_looked_at():
     assert rows(*launched, columns=columns, device=1) == [(1, 1, 15.0)]
     assert rows(*launched, columns=columns, process=2) == [(0, 2, 10.0)]
     assert rows(*launched, window=Window(21, 29)) == []
-
-
-@pytest.mark.parametrize(("kinds", "lacking"), [(["api"], "kernel"), (["kernel"], "api")])
-def test_without_kernels_or_calls_nothing_can_be_told(kinds, lacking):
-    assert rows() == []
-    with pytest.raises(CannotTellError, match=f"cannot tell launch_summary, .* no events of kind {lacking}"):
-        launch_summary(report([], kinds=kinds))

@@ -3,7 +3,6 @@
 import pytest
 
 from kanalyze.analyses.host.launches import launches
-from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, report, rows_of
 
@@ -99,10 +98,3 @@ def test_a_launch_is_looked_at_where_its_kernel_is():
     assert rows(*events, columns=("gpu", "kernel_ns"), window=Window(25, 28)) == [(0, 10)]
     assert rows(*events, columns=("gpu", "kernel_ns"), device=1) == [(1, 10)]
     assert rows(*events, window=Window(0, 10)) == []
-
-
-@pytest.mark.parametrize(("kinds", "lacking"), [(["api"], "kernel"), (["kernel"], "api")])
-def test_without_kernels_or_calls_nothing_can_be_told(kinds, lacking):
-    assert rows() == []
-    with pytest.raises(CannotTellError, match=f"cannot tell launches, .* no events of kind {lacking}"):
-        launches(report([], kinds=kinds))

@@ -3,7 +3,6 @@
 import pytest
 
 from kanalyze.analyses.host.libraries import libraries
-from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import host, kernel, nvtx, report
 from support.nsys_csv import TIMES, assert_rows, report_of, reports_with, rows_of
@@ -90,9 +89,3 @@ def test_the_part_that_is_looked_at():
     assert rows(of, "name", window=Window(49, None)) == [("c",)]
     assert rows(of, "name", device=1) == [("b",)]
     assert rows(of, "name", process=1) == [("a",), ("c",)]
-
-
-def test_none_is_an_empty_table_and_no_record_is_an_error():
-    assert libraries(report([kernel(0, 1), nvtx("mine", 0, 5)])).is_empty()
-    with pytest.raises(CannotTellError):
-        libraries(report([kernel(0, 1)]))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.code import PARTS, code, has_lines
-from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, report
 from support.slow_model import SlowModel
@@ -76,11 +75,6 @@ def test_without_lines_it_is_functions_of_the_program():
 
 def test_a_report_that_records_neither_has_no_lines():
     assert not has_lines(report(LOOP))
-
-
-def test_without_device_operations_it_cannot_tell():
-    with pytest.raises(CannotTellError, match="cannot tell code"):
-        code(report([], kinds=()))
 
 
 @st.composite

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report
 from support.large import in_batches
@@ -205,15 +204,6 @@ def test_queued_behind_another_process():
 def test_a_window_cuts_culprits():
     of = submitted().narrow(window="52ns..55ns")
     assert culprits(of).rows() == [(0, "queued", "after first on stream 7", None, 3, 1.0, 1, 3, None)]
-
-
-def test_no_operations_is_an_empty_table():
-    assert culprits(report([call("cudaFree", 0, 10)])).is_empty()
-
-
-def test_no_record_of_operations_cannot_tell():
-    with pytest.raises(CannotTellError, match="culprits"):
-        culprits(report([call("cudaFree", 0, 10)], kinds=["api"]))
 
 
 def test_time_that_the_recording_does_not_cover_has_no_name():

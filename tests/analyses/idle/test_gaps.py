@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.idle.gaps import gaps
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, kernel, launched, memcpy, nvtx, report, rows_of
 from support.large import in_batches
@@ -121,21 +120,6 @@ def test_what_nobody_launched_has_no_call_and_no_thread():
     assert found.select("host_ns", "culprit", "ended_by", "api", "thread_id").rows() == [
         (10, "after cudaLaunchKernel", "[CUDA memcpy Unified Host-to-Device]", None, None)
     ]
-
-
-def test_no_gaps_is_an_empty_table():
-    assert gaps(report([call("cudaFree", 0, 10)])).is_empty()
-    assert gaps(report([kernel(0, 5_000)]), by="culprit").is_empty()
-
-
-def test_no_record_of_operations_cannot_tell():
-    with pytest.raises(CannotTellError, match="gaps"):
-        gaps(report([call("cudaFree", 0, 10)], kinds=["api"]))
-
-
-def test_an_unknown_grouping_is_said():
-    with pytest.raises(UnknownNameError, match="grouping of gaps"):
-        gaps(loop(), by="colour")
 
 
 def test_time_that_the_recording_does_not_cover_is_a_gap_of_its_own():

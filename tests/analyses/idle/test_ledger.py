@@ -13,7 +13,6 @@ from kanalyze.analyses.host import _context_creation
 from kanalyze.analyses.idle._attribution import host_time, launch_waits
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, graph, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.large import in_batches
@@ -632,15 +631,6 @@ def test_equal_times_are_in_the_order_of_their_details_every_time():
     events += [call("cudaLaunchKernel", 20, 21, correlation=1), kernel(21, 25, correlation=1)]
     found = [ledger(report(events)).get_column("detail").to_list() for _ in range(20)]
     assert found == [[None, "call", *sorted(names)]] * 20
-
-
-def test_no_operations_is_an_empty_table():
-    assert ledger(report([call("cudaFree", 0, 10)])).is_empty()
-
-
-def test_no_record_of_operations_cannot_tell():
-    with pytest.raises(CannotTellError, match="ledger"):
-        ledger(report([call("cudaFree", 0, 10)], kinds=["api"]))
 
 
 # Everything at once, against the model

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 
 from kanalyze.analyses.idle.syncs import scope_of, syncs
-from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, memcpy, nvtx, report
 from support.real_reports import real_report
@@ -177,21 +176,6 @@ def test_calls_count_whole_where_they_overlap_the_window():
     of = two_streams(call("cudaDeviceSynchronize", 20, 90))
     assert syncs(of, window="85ns..86ns").select("dur_ns", "idle_ns").rows() == [(70, 10)]
     assert syncs(of, window="90ns..95ns").is_empty()
-
-
-def test_no_blocking_calls_is_an_empty_table():
-    assert syncs(report([call("cudaMalloc", 0, 10)])).is_empty()
-    assert syncs(report([call("cudaMalloc", 0, 10)]), by="api").is_empty()
-
-
-def test_no_record_of_calls_cannot_tell():
-    with pytest.raises(CannotTellError, match="syncs"):
-        syncs(report([kernel(0, 5)], kinds=["kernel"]))
-
-
-def test_an_unknown_grouping_is_said():
-    with pytest.raises(UnknownNameError, match="grouping of syncs"):
-        syncs(report([call("cudaFree", 0, 10)]), by="colour")
 
 
 @given(sync_reports())

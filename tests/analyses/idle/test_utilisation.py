@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.utilisation import AS_NSYS, utilisation
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.errors import UnknownNameError
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, memset, overhead, report, rows_of
 from support.real_reports import real_report
@@ -57,13 +57,6 @@ def test_an_operation_without_duration_has_no_chunk():
 def test_only_what_is_below_the_threshold():
     of = report([kernel(0, 6), kernel(15, 20)])
     assert rows(of, "t_ns", "busy_share", chunks=2, threshold_share=0.6) == [(10, 0.5)]
-
-
-def test_no_operations_and_no_trace_of_them():
-    assert utilisation(report([])).is_empty()
-    assert utilisation(report([]), as_nsys=True).is_empty()
-    with pytest.raises(CannotTellError):
-        utilisation(report([], kinds=["range"]))
 
 
 @pytest.mark.parametrize("chunks", [0, -1, 100_001])

@@ -8,8 +8,8 @@ from hypothesis import given
 
 from kanalyze.analyses.findings.rules.loading import cold_start
 from kanalyze.analyses.launches._launch_costs import launch_costs
-from kanalyze.analyses.launches.cold import BY_KERNEL, TABLE, cold
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.analyses.launches.cold import cold
+from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, overhead, report, rows_of
 from support.real_reports import real_report
@@ -293,18 +293,9 @@ def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted
 # Outcomes
 
 
-def test_nothing_cold_is_an_empty_table():
-    assert cold(report([])).equals(TABLE.empty())
-    assert cold(report([]), by="kernel").equals(BY_KERNEL.empty())
-
-
 def test_what_is_not_recorded_cannot_be_told():
     with pytest.raises(CannotTellError, match="cold"):
-        cold(report([kernel(0, 1)], kinds=["kernel"]))
-    with pytest.raises(CannotTellError, match="cold"):
         cold(report([call("cudaMalloc", 0, 1)], kinds=["api"]), by="kernel")
-    with pytest.raises(UnknownNameError, match="stream"):
-        cold(report([]), by="stream")
 
 
 # Real reports

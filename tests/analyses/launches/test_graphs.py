@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._launch_costs import graph_launches, graph_operations
-from kanalyze.analyses.launches.graphs import BY_KERNEL, TABLE, graphs
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.analyses.launches.graphs import graphs
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, memset, report, rows_of
 from support.real_reports import real_report
@@ -234,23 +233,6 @@ def test_uploads_that_do_not_follow_one_by_one_are_not_told():
 
 
 # Outcomes
-
-
-def test_no_graph_is_an_empty_table():
-    plain = report([call("cudaLaunchKernel", 0, 1, correlation=1), kernel(1, 2, correlation=1)])
-    assert graphs(plain).equals(TABLE.empty())
-    assert graphs(plain, by="kernel").equals(BY_KERNEL.empty())
-    assert graphs(report([])).is_empty()
-
-
-def test_no_record_of_operations_cannot_tell():
-    with pytest.raises(CannotTellError, match="graphs"):
-        graphs(report([call("cudaGraphLaunch", 0, 1)], kinds=["api"]))
-
-
-def test_no_such_grouping():
-    with pytest.raises(UnknownNameError, match="node"):
-        graphs(report(TWICE), by="node")
 
 
 # Against a model

@@ -89,9 +89,6 @@ def test_a_range_of_the_program_s_own_does_not_count_twice():
 
 
 def test_there_is_no_other_grouping():
-    for table in (ranges, range_gpu):
-        with pytest.raises(UnknownNameError):
-            table(report(EVENTS), by="colour")
     assert refused(run("show", "ranges", EMIT, "--by", "colour"))[1].endswith("[unknown-name]")
 
 

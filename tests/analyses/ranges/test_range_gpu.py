@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.ranges.range_gpu import TABLE, TRACE, range_gpu
-from kanalyze.errors import CannotTellError
+from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
-from support.build import call, graph, kernel, launched, memcpy, nvtx, report, rows_of
+from support.build import call, graph, kernel, launched, nvtx, report, rows_of
 from support.slow_ranges import SlowRanges, reports, spread
 from support.strategies import FEWER, WINDOWS
 
@@ -144,19 +143,6 @@ def test_a_process_is_looked_at_alone():
     events = [nvtx("a", 0, 20), nvtx("b", 0, 20, process=2), *launch(1, 30, 40, correlation=1)]
     assert traced(events, process=2) == []
     assert traced(events, process=1) == [(":a",)]
-
-
-@pytest.mark.parametrize("missing", ["range", "api", "operations"])
-def test_cannot_tell_what_was_not_recorded(missing):
-    kinds = {"range", "api", "kernel"} - {"kernel" if missing == "operations" else missing}
-    with pytest.raises(CannotTellError):
-        range_gpu(report([], kinds=kinds))
-
-
-def test_nothing_launched_is_an_empty_table():
-    made = report([nvtx("a", 0, 10), memcpy(0, 5)])
-    assert range_gpu(made).equals(TABLE.empty())
-    assert range_gpu(made, trace=True).equals(TRACE.empty())
 
 
 @given(reports(), st.booleans())

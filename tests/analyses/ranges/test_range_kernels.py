@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given
 
-from kanalyze.analyses.ranges.range_kernels import TABLE, range_kernels
-from kanalyze.errors import CannotTellError
+from kanalyze.analyses.ranges.range_kernels import range_kernels
 from kanalyze.window import Window
 from support.build import kernel, launched, nvtx, report
 from support.slow_ranges import SlowRanges, reports
@@ -104,16 +103,6 @@ def test_kernels_that_overlap_the_window_count_whole_in_ranges_before_it():
     events = [nvtx("work", 0, 50), *launch(1, 5, correlation=1), *launch(30, 9, correlation=2, device=1)]
     assert shown(events, "total_ns", window=Window(103, 120)) == [(":work", 5)]
     assert shown(events, "total_ns", device=1) == [(":work", 9)]
-
-
-@pytest.mark.parametrize("missing", ["range", "api", "kernel"])
-def test_cannot_tell_what_was_not_recorded(missing):
-    with pytest.raises(CannotTellError):
-        range_kernels(report([], kinds={"range", "api", "kernel"} - {missing}))
-
-
-def test_no_kernels_is_an_empty_table():
-    assert range_kernels(report([nvtx("a", 0, 10)])).equals(TABLE.empty())
 
 
 @given(reports())

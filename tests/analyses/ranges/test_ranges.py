@@ -3,10 +3,9 @@
 import pytest
 from hypothesis import given
 
-from kanalyze.analyses.ranges.ranges import TABLE, ranges
-from kanalyze.errors import CannotTellError
+from kanalyze.analyses.ranges.ranges import ranges
 from kanalyze.window import Window
-from support.build import call, kernel, launched, nvtx, report, rows_of
+from support.build import kernel, launched, nvtx, report, rows_of
 from support.slow_ranges import OPEN_UNTIL, name_of, reports, spread
 
 
@@ -62,13 +61,6 @@ def test_of_a_device_those_of_the_processes_that_used_it():
     made = report(events)
     assert counts(made, "count", device=1) == [(":a", 1)]
     assert counts(made, "count", process=2) == [(":b", 1)]
-
-
-def test_cannot_tell_without_ranges_but_can_tell_that_there_were_none():
-    with pytest.raises(CannotTellError):
-        ranges(report([call("cudaMalloc", 0, 1)]))
-    none = ranges(report([call("cudaMalloc", 0, 1)], kinds=("range",)))
-    assert none.equals(TABLE.empty())
 
 
 @given(reports())

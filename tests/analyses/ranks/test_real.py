@@ -1,4 +1,4 @@
-"""Identities that hold in every job, on a report of two ranks."""
+"""Jobs of two and four GPUs with known delays, a pipeline with a known number of messages, and identities of a job."""
 
 from pathlib import Path
 
@@ -7,43 +7,183 @@ import pytest
 
 from kanalyze import read
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.ranks._job_findings import causes, lateness
+from kanalyze.analyses.ranks._job_findings import causes, job_findings, late_ranks, lateness
+from kanalyze.renderers.page.job import answer, timeline
 from kanalyze.several.jobs import Asked, job
 
+SAMPLES = Path(__file__).parents[3] / "sample_reports"
 REPORT = Path(__file__).parents[2] / "reports" / "nccl.sqlite"
+
+#: What rank 1 slept in step 11 of two ranks, by its own clock.
+LATE_NS = 30_330_000
 
 
 @pytest.fixture(scope="module")
-def found():
+def late():
+    return job([SAMPLES / "ddp_late"], Asked())
+
+
+@pytest.mark.slow
+def test_the_late_rank_its_step_its_cause_and_the_size_are_told(late):
+    first = late_ranks(late)[0]
+    assert (first.rank, first.first, first.last) == (1, 11, 11)
+    assert first.late_ns == pytest.approx(LATE_NS, rel=0.05)
+    cause, ns = first.causes[0]
+    assert cause == "host"
+    assert ns == pytest.approx(LATE_NS, rel=0.05)
+    assert sum(ns for _, ns in first.causes) == first.late_ns
+
+
+def test_matching_is_told_and_complete(late):
+    rows = late.table("collectives")
+    assert rows.get_column("match").unique().to_list() == ["ordinal"]
+    assert rows.get_column("id").null_count() == 0
+    assert rows.group_by("id").len().get_column("len").unique().to_list() == [2]
+
+
+@pytest.mark.parametrize("width", [70, 80, 200])
+def test_a_timeline_has_a_bar_per_rank_within_the_width(late, width):
+    lines = timeline(late.table("collectives").filter(pl.col("id") == 14), width).splitlines()
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= width
+    assert lines[2].endswith("░▓")
+    assert lines[3].endswith(" ▓")
+    assert lines[4].endswith("rank 1 came last, by 29.23 ms")
+
+
+def test_findings_are_of_the_mean_step_and_name_the_rank_that_the_answer_names(late):
+    told = job_findings(late)
+    assert [one.finding for one in told] == ["straggler", "exposed-transfer"]
+    assert told[0].text.startswith("Rank 1 is 29.23 ms late in 1 step, most for its host")
+    assert "Rank 1 is 29.23 ms late in step 11" in answer(late)
+    assert "5 steps, not all of them steady; 1 left out" in answer(late)  # that with the sleep is one of them
+    step = late.table("rank_steps").get_column("ns").median()
+    assert all(0 < one.at_stake_ns < step for one in told)
+
+
+def test_nothing_is_told_of_one_rank_alone():
+    alone = job([SAMPLES / "ddp_late" / "rank1.json.gz"], Asked())
+    assert job_findings(alone) == []
+    assert answer(alone).startswith("Only one rank was read")
+    assert alone.missing == [0]
+    rows = alone.table("collectives")
+    assert rows.get_column("id").null_count() == rows.height
+    assert rows.get_column("wait_ns").null_count() == rows.height
+
+
+#: What rank 2 multiplied in steps 8 to 10, by CUDA events, and what rank 1 slept in step 12, by its own clock.
+MULTIPLIED_NS = (11_309_000, 11_588_000, 11_935_000)
+SLEPT_NS = 30_179_000
+
+STAGES, MICROBATCHES, STEPS = 4, 8, 2
+
+
+@pytest.fixture(scope="module")
+def four():
+    return job([SAMPLES / "ddp_four"], Asked())
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return job([SAMPLES / "pipeline_four"], Asked())
+
+
+@pytest.mark.slow
+def test_late_ranks_their_steps_causes_and_sizes_are_told(four):
+    multiplies, sleeps = sorted(late_ranks(four)[:2], key=lambda one: one.first)
+    assert (multiplies.rank, multiplies.first, multiplies.last) == (2, 8, 10)
+    assert (sleeps.rank, sleeps.first, sleeps.last) == (1, 12, 12)
+    mean = sum(MULTIPLIED_NS) // 3
+    assert (multiplies.causes[0][0], sleeps.causes[0][0]) == ("kernel", "host")
+    assert multiplies.late_ns == pytest.approx(mean, rel=0.05)
+    assert multiplies.causes[0][1] == pytest.approx(mean, rel=0.05)
+    assert sleeps.late_ns == pytest.approx(SLEPT_NS, rel=0.05)
+    assert sleeps.causes[0][1] == pytest.approx(SLEPT_NS, rel=0.05)
+
+
+@pytest.mark.slow
+def test_each_step_has_its_own_size(four):
+    rows = four.table("rank_steps").filter((pl.col("rank") == 2) & pl.col("step").is_between(8, 10)).sort("step")
+    for told, ns in zip(rows.get_column("late_ns"), MULTIPLIED_NS, strict=True):
+        assert told == pytest.approx(ns, rel=0.05)
+
+
+def test_nobody_else_is_late_by_more_than_a_millisecond(four):
+    assert {one.rank for one in late_ranks(four) if one.late_ns > 1_000_000} == {1, 2}
+
+
+def test_waits_sum_with_transfer_to_the_duration_on_all_four(four):
+    rows = four.table("collectives")
+    assert rows.get_column("id").null_count() == 0
+    assert rows.group_by("id").len().get_column("len").unique().to_list() == [4]
+    assert rows.select((pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()).item()
+
+
+@pytest.mark.slow
+def test_clocks_of_one_host_are_one_within_their_bounds(four, pipeline):
+    for one in (four, pipeline):
+        rows = one.table("clocks")
+        assert rows.height == 4
+        assert rows.select(((pl.col("low_ns") <= 0) & (pl.col("high_ns") >= 0)).all()).item()
+
+
+def test_the_answer_names_the_late_rank(four):
+    assert "Rank 2 is 11.48 ms late in steps 8 to 10: kernel +11.78 ms" in answer(four)
+
+
+@pytest.mark.slow
+def test_messages_of_a_pipeline_are_all_matched_between_neighbours(pipeline):
+    rows = pipeline.table("collectives")
+    assert rows.get_column("id").null_count() == 0
+    assert rows.get_column("size").unique().to_list() == [2]
+    pairs = rows.group_by("id").agg(ranks=pl.col("rank").sort(), kind=pl.col("kind").cast(pl.String).sort())
+    assert all(high - low == 1 for low, high in pairs.get_column("ranks").to_list())
+    # a send_recv is a message each way
+    kinds = pairs.get_column("kind").to_list()
+    assert {*map(tuple, kinds)} == {("recv", "send"), ("send_recv", "send_recv")}
+    messages = sum(2 if kind[0] == "send_recv" else 1 for kind in kinds)
+    assert messages == 2 * (STAGES - 1) * MICROBATCHES * STEPS
+    assert rows.get_column("bytes").unique().to_list() == [4096 * 4096 * 2]
+
+
+@pytest.mark.slow
+def test_the_slow_stage_of_a_pipeline_is_found(pipeline):
+    assert late_ranks(pipeline) == []
+    first = job_findings(pipeline)[0]
+    assert (first.finding, first.text[:6]) == ("other-work", "Rank 2")
+
+
+@pytest.fixture(scope="module")
+def two_gpus():
     return job([REPORT], Asked())
 
 
-def test_waiting_and_transfer_sum_to_the_duration(found):
-    rows = found.table("collectives").drop_nulls("id")
+def test_waiting_and_transfer_sum_to_the_duration(two_gpus):
+    rows = two_gpus.table("collectives").drop_nulls("id")
     assert rows.height == 94
     assert rows.select((pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()).item()
     assert rows.get_column("match").unique().to_list() == ["ordinal"]
 
 
-def test_exposed_parts_sum_to_the_bucket_of_the_ledger(found):
+def test_exposed_parts_sum_to_the_bucket_of_the_ledger(two_gpus):
     with read(REPORT) as report:
         sums = ledger(report).filter(pl.col("bucket") == "communication").group_by("device").agg(pl.col("ns").sum())
-    own = found.table("collectives").group_by("device").agg(
+    own = two_gpus.table("collectives").group_by("device").agg(
         ns=pl.col("exposed_wait_ns").sum() + pl.col("exposed_transfer_ns").sum()
     )  # fmt: skip
     assert dict(own.iter_rows()) == dict(sums.iter_rows())
 
 
-def test_the_parts_of_a_rank_sum_to_its_time(found):
-    rows = found.table("ranks")
+def test_the_parts_of_a_rank_sum_to_its_time(two_gpus):
+    rows = two_gpus.table("ranks")
     parts = [name for name in rows.columns if name.endswith("_ns") and name not in ("hidden_ns", "late_ns", "cost_ns")]
     assert rows.select((pl.col("ns") == pl.sum_horizontal(parts)).all()).item()
     assert rows.get_column("steps").to_list() == [8, 8]
 
 
-def test_causes_sum_to_what_is_new_of_lateness(found):
-    late = lateness(found)
-    sums = causes(found, late).group_by("match").agg(pl.col("ns").sum())
+def test_causes_sum_to_what_is_new_of_lateness(two_gpus):
+    late = lateness(two_gpus)
+    sums = causes(two_gpus, late).group_by("match").agg(pl.col("ns").sum())
     both = late.filter(pl.col("new_ns") > 0).join(sums, on="match", how="left")
     assert both.height > 5
     assert both.get_column("new_ns").to_list() == both.get_column("ns").to_list()

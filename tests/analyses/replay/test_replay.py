@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.critical.critical_path import critical_path
-from kanalyze.analyses.replay._changes import Changes, HostTime, changed
+from kanalyze.analyses.replay._changes import Changes, HostTime, changed, matching
 from kanalyze.analyses.replay._network import network, recorded_values
 from kanalyze.analyses.replay._whatif import planned, prepared, replayed, whatif_of
 from kanalyze.errors import KanalyzeError, UnknownNameError
@@ -404,3 +405,28 @@ def test_the_bounds_have_what_each_part_of_the_host_s_time_tells(events, change,
     if "copies_bytes_per_s" not in change and "graph" not in change:
         assert found.low_ns <= found.then_ns <= found.high_ns
     assert found.host_kept_low <= found.host_kept <= found.host_kept_high
+
+
+CDIST = "void at::native::<unnamed>::cdist_kernel_cuda_impl<float, at::native::<unnamed>::dists<float>::two>(T1 *)"
+GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3"
+CUTLASS = "void cutlass::Kernel2<cutlass_80_simt_sgemm_64x64_8x5_tn_align1>(T1::Params)"
+NAMES = pl.Series([CDIST, GEMM, CUTLASS])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("cdist*", [CDIST]),
+        ("cdist_kernel_cuda_impl", [CDIST]),
+        ("at::native::cdist*", [CDIST]),
+        (CDIST, [CDIST]),
+        ("gemm", [GEMM, CUTLASS]),
+        ("gemm*", [GEMM, CUTLASS]),
+        ("Kernel2", [CUTLASS]),
+        ("*xmma*", [GEMM]),
+        ("cdist", []),
+        ("two", []),
+    ],
+)
+def test_a_pattern_matches_names_and_families(pattern, matched):
+    assert matching(NAMES, pattern) == matched

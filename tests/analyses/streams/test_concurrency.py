@@ -14,8 +14,7 @@ from kanalyze.analyses.findings.rules import launches as rules
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.streams import _streams
 from kanalyze.analyses.streams._streams import stream_waits
-from kanalyze.analyses.streams.concurrency import BY_PAIR, TABLE, concurrency
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.analyses.streams.concurrency import concurrency
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, memset, report
 from support.slow_model import BUSY, SlowModel, bucket_of_operation
@@ -74,15 +73,6 @@ def test_operations_without_a_stream_are_one_of_their_own_but_in_no_pair():
         (None, 3, 3, 0),
     ]
     assert pairs(report(events)) == []
-
-
-def test_nothing_ran_and_nothing_was_traced():
-    assert concurrency(report([])).schema == TABLE.schema
-    assert concurrency(report([]), by="pair").schema == BY_PAIR.schema
-    with pytest.raises(CannotTellError):
-        concurrency(report([], kinds=["range"]))
-    with pytest.raises(UnknownNameError, match="grouping of concurrency"):
-        concurrency(report([]), by="device")
 
 
 # By pair

@@ -2,17 +2,14 @@
 
 import re
 import shutil
-from contextlib import suppress
 
 import polars as pl
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import kanalyze
-from kanalyze.analyses.page.counters_page import summarize_counters
-from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
+from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
 from kanalyze.model import EVENTS
 from kanalyze.readers import read
 from kanalyze.readers.ncu.csv import AmbiguousError, measured
@@ -366,27 +363,6 @@ def test_pages_are_read_as_record_by_record(tmp_path_factory, text):
     pages = pages_in(path)
     kinds = {kind: pages if pages.of(kind) else None for kind in ("details", "raw")}
     assert measured(**kinds).metrics.rows() == expected  # what cannot be is left out behind that
-
-
-@pytest.mark.slow
-@given(st.sampled_from(["details", "raw", "source"]), st.data())
-@settings(max_examples=25, deadline=None)
-def test_whatever_is_wrong_with_a_page_is_told_or_left_out(tmp_path_factory, kind, data):
-    folder = tmp_path_factory.mktemp("any")
-    for ending in ("details", "raw", "source"):
-        text = (REPORTS / "ncu" / f"add.{ending}.csv").read_bytes()
-        if ending == kind:
-            begin = data.draw(st.integers(0, len(text)), "begin")
-            length = data.draw(st.sampled_from([0, 1, 10, 1000, 100_000]), "length")
-            put = data.draw(
-                st.sampled_from([b"", b'"', b",", b"\n", b"\n==PROF== x\n", b"9" * 30, b"\xff", b"nan"]), "put"
-            )
-            text = text[:begin] + put + text[begin + length :]
-        (folder / f"k.{ending}.csv").write_bytes(text)
-    with suppress(KanalyzeError):  # any other error fails
-        report = read(folder)
-        summarize_counters(report)
-        report.table("instructions")
 
 
 # Pages that lack something

@@ -14,7 +14,7 @@ from kanalyze.model import KINDS
 from kanalyze.readers.nsys import events
 from kanalyze.readers.storage import sqlite_file, table_scan
 from support.command import ADD, ADD_UM, REPORTS, refused, run
-from support.exports import altered, only, remade, tables_of, with_first, without_column
+from support.exports import altered, remade, tables_of, with_first, without_column
 from support.shares import some
 
 GRAPH_NODE = REPORTS / "graph_node.sqlite"
@@ -84,14 +84,6 @@ def test_a_missing_file_is_told_with_the_nearest_beside_it(tmp_path):
 def test_a_path_below_a_file_is_unreadable(tmp_path):
     (tmp_path / "file").touch()
     assert message(tmp_path / "file" / "x", slug="report-unreadable")[0] == ": cannot be read (Not a directory)."
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_refused(tmp_path):
-    path = tmp_path / "secret.sqlite"
-    path.write_bytes(ADD.read_bytes())
-    path.chmod(0)
-    assert message(path, slug="report-unreadable")[0] == ": cannot be read (Permission denied)."
 
 
 @pytest.mark.parametrize("number", [5, 13], ids=["input/output error", "permission denied"])
@@ -168,21 +160,6 @@ def test_the_report_is_only_read(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(5)
-@pytest.mark.parametrize("table", [KERNEL, MEMCPY, MEMSET])
-@pytest.mark.parametrize("sign", ["StringIds", "META_DATA_EXPORT"], ids=["with strings", "without strings"])
-def test_one_table_of_device_work_has_a_page(tmp_path, table, sign):
-    kind, path = table.rpartition("_")[2].lower(), only(tmp_path, GRAPH_NODE, table, sign)
-    report, whole = kanalyze.read(path), kanalyze.read(GRAPH_NODE)
-    assert "health: complete" not in page(path)
-    assert report.events["start_ns"].to_list() == whole.kind(kind)["start_ns"].to_list()
-    ledger = kanalyze.ledger(report)
-    assert set(ledger["bucket"]) == {kind, "unknown"}
-    assert kanalyze.summarize(report).windows["window_ns"].to_list() == [ledger["ns"].sum()]
-    assert kanalyze.health(report).filter(pl.col("check") == "idle time of unknown cause")["count"].to_list() == [1]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("path", [ADD, ADD_UM, GRAPH_NODE], ids=lambda path: path.stem)
 def test_no_single_table_is_needed(tmp_path, path):
     tables = [table for table in tables_of(path) if not table.startswith("ENUM_NSYS_")]
@@ -198,98 +175,8 @@ def test_a_table_without_rows_is_as_good_as_none(tmp_path, table):
     assert text == page(altered(tmp_path, GRAPH_NODE, f"DROP TABLE {table}"))
 
 
-#: Columns that some version of nsys lacks, or that a page can be made without.
-OPTIONAL = {
-    KERNEL: ("correlationId", "globalPid", "graphNodeId", "greenContextId", "contextId", "demangledName"),
-    MEMCPY: ("correlationId", "srcKind", "dstKind", "migrationCause", "graphNodeId", "copyKind"),
-    RUNTIME: ("globalTid", "correlationId", "callchainId"),
-    "NVTX_EVENTS": ("textId", "text", "end", "globalTid", "domainId"),
-    "TARGET_INFO_GPU": ("name", "smCount", "maxWarpsPerSm", "computeMinor"),
-    "PROFILER_OVERHEAD": ("nameId", "returnValue"),
-    "META_DATA_CAPTURE": ("value",),
-    "META_DATA_EXPORT": ("value",),
-    "ANALYSIS_DETAILS": ("duration",),
-    "PROCESSES": ("name",),
-}
-
-
-@pytest.mark.one_in(14)
-@pytest.mark.parametrize(("table", "name"), [(table, name) for table, names in OPTIONAL.items() for name in names])
-def test_no_optional_column_is_missed(tmp_path, table, name):
-    assert page(without_column(tmp_path, GRAPH_NODE, table, name))
-
-
 def test_overhead_of_unknown_threads_is_no_trouble(tmp_path):
     assert page(without_column(tmp_path, GRAPH_NODE, "PROFILER_OVERHEAD", "globalTid"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("table", "name"),
-    [
-        (KERNEL, "correlationId"),
-        (KERNEL, "globalPid"),
-        (KERNEL, "graphNodeId"),
-        (MEMCPY, "srcKind"),
-        (RUNTIME, "globalTid"),
-        (RUNTIME, "correlationId"),
-    ],
-)
-def test_a_column_that_answers_need_is_a_doubt(tmp_path, table, name):
-    check = f"column {table}.{name} missing"
-    assert check in doubts(without_column(tmp_path, GRAPH_NODE, table, name))
-    assert check not in doubts(GRAPH_NODE)
-
-
-def told_or_read(path, *options):
-    """Make the page of a file that may be refused, but in no other way than this."""
-    ran = run("summarize", path, *options)
-    assert ran.status in (0, 2)
-    if ran.status:
-        assert ran.raw == b""
-        assert ran.error.startswith(f"kanalyze: {path}: ")
-        assert ran.error.endswith(("[report-damaged]\n", "[unknown-format]\n"))
-    else:
-        assert ran.error == ""
-
-
-def without_sense(*names, marks=()):
-    """Parameters of a table and some of its columns."""
-    return [pytest.param(*name.split("."), id=name, marks=marks) for name in names]
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(
-    ("table", "name"),
-    [
-        *without_sense(f"{KERNEL}.end", f"{RUNTIME}.start", f"{MEMCPY}.bytes", "NVTX_EVENTS.eventType"),
-        *without_sense("META_DATA_EXPORT.value"),
-        *without_sense(
-            *(
-                "StringIds.id",
-                "TARGET_INFO_GPU.id",
-                f"{RUNTIME}.end",
-                "PROCESSES.pid",
-                "META_DATA_EXPORT.name",
-                "DIAGNOSTIC_EVENT.text",
-                f"{KERNEL}.start",
-            ),
-            *(f"{MEMCPY}.start", f"{KERNEL}.gridX", "PROFILER_OVERHEAD.start", "NVTX_EVENTS.start"),
-            *(f"{KERNEL}.deviceId", f"{RUNTIME}.nameId", "StringIds.value", "ANALYSIS_DETAILS.duration"),
-            *("TARGET_INFO_CUDA_DEVICE.pid", "TARGET_INFO_CUDA_DEVICE.gpuId", "DIAGNOSTIC_EVENT.severity"),
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_a_column_that_makes_no_sense_is_no_traceback(tmp_path, table, name):
-    told_or_read(without_column(tmp_path, GRAPH_NODE, table, name))
-    for value in ("NULL", "'text'", "x'ff00'", (1 << 63) - 1):
-        told_or_read(with_first(tmp_path, GRAPH_NODE, table, name, value))
-
-
-def test_an_origin_that_makes_no_sense_is_no_traceback(tmp_path):
-    path = with_first(tmp_path, ADD, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "x'ff00'")
-    told_or_read(path, "--format", "json")
 
 
 @pytest.mark.usefixtures("_either_way")
@@ -299,12 +186,6 @@ def test_text_among_integers_is_told_in_words(tmp_path, value):
     told, _ = message(path, slug="report-damaged")
     assert told.startswith(f": damaged at table {KERNEL}: ")
     assert "append" not in told
-
-
-@pytest.mark.usefixtures("_either_way")
-def test_numbers_that_are_not_whole_are_refused_or_cut(tmp_path):
-    path = with_first(tmp_path, GRAPH_NODE, KERNEL, "correlationId", "1.5")
-    assert run("summarize", path).status in (0, 2)
 
 
 # What other versions wrote
@@ -512,15 +393,6 @@ def test_a_file_that_is_cut_is_refused(tmp_path):
         path.write_bytes(data[:length])
         told, _ = message(path, slug="report-damaged")
         assert "the file ends after" in told
-
-
-@pytest.mark.slow
-def test_a_file_that_is_cut_and_does_not_know_its_length_is_no_traceback(tmp_path):
-    data, path = bytearray(GRAPH_NODE.read_bytes()), tmp_path / "cut.sqlite"
-    data[92:96] = bytes(4)  # the change counter at which the length in the header was right
-    for length in lengths_of(len(data)):
-        path.write_bytes(data[:length])
-        told_or_read(path)
 
 
 def test_bytes_behind_the_end_are_no_trouble(tmp_path):

@@ -1,6 +1,5 @@
 """Folders with a file per table: the same report as from SQLite, or a message; never a traceback."""
 
-import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -189,17 +188,6 @@ def test_a_file_that_is_only_called_parquet_is_refused(tmp_path, content):
     message(tmp_path / "a.parquet", slug="unknown-format")
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_without_permission_is_refused(tmp_path):
-    path = copied(tmp_path)
-    path.chmod(0)
-    assert message(path, slug="report-unreadable") == ": cannot be read (Permission denied)."
-    path.chmod(0o755)
-    (path / f"{RUNTIME}.parquet").chmod(0)
-    told = message(path, slug="report-unreadable", told_of=path / f"{RUNTIME}.parquet")
-    assert told == ": cannot be read (Permission denied)."
-
-
 def test_a_file_that_the_system_does_not_give_is_unreadable(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise PermissionError("Permission denied (os error 13): /a/path")
@@ -219,15 +207,6 @@ def test_a_file_that_goes_away_is_told(tmp_path):
 
 
 # Damage
-
-
-def told_or_read(path):
-    ran = run("summarize", path)
-    assert ran.status in (0, 2)
-    assert "Traceback" not in ran.error
-    if ran.status:
-        assert ran.error.endswith(("[report-damaged]\n", "[unknown-format]\n"))
-    return ran.status
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
@@ -256,9 +235,3 @@ def test_a_file_that_is_cut_is_refused(tmp_path, form):
 def test_a_column_that_makes_no_sense_is_told(tmp_path, column, values):
     path = changed(tmp_path, KERNEL, **{column: values})
     assert message(path, slug="report-damaged").startswith(f": damaged at table {KERNEL}: ")
-
-
-def test_numbers_that_are_not_whole_are_refused_or_cut(tmp_path):
-    for number, value in enumerate((1.5, float("nan"))):
-        (tmp_path / str(number)).mkdir()
-        told_or_read(changed(tmp_path / str(number), KERNEL, correlationId=pl.lit(value)))

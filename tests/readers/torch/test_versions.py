@@ -12,7 +12,6 @@ from support.made_traces import counted
 VERSIONS = REPORTS / "torch_versions"
 EXPECTED = json.loads((VERSIONS / "expected.json").read_text())
 KINETO = sorted(VERSIONS.glob("torch-*.json"))
-EVERY = sorted(VERSIONS.glob("*-*.json"))
 
 KERNEL = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::square_kernel>"

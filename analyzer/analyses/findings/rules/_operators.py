@@ -206,11 +206,6 @@ def is_inside(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     return _span_of(points.select(*THREAD, "at"), spans.select(SPAN)).is_not_null()
 
 
-def idle_in(report: Report, device: int, inside: Within) -> pl.DataFrame:
-    """The time in which a device idles while the host is in some of its time: start, end."""
-    return idle_within(report, inside.host)[device].select("start", "end")
-
-
 #: Copies by what nsys and torch call their direction.
 TO_HOST: Final = "Device-to-Host"
 TO_DEVICE: Final = "Host-to-Device"
@@ -301,12 +296,13 @@ def on_time(
     """
     least, found, number = least_worth_saying(report), list[Finding](), inside.host.height
     work = exclusive_operations(report).filter(pl.col("row").is_in(inside.work.implode()))
+    idle = idle_within(report, inside.host)
     for device, low, high in windows(report).iter_rows():
         held = intervals.length(intervals.clip(inside.host, low, high))
         if number < max(fewest_in(report), 1) and held < _FILLS * (high - low):
             continue
-        busy = work.filter(device=device).select("start", "end")
-        claims = intervals.union(pl.concat([idle_in(report, device, inside), busy]))
+        parts = (idle[device], work.filter(device=device))
+        claims = intervals.union(pl.concat(part.select("start", "end") for part in parts))
         if (stake := intervals.length(claims)) < max(least[device], 1):
             continue
         text = sentence(number, f"GPU {device} idles, or works for it, for {per_iteration(report).time(stake)}")

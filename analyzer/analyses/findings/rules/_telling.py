@@ -285,16 +285,16 @@ def events_around(report: Report, kind: str, names: pl.Series, points: pl.DataFr
 
     Columns: point, name, start, end.
     """
-    events = report.kind(kind).filter(pl.col("name").is_in(names.implode()))
-    events = events.select(*THREAD, "name", **intervals.OF_EVENTS)
+    events = report.kind(kind).select(*THREAD, "name", **intervals.OF_EVENTS)
+    events = events.filter(pl.col("name").is_in(names.implode()))
     found = [events.clear().select(pl.lit(0, dtype=pl.UInt32).alias("point"), "name", "start", "end")]
     threads = parts_by(points, THREAD)
     for key, part in parts_by(events, THREAD).items():
         if (own := threads.get(key)) is not None:
             own = own.sort("at")
             first, stop = (own.get_column("at").search_sorted(part.get_column(side)) for side in ("start", "end"))
-            places = pl.select(pl.int_ranges(first, pl.max_horizontal(first, stop), dtype=pl.UInt32)).to_series()
-            pairs = part.with_columns(places.alias("place")).explode("place").drop_nulls("place")
+            held = part.with_columns(first.alias("first"), stop.alias("stop")).filter(pl.col("stop") > pl.col("first"))
+            pairs = held.with_columns(place=pl.int_ranges("first", "stop", dtype=pl.UInt32)).explode("place")
             point = own.get_column("point").gather(pairs.get_column("place")).alias("point")
             found.append(pairs.select(point, "name", "start", "end"))
     return pl.concat(found)

@@ -18,7 +18,6 @@ from kanalyze.analyses.findings.rules._operators import (
     SPAN,
     Told,
     filling,
-    idle_in,
     kernels_named,
     launched,
     on_time,
@@ -29,7 +28,7 @@ from kanalyze.analyses.findings.rules._operators import (
     within,
 )
 from kanalyze.analyses.findings.rules._telling import changes, in_pytorch, per_iteration
-from kanalyze.analyses.idle._attribution import host_time
+from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_process
@@ -151,8 +150,8 @@ def _told(report: Report, told: Told, loops: pl.DataFrame) -> list[Finding]:
     text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
     told, mending = told._replace(headline=told.headline.format(**top)), partial(_at_once, loops=loops, rule=told.rule)
     found = on_time(report, told, inside, lambda _, taken: f"{text}{taken}.", mending)
-    idle = {one.device: intervals.length(idle_in(report, one.device, inside)) for one in found}
-    return [one for one in found if idle[one.device] >= _IDLES * one.at_stake_ns]
+    idle = idle_within(report, inside.host)
+    return [one for one in found if intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns]
 
 
 def _at_once(report: Report, loops: pl.DataFrame, rule: str) -> Mending:
@@ -421,7 +420,7 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
     per, number = per_iteration(report), int(line.get_column("passed").n_unique())
     begun = line.group_by("passed", *THREAD, maintain_order=True).agg(start=pl.col("call_start").min())
     spans = begun.with_columns(end=pl.col("start").shift(-1)).drop_nulls("end").filter(pl.col("end") > pl.col("start"))
-    idle = idle_in(report, device, own_within(report, spans))
+    idle = idle_within(report, own_within(report, spans).host)[device].select("start", "end")
     part, stake = percent(_filled(line)), intervals.length(idle)
     text = (
         f"The model is run {per.plural(number, 'time')}, for few samples each time: its kernels fill {part} of the "

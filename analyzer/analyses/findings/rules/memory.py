@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import (
     exclusive_operations,
-    launches_of,
+    nearest_launches,
     of_device,
     operations,
     used_devices,
@@ -131,17 +131,17 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
 
 def _retries(report: Report, calls: pl.DataFrame) -> int:
     """How often a call that allocates was followed by calls that free, and another that allocates, without a launch."""
-    retries = 0
-    for (process,), own in calls.partition_by("process_id", as_dict=True).items():
-        line = own.sort("start", "row")
-        at = launches_of(report, process, "call_start").to_series()
-        turn = line.with_columns(before=at.search_sorted(line.get_column("start")).cast(pl.Int64))
-        alone = turn.filter(~pl.col("gives") | ~pl.col("gives").shift(1, fill_value=False))
-        alone = alone.select("gives", "before", last=pl.col("before").shift(1), next=pl.col("before").shift(-1))
-        same = (pl.col("last") == pl.col("before")) & (pl.col("next") == pl.col("before"))
-        around = ~pl.col("gives").shift(1, fill_value=True) & ~pl.col("gives").shift(-1, fill_value=True)
-        retries += int(alone.select((pl.col("gives") & around & same.fill_null(value=False)).sum()).item())
-    return retries
+    line = calls.sort("process_id", "start", "row")
+    before = nearest_launches(report, line.select("process_id", at="start"), "call_row").to_series()
+
+    def beside(column: str, by: int, *, missing: bool | None = None) -> pl.Expr:
+        return pl.col(column).shift(by, fill_value=missing).over("process_id")
+
+    line = line.with_columns(before.alias("before"))
+    alone = line.filter(~pl.col("gives") | ~beside("gives", 1, missing=False))
+    same = [pl.col("before").eq_missing(beside("before", by)) for by in (1, -1)]
+    around = [~beside("gives", by, missing=True) for by in (1, -1)]
+    return alone.filter(pl.col("gives"), *same, *around).height
 
 
 #: Why mending may gain more than what is seen.

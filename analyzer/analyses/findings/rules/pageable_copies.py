@@ -109,7 +109,10 @@ def _pageable(report: Report) -> pl.DataFrame:
     ends = streamed_operations(report).select("row", "start", "end", "number").sort("number", "start", "row")
     ends = ends.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
     line = copies.join(ends, on="row", how="left", maintain_order="left").with_row_index("place")
-    line = line.with_columns(before=pl.when(_NEEDED).then(_ended_before(report, copies)).otherwise("before"))
+    work = device_operations(report)
+    last = as_of(copies.select(*_WAY[:2], at="start"), work.select(*_WAY[:2], at="end"))
+    of_any = gathered(work.get_column("end"), last)
+    line = line.with_columns(before=pl.when(_NEEDED).then(of_any).otherwise("before"))
     waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
     waits = waits.select(*THREAD, wait="start", waited="end", behind="stream").drop_nulls([*THREAD, "wait"])
     launches = launch_calls(report, "thread_id", "call_start").drop_nulls().rename({"call_start": "launch"})
@@ -122,13 +125,6 @@ def _pageable(report: Report) -> pl.DataFrame:
     spared = pl.when((anyway | _NEEDED) & pl.col("before").is_not_null()).then(begun).otherwise("call_start")
     until = pl.when(anyway).then("waited").otherwise("call_end")
     return line.sort("place").select(*copies.columns, spared=spared, until=until)
-
-
-def _ended_before(report: Report, copies: pl.DataFrame) -> pl.Series:
-    """When the last operation of its process and device ended that had before each copy began; null for none."""
-    by, work = ["process_id", "device"], device_operations(report)
-    last = as_of(copies.select(*by, at="start"), work.select(*by, at="end"))
-    return gathered(work.get_column("end"), last)
 
 
 def pageable_copies(report: Report) -> pl.DataFrame:

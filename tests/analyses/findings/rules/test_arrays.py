@@ -1,11 +1,13 @@
-"""A small kernel for each row, launched by a loop of the host; chains of CuPy, and its arrays of float64."""
+"""A small kernel for each row, launched by a loop of the host; chains and float64 of CuPy; arrays that grow."""
 
 from itertools import chain
 
 import pytest
 
-from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays, host_grid_loop
+from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays, growing_concatenations, host_grid_loop
+from kanalyze.window import Window
 from support.build import call, kernel, memcpy, report
+from support.measures import measures
 
 LIMITS = {"sm_count": 8}
 OF_TORCH = "void at::native::reduce_kernel<512>(int)"
@@ -25,12 +27,9 @@ def loop(*names, turns=40, blocks=1, between=(), **limits):
 
 
 def test_one_launch_over_all_rows_is_told_with_what_it_would_take():
-    of = loop("row(float *)")
-    (finding,) = host_grid_loop(of)
+    (finding,) = host_grid_loop(loop("row(float *)"))
     assert finding.headline == "39 launches of 1 block each, in a loop"
     assert finding.at_stake_ns == 39 * 10_000 - 8_000 - 2_000  # 256 rows at a time
-    change = finding.mending(of)
-    assert (change.shorter.height, len(change.gone)) == (1, 38)
 
 
 @pytest.mark.parametrize(
@@ -65,29 +64,33 @@ def test_copies_between_are_another_trouble():
     assert host_grid_loop(report([*chain.from_iterable(turns)], limits=LIMITS)) == []
 
 
+SLICES = loop("cupy_min", "cupy_subtract", "cupy_true_divide", "cupy_copy", blocks=7)
+
+
 @pytest.mark.parametrize(
-    ("names", "blocks", "rule", "text", "action"),
+    ("of", "rule", "text", "action", "figures"),
     [
-        (["row(float *)"], 1, "host-grid-loop", "One kernel is", "one launch over all turns"),
-        (["sum(float *)", "scale(float *)"], 1, "host-grid-loop", "2 kernels are", "one launch over all turns"),
-        (["nvkernel_main_F1L21_2"], 1, "host-grid-loop", "One kernel is", "the loop inside the region: target"),
-        (["ampere_sgemm_32x32_sliced1x4_nn"], 1, "host-grid-loop", "One kernel is", "one batched call"),
-        (
-            ["cupy_min", "cupy_subtract", "cupy_true_divide", "cupy_copy"],
-            7,
-            "repeated-work",
-            "4 kernels are",
-            "whole arrays in place of slices",
-        ),
+        (loop("row(float *)"), "host-grid-loop", "One kernel is", "one launch over all turns", (380, 38, 0, 380)),
+        (loop("sum(X)", "scale(X)"), "host-grid-loop", "2 kernels are", "one launch over all turns", (768, 76, 0, 770)),
+        (loop("nvkernel_main_F1L21_2"), "host-grid-loop", "One kernel is", "the loop inside the", (380, 38, 0, 380)),
+        (loop("ampere_sgemm_32x32_sliced1x4_nn"), "host-grid-loop", "One", "one batched call", (380, 38, 0, 380)),
+        (SLICES, "repeated-work", "4 kernels are", "whole arrays in place of slices", (1536, 152, -8, 1550)),
     ],
 )
-def test_the_remedy_is_in_the_language_of_the_program(names, blocks, rule, text, action):
-    (finding,) = host_grid_loop(loop(*names, blocks=blocks))
+def test_the_remedy_is_in_the_language_of_the_program(of, rule, text, action, figures):
+    (finding,) = host_grid_loop(of)
     assert finding.rule == rule
-    assert finding.text.startswith(f"{text} launched over and over")
+    assert finding.text.startswith(text)
+    assert "launched over and over" in finding.text
+    assert "in 1 loop of up to 39 turns" in finding.text
     assert finding.action.startswith(action)
-    if rule == "repeated-work":
-        assert finding.headline == "The same 4 kernels run for one slice after the other"
+    stake, gone, saved, spared = measures(finding, of)
+    assert (stake / 1000, gone, saved / 1000, spared / 1000) == figures
+
+
+def test_work_that_is_repeated_for_each_slice_is_told_as_such():
+    (finding,) = host_grid_loop(SLICES)
+    assert finding.headline == "The same 4 kernels run for one slice after the other"
 
 
 # Operations of CuPy
@@ -134,3 +137,26 @@ def test_arrays_of_8_bytes_for_each_thread_are_float64_where_a_kernel_reduces_do
         ]
     )
     assert len([one for one in double_arrays(of) if one.names == ("black_scholes",)]) == told
+
+
+CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
+
+
+@pytest.mark.parametrize(
+    ("took", "told"),
+    [
+        ([3_000 + 60 * at for at in range(20)], 1),
+        ([3_000 + 40 * at for at in range(20)], 0),  # by less than a third
+        ([3_000, 3_100] * 10, 0),
+        ([3_000 + 60 * at for at in range(15)], 0),  # few
+        ([*range(3_000, 3_150, 15), *range(9_000, 9_150, 15)], 0),  # of images of two sizes
+        ([*range(3_000, 3_020, 10), *range(9_000, 9_170, 10)], 1),  # the first ones are of a prompt
+    ],
+)
+def test_concatenations_may_grow_within_each_iteration(took, told):
+    at, events = 0, []
+    for ns in took * 4:
+        events.append(kernel(at, at + ns, name=CAT))
+        at += ns + 1_000
+    of = report(events).narrow(window=Window(0, at, count=4, each="step"))
+    assert [one.at_stake_ns for one in growing_concatenations(of)] == [4 * sum(took)] * told

@@ -6,7 +6,8 @@ import pytest
 
 from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
 from kanalyze.window import Window
-from support.build import call, host, kernel, memcpy, report
+from support.build import call, host, kernel, memcpy, memset, report
+from support.measures import measures
 
 LAUNCH = "cudaLaunchKernel_v7000"
 COPY = "cudaMemcpyAsync_v3020"
@@ -41,8 +42,12 @@ def in_steps(events, count=10):
     return report(events).narrow(window=Window(0, count * STEP, count=count, each="step"))
 
 
+def program(*names, **keys):
+    return in_steps([event for number in range(10) for event in step(number * STEP, names, **keys)])
+
+
 def found(*names, **keys):
-    return cpu_work(in_steps([event for number in range(10) for event in step(number * STEP, names, **keys)]))
+    return cpu_work(program(*names, **keys))
 
 
 def test_operators_of_the_cpu_after_a_copy_to_the_host():
@@ -57,23 +62,44 @@ def test_operators_of_the_cpu_after_a_copy_to_the_host():
 
 
 @pytest.mark.parametrize(
-    ("names", "keys", "rule", "said"),
+    ("names", "keys", "rule", "said", "figures"),
     [
         (
             ("aten::full", "aten::triu"),
             {"down": 0},
             "cpu-tensors",
             "A tensor is made on the CPU (most time in aten::full) and copied to the GPU, 1 time a step",
+            (3_300_000, 10, 0, 3_300_000),
         ),
-        (("aten::lift_fresh",), {"down": 0}, "cpu-tensors", "most time in Python and NumPy"),
-        (("aten::to", "aten::div"), {"down": 0, "up": 1 << 21}, "large-upload", "2.097 MB copied to the GPU each time"),
+        (
+            ("aten::lift_fresh",),
+            {"down": 0},
+            "cpu-tensors",
+            "most time in Python and NumPy",
+            (2_010_000, 10, 0, 2_110_000),
+        ),
+        (
+            ("aten::to", "aten::div"),
+            {"down": 0, "up": 1 << 21},
+            "large-upload",
+            "2.097 MB copied to the GPU each time",
+            (3_300_000, 0, 7_500, 3_200_000),
+        ),
         # what NumPy makes of what was copied is lifted, and copied back
-        (("aten::lift_fresh",), {}, "cpu-operators", "most in what the host does between a copy to it and one back"),
+        (
+            ("aten::lift_fresh",),
+            {},
+            "cpu-operators",
+            "most in what the host does between a copy to it and one back",
+            (2_000_000, 20, 0, 2_000_000),
+        ),
     ],
 )
-def test_work_is_told_by_what_is_copied(names, keys, rule, said):
-    (one,) = found(*names, **keys)
+def test_work_is_told_by_what_is_copied(names, keys, rule, said, figures):
+    of = program(*names, **keys)
+    (one,) = cpu_work(of)
     assert (one.rule, said in one.text) == (rule, True)
+    assert measures(one, of) == figures
 
 
 def test_data_of_python_are_made_on_the_cpu():
@@ -119,12 +145,6 @@ def test_metrics_on_the_cpu_do_not_end_with_the_next_batch():
     assert (one.rule, one.at_stake_ns < 10 * 190_000) == ("cpu-operators", True)
 
 
-def test_a_converted_upload_is_a_quarter_by_replay():
-    (one,) = found("aten::to", "aten::div", down=0, up=1 << 21)
-    change = one.mending(report(step(0, ("aten::to", "aten::div"), down=0, up=1 << 21)))
-    assert change.shorter["saved_ns"].to_list() == [750]
-
-
 # Anomaly detection, by operators or else by kernels.
 
 COMPARE = "void at::native::vectorized_elementwise_kernel<4, CompareEqFunctor>()"
@@ -142,8 +162,8 @@ def launched(at, name):
     return [call(LAUNCH, at, at + 2000, correlation=at), kernel(at + 2000, at + 3000, name=name, correlation=at)]
 
 
-def node(at, number, *, own=True, every=1):
-    """A node of autograd: an operator of its own, and the check of its result."""
+def node(at, number, *, own=True, every=1, fills=False):
+    """A node of autograd: an operator of its own, and the check of its result, which may set memory for the second."""
     events = [host("op", "autograd::engine::evaluate_function: MmBackward0", at, at + 45_000)]
     if own:
         events += [host("op", "MmBackward0", at + 1000, at + 9000), *launched(at + 2000, OWN)]
@@ -151,6 +171,9 @@ def node(at, number, *, own=True, every=1):
         for place, name, kernels in ((1, "isnan", COMPARE), (2, "_is_any_true", ANY), (3, "item", "copy")):
             start = at + 10_000 * place
             events += [host("op", f"aten::{name}", start, start + 9000), *launched(start + 2000, kernels)]
+            if fills and name == "_is_any_true":
+                events += [call("cudaMemsetAsync", start, start + 900, correlation=start)]
+                events += [memset(start + 900, start + 1000, correlation=start)]
     return events
 
 
@@ -160,9 +183,13 @@ def checked(*, operators=True, **how):
     return anomaly_detection(report(events).narrow(window=Window(0, 50_000 * 30, count=2, each="step")))
 
 
-@pytest.mark.parametrize("operators", [True, False])
-def test_each_node_is_checked(operators):
-    (one,) = checked(operators=operators)
+@pytest.mark.parametrize(
+    ("how", "stake"),
+    [({}, 870_000), ({"operators": False}, 1_037_000), ({"operators": False, "fills": True}, 1_037_000)],
+)
+def test_each_node_is_checked(how, stake):
+    (one,) = checked(**how)
+    assert one.at_stake_ns == stake
     assert "(15 checks a step), by two kernels and a copy to the host each" in one.text
     assert one.action == "torch.autograd.set_detect_anomaly(False)"
 

@@ -6,6 +6,7 @@ from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.loading import cold_start, recompilation, recurring_loading
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, overhead, report
+from support.measures import measures
 
 STEP = 100_000
 ATTENTION = "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_2_64x32x64_4x1x1_cga1x1x1_kernel0_0"
@@ -46,6 +47,7 @@ def test_the_time_around_what_is_loaded_in_each_step():
     assert one.headline == "Kernels are planned and loaded anew in 10 of 10 steps"
     assert one.action == "pad to a few lengths; sdpa_kernel(SDPBackend.FLASH_ATTENTION)"
     assert one.where == "attend"
+    assert measures(one, of) == (500_000, 0, 0, 10 * 58_000)
 
 
 def test_what_other_findings_leave_to_it():
@@ -152,5 +154,5 @@ def test_compiled_all_along_and_not_once(part, said):
         return recompilation(made.narrow(window=Window(0, 8 * LONG, count=8, each="step")))
 
     (one,) = found(1)
-    assert one.text.startswith(said)
+    assert (one.rule, one.text.startswith(said)) == ("recompilation", True)
     assert found(8) == []

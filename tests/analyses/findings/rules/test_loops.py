@@ -5,6 +5,7 @@ import pytest
 from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, report
+from support.measures import measures
 
 LAUNCH = "cudaLaunchKernel_v7000"
 VIEWS = ("select", "slice", "unbind", "chunk")
@@ -29,9 +30,13 @@ def line(names, at):
     return events
 
 
-def found(names, *, count=2, kinds=("op", "api", "kernel", "memcpy")):
+def program(names, *, count=2, kinds=("op", "api", "kernel", "memcpy")):
     events = [event for number in range(count) for event in line(names, number * STEP) if event.kind in kinds]
-    return python_loops(report(events).narrow(window=Window(0, count * STEP, count=count, each="step")))
+    return report(events).narrow(window=Window(0, count * STEP, count=count, each="step"))
+
+
+def found(names, **how):
+    return python_loops(program(names, **how))
 
 
 def test_cells_one_after_the_other():
@@ -47,37 +52,57 @@ UPDATE = ["mul_", "add_", "mul_", "addcmul_", "sqrt", "div", "sub_"]
 
 
 @pytest.mark.parametrize(
-    ("names", "rule", "said"),
+    ("names", "rule", "said", "figures"),
     [
         # taken in each pass, put together; taken apart before; written into parts; no weights; an ensemble
-        (["mul", *["select", "mm", "relu"] * 9, "stack"], "repeated-work", "9 times in a row"),
-        (["unbind", *["mm", "relu"] * 9, "cat"], "repeated-work", "9 times in a row"),
-        (["mul", *["select", "mm", "select", "copy_"] * 9, "sum"], "repeated-work", "9 times in a row"),
-        (["mul", *["slice", "mul", "add"] * 9, "sum"], "repeated-work", "9 times in a row"),
-        (["mm", *["linear", "relu", "linear"] * 9, "stack"], "repeated-work", "9 times in a row"),
+        (["mul", *["select", "mm", "relu"] * 9, "stack"], "repeated-work", "9 times", (1_060_000, 32, -32_000)),
+        (["unbind", *["mm", "relu"] * 9, "cat"], "repeated-work", "9 times", (700_000, 32, -32_000)),
+        (
+            ["mul", *["select", "mm", "select", "copy_"] * 9, "sum"],
+            "repeated-work",
+            "9 times",
+            (1_420_000, 32, -32_000),
+        ),
+        (["mul", *["slice", "mul", "add"] * 9, "sum"], "repeated-work", "9 times", (1_060_000, 32, -32_000)),
+        (["mm", *["linear", "relu", "linear"] * 9, "stack"], "repeated-work", "9 times", (1_060_000, 48, -48_000)),
         (
             ["mm", *["mul", "mul", "add", "copy_"] * 20, "mm"],
             "repeated-work",
             "20 times in a row, in 80 launches a step (mul → mul → add → copy_)",
+            (3_180_000, 152, -152_000),
         ),
         (
             ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "mm"],
             "rnn-cells",
             "12 times in a row, in 60 launches a step (linear → chunk → sigmoid → tanh → …)",
+            (2_860_000, 110, -110_000),
         ),
         (
             ["linear", *["linalg_vector_norm", "item"] * 20, "mm"],
             "blocking-read",
             "in each pass of a loop, 20 times in a row, in 40 launches a step (linalg_vector_norm → item)",
+            (1_580_000, 76, -76_000),
         ),
-        (["linear", *["eq", "index", "mean"] * 20, "stack"], "boolean-masks", "(eq → index → mean)"),
-        (["linear", *UPDATE * 10, "mm"], "unfused-optimizer", "An optimizer runs parameter by parameter, 10 times"),
+        (
+            ["linear", *["eq", "index", "mean"] * 20, "stack"],
+            "boolean-masks",
+            "(eq → index → mean)",
+            (2_380_000, 114, -114_000),
+        ),
+        (
+            ["linear", *UPDATE * 10, "mm"],
+            "unfused-optimizer",
+            "An optimizer runs parameter by parameter, 10 times",
+            (2_780_000, 126, -126_000),
+        ),
     ],
 )
-def test_a_loop_is_told_by_what_its_passes_do(names, rule, said):
-    (one,) = found(names)
+def test_a_loop_is_told_by_what_its_passes_do(names, rule, said, figures):
+    of = program(names)
+    (one,) = python_loops(of)
     assert one.rule == rule
     assert said in one.text
+    assert measures(one, of) == (*figures, one.at_stake_ns)
 
 
 def test_the_headline_has_the_number_of_values_that_are_read():
@@ -108,6 +133,23 @@ def test_without_operators_kernels_of_cells_tell():
     assert (one.rule, "(lstm_cell_forward)" in one.text) == ("rnn-cells", True)
 
 
+@pytest.mark.parametrize(("numbers", "spared"), [(range(1, 10), 1_060_000 + 8 * 30_000 + 10_000), ([1] * 9, 1_060_000)])
+def test_what_backward_runs_for_a_loop_is_of_it(numbers, spared):
+    """Nodes of autograd of 10 µs, 20 after each other, with the numbers of nine passes, and one of no pass."""
+    names, details = ["mul", *["select", "mm", "relu"] * 9, "stack"], []
+    events = [event for number in range(2) for event in line(names, number * STEP)]
+    for at, one in enumerate(events):
+        if one.name == "aten::mm":
+            details.append({"event_id": at, "sequence_number": numbers[len(details) % 9]})
+    for at, number in enumerate([*numbers, 99]):
+        details.append({"event_id": len(events), "sequence_number": number})
+        begin = 1_000_000 + 30_000 * at
+        events.append(host("op", "autograd::engine::evaluate_function: MmBackward0", begin, begin + 10_000, thread=2))
+    of = report(events, op_detail=details).narrow(window=Window(0, 2 * STEP, count=2, each="step"))
+    (one,) = python_loops(of)
+    assert measures(one, of)[3] == spared
+
+
 # Few samples at a time
 
 PASS = 1_000_000
@@ -128,10 +170,14 @@ def passed(at, *, blocks=20, apart=190_000, took=2000, last=()):
     return events
 
 
-def small(*, passes=20, each=1, more=LAYER, **keys):
+def model(*, passes=20, each=1, more=LAYER, **keys):
     events = [event for number in range(passes) for event in passed(number * PASS, **keys)]
     window = Window(0, passes * PASS, count=passes // each, each="step")
-    return small_batches(report([*events, *more], limits=LIMITS).narrow(window=window))
+    return report([*events, *more], limits=LIMITS).narrow(window=window)
+
+
+def small(**how):
+    return small_batches(model(**how))
 
 
 def test_passes_that_fill_a_part_of_the_gpu():
@@ -140,6 +186,7 @@ def test_passes_that_fill_a_part_of_the_gpu():
         "The model is run 1 time a step, for few samples each time: its kernels fill 13.1 % of the"
     )
     assert one.general
+    assert measures(one, model()) == (18_810_000, 86, -13_200, 17_000_000)
     assert small(more=()) == []  # of few layers: may be a part of a model
 
 

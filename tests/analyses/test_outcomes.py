@@ -1,0 +1,77 @@
+"""What a table is where nothing happened, and what it says where nothing was recorded or nobody knows a grouping."""
+
+import pytest
+
+import kanalyze
+from kanalyze.catalog import forms, table
+from kanalyze.errors import CannotTellError, UnknownNameError
+from support.build import call, graph, kernel, memcpy, nvtx, report
+
+CALL, KERNEL, COPY, RANGE = call("cudaMalloc", 0, 10), kernel(0, 10), memcpy(0, 10), nvtx("a", 0, 10)
+EVERY_KIND = {"api", "kernel", "memcpy", "memset", "graph", "range", "osrt"}
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "options"),
+    [
+        ("ledger", [CALL], {}),
+        ("culprits", [CALL], {}),
+        ("gaps", [CALL], {}),
+        ("gaps", [kernel(0, 5_000)], {"by": "culprit"}),
+        ("syncs", [CALL], {}),
+        ("syncs", [CALL], {"by": "api"}),
+        ("utilisation", [], {}),
+        ("utilisation", [], {"as_nsys": True}),
+        ("concurrency", [], {}),
+        ("concurrency", [], {"by": "pair"}),
+        ("api", [KERNEL], {}),
+        ("launches", [], {}),
+        ("launch_summary", [], {}),
+        ("libraries", [KERNEL, nvtx("mine", 0, 5)], {}),
+        ("range_gpu", [RANGE, COPY], {}),
+        ("range_gpu", [RANGE, COPY], {"trace": True}),
+        ("range_kernels", [RANGE], {}),
+        ("steps", [nvtx("step", 0, 10)], {}),
+        ("cold", [], {}),
+        ("cold", [], {"by": "kernel"}),
+        ("graphs", [], {}),
+        ("graphs", [CALL, KERNEL], {}),
+        ("graphs", [CALL, KERNEL], {"by": "kernel"}),
+        ("hot_kernels", [COPY], {}),
+        ("gpu", [CALL], {}),
+        ("copies", [KERNEL], {}),
+        ("kernels", [COPY, graph(5, 10)], {}),
+    ],
+)
+def test_where_nothing_happened_a_table_is_empty(name, events, options):
+    found = getattr(kanalyze, name)(report(events, kinds=EVERY_KIND), **options)
+    assert found.is_empty()
+    assert any({*form.schema} <= {*found.schema} for form in [table(name), *forms(name)])
+
+
+ACTIVITIES = {"range", "api", "kernel"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "lacking"),
+    [
+        *[(name, {"api"}, "") for name in ("ledger", "culprits", "gaps", "code", "graphs", "gpu")],
+        *[(name, {"kernel"}, "api") for name in ("syncs", "api", "launches", "launch_summary", "cold")],
+        *[(name, {"range"}, "") for name in ("utilisation", "concurrency")],
+        *[(name, {"api"}, "kernel") for name in ("launches", "launch_summary")],
+        *[(name, {"memcpy"}, "kernel") for name in ("kernels", "hot_kernels")],
+        ("copies", {"kernel"}, ""),
+        ("libraries", {"kernel"}, ""),
+        *[(name, {"api", "kernel"}, "range") for name in ("ranges", "steps")],
+        *[(name, ACTIVITIES - {lacking}, "") for name in ("range_gpu", "range_kernels") for lacking in ACTIVITIES],
+    ],
+)
+def test_where_nothing_was_recorded_a_table_cannot_tell(name, kinds, lacking):
+    with pytest.raises(CannotTellError, match=f"cannot tell {name}.*{lacking}"):
+        getattr(kanalyze, name)(report([], kinds=kinds))
+
+
+@pytest.mark.parametrize("name", ["gaps", "syncs", "concurrency", "cold", "graphs", "ranges", "range_gpu"])
+def test_an_unknown_grouping_is_said(name):
+    with pytest.raises(UnknownNameError, match=f"grouping of {name}.*colour"):
+        getattr(kanalyze, name)(report([KERNEL, CALL, RANGE]), by="colour")
