@@ -474,7 +474,31 @@ def layout_copies(report: Report, device: DeviceKernels, chosen: Chosen) -> Find
     )
 
 
+#: Kernels of sorts, not of topk.
+_SORTS: Final = (FAMILY == "sort") & (OPERATION == "sort")
+
+
+@choosing(_SORTS, 0.1)
+def full_sort(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+    """One finding per device whose kernels sort whole tensors in a program of PyTorch."""
+    if not in_pytorch(report):
+        return None
+    told = Told(
+        "full-sort",
+        "kernel",
+        "(most {0}) sort whole rows or tensors",
+        ". Where the first entries will do, as in sampling, topk finds them in a pass or two.",
+        "Take torch.topk where the first entries will do, and compute on these alone; what is in order already need "
+        "not be sorted again.",
+        "kernels --by operation",
+        f"Whole rows are sorted: {percent(chosen.share)} of kernel time",
+        "torch.topk(x, k) where the first k will do",
+    )
+    return on_kernels(report, device, chosen, told)
+
+
 RULES: Final = (
+    full_sort,
     *(unfused_attention, layout_conversions, recurring_casts, bias_before_batchnorm),
     *(large_logits, recomputation, layout_copies),
 )

@@ -341,28 +341,6 @@ _DOUBLES: Final = INPUTS.str.contains(r"\b(?:f64|c128)\b") | (
 _CASTS: Final = (LIBRARY == "aten") & (OPERATION == "copy") & (INPUTS == "") & ~OUTPUT.is_in(_DOUBLE)
 
 
-_SORTS: Final = (FAMILY == "sort") & (OPERATION == "sort")
-
-
-@choosing(_SORTS, 0.1)
-def full_sort(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
-    """One finding per device whose kernels sort whole tensors in a program of PyTorch."""
-    if not in_pytorch(report):
-        return None
-    told = Told(
-        "full-sort",
-        "kernel",
-        "(most {0}) sort whole rows or tensors",
-        ". Where the first entries will do, as in sampling, topk finds them in a pass or two.",
-        "Take torch.topk where the first entries will do, and compute on these alone; what is in order already need "
-        "not be sorted again.",
-        "kernels --by operation",
-        f"Whole rows are sorted: {percent(chosen.share)} of kernel time",
-        "torch.topk(x, k) where the first k will do",
-    )
-    return on_kernels(report, device, chosen, told)
-
-
 @choosing(_DOUBLES, 0.03)  # sums for accuracy are in well-made programs, too
 def float64(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
     """One finding per device whose kernels compute on float64 tensors in a program of PyTorch."""
@@ -617,5 +595,5 @@ def _slow(report: Report) -> pl.DataFrame:
 
 RULES: Final = (
     *(unaligned_gemm, old_architecture_gemm, no_tf32, no_tensor_cores),
-    *(full_sort, float64, gathers, scatter_atomics, far_apart),
+    *(float64, gathers, scatter_atomics, far_apart),
 )
