@@ -8,9 +8,10 @@ that any text can be compared with them.
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -19,14 +20,8 @@ from kanalyze.counter_model import LAUNCH_NUMBERS, RULE_RESULTS, SAMPLE_TABLES, 
 from kanalyze.errors import CannotTellError, SqlError, UnknownNameError
 from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
 from kanalyze.renderers.tables.frame import of_reports
-from kanalyze.report import Report
+from kanalyze.report import Report, Where
 from kanalyze.schema import Table, flag
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from kanalyze.report import Where
 
 #: Scope keywords of tables that join several reports; they apply to the timeline report.
 _WHERE: Final = ("window", "device", "process")

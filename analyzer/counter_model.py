@@ -5,15 +5,13 @@ Definitions: docs/definitions.md, sections 2 and 8.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from typing import Final
 
 import polars as pl
 
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 METRICS = Table(
     "metrics",

@@ -7,14 +7,12 @@ The command line prints them in one place (:mod:`kanalyze.cli`): message, remedy
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Final
 
 from kanalyze import outlets
 from kanalyze.tools import TIMED, again
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 #: Longest output of another program quoted in an error, in lines.
 _LINES: Final = 3

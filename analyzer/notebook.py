@@ -9,12 +9,12 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import partialmethod, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 
 import polars as pl
 
@@ -25,27 +25,22 @@ from kanalyze.analyses.page import counters_page, overview_page, time_page
 from kanalyze.analyses.replay import _changes, _whatif
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.unprofiled import _correction
-from kanalyze.errors import ClosedReportError, UnknownNameError
+from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.report_file import document
-from kanalyze.report import Report
-from kanalyze.schema import COLUMNS
+from kanalyze.report import Report, Where
 from kanalyze.several import Asked, jobs, reducing, sides
 from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Executor
     from os import PathLike
-    from typing import TypeAlias
 
     import pandas as pd
 
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.timeline._tracks import Timeline
-    from kanalyze.errors import KanalyzeError
     from kanalyze.readers import Progress
-    from kanalyze.report import Where
     from kanalyze.window import Window
 
     #: A side of a comparison: a report, a path, or several of these.
@@ -501,8 +496,7 @@ def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:
         return NotebookTable(analysis(*args, **keys))
 
     told = "\n\n".join(form.told() for form in (catalog.table(name), *catalog.forms(name)))
-    doc, _, _ = inspect.cleandoc(analysis.__doc__ or "").partition(f"\n\n{COLUMNS}\n")
-    table.__doc__ = f"{doc}\n\n{told}\n"
+    table.__doc__ = f"{inspect.cleandoc(analysis.__doc__ or '')}\n\n{told}\n"
     return table
 
 

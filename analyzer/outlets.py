@@ -21,13 +21,12 @@ from __future__ import annotations
 
 import json as encoder
 import re
+from collections.abc import Sequence
 from pathlib import PurePath
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import polars as pl
 
 #: Longest text on a page, in characters.

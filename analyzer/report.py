@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
@@ -12,19 +14,14 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze import window as named_ranges
 from kanalyze.columns import exact
-from kanalyze.errors import BadWindowError, DamagedReportError, UnknownNameError
+from kanalyze.errors import BadWindowError, DamagedReportError, KanalyzeError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
-from kanalyze.source import KINDS_KEY, Kept, PartedSource
+from kanalyze.source import KINDS_KEY, Kept, PartedSource, Source
 from kanalyze.tools import Tool, tool_of
 from kanalyze.window import Scope, Window, lasting, relative
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from kanalyze.errors import KanalyzeError
     from kanalyze.schema import Table
-    from kanalyze.source import Source
     from kanalyze.turns import Turn
 
 #: Columns that are summed in analyses, and those only subtracted; checked for overflow.

@@ -6,6 +6,7 @@ analysis' own file. ``kanalyze tables``, the docs page and the run-time check al
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from textwrap import wrap
@@ -16,8 +17,6 @@ import polars as pl
 from kanalyze.tools import NAMES, TOOLS, recorders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from polars.datatypes import DataType, DataTypeClass
 
 #: Units by the last word (or words) of a column's name.

@@ -6,10 +6,8 @@ A machine gets warmer, and others come and go: of runs that were interleaved, ea
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 #: The sides of an interleaved collection, each with the other one.
 _OTHER: Final = {"base": "new", "new": "base"}

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from kanalyze.tools import TOOLS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _NS_PER_UNIT: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
 #: Longest time of 64 bits; Python does not read numbers of thousands of digits.

@@ -7,17 +7,15 @@ step 5, ``steps`` is every step.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.units import instant, mean, parse_time_ns, plural, plural_of, time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 #: Bound of times, so that differences fit int64 nanoseconds: some 146 years.
 _LATEST_NS: Final = (1 << 62) - 1

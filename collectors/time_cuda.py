@@ -14,15 +14,13 @@ import functools
 import html
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kanalyze import units
 from kanalyze.errors import CollectError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LEAST_REPEATS: Final = 10
 _MOST_REPEATS: Final = 10_000

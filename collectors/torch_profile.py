@@ -6,10 +6,12 @@ import functools
 import os
 import time
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
+from types import TracebackType
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from kanalyze.collectors.base.files import vacant
 from kanalyze.collectors.in_workload import recipes
@@ -17,18 +19,13 @@ from kanalyze.collectors.in_workload.torch_sessions import (
     SCHEMA,
     Outcome,
     ProfilerBusyError,
+    Session,
     Settings,
     facts,
     session,
 )
 from kanalyze.collectors.in_workload.whole_files import write_json
 from kanalyze.errors import CollectError, OutputError, UnknownNameError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
-
-    from kanalyze.collectors.in_workload.torch_sessions import Session
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import pytest
 
 import kanalyze
 from kanalyze import catalog
-from support import columns
+from kanalyze.schema import COLUMNS
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
 
 NO_TABLES = (
@@ -75,7 +75,7 @@ def test_other_modules_of_the_package_are_found():
 @pytest.mark.parametrize("name", TABLES)
 def test_help_of_a_table_lists_its_columns_with_units(name):
     doc = inspect.getdoc(getattr(kanalyze, name))
-    assert doc.count(f"{columns.HEADING}\n") == 1
+    assert doc.count(f"{COLUMNS}\n") == 1
     words = " ".join(doc.split())
     for table in (catalog.table(name), *catalog.forms(name)):
         for column in table.columns:
@@ -83,13 +83,6 @@ def test_help_of_a_table_lists_its_columns_with_units(name):
             assert " ".join(column.doc.split()) in words
             assert f"{column.unit}" in words
     assert max(map(len, doc.splitlines())) <= 120
-
-
-@pytest.mark.parametrize("name", columns.tables())
-def test_the_docstring_in_the_source_lists_the_columns(name):
-    told, _, listed = inspect.getdoc(columns.tables()[name]).partition(f"\n{columns.HEADING}\n")
-    assert told
-    assert " ".join(listed.split()) == columns.listed(name), "run `python tests/support/examples.py`"
 
 
 def test_help_says_units_and_what_may_be_missing():

@@ -7,15 +7,16 @@ have to follow each other, as nsys writes them. Where they do not, the table is 
 from __future__ import annotations
 
 import os
-from collections.abc import Sized
+from collections.abc import Callable, Sequence, Sized
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 import click
 
 from kanalyze import outlets
 from kanalyze.cli import _options
-from kanalyze.cli._output import drop_registered, emit_file, print_message
+from kanalyze.cli._output import Out, drop_registered, emit_file, print_message
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery.late_loading import late
 from kanalyze.readers.archives import unpacked
@@ -31,13 +32,9 @@ with late():
     from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     import polars as pl
 
     from kanalyze.cli._options import Where
-    from kanalyze.cli._output import Out
     from kanalyze.readers.capture.reports import Run
     from kanalyze.report import Report
     from kanalyze.schema import Table

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,8 +21,6 @@ with late():
     from kanalyze.collectors.base import workload as shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     import click
     from click.shell_completion import CompletionItem
 

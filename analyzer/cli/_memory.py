@@ -13,17 +13,15 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from mmap import mmap
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, SqlError
 from kanalyze.machinery.processes import end_with
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 #: So many bytes of memory for each of a report: packed ones hold many times as much.
 _PACKED: Final = 60

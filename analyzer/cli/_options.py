@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -32,8 +33,6 @@ with late():
     from kanalyze.readers.capture import reports as captures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from kanalyze.readers import Progress
     from kanalyze.report import Meta, Report
     from kanalyze.report import Where as Part

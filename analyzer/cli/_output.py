@@ -6,9 +6,10 @@ import errno
 import os
 import shutil
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TextIO
 
 import click
 
@@ -26,9 +27,6 @@ with late():
     from kanalyze.renderers.text import grid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import BinaryIO, TextIO
-
     import polars as pl
 
     from kanalyze.collectors.base.process import Event

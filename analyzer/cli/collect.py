@@ -6,8 +6,10 @@ import shlex
 import signal
 import sys
 import textwrap
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -29,9 +31,6 @@ with late():
     from kanalyze.readers.capture import read_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import FrameType
-
     from kanalyze.collectors import Capture, Captures, Options
     from kanalyze.collectors.base.workload import Reference
     from kanalyze.collectors.tools.doctor import Examined

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -39,8 +40,6 @@ with late():
     from kanalyze.several import sides
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.several import Asked
 
 #: The exit status of a gate.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from kanalyze.cli._memory import limits_of_process, most_at_once
 from kanalyze.cli._options import READ, REPORT, REPORTS, SCOPE, Where, argument, command, flag, option
 from kanalyze.cli._output import (
     InputPath,
+    Out,
     OutputPath,
     emit,
     emit_file,
@@ -41,11 +43,8 @@ with late():
     from kanalyze.several import jobs, pictures, reducing, sides
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.slices.slices import Slices
-    from kanalyze.cli._output import Out
     from kanalyze.redact import Removed
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.several.reducing import Reduced

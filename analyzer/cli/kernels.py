@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -9,7 +11,7 @@ import click
 from kanalyze.cli import _options
 from kanalyze.cli._answers import answered
 from kanalyze.cli._options import OUTPUT, REPORT, REPORTS, SCOPE, Where, argument, command, formats, option
-from kanalyze.cli._output import emit, width
+from kanalyze.cli._output import Out, emit, width
 from kanalyze.cli.tables import drawn_form
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.machinery.late_loading import late
@@ -24,10 +26,6 @@ with late():
     from kanalyze.renderers.tables import fitted, listings, plots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from kanalyze.cli._output import Out
     from kanalyze.report import Report
 
 _REMEDY: Final = (

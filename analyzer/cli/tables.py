@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,7 +16,19 @@ from kanalyze import outlets
 from kanalyze.cli import _complete, _options
 from kanalyze.cli._answers import Opened, answered, emitted_in_parts, expanded, rows_of
 from kanalyze.cli._memory import apart, limits_of_process, noted
-from kanalyze.cli._options import NO_FORMULAS, OUTPUT, REPORTS, SCOPE, argument, command, flag, formats, option, top
+from kanalyze.cli._options import (
+    NO_FORMULAS,
+    OUTPUT,
+    REPORTS,
+    SCOPE,
+    Where,
+    argument,
+    command,
+    flag,
+    formats,
+    option,
+    top,
+)
 from kanalyze.cli._output import Out, print_message, width
 from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
 from kanalyze.machinery.late_loading import late
@@ -31,12 +45,8 @@ with late():
     from kanalyze.renderers.tables import frame as rendered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     import polars as pl
 
-    from kanalyze.cli._options import Where
 
 #: The first column of the table of several reports.
 _REPORT: Final = "report"

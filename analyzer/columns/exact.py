@@ -7,12 +7,10 @@ times 10^9 overflow 64 bits from 9.22 GB on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import polars as pl
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Bound of times (ns), sizes (bytes) and column sums: 146 years, or 4.6 exabytes.
 LARGEST: Final = (1 << 62) - 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from polars._typing import PolarsDataType
 
 #: A table of all numbers between ids has at most so many times as many places as there are ids.

@@ -7,6 +7,7 @@ Here are the decoders of collectives, of vendors' libraries and of engines; :mod
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -30,8 +31,6 @@ from kanalyze.decoder.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kanalyze.decoder.fields import Fields, Spelled
 
     Decoder = Callable[[Spelled], Fields | None]

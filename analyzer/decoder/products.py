@@ -7,14 +7,13 @@ that begin with an architecture, names in profiles beside the types and layouts 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.decoder.fields import TENSOR_TYPES, exact, headed, in_groups, looked_up, type_of, types_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.decoder.fields import Fields, Spelled
 
 _ARCHS: Final = ("maxwell_", "pascal_", "volta_", "turing_", "ampere_", "ada_", "hopper_", "blackwell_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.decoder.fields import (
@@ -21,8 +22,6 @@ from kanalyze.decoder.fields import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from kanalyze.decoder.fields import Fields, Spelled
 
 #: Wrappers, with the index of the template argument that is the functor; the arguments before it are types.

@@ -5,10 +5,8 @@ Source: the description of the wire format, https://protobuf.dev/programming-gui
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MORE: Final = 0x80

@@ -11,14 +11,12 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-    from types import FrameType
+from types import FrameType
+from typing import Final
 
 #: The environment variable that names the process with which a command ends.
 PARENT: Final = "KANALYZE_PARENT"

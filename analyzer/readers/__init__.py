@@ -24,11 +24,11 @@ from kanalyze.errors import KanalyzeError, ReportNotFoundError, UnknownFormatErr
 from kanalyze.files.regular import readable
 from kanalyze.machinery.late_loading import modules
 from kanalyze.readers.archives import GZIP, inflated, unpacked
+from kanalyze.report import Report
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from kanalyze.report import Report
 
 #: Told what is being done, and which share of it is done.
 Progress = Callable[[str, float], object]

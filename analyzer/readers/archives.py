@@ -13,14 +13,12 @@ import shutil
 import stat
 import tempfile
 import zlib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from kanalyze.errors import DamagedReportError, UnknownFormatError, UnreadableReportError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _ZIP: Final = b"PK\x03\x04"
 GZIP: Final = b"\x1f\x8b"

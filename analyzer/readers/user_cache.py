@@ -18,17 +18,16 @@ import stat
 import tempfile
 import time
 import zlib
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Age at which temporary folders of killed programs are removed.
 _FORGOTTEN_S: Final = 24 * 3600

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,14 +24,12 @@ from kanalyze.errors import (
 )
 from kanalyze.machinery.processes import unfinished
 from kanalyze.redact import documents, files
-from kanalyze.redact.texts import Removed, Texts, asked
+from kanalyze.redact.texts import Names, Removed, Texts, asked
 from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from os import PathLike
 
-    from kanalyze.redact.texts import Names
 
 __all__ = ["Removed", "redact"]
 

@@ -7,10 +7,8 @@ the text.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Final
 
 #: Names of secrets: words that match anywhere in a name, and short ones that must be a whole word.
 _WHOLE_WORDS: Final = r"(?:^|[_.-])(?:KEYS?|PASS|CREDS?|PSK|JWT|PIN|OTP|SAS|DSN|SALT|SIGNATURE)"

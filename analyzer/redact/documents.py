@@ -9,16 +9,12 @@ import gzip
 import json
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.redact.assigned import is_argument, is_secret
-from kanalyze.redact.texts import ALLOWED, words
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from kanalyze.redact.texts import Names, Texts
+from kanalyze.redact.texts import ALLOWED, Names, Texts, words
 
 #: Keys whose text stays, once redacted, and keys under which all keys do; keys whose value is removed, with its kind.
 _KEYS: Final = words(ALLOWED["documents"]["keys"])

@@ -6,6 +6,7 @@ import gzip
 import os
 import re
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, cast
@@ -25,8 +26,6 @@ from kanalyze.redact.assigned import CLOSED, LONGEST_KEY, OPENED
 from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kanalyze.redact.texts import Names, Texts
 
 #: How names are learned from kinds of files that are read as a whole, and how these are copied; others are streams.

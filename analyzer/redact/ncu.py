@@ -13,19 +13,16 @@ are sources (8.1: path and text of a file; 4: the compiled code, with the same p
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import RedactError
 from kanalyze.files.protobuf import fields
 from kanalyze.redact.assigned import values
-from kanalyze.redact.texts import ADDRESSES, ALLOWED, PATH, ROOTS, WINDOWS_PATH
+from kanalyze.redact.texts import ADDRESSES, ALLOWED, PATH, ROOTS, WINDOWS_PATH, Names, Texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kanalyze.redact.texts import Names, Texts
-
     Place = tuple[int, ...]
 
 

@@ -9,20 +9,16 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.files import python_stacks
 from kanalyze.redact.assigned import is_argument
-from kanalyze.redact.texts import ALLOWED, Names, words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from kanalyze.redact.texts import Texts
+from kanalyze.redact.texts import ALLOWED, Names, Texts, words
 
 #: How a text is redacted (a method of :class:`Texts`, or not at all), and which rows are kept: see allowed.toml.
 How = Literal["name", "free", "path", "module", "counters", "blank"]

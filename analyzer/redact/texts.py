@@ -13,6 +13,7 @@ import re
 import socket
 import tomllib
 from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kanalyze.redact.assigned import OPENED, is_secret, values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     #: What takes the place of a match; a kind of what identifies, how it is found, and what takes its place.
     _Instead = str | Callable[[re.Match[str]], str]
     _Rule = tuple[str, re.Pattern[str], _Instead]

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, BinaryIO, Final
+from collections.abc import Callable, Iterable
+from typing import BinaryIO, Final
 
-from kanalyze.redact.texts import ALLOWED
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from kanalyze.redact.texts import Names, Texts
+from kanalyze.redact.texts import ALLOWED, Names, Texts
 
 _PIECE: Final = 1 << 22
 

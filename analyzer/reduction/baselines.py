@@ -7,8 +7,10 @@ import json
 import lzma
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_type_hints
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, get_type_hints
 
 import polars as pl
 import polars.selectors as cs
@@ -16,10 +18,6 @@ import polars.selectors as cs
 from kanalyze.errors import BadBaselineError
 from kanalyze.schema import Column, Table
 from kanalyze.turns import SIDES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 #: The layout of a baseline; one of another version is refused.
 VERSION: Final = 1

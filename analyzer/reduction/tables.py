@@ -15,10 +15,11 @@ import re
 import shutil
 import socket
 import time
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -26,9 +27,6 @@ from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError,
 from kanalyze.files.regular import open_regular
 from kanalyze.machinery.processes import unfinished
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
 
 #: The layout of a reduction; one of another version is made anew.
 VERSION: Final = 2

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from kanalyze.errors import KanalyzeError
+from kanalyze.report import Report, Where
 
+if TYPE_CHECKING:
     from kanalyze.analyses.comparing._pair import Limits
-    from kanalyze.errors import KanalyzeError
     from kanalyze.readers import Progress
-    from kanalyze.report import Report, Where
 
 
 class Asked(NamedTuple):

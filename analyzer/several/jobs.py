@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import outlets
 from kanalyze.analyses.device._operations import device_operations
-from kanalyze.analyses.ranks._job import job_of
+from kanalyze.analyses.ranks._job import Job, job_of
 from kanalyze.analyses.ranks._rank_path import rank_path
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import offsets
 from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.archives import unpacked
 from kanalyze.readers.capture.read_capture import accepts
-from kanalyze.readers.capture.reports import reports_in_folder, runs_of
+from kanalyze.readers.capture.reports import Run, reports_in_folder, runs_of
 from kanalyze.readers.torch.decode.text import is_trace
-from kanalyze.reduction.tables import LATER, TABLES, load_each, origin_of, reductions_at
+from kanalyze.reduction.tables import LATER, TABLES, Reduction, load_each, origin_of, reductions_at
 from kanalyze.report import Report
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from kanalyze.analyses.ranks._job import Job
     from kanalyze.readers import Progress
-    from kanalyze.readers.capture.reports import Run
-    from kanalyze.reduction.tables import Reduction
     from kanalyze.several import Asked
 
 #: The tools that record ranks; of a job that several recorded, the one with most reports is read, then the first here.

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.analyses import declarations, homes_of_jobs, homes_of_sides
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.file_page import FilePage
 from kanalyze.analyses.ranks._job_findings import late_ranks
-from kanalyze.analyses.slices.slices import of_ranks, slices
-from kanalyze.analyses.timeline._tracks import on_one_clock, timeline
+from kanalyze.analyses.slices.slices import Slices, of_ranks, slices
+from kanalyze.analyses.timeline._tracks import Timeline, on_one_clock, timeline
 from kanalyze.errors import CannotTellError
 from kanalyze.reduction.baselines import SUFFIX
-from kanalyze.report import Report
-from kanalyze.several import jobs, sides
+from kanalyze.report import Meta, Report
+from kanalyze.several import Asked, jobs, sides
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from kanalyze.analyses.comparing._comparison import Comparison
     from kanalyze.analyses.ranks._job import Job
-    from kanalyze.analyses.slices.slices import Slices
-    from kanalyze.analyses.timeline._tracks import Timeline
-    from kanalyze.report import Meta
-    from kanalyze.several import Asked
 
 #: Ranks that a timeline has room for.
 _MOST_DRAWN: Final = 16

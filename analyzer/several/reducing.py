@@ -12,7 +12,8 @@ import os
 import re
 import signal
 import tempfile
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -44,15 +45,13 @@ from kanalyze.reduction.tables import (
     packed,
     write,
 )
+from kanalyze.report import Report
 from kanalyze.several.jobs import runs_of_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Executor
     from multiprocessing.process import BaseProcess
 
     from kanalyze.readers.capture.reports import Run
-    from kanalyze.report import Report
 
 #: Where polars looks for how many threads it may have.
 _THREADS: Final = "POLARS_MAX_THREADS"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -11,14 +12,11 @@ from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._pair import Limits, found_otherwise, same_launches, steps_in_common
 from kanalyze.errors import IncomparableError, KanalyzeError
 from kanalyze.files.regular import open_regular, readable
-from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, loaded
+from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, Digest, Part, loaded
+from kanalyze.report import Report
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kanalyze.reduction.baselines import Digest, Part
-    from kanalyze.report import Report
     from kanalyze.several import Asked
 
 _TWO: Final = 2

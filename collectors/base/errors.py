@@ -6,14 +6,11 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from kanalyze.errors import KanalyzeError, nearest
 from kanalyze.units import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 
 class WorkloadError(KanalyzeError):

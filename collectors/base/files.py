@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import uuid
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,6 @@ from kanalyze.errors import OutputError
 from kanalyze.units import size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from os import PathLike
 
 #: Message for a full disk.

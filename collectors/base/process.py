@@ -14,15 +14,11 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import IO
+from typing import IO, Final, Literal, NamedTuple
 
 #: Environment variable that marks the processes of a step.
 MARK: Final = "KANALYZE_STEP"

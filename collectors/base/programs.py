@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.collectors.base.errors import BadOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from os import PathLike
 
 #: A version number in the output of ``--version``: ``2025.3.1.90-253135822v0``, ``release 13.0, V13.0.88``.

@@ -11,15 +11,13 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from kanalyze.collectors.base.errors import BadOptionError, WorkloadError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: What stands before a module's name, on Python's command line as on ours.
 MODULE: Final = "-m"

@@ -6,13 +6,15 @@ import signal
 import subprocess
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from kanalyze.collectors.base import files
 from kanalyze.collectors.base.errors import InterruptedCaptureError
-from kanalyze.collectors.base.options import PASSES, Options, checked
-from kanalyze.collectors.base.process import Event, Progress
+from kanalyze.collectors.base.options import PASSES, Keywords, Options, checked
+from kanalyze.collectors.base.process import Event, Progress, Starter
 from kanalyze.collectors.base.workload import resolve, resolve_other
 from kanalyze.collectors.run.plan import Plan, in_order, portable_script
 from kanalyze.collectors.run.recording import Capture, Recording
@@ -21,12 +23,7 @@ from kanalyze.errors import OutputError
 from kanalyze.turns import SIDES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from os import PathLike
-    from pathlib import Path
-
-    from kanalyze.collectors.base.options import Keywords
-    from kanalyze.collectors.base.process import Starter
 
 
 @dataclass(frozen=True)

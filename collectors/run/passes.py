@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,18 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze import outlets
 from kanalyze.collectors.base import files, process
-from kanalyze.collectors.base.process import Event, checks, end_of
+from kanalyze.collectors.base.process import Check, Ended, Event, Progress, Starter, Step, checks, end_of
 from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.in_workload.recipes import FAILED
 from kanalyze.collectors.tools import machine, ncu, nsys
-from kanalyze.collectors.tools.choose import Launch, first_launch, parse, select, unselected
+from kanalyze.collectors.tools.choose import Launch, Selection, first_launch, parse, select, unselected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kanalyze.collectors.base.process import Check, Ended, Progress, Starter, Step
     from kanalyze.collectors.run.plan import Plan
-    from kanalyze.collectors.tools.choose import Selection
 
 #: Message of nsys stats for a program without kernels.
 NO_KERNELS: Final = "the program launched no kernel"

@@ -8,25 +8,21 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH
+from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
 from kanalyze.collectors.base.process import Step
-from kanalyze.collectors.base.workload import references
+from kanalyze.collectors.base.workload import Workload, references
 from kanalyze.collectors.tools import found, ncu, nsys, nvcc
 from kanalyze.collectors.tools.choose import Selection, filter_flags, unselected
-from kanalyze.collectors.tools.found import wanted_passes
+from kanalyze.collectors.tools.found import Tools, wanted_passes
 from kanalyze.tools import tool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from kanalyze.collectors.base.options import Options
     from kanalyze.collectors.base.programs import Program
-    from kanalyze.collectors.base.workload import Workload
-    from kanalyze.collectors.tools.found import Tools
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,25 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors.base.errors import CompileError
-from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES
-from kanalyze.collectors.base.process import Event
+from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, Options
+from kanalyze.collectors.base.process import Event, Progress, Starter
 from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.in_workload.whole_files import write_bytes
 from kanalyze.collectors.run.passes import NO_KERNELS, Found, Pass, PassRecord, StepFailedError, masked
-from kanalyze.collectors.run.plan import numbered
+from kanalyze.collectors.run.plan import Plan, numbered
 from kanalyze.collectors.tools import machine, nvcc
-from kanalyze.collectors.tools.found import obstacles, wanted_passes
+from kanalyze.collectors.tools.found import Tools, obstacles, wanted_passes
 from kanalyze.errors import CollectError
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from kanalyze.collectors.base.options import Options
-    from kanalyze.collectors.base.process import Progress, Starter
     from kanalyze.collectors.base.workload import Workload
-    from kanalyze.collectors.run.plan import Plan
-    from kanalyze.collectors.tools.found import Tools
 
 #: Schema version of the manifest; docs/collect.md has its history, and describes every key.
 _SCHEMA: Final = 1

@@ -13,13 +13,11 @@ import csv
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kanalyze.collectors.base.options import Options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 #: Kernels that wait for other GPUs: serialised by ncu, they would deadlock.
 _COMMUNICATION: Final = "nccl|nvshmem|mscclpp"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,6 @@ from kanalyze.collectors.tools.found import NO_GPU, Tools, find_tools
 from kanalyze.units import size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.collectors.base.programs import Program
     from kanalyze.collectors.tools.machine import Permission
 

@@ -7,22 +7,17 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH
+from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
 from kanalyze.collectors.base.programs import Program, answer, find, runnable, version_of
-from kanalyze.collectors.base.workload import LAUNCHERS, SPREADERS, is_python
+from kanalyze.collectors.base.workload import LAUNCHERS, SPREADERS, Workload, is_python
 from kanalyze.collectors.in_workload.recipes import RANGES, RECIPES
 from kanalyze.collectors.tools import machine, ncu, nvcc
 from kanalyze.collectors.tools.nsys import find_nsys
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kanalyze.collectors.base.options import Options
-    from kanalyze.collectors.base.workload import Workload
 
 #: Remedy for a missing GPU.
 NO_GPU: Final = (

@@ -12,13 +12,11 @@ import platform
 import re
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kanalyze.collectors.base.programs import Program, answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 #: nvidia-smi fields that do not change, with our names.
 _FIXED: Final = {

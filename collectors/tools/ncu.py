@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors.base.files import NO_SPACE
@@ -10,9 +12,6 @@ from kanalyze.collectors.tools.machine import COUNTERS
 from kanalyze.collectors.tools.nsys import with_flags
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from kanalyze.collectors.base.options import Options
     from kanalyze.collectors.tools.choose import Selection
 

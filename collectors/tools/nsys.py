@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.collectors.base.files import NO_SPACE
 from kanalyze.collectors.base.programs import Program, answer, find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from kanalyze.collectors.base.options import Options
 
 _FOLDERS: Final = (

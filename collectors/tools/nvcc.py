@@ -13,16 +13,12 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from kanalyze.collectors.base.programs import answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from kanalyze.collectors.base.programs import Program
+from kanalyze.collectors.base.programs import Program, answer
 
 FOLDERS: Final = ("/usr/local/cuda/bin", "/usr/local/cuda-*/bin", "/opt/cuda/bin", "/opt/nvidia/hpc_sdk/*/*/cuda/bin")
 

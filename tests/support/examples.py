@@ -4,8 +4,7 @@ A block fenced as ``console`` holds commands that begin with ``$ kanalyze`` and,
 columns. They run in a folder like the checkout, with two files more that only docs need: `cut.sqlite`, the first
 half of a report, and `ranges.sqlite`, a report that holds NVTX ranges and nothing of CUDA.
 
-``python tests/support/examples.py`` writes what the program prints now into the files, and the columns of tables into
-docstrings.
+``python tests/support/examples.py`` writes what the program prints now into the files.
 """
 
 from __future__ import annotations
@@ -98,9 +97,6 @@ def commands(text: str) -> list[str]:
 if __name__ == "__main__":
     import page_schema  # as above
 
-    import columns  # beside this script
-
-    columns.write()
     page_schema.FILE.write_text(page_schema.text())
     with tempfile.TemporaryDirectory() as place, chdir(folder(Path(place))):
         TABLES.write_text(tables_page())

@@ -5,13 +5,12 @@ Definition: docs/definitions.md, section 11, "The same collective".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]

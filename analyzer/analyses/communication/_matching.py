@@ -5,6 +5,7 @@ Definition: docs/definitions.md, section 11, "The same collective".
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,8 +16,6 @@ import polars as pl
 from kanalyze.analyses.communication._aligning import SIZE_BITS, SIZES, Sequence, aligned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]

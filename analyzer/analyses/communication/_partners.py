@@ -5,16 +5,14 @@ Definition: docs/definitions.md, section 11, "Waiting". Ranks of one report shar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.shared.cached import once_per_process
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Of each collective whose ranks are all in the report: its row of :func:`operations`, when the last rank came, who
 #: that was (null where several came at once), the row of that rank (of several the lowest), and whether the report says

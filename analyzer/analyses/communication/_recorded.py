@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -13,12 +14,7 @@ from kanalyze.analyses.device._operations import decoded, operations, with_facts
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.reduction.tables import COLLECTIVES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kanalyze.report import Report
-
+from kanalyze.report import Report
 
 #: Kinds that run as a kernel of sends and receives.
 BY_PAIRS: Final = ("send", "recv", "all_to_all", "gather", "scatter")

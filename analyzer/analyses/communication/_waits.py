@@ -13,12 +13,12 @@ import polars as pl
 from kanalyze.analyses.communication._matching import matched, rows_of
 from kanalyze.analyses.communication._recorded import collectives_of
 from kanalyze.reduction.tables import COLLECTIVES
+from kanalyze.report import Report
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from kanalyze.analyses.communication._matching import Ints, Matches, Rows, Slice, Small
-    from kanalyze.report import Report
 
 
 #: Rows that are looked at at once, about.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -16,16 +17,13 @@ from kanalyze.analyses import homes_of_sides
 from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._pair import ALONE, Doubt, Limits, Pair, Side, doubts, in_pairs, sides_of
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.reduction.baselines import STEPS
+from kanalyze.reduction.baselines import STEPS, Digest
 from kanalyze.tools import TOOLS
 from kanalyze.units import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.analyses.comparing._gate import Gate
     from kanalyze.analyses.comparing._statistics import Estimate
-    from kanalyze.reduction.baselines import Digest
 
     Rank = Sequence[Digest]
 

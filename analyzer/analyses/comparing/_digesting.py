@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -50,10 +50,8 @@ from kanalyze.reduction.baselines import (
     Digest,
     Part,
 )
+from kanalyze.report import Report
 from kanalyze.window import NUMBER, STEP_PREFIX, plain
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 #: Most operations of a typical iteration that are kept apart; of more, those of one name and place are one.
 _MOST_SLOTS: Final = 60_000

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.comparing._comparison import alone, quick_values
+from kanalyze.analyses.comparing._comparison import Comparison, alone, quick_values
 from kanalyze.analyses.comparing._matching import slots_of
-from kanalyze.analyses.comparing._pair import LEAST_SHARE
+from kanalyze.analyses.comparing._pair import LEAST_SHARE, Pair
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
 from kanalyze.units import change, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from kanalyze.analyses.comparing._comparison import Comparison
-    from kanalyze.analyses.comparing._pair import Pair
     from kanalyze.analyses.comparing._statistics import NoiseFloor
     from kanalyze.reduction.baselines import Digest
 

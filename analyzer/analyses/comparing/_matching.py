@@ -5,6 +5,7 @@ Definitions: docs/definitions.md, section 10, "Comparing".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -15,8 +16,6 @@ from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import OTHER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from numpy.typing import NDArray
 
     from kanalyze.reduction.baselines import Digest

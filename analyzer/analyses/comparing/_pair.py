@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, median
@@ -14,17 +15,13 @@ from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._matching import Matches, Slots, matches, slots_of
 from kanalyze.analyses.comparing._statistics import cold_runs
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.reduction.baselines import LAUNCHES, STEADY
+from kanalyze.reduction.baselines import LAUNCHES, STEADY, About, Digest
 from kanalyze.schema import Column
 from kanalyze.turns import Turn, interleaved, pairs
 from kanalyze.units import apportioned, count, nearest, plural, time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from numpy.typing import NDArray
-
-    from kanalyze.reduction.baselines import About, Digest
 
     Floats = NDArray[np.float64]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.comparing._comparison import verdict_of
+from kanalyze.analyses.comparing._comparison import Comparison, verdict_of
 from kanalyze.analyses.comparing._pair import (
     CERTAINTY,
     COUNTS,
@@ -29,11 +29,8 @@ from kanalyze.schema import Column, Table
 from kanalyze.units import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
-    from kanalyze.analyses.comparing._comparison import Comparison
     from kanalyze.analyses.comparing._pair import Floats, Pair, Side
     from kanalyze.reduction.baselines import Digest
 

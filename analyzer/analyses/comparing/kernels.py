@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.comparing._matching import FUSED, GONE, KERNEL, NEW, SAME, SHAPE, SPLIT, Block
-from kanalyze.analyses.comparing._pair import CERTAINTY, COUNTS, TIMES, by_size, summed, with_differences
+from kanalyze.analyses.comparing._matching import FUSED, GONE, KERNEL, NEW, SAME, SHAPE, SPLIT, Block, Slots
+from kanalyze.analyses.comparing._pair import CERTAINTY, COUNTS, TIMES, Pair, Side, by_size, summed, with_differences
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from numpy.typing import NDArray
-
-    from kanalyze.analyses.comparing._matching import Slots
-    from kanalyze.analyses.comparing._pair import Pair, Side
 
     Key = tuple[str | None, str | None]  # name and launch shape of a kernel
     Means = dict[Key, dict[str, float]]  # the mean of each counter of a launch

@@ -5,6 +5,7 @@ A rule reads columns of the tables `counters` and `roofline`; it is silent where
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,9 +13,6 @@ from kanalyze import units
 from kanalyze.analyses.counters._metrics import REASONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     Row = dict[str, Any]
 
 #: A unit above this share of its peak is the limit: ncu's own rules take 80 % for high, 60 % for low.

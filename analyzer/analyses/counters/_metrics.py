@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 import polars as pl
 
 from kanalyze.errors import CannotTellError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kanalyze.report import Report
-    from kanalyze.schema import Table
+from kanalyze.report import Report
+from kanalyze.schema import Table
 
 
 def require_counters(report: Report, table: Table) -> None:

@@ -6,16 +6,14 @@ the kernel's: at the edges it mixes what ran before and after. Definitions: docs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.lookup import count_up_to
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: The counters by column: nsys' names in all versions, and torch.profiler's. Of NVLink some GPUs have four a direction,
 #: which are summed.

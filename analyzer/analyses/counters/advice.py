@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -13,10 +13,8 @@ from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._operations import families
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.columns.exact import product
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 #: Kernel families that could use tensor cores.
 _PRODUCTS: Final = ("gemm", "convolution", "attention")
@@ -78,10 +76,6 @@ def advice(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
-
-    Columns:
-        event_id, name, device, source, rule, kind, sentence, remedy, scope, speedup_share, possible_share,
-        possible_from, at_stake_ns, evidence.
     """
     require_counters(report, TABLE)
     # the share of the duration above the roof; of the memory roof alone if the work was not collected

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze.analyses.counters._metrics import LATENCY, REASONS, measured_kernels, ratio, share, stall_metric, whole
 from kanalyze.analyses.device._operations import SHAPE_COLUMNS
 from kanalyze.analyses.shared.cached import analysis
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 _L1: Final = "l1tex__"
 _GLOBAL: Final = "pipe_lsu_mem_global_op"
@@ -192,15 +190,6 @@ def counters(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
-
-    Columns:
-        event_id, name, device, dur_ns, cycles, sm_clock_hz, compute_share, memory_share, dram_share, dram_bytes_per_s,
-        dram_read_bytes, dram_write_bytes, l2_share, l2_hit_share, l1_share, l1_hit_share, grid_x, grid_y, grid_z,
-        block_x, block_y, block_z, registers_per_thread, static_shared_bytes, dynamic_shared_bytes, occupancy_share,
-        achieved_occupancy_share, limiter, blocks_per_sm, sms, waves, tail_share, instructions, ipc, issue_share,
-        active_warps, eligible_warps, cycles_per_instruction, top_stall, top_stall_share, threads_per_instruction,
-        load_sectors_per_request, store_sectors_per_request, load_used_share, store_used_share, uncoalesced_share,
-        bank_conflicts, bank_conflict_share, local_loads, local_stores, spill_requests, spill_share, tensor_share.
     """
     kernels = measured_kernels(report, TABLE, _METRICS)
     plain = {name: pl.col(metric) for name, metric, _ in _VALUES}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze.analyses.counters._metrics import ratio, require_counters
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.statistics import known_sum
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 #: The columns summed over the instructions of a line.
 SUMS: Final = ("samples", "stalled_samples", "instructions", "thread_instructions", "sectors", "ideal_sectors")
@@ -56,10 +54,6 @@ def hot_lines(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
-
-    Columns:
-        event_id, name, file, line, samples, share, stalled_samples, sass_count, instructions, thread_instructions,
-        threads_per_instruction, sectors, ideal_sectors, ideal_share, live_registers, text.
     """
     require_counters(report, TABLE)
     sums = (

@@ -9,19 +9,16 @@ them from real ones: if a kernel executed no other half-precision instruction, t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze.analyses.counters._metrics import measured_kernels, ratio, require_counters, whole
 from kanalyze.analyses.shared.cached import analysis
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kanalyze.report import Report
 
 _BEGINNING: Final = "sm__ops_path_tensor_"
 _DONE, _RATE, _PEAK = ".sum", ".sum.per_cycle_elapsed", ".sum.peak_sustained"
@@ -303,11 +300,6 @@ def roofline(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
-
-    Columns:
-        event_id, name, device, dur_ns, fp64_flop, fp32_flop, fp16_flop, tensor_flop, tensor_int_op, flop, dram_bytes,
-        intensity_flop_per_byte, precision, instruction, achieved_flop_per_s, attainable_flop_per_s, peak_flop_per_s,
-        dram_bytes_per_s, peak_dram_bytes_per_s, ridge_flop_per_byte, bound, roof_share.
     """
     require_counters(report, TABLE)
     kernels = measured_kernels(report, TABLE, (*_METRICS, *tensor_metrics(report)))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze.analyses.counters._metrics import LATENCY, REASONS, measured_kernels, ratio, stall_metric
 from kanalyze.analyses.shared.cached import analysis
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "stalls",
@@ -44,9 +42,6 @@ def stalls(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
-
-    Columns:
-        event_id, name, reason, cycles_per_instruction, share, meaning.
     """
     metrics = {stall_metric(reason): reason for reason in REASONS}
     wide = measured_kernels(report, TABLE, [*metrics, LATENCY])

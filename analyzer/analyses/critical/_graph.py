@@ -45,7 +45,7 @@ order of (end, -start, -row): no cycle within either. Through both, a cycle need
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -57,9 +57,7 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import LATENCY_NS, event_waits, ordered, streamed_operations, used_streams
 from kanalyze.columns.lookup import count_up_to, gathered, in_order_of, nearest, parts_by, sure
 from kanalyze.intervals import OF_EVENTS
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 _GRAPH_LAUNCH: Final = re.compile(r"(?:cuda|cu)GraphLaunch")
 

@@ -5,13 +5,14 @@ Definition: docs/whatif.md, "The critical path".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.communication._partners import last_arrivals
-from kanalyze.analyses.critical._graph import BEFORE, dependencies, release
+from kanalyze.analyses.critical._graph import BEFORE, Dependencies, dependencies, release
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, operations
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.host._context_creation import unseen_syncs
@@ -20,17 +21,12 @@ from kanalyze.analyses.host._thread_names import named_events, neighbours, progr
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.thread_lanes import LINE, THREAD
+from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, ThreadKey
 from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid, touched
 from kanalyze.columns.lookup import gathered, in_order, of_parts, parts_by, rows_at, slices
+from kanalyze.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kanalyze.analyses.critical._graph import Dependencies
-    from kanalyze.analyses.shared.thread_lanes import ThreadKey
-    from kanalyze.report import Report
-
     Lines = dict[ThreadKey, pl.DataFrame]
 
 #: Causes of time on the path: what runs on a device, why it did not run yet, and what the host did.

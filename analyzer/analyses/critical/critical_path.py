@@ -7,7 +7,8 @@ median lag of its kind where that kind releases, whichever is less, and the rest
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
 import polars as pl
 
@@ -29,16 +30,12 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.columns.lookup import gathered, grouped, slices
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Unpack
-
     import numpy as np  # in functions alone: the page of a small report never imports it
     import numpy.typing as npt
-
-    from kanalyze.report import Report, Where
 
     Ints = npt.NDArray[np.int64]
 
@@ -302,9 +299,6 @@ def critical_path(
     Raises:
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        cause, ns, share, each_ns, pieces, mostly, mostly_ns.
     """
     report = report.narrow(**where)
     check_grouping(TABLE, by)

@@ -8,8 +8,9 @@ by :func:`kanalyze.analyses.streams._streams.streamed_operations`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -30,7 +31,7 @@ from kanalyze.columns.lookup import (
     slices,
 )
 from kanalyze.decoder.decode import HINTS, decode
-from kanalyze.decoder.fields import OTHER
+from kanalyze.decoder.fields import OTHER, KernelName
 from kanalyze.errors import CannotTellError
 from kanalyze.model import (
     COLLECTIVE_DETAIL,
@@ -41,12 +42,7 @@ from kanalyze.model import (
     KERNEL_CONFIG,
     LAUNCH_SHAPE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kanalyze.decoder.fields import KernelName
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 _COMMUNICATION: Final = "communication"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -11,10 +11,8 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
 from kanalyze.columns.exact import rate
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "copies",
@@ -59,10 +57,6 @@ def copies(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records neither copies nor memsets.
-
-    Columns:
-        operation, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, total_bytes, avg_bytes,
-        median_bytes, min_bytes, max_bytes, stddev_bytes, bandwidth_bytes_per_s, exclusive_ns.
     """
     require(report, TABLE, "memcpy", "memset")
     moved = exclusive_operations(report).filter(pl.col("kind").is_in(["memcpy", "memset"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -10,10 +10,8 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 _CATEGORIES: Final = {"kernel": "CUDA_KERNEL", "memcpy": "MEMORY_OPER", "memset": "MEMORY_OPER"}
 
@@ -41,9 +39,6 @@ def gpu(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations.
-
-    Columns:
-        category, operation, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns.
     """
     require(report, TABLE, *_CATEGORIES)
     work = exclusive_operations(report).filter(pl.col("kind").is_in(list(_CATEGORIES)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -11,13 +11,9 @@ from kanalyze.analyses.shared.requirements import check_grouping, require_kernel
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.errors import CannotTellError
 from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 from kanalyze.tools import NAMES
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 TABLE: Final = Table(
     "kernels",
@@ -96,9 +92,6 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
         CannotTellError: The report records no kernels; or a window is asked for of a report of ncu, whose kernels
             were measured one by one: their durations are those under ncu, and each had the device for itself.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        name, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, exclusive_ns.
     """
     report = report.narrow(**where)
     require_kernels(report, BY_LAUNCH_SHAPE if by == "launch-shape" else TABLE)

@@ -7,23 +7,19 @@ other, so that gains add up to that of all together.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.findings.rules import CHANNELS_LAST
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.replay._mending import Mending
+from kanalyze.report import Report
 from kanalyze.units import percent
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.report import Report
 
 #: The rules, the most specific first. A rule comes before those that say less of the same time: one that names what the
 #: program does (an operator, a module, a loop) before one that names a call or a kernel, and what all programs have in

@@ -8,6 +8,7 @@ from that table, since every command checks for doubts before it ends.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -23,15 +24,12 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import STREAM, recorded_work
 from kanalyze.columns.lookup import as_of, gathered, grouped, in_order_of, marked, positions, repeated, rows_at
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import NAMES
 from kanalyze.window import STEP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from kanalyze.report import Report
-
     Check = tuple[str, int, int | None, str]
 
 #: What tells of operations and their launches.

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.idle.code import has_lines, placed_pieces, placed_with_text
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: The part of its time that a finding has in a line, at the least, to be said to lie there.
 _MOST: Final = 0.5

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -25,13 +26,9 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.wording import worded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "findings",
@@ -198,10 +195,6 @@ def findings(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations.
-
-    Columns:
-        rule, device, at_stake_ns, at_most, per_iteration_ns, replayed_ns, share, headline, action, where, sentence,
-        remedy, table, definition, replayed_low_ns, replayed_high_ns.
     """
     every, lengths = by_gain(report, _MOST_REPLAYED), _lengths(report)
     iterations = report.scope.window and report.scope.window.count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -23,13 +24,11 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.errors import DamagedReportError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
 from kanalyze.wording import worded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from kanalyze.analyses.findings._doubts import Check
-    from kanalyze.report import Report
 
 __all__ = ["TABLE", "health"]
 
@@ -46,9 +45,6 @@ def health(report: Report) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`: every check that the report allows, also those without a hit, then the reader's notes.
-
-    Columns:
-        check, count, ns, effect, doubt.
     """
     if report.meta.timeless:
         return check_table(names(report), report.table("notes"))

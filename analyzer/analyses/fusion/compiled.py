@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.model import COMPILED_KERNELS
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "compiled",
@@ -40,10 +38,6 @@ def compiled(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report is no capture of ``kanalyze collect``, or one without a torch pass.
-
-    Columns:
-        name, source, hash, arch, num_warps, num_stages, registers, spills, shared_memory_bytes, compile_ns, cache_hit,
-        ptx, variants, count, total_ns, avg_ns.
     """
     found = report.table(COMPILED_KERNELS.name)
     launched = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
@@ -17,14 +18,12 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.exact import LARGEST, added, wide
 from kanalyze.columns.lookup import beside, gathered, positions
 from kanalyze.decoder.decode import decode
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kanalyze.decoder.fields import KernelName
-    from kanalyze.report import Report
 
 #: The elementwise operations of kernel families that also contain others.
 _OPERATIONS: Final = {"copy": ("copy",), "random": ("dropout", "masked_scale")}
@@ -374,10 +373,6 @@ def fusion(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no operators or no kernels.
-
-    Columns:
-        device, chain, within, elements, count, kernels, launches, total_ns, gaps_ns, moved_bytes, fused_bytes,
-        fused_ns, saved_ns.
     """
     require(report, TABLE.name, "op")
     require(report, TABLE, "kernel")

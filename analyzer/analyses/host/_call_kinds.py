@@ -12,19 +12,16 @@ in the bucket `allocation`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, TypeVar
 
 import polars as pl
 
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.intervals import OF_EVENTS
+from kanalyze.report import Report
 from kanalyze.wording import CUDA, HIP, RUNTIME, is_amd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from kanalyze.report import Report
 
 #: Copies that block their caller, whatever stream they name.
 BLOCKING_COPY: Final = r"(?:cuda|cu)Memcpy(?!.*(?:Async|Node|Batch))"

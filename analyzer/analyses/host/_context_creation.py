@@ -6,7 +6,7 @@ A context is created by a recorded call, or in an interval outside any recorded 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -16,9 +16,7 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import grouped, nearest
 from kanalyze.intervals import OF_EVENTS
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Calls that need no context: the first other call of a process is the one that creates it.
 _WITHOUT_CONTEXT: Final = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -11,10 +11,8 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import LINE, THREAD
 from kanalyze.analyses.shared.thread_nesting import innermost_line
 from kanalyze.columns.lookup import as_of, count_up_to, gathered, of_parts, rows_at, sure
+from kanalyze.report import Report
 from kanalyze.window import UNNAMED, named, without_ids
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 
 @once_per_process

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -23,14 +23,11 @@ from kanalyze import intervals
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.host._thread_timeline import shown_calls, threads
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, laned
+from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, ThreadKey, laned
 from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
 from kanalyze.columns.lookup import count_up_to, gathered, in_order_of, positions
+from kanalyze.report import Report
 from kanalyze.window import STEP_PREFIX
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.shared.thread_lanes import ThreadKey
-    from kanalyze.report import Report
 
 #: Roles of a function: program code, an ``nn.Module`` or garbage collection, library code, or a wrapper that only
 #: forwards a call.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -12,13 +12,10 @@ from kanalyze.analyses.host._call_kinds import CALL_BUCKETS, bucket_of, call_nam
 from kanalyze.analyses.host._context_creation import BEGINS, context_calls, unseen_syncs
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest
-from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, laned
+from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, Lanes, ThreadKey, laned
 from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
 from kanalyze.columns.lookup import count_up_to, gathered, in_order, parts_by, rows_at, sure
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.shared.thread_lanes import Lanes, ThreadKey
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Bucket and detail of the labels that are no name of a call or an overhead: the last rows of :func:`labels`.
 _EXTRA_LABELS: Final = (("loading", "context"), ("unknown", BEGINS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -11,10 +11,8 @@ from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "api",
@@ -41,9 +39,6 @@ def api(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no CUDA calls.
-
-    Columns:
-        name, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns.
     """
     require(report, TABLE, "api")
     sums = of_used_processes(report, report.seen("api")).group_by("name").agg(duration_statistics())

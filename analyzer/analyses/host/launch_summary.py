@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -12,10 +12,8 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.columns.lookup import grouped
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 _MEASURES: Final = {
     "total": "call start to the end of kernel or call",
@@ -70,12 +68,6 @@ def launch_summary(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report lacks kernels or CUDA calls.
-
-    Columns:
-        process_id, thread_id, device, count, queue_count, total_avg_ns, total_median_ns, total_min_ns, total_max_ns,
-        total_stddev_ns, api_avg_ns, api_median_ns, api_min_ns, api_max_ns, api_stddev_ns, queue_avg_ns,
-        queue_median_ns, queue_min_ns, queue_max_ns, queue_stddev_ns, kernel_avg_ns, kernel_median_ns, kernel_min_ns,
-        kernel_max_ns, kernel_stddev_ns, api, kernel, charged_api_ns.
     """
     require(report, TABLE.name, "kernel")
     require(report, TABLE, "api")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -13,10 +13,8 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import first_seen, matches, positions, rows_at, telling
 from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "launches",
@@ -64,10 +62,6 @@ def launches(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report lacks kernels or CUDA calls.
-
-    Columns:
-        api_start_ns, api_ns, queue_ns, kernel_start_ns, kernel_ns, total_ns, process_id, thread_id, device, api,
-        grid_x, grid_y, grid_z, block_x, block_y, block_z, kernel, gpu, stream, charged_api_ns.
     """
     require(report, TABLE.name, "kernel")
     require(report, TABLE, "api")

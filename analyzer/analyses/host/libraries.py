@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -13,11 +13,9 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "libraries",
@@ -64,9 +62,6 @@ def libraries(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records neither library calls, nor NVTX ranges, nor system calls.
-
-    Columns:
-        library, name, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, idle_ns.
     """
     require(report, TABLE, "library", "osrt", "range")
     rows = pl.concat([_ranges(report), *(_calls(report, kind) for kind in ("library", "osrt"))])

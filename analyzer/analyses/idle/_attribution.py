@@ -8,11 +8,13 @@ reason of an instant does not depend on the window. Definitions: definitions.md,
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
+from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, launching_by_start, of_device, operations
@@ -32,19 +34,12 @@ from kanalyze.analyses.idle._idle_parts import (
 )
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.thread_lanes import THREAD, ThreadKey
 from kanalyze.analyses.shared.thread_nesting import touched
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.columns.lookup import gathered, grouped, in_order, parts_by, positions, rows_at, sure
+from kanalyze.report import Report
 from kanalyze.window import Window
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from polars.datatypes import DataType, DataTypeClass
-
-    from kanalyze.analyses.shared.thread_lanes import ThreadKey
-    from kanalyze.report import Report
 
 _Schema = dict[str, "DataType | DataTypeClass"]
 _BUCKET: Final = pl.Enum(BUCKETS)

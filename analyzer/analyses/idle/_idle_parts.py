@@ -7,9 +7,11 @@ Definitions: definitions.md, section 5, rules 5 to 13.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import polars as pl
+from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.analyses.device._operations import facts_of, launch_rows, launching_by_start, nearest_launches
 from kanalyze.analyses.device._windows import activity as device_activity
@@ -18,24 +20,16 @@ from kanalyze.analyses.host._range_lines import named_ranges, on_line, range_lin
 from kanalyze.analyses.host._thread_names import between_calls, framework_recorded, named
 from kanalyze.analyses.host._thread_timeline import activity, label_codes, labels, threads, winning
 from kanalyze.analyses.naming._host_names import host_names
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
+from kanalyze.analyses.shared.cached import Remembered, once_per_process
+from kanalyze.analyses.shared.thread_lanes import THREAD, Lanes, ThreadKey, lanes_of
 from kanalyze.analyses.shared.thread_nesting import overlaid, touched
 from kanalyze.analyses.shared.workers import at_once
 from kanalyze.analyses.streams._streams import ended_last, event_waits, waited_for
 from kanalyze.columns.lookup import gathered, rows_by, sure
 from kanalyze.errors import DamagedReportError
 from kanalyze.machinery.processes import workers
+from kanalyze.report import Report
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from polars.datatypes import DataType, DataTypeClass
-
-    from kanalyze.analyses.shared.cached import Remembered
-    from kanalyze.analyses.shared.thread_lanes import Lanes, ThreadKey
-    from kanalyze.report import Report
 
 #: Batch sizes, in idle intervals: the smallest batch, and the most that are in flight at one time; large enough to gain
 #: more than threads wait for Python's lock (benchmarks/), small enough to bound memory.

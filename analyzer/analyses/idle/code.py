@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -13,16 +13,13 @@ from kanalyze.analyses.host._thread_names import program_functions
 from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_pieces
 from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per_report
 from kanalyze.analyses.shared.requirements import require, source_lines
-from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.thread_lanes import THREAD, ThreadKey
 from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
 from kanalyze.columns.lookup import gathered, parts_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.outlets import short_paths
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.shared.thread_lanes import ThreadKey
-    from kanalyze.report import Report
 
 #: What a piece of a device's time is, by the ledger's bucket; every other is the host's.
 _PARTS: Final = {**dict.fromkeys(BUSY_BUCKETS, "work"), "launch": "launch", **dict.fromkeys(("sync", "queued"), "wait")}
@@ -71,9 +68,6 @@ def code(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations, or neither lines nor Python functions.
-
-    Columns:
-        device, file, line, function, place, host_ns, launch_ns, wait_ns, work_ns, share, text.
     """
     require(report, TABLE, *DEVICE_KINDS)
     lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))

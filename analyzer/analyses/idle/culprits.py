@@ -5,9 +5,11 @@ Definitions: docs/definitions.md, section 5, "Host time by state".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Unpack
 
 import polars as pl
+from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import share_of_window
@@ -20,21 +22,13 @@ from kanalyze.analyses.operators._events import FRAMEWORK_KINDS, host_tree, in_s
 from kanalyze.analyses.operators._paths import path_numbers, plain_names
 from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.thread_lanes import THREAD, ThreadKey
 from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
 from kanalyze.columns.lookup import mixed, nearest, parts_by, rows_at
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Unpack
-
-    from polars.datatypes import DataType, DataTypeClass
-
-    from kanalyze.analyses.shared.thread_lanes import ThreadKey
-    from kanalyze.report import Report, Where
 
 #: By what a function was found.
 EVIDENCE: Final = ("python samples", "call stack", "cpu samples", "trace", "none")
@@ -492,9 +486,6 @@ def culprits(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
         CannotTellError: The report records no device operations at all; or, with `by`, neither samples nor the
             scheduler nor system calls.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        device, bucket, culprit, range, ns, share, gaps, longest_ns, aligned_share.
     """
     check_grouping(TABLE, by)
     return _by_culprit(report, **where) if by is None else _of_threads(report.narrow(**where), by)

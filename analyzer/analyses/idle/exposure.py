@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -21,10 +21,8 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.lookup import rows_at
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 CATEGORIES: Final = (*BUSY_BUCKETS, "launch")
 
@@ -62,9 +60,6 @@ def exposure(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations.
-
-    Columns:
-        device, category, detail, total_ns, union_ns, exposed_ns, hidden_share.
     """
     require(report, TABLE, *DEVICE_KINDS)
     rows: list[tuple[int, str, str | None, int, int, int, int]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -17,12 +17,8 @@ from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 #: Default threshold: longer gaps are listed.
 THRESHOLD_NS: Final = 1000
@@ -92,10 +88,6 @@ def gaps(
     Raises:
         CannotTellError: The report records no device operations at all.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        device, start_ns, dur_ns, profiler_ns, loading_ns, allocation_ns, launch_ns, queued_ns, sync_ns, api_ns,
-        host_ns, unknown_ns, reason, culprit, ended_by, kind, stream, api, range, process_id, thread_id, aligned_share.
     """
     report = report.narrow(**where)
     require(report, TABLE, *DEVICE_KINDS)

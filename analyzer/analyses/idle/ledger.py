@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -14,10 +14,8 @@ from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE = Table(
     "ledger",
@@ -55,9 +53,6 @@ def ledger(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations at all.
-
-    Columns:
-        device, bucket, detail, ns, share.
     """
     rows = bucket_sums(report)
     if rows.filter(_TALKS).is_empty() or not has_partners(report):

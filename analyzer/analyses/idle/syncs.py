@@ -6,7 +6,7 @@ Definitions: definitions.md, `syncs`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -22,12 +22,8 @@ from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_stati
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import STREAM, recorded_work
 from kanalyze.columns.lookup import as_of, beside, gathered, rows_at
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 #: Scope of a blocking call by pattern of its name; the first match counts.
 _SCOPES: Final = (
@@ -112,10 +108,6 @@ def syncs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.D
     Raises:
         CannotTellError: The report records no CUDA calls.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        start_ns, dur_ns, api, waits_for, range, process_id, thread_id, device, idle_ns, busy_ns, waited_for, stream,
-        after_ns.
     """
     report = report.narrow(**where)
     require(report, TABLE, "api")

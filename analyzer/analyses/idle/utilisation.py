@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -13,12 +13,8 @@ from kanalyze.analyses.host.launches import cuda_ordinal
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 TABLE: Final = Table(
     "utilisation",
@@ -100,10 +96,6 @@ def utilisation(
     Raises:
         CannotTellError: The report records no device operations.
         UnknownNameError: The number of chunks is out of range.
-
-    Columns:
-        device, t_ns, dur_ns, busy_share, kernel_share, communication_share, memcpy_share, memset_share, busy_ns,
-        kernel_ns, communication_ns, memcpy_ns, memset_ns.
     """
     report = report.narrow(**where)
     require(report, TABLE, *DEVICE_KINDS)

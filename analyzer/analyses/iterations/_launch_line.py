@@ -6,7 +6,7 @@ Beside them those by which a library times kernels to choose among them, as torc
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -16,9 +16,7 @@ from kanalyze.analyses.iterations._marks import HALF, of_process
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.lookup import count_up_to, gathered, in_order, mixed, parts_by, positions, rows_at
 from kanalyze.intervals import AFTER_ALL
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Names of copies between host and device.
 _HOST_COPY: Final = r"Host-to-Device|Device-to-Host"

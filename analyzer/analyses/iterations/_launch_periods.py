@@ -6,7 +6,8 @@ included. Repetitions in runs, each of which begins with the same kernels in lar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -37,11 +38,7 @@ from kanalyze.analyses.iterations._units import (
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.lookup import count_up_to, gathered, nearest_place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Repetitions launched at least half of the device time of a process, or so much if they repeat what another process
 #: does that has half.

@@ -6,7 +6,7 @@ Definitions: docs/definitions.md, section 4, "Iterations".
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -16,10 +16,8 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.requirements import loop_passes
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered, grouped, nearest_place
+from kanalyze.report import Report
 from kanalyze.window import BEFORE_NUMBER, NUMBER, plain, without_ids
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 #: What counts as nearly all of something, many, most of it, and half; and how far sizes may be apart that are nearly
 #: equal.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -25,11 +25,9 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import grouped
 from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
 from kanalyze.units import time, times
 from kanalyze.window import NUMBER, STEP_PREFIX, STEPS, UNNAMED, WORDS, Window, place, plain, with_article, without_ids
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 _NUMBERED: Final = re.compile(r"(?P<name>.+)#(?P<number>-?\d{1,9})", re.ASCII)
 _STEP: Final = re.compile(r"step:(?P<number>\d{1,18})", re.ASCII)

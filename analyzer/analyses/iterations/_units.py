@@ -11,17 +11,15 @@ launches.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from math import exp, lgamma, log, log1p
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY, NEAR, NEARLY_ALL
 from kanalyze.columns.lookup import gathered, mixed, nearest_place
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without their numbers; and
 #: what the share of a unit counts: one that covers a bit less and is more exact is the better one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -36,11 +36,9 @@ from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.lookup import grouped
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.units import times
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 STEADY: Final = "steady"
 WARM_UP: Final = "warm-up"
@@ -108,10 +106,6 @@ def iterations(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations.
-
-    Columns:
-        process_id, device, name, index, start_ns, dur_ns, kind, reason, window, found_by, operations, device_ns,
-        kernels_ns.
     """
     require(report, TABLE, *DEVICE_KINDS)
     found, (low, high) = iteration_ledgers(report), report.scope.sides

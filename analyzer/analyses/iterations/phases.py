@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import polars as pl
 
@@ -11,20 +12,15 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._context_creation import begun_before, context_calls, loading_seen, unrecorded_contexts
 from kanalyze.analyses.iterations._launch_line import timed_runs
 from kanalyze.analyses.iterations._marks import of_process, outermost
-from kanalyze.analyses.iterations._steady import own_ranges, steady_part
+from kanalyze.analyses.iterations._steady import SteadyPart, own_ranges, steady_part
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP
 from kanalyze.analyses.ranges._warm_up import compile_spans
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.window import STEP_PREFIX, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from kanalyze.analyses.iterations._steady import SteadyPart
-    from kanalyze.report import Report
 
 BEFORE: Final = "before"
 BETWEEN: Final = "between"
@@ -80,9 +76,6 @@ def phases(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations.
-
-    Columns:
-        process_id, phase, part, ns, share, count, start_ns.
     """
     require(report, TABLE, *DEVICE_KINDS)
     steady = steady_part(report)

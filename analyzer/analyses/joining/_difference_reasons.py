@@ -5,10 +5,12 @@ Definitions: docs/counters.md, One kernel, three tools.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
+from polars._typing import PolarsDataType
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
@@ -19,15 +21,10 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.errors import CannotTellError
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.model import COMPILED_KERNELS
+from kanalyze.report import Report
 from kanalyze.units import count, plural, time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from polars._typing import PolarsDataType
-
-    from kanalyze.report import Report
-
     Row = dict[str, Any]
     #: The reason, a key of :data:`EXPLANATIONS`, and the evidence for it.
     Explained = tuple[str, str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -15,11 +15,8 @@ from kanalyze.analyses.operators.ops import modules
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import gathered
 from kanalyze.decoder.fields import normalised
+from kanalyze.report import Report
 from kanalyze.schema import Column
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
-
 
 #: The columns that identify a group within its report.
 GROUP_KEYS: Final = ("name", "device", *SHAPE)

@@ -5,7 +5,7 @@ Definitions: docs/definitions.md, section 9; docs/counters.md, One kernel, three
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -14,11 +14,8 @@ from kanalyze.analyses.findings._doubts import unused_launches
 from kanalyze.analyses.joining._kernel_groups import grouped_kernels, kernel_groups, kernels_in, normalised_names
 from kanalyze.analyses.shared.cached import once_per_report, once_together
 from kanalyze.decoder.fields import normalised, shortened
+from kanalyze.report import Report
 from kanalyze.window import Scope
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
-
 
 _LAUNCHES: Final = {"right": pl.Int64, "number": pl.Int64, "left": pl.Int64}
 

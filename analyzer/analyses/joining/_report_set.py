@@ -7,10 +7,11 @@ launched which kernel, and are not times of the program.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -23,16 +24,9 @@ from kanalyze.counter_model import measured_some
 from kanalyze.decoder.fields import shortened
 from kanalyze.errors import CannotTellError
 from kanalyze.model import EVENTS, KINDS, READER_TABLES
-from kanalyze.report import Report
-from kanalyze.schema import Column
+from kanalyze.report import Report, Where
+from kanalyze.schema import Column, Table
 from kanalyze.tools import TOOLS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kanalyze.report import Where
-    from kanalyze.schema import Table
-
 
 #: The units of durations on ncu's details page, in ns; a duration is printed in the largest one not above it.
 _UNITS_NS: Final = (1_000, 1_000_000, 1_000_000_000)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -12,11 +13,7 @@ from kanalyze.analyses.joining._kernel_groups import measured_groups
 from kanalyze.analyses.joining._report_set import different, pooled, together
 from kanalyze.analyses.joining.joined import joined_of
 from kanalyze.errors import CannotTellError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 _ROOF: Final = ("intensity_flop_per_byte", "achieved_flop_per_s", "precision", "peak_flop_per_s",
                 "peak_dram_bytes_per_s", "bound", "roof_share", "flop")  # fmt: skip

@@ -21,11 +21,11 @@ from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels
 from kanalyze.analyses.joining._match_kernels import same_kernels
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import beside
+from kanalyze.report import Report
 from kanalyze.units import frequency, percent, plural, rate, size, time
 
 if TYPE_CHECKING:
     from kanalyze.analyses.joining._difference_reasons import Explained, Row, Spread
-    from kanalyze.report import Report
 
 #: Stall reasons that grow when caches are cold: data, instructions, constants.
 _COLD: Final = ("long_scoreboard", "no_instruction", "imc_miss")

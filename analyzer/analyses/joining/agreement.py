@@ -5,11 +5,13 @@ Definitions: docs/definitions.md, section 9.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 import polars as pl
+from polars._typing import PolarsDataType
 
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.device.copies import copies
@@ -30,16 +32,11 @@ from kanalyze.analyses.joining._under_ncu import FIGURES as SAMPLED
 from kanalyze.analyses.joining._under_ncu import UnderNcu, disturbed, measuring, sampled_rows, why_apart
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import CannotTellError, DamagedReportError
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Unpack
-
-    from polars._typing import PolarsDataType
-
     from kanalyze.analyses.joining._difference_reasons import Explained, Row, Steps
-    from kanalyze.report import Report, Where
 
 #: The reasons for a difference, and what each means.
 REASONS: Final = EXPLANATIONS
@@ -102,10 +99,6 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
     Raises:
         CannotTellError: There is only one report, or none has a time or kernels.
-
-    Columns:
-        figure, name, grid_x, grid_y, grid_z, block_x, block_y, block_z, first_tool, first, second_tool, second,
-        difference, unit, verdict, reason, why.
     """
     found = together(TABLE, reports, where)
     if all(len(one.reports) == 1 for one in found):

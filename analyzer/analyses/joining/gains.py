@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -11,12 +11,8 @@ from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.joining.joined import joined_of
 from kanalyze.errors import CannotTellError
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 TABLE: Final = Table(
     "gains",
@@ -68,11 +64,6 @@ def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
     Raises:
         CannotTellError: No report provides the time, or none has counters.
-
-    Columns:
-        name, device, grid_x, grid_y, grid_z, block_x, block_y, block_z, event_id, ncu_match, window_share,
-        exclusive_ns, gain_share, gain_ns, source, rule, scope, speedup_share, roof_share, possible_share,
-        possible_from, sentence, remedy, evidence.
     """
     return of_each(TABLE, together(TABLE, reports, where), _gains_of)
 

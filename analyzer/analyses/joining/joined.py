@@ -5,7 +5,7 @@ Definitions: docs/definitions.md, section 9.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -24,13 +24,9 @@ from kanalyze.analyses.joining._match_kernels import QUALITIES, same_kernels, sa
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.decoder.fields import OTHER
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 from kanalyze.tools import TIMED
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 _SURE: Final = ", ".join(QUALITIES)
 _SAID: Final = ("family", "library", "operation", "dtype")
@@ -101,15 +97,6 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
     Raises:
         CannotTellError: No report provides the time, or it has no kernels.
-
-    Columns:
-        name, device, grid_x, grid_y, grid_z, block_x, block_y, block_z, time_from, count, total_ns, avg_ns,
-        exclusive_ns, window_share, family, library, operation, dtype, torch_match, torch_count, torch_total_ns,
-        operator, operators, path, module, ncu_match, event_id, ncu_count, ncu_dur_ns, registers_per_thread,
-        static_shared_bytes, dynamic_shared_bytes, compute_share, memory_share, dram_share, dram_bytes_per_s,
-        occupancy_share, achieved_occupancy_share, limiter, waves, top_stall, achieved_flop_per_s, bound, roof_share,
-        launch_number, launch_event_id, launch_ns, best_rule, best_source, best_speedup_share, best_from, gain_share,
-        gain_ns.
     """
     return of_each(TABLE, together(TABLE, reports, where), joined_of)
 

@@ -6,7 +6,7 @@ name, such as ``timed`` in ``torch``, ``cuda`` and ``triton``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Unpack
 
 import polars as pl
 
@@ -16,13 +16,9 @@ from kanalyze.analyses.joining._report_set import Together, of_each, several, to
 from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import total as total_of
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 from kanalyze.window import Window
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 #: ncu's columns about the heaviest kernel: name and meaning.
 _COUNTERS: Final = (
@@ -77,11 +73,6 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
     Raises:
         CannotTellError: No report provides the time, or it lacks ranges or kernels.
-
-    Columns:
-        variant, inside, repeats, avg_span_ns, avg_kernel_ns, slower, launches, kernels, measured_share, kernel,
-        kernel_share, registers, shared_bytes, ncu_match, ncu_dur_ns, occupancy_share, achieved_occupancy_share,
-        limiter, compute_share, memory_share, dram_bytes_per_s, bound, roof_share.
     """
     return of_each(TABLE, together(TABLE, reports, where), _variants_of)
 

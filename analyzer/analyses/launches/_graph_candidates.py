@@ -7,9 +7,10 @@ A sequence repeats if whole stretches of a series (:func:`launch_series`) are eq
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -28,12 +29,8 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.analyses.streams._streams import streamed_operations, used_streams
 from kanalyze.columns.lookup import count_up_to, grouped, in_order, mixed, of_parts, positions, slices
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kanalyze.report import Report
 
 #: Minimum number of repetitions: building a graph for fewer does not pay.
 FEWEST: Final = 5

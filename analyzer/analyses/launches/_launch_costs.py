@@ -8,7 +8,7 @@ before them, since launches of one executable graph never overlap.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -30,9 +30,7 @@ from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.lookup import LARGEST, in_order, mixed, nearest, numbered, repeated
 from kanalyze.intervals import newly_covered
 from kanalyze.model import DEVICE_KINDS
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 _FIRST: Final = ("row", "process_id", "name", "call_start", "api_ns", "launch_ns")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -30,12 +30,8 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.columns.lookup import nearest
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 #: One cost: process, kind, time, duration, and the duration of the same once warm.
 COST: Final = {
@@ -298,9 +294,6 @@ def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.Da
     Raises:
         CannotTellError: The report records no CUDA calls, or, by kernel, no kernels.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        process_id, device, category, what, start_ns, dur_ns, warm_ns, extra_ns, launch_ns, idle_ns, evidence.
     """
     report = report.narrow(**where)
     check_grouping(TABLE, by)

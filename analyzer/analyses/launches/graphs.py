@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -16,12 +16,8 @@ from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_stati
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import nearest
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 #: The columns that identify a graph, in both forms of the table.
 _KEYS: Final = (
@@ -111,11 +107,6 @@ def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     Raises:
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        graph, process_id, device, graph_exec_id, graph_id, launches, nodes, active_nodes, kernels_per_launch,
-        copies_per_launch, memsets_per_launch, api_total_ns, api_avg_ns, api_median_ns, launch_ns, span_total_ns,
-        span_avg_ns, span_median_ns, busy_ns, idle_ns, exclusive_ns, instantiate_ns, capture_ns, upload_ns.
     """
     report = report.narrow(**where)
     require(report, BY_CANDIDATE if by == "candidate" else TABLE, *DEVICE_KINDS)

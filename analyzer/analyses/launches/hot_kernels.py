@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import polars as pl
 
@@ -13,12 +14,8 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "hot_kernels",
@@ -63,10 +60,6 @@ def hot_kernels(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records neither kernels nor graphs.
-
-    Columns:
-        name, exclusive_ns, window_share, busy_share, count, avg_ns, shapes, grid_x, grid_y, grid_z, block_x, block_y,
-        block_z, launch_bound, family.
     """
     require(report, TABLE, "kernel", "graph")
     needed: list[Callable[[Report], object]] = [launch_costs, kernel_shapes]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import polars as pl
 
@@ -12,12 +13,7 @@ from kanalyze.analyses.host._call_kinds import bucket_of, names_that
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.columns.lookup import beside
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kanalyze.report import Report
-
+from kanalyze.report import Report
 
 #: The names of allocating and freeing events; others (such as out of memory) do neither.
 _FREE: Final = "Deallocation"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
+from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, of_used_processes, used_devices, with_facts
@@ -13,11 +14,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.columns.exact import LARGEST, rate
 from kanalyze.columns.lookup import beside, nearest
-
-if TYPE_CHECKING:
-    from polars.datatypes import DataType, DataTypeClass
-
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Directions of migration, and their names in reports.
 WAYS: Final = {

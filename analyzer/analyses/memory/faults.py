@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -13,11 +13,9 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import known_sum
 from kanalyze.columns.lookup import nearest
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "faults",
@@ -72,10 +70,6 @@ def faults(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no page faults.
-
-    Columns:
-        side, faults, function, source_file, source_line, module, device, access, groups, pages, min_address,
-        max_address, total_ns, moved_bytes.
     """
     require(report, TABLE, "fault")
     seen = faults_seen(report)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -14,12 +14,8 @@ from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, allocating_ca
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 _TOTALS: Final = (
     Column("allocations", pl.Int64, "Allocations."),
@@ -151,10 +147,6 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
     Raises:
         CannotTellError: The report records no allocations; for `call`, no CUDA calls.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        device, process_id, memory, allocations, frees, allocated_bytes, freed_bytes, peak_bytes, peak_at_ns,
-        held_bytes, held, loop_allocations, loop_bytes, pool_peak_bytes, unmatched.
     """
     report = report.narrow(**where)
     check_grouping(TABLE, by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -10,11 +10,9 @@ from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way,
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "migration_totals",
@@ -58,10 +56,6 @@ def migration_totals(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records neither copies nor page faults.
-
-    Columns:
-        h2d_bytes, d2h_bytes, cpu_faults, gpu_faults, min_address, max_address, d2d_bytes, moves, total_ns,
-        exclusive_ns, bandwidth_bytes_per_s, fault_bytes, prefetch_bytes, eviction_bytes, again_bytes, round_trips.
     """
     require(report, TABLE, "memcpy", "fault")
     moved, seen = moves(report), faults_seen(report)

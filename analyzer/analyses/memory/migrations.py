@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
 from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way, faults_seen, moves, pages
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.columns.exact import product
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 TABLE: Final = Table(
     "migrations",
@@ -105,11 +101,6 @@ def migrations(report: Report, by: str | None = None, **where: Unpack[Where]) ->
     Raises:
         CannotTellError: The report records neither copies nor page faults.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        process_id, address, h2d_bytes, d2h_bytes, cpu_faults, gpu_faults, throughput_bytes_per_s,
-        bandwidth_bytes_per_s, d2d_bytes, moves, total_ns, fault_bytes, prefetch_bytes, eviction_bytes, again_bytes,
-        round_trips.
     """
     report = report.narrow(**where)
     require(report, TABLE if by is None else BY_CAUSE, "memcpy", "fault")

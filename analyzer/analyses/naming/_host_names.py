@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -10,18 +11,13 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.host._thread_names import named_events, neighbours, program_functions
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.thread_lanes import THREAD, ThreadKey
 from kanalyze.columns.lookup import gathered, rows_at
 from kanalyze.decoder.fields import normalised
 from kanalyze.errors import ClosedReportError, DamagedReportError
+from kanalyze.report import Report
 from kanalyze.schema import Column
 from kanalyze.units import percent
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kanalyze.analyses.shared.thread_lanes import ThreadKey
-    from kanalyze.report import Report
 
 #: Launches of a CUDA graph are all alike: one tool records its nodes, the other one a whole.
 _GRAPH: Final = "GraphLaunch"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -19,13 +19,9 @@ from kanalyze.analyses.shared.requirements import check_grouping, require_kernel
 from kanalyze.columns.exact import part, product, wide
 from kanalyze.device_limits import REGISTER_UNIT, SUB_PARTITIONS, capabilities
 from kanalyze.model import KERNEL_CONFIG
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 from kanalyze.tools import NAMES
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 # Theoretical occupancy: resident blocks per SM, and the limiting resource, by NVIDIA's occupancy calculation.
 #
@@ -318,12 +314,6 @@ def occupancy(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
         CannotTellError: The report records no kernels; or a window is asked for of a report of ncu, whose kernels
             were measured one by one: their durations are those under ncu, and each had the device for itself.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        name, device, count, total_ns, exclusive_ns, alone_ns, grid_x, grid_y, grid_z, block_x, block_y, block_z,
-        registers_per_thread, static_shared_bytes, dynamic_shared_bytes, shared_config_bytes, limit_registers,
-        limit_shared_memory, limit_warps, limit_blocks, blocks_per_sm, warps_per_sm, occupancy_share, limiter, waves,
-        full_waves, tail_share, idle_sms, idle_sm_ns, tail_ns, low_occupancy_ns, unknown.
     """
     report = report.narrow(**where)
     require_kernels(report, TABLE)

@@ -13,7 +13,8 @@ Its table contains these times, so ours does (:func:`mistaken`); no other column
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -22,11 +23,7 @@ from kanalyze.analyses.shared.thread_lanes import THREAD, laned
 from kanalyze.analyses.shared.thread_nesting import nested
 from kanalyze.columns.lookup import beside, gathered, positions, telling
 from kanalyze.model import DEVICE_KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 # The call tree of host events, as torch's own profiler builds it.
 #

@@ -5,7 +5,7 @@ Pointer doubling: all rows look up at once, first one level, then two, four…, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -13,9 +13,7 @@ from kanalyze.analyses.operators._events import host_tree, in_subtrees
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered, telling
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Multiplier of a hash that spreads numbers over 64 bits (Knuth's MMIX generator).
 _MULTIPLIER: Final = 6364136223846793005

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -26,9 +26,7 @@ from kanalyze.analyses.operators._events import (
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 # Memory allocated minus freed during each host event, as torch's own profiler counts it.
 #

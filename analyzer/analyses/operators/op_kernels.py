@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -13,11 +13,9 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import gathered
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "op_kernels",
@@ -71,9 +69,6 @@ def op_kernels(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report lacks operators, or all device operations.
-
-    Columns:
-        name, path, kernel, kind, count, total_ns, avg_ns, exclusive_ns, share, forward, forward_path.
     """
     require(report, TABLE.name, "op")
     require(report, TABLE, *DEVICE_KINDS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -33,14 +34,9 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import beside, gathered
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 #: The columns that tables of operators sum.
 _OF_HOST: Final = ("count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns", *MEMORY)
@@ -452,11 +448,6 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
     Raises:
         CannotTellError: The report records no operators, or, by stack or module, no Python functions.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        name, count, self_cpu_ns, cpu_ns, self_device_ns, device_ns, exclusive_device_ns, kind, exclusive_share,
-        self_cpu_share, avg_cpu_ns, avg_device_ns, operations, self_cpu_bytes, cpu_bytes, self_device_bytes,
-        device_bytes.
     """
     report = report.narrow(**where)
     require(report, TABLE.name, "op", *(("api", *DEVICE_KINDS) if as_torch else ()))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
+from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.analyses.operators._events import HOST_KINDS, host_tree, in_subtrees, sums_by
 from kanalyze.analyses.operators._paths import MODULE, path_numbers, plain_names
@@ -14,15 +15,9 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered, mixed
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from polars.datatypes import DataType, DataTypeClass
-
-    from kanalyze.report import Report, Where
 
 # The nodes of the call tree: host events and device operations, merged by call path.
 
@@ -178,10 +173,6 @@ def tree(
     Raises:
         CannotTellError: The report records neither operators nor Python functions.
         UnknownNameError: There is no such `by`.
-
-    Columns:
-        node, parent, depth, kind, name, count, host_ns, self_host_ns, device_ns, self_device_ns, host_share,
-        device_share, nodes.
     """
     report = report.narrow(**where)
     require(report, TABLE, "op", "python")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, Unpack
 
 import polars as pl
 
@@ -27,18 +28,12 @@ from kanalyze.analyses.joining._match_kernels import same_kernels
 from kanalyze.analyses.joining._report_set import Together, together
 from kanalyze.analyses.joining.gains import gains_among
 from kanalyze.analyses.joining.joined import joined_of
-from kanalyze.analyses.page.overview_page import Overview, overview
+from kanalyze.analyses.page.overview_page import Overview, PageKernels, overview
 from kanalyze.analyses.page.time_page import Summary, summarize
 from kanalyze.decoder.decode import decode
+from kanalyze.report import Meta, Report, Where
 from kanalyze.units import percent, plural, time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Unpack
-
-    from kanalyze.analyses.page.overview_page import PageKernels
-    from kanalyze.report import Meta, Report, Where
-    from kanalyze.window import Scope
+from kanalyze.window import Scope
 
 
 @dataclass(frozen=True)

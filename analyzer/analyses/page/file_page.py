@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar, Unpack
 
 import polars as pl
 
@@ -20,25 +21,17 @@ from kanalyze.analyses.device._operations import device_operations, with_facts
 from kanalyze.analyses.idle.culprits import waiting_trees
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.joining._report_set import together
-from kanalyze.analyses.joining._roof_points import counted_of, roof_points, timed_groups
+from kanalyze.analyses.joining._roof_points import RoofPoints, counted_of, roof_points, timed_groups
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.page.counters_page import CounterSummary, overviews_together, summarize_counters
 from kanalyze.analyses.page.overview_page import Overview, overview, unprofiled_page
 from kanalyze.analyses.page.time_page import TABLES, tables_of
 from kanalyze.analyses.shared.workers import side_by_side
-from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.analyses.timeline._tracks import Timeline, timeline
 from kanalyze.columns.exact import rate
 from kanalyze.errors import CannotTellError, KanalyzeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Unpack
-
-    from kanalyze.analyses.joining._roof_points import RoofPoints
-    from kanalyze.analyses.timeline._tracks import Timeline
-    from kanalyze.report import Meta, Report, Where
-    from kanalyze.schema import Table
-
+from kanalyze.report import Meta, Report, Where
+from kanalyze.schema import Table
 
 #: The least size of a copy that shows what its link can do: below it, the start of a copy takes most of its time.
 LARGE_BYTES: Final = 1 << 20

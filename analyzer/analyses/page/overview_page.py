@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
@@ -33,17 +34,14 @@ from kanalyze.analyses.naming._host_names import told_briefly
 from kanalyze.analyses.page.time_page import made, page_answer, process_count, sampled_beside, windows_of
 from kanalyze.analyses.unprofiled._correction import Bare, bare_of, bare_sentence, corrected, corrected_sentence
 from kanalyze.errors import UnknownNameError
+from kanalyze.report import Meta, Report
 from kanalyze.units import instead, percent, plural, time
-from kanalyze.window import WORDS, with_article
+from kanalyze.window import WORDS, Scope, Window, with_article
 from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.time_page import Maker, Summary
-    from kanalyze.report import Meta, Report
-    from kanalyze.window import Scope, Window
 
 #: What gains less than this part of the time that the page is of is no thing to do first; the bucket that is apart.
 _WORTH_DOING: Final = 0.01

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
 import polars as pl
 
@@ -34,18 +35,15 @@ from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.analyses.streams import concurrency
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Meta, Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import again
 from kanalyze.units import instant, percent, plural, shortened, time
+from kanalyze.window import Scope
 from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeAlias
-
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.report import Meta, Report
-    from kanalyze.window import Scope
 
     Maker: TypeAlias = Callable[[Report], pl.DataFrame]
 

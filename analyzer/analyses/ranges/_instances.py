@@ -6,8 +6,9 @@ excluded from median and spread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 import polars as pl
 
@@ -16,15 +17,10 @@ from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.ranges._warm_up import judged, warmed_up
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.statistics import median_of, spread
+from kanalyze.report import Meta, Report
 from kanalyze.schema import Column, Table
 from kanalyze.units import plural, time, times
-from kanalyze.window import EVERY, STEPS, Window, parsed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kanalyze.report import Meta, Report
-    from kanalyze.window import Scope
+from kanalyze.window import EVERY, STEPS, Scope, Window, parsed
 
 #: Maximum number of odd instances, and of processes, named in a sentence.
 _NAMED: Final = 3

@@ -17,7 +17,8 @@ that a program forgot to close: all end together, after all others, and each con
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -29,11 +30,7 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import next_greater
 from kanalyze.columns.lookup import count_up_to, first_seen, gathered, in_order, parts_by
 from kanalyze.intervals import newly_covered
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: From so many layers on a tree costs less.
 DEEP: Final = 256

@@ -9,7 +9,8 @@ steps. The 65th step and later ones are compared with the last half of all. At m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import polars as pl
 
@@ -17,12 +18,8 @@ from kanalyze import intervals
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.report import Report
 from kanalyze.units import time
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kanalyze.report import Report
 
 #: Minimum excess over the later steps, as a share of these, and the minimum share of it that is one-time work.
 _LONGER: Final = 0.1

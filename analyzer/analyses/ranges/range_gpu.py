@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -13,13 +13,9 @@ from kanalyze.analyses.ranges._projection import process_work, projection, range
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 from kanalyze.window import without_ids
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 #: The grouping by names without the ids that emit_nvtx appends.
 BY_NAME: Final = "name"
@@ -129,10 +125,6 @@ def range_gpu(
     Raises:
         CannotTellError: The report lacks ranges, CUDA calls, or all GPU operations.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        range, style, count, total_ns, projected_ns, avg_ns, median_ns, min_ns, max_ns, stddev_ns, gpu_ops, avg_gpu_ops,
-        avg_level, avg_children, busy_ns, operations, whole_graphs, process_busy_ns, process_operations.
     """
     report = report.narrow(**where)
     check_grouping(TABLE, by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -13,10 +13,8 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "range_kernels",
@@ -62,10 +60,6 @@ def range_kernels(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report lacks ranges, CUDA calls, or kernels.
-
-    Columns:
-        range, style, process_id, thread_id, kernel, range_count, count, total_ns, avg_ns, median_ns, min_ns, max_ns,
-        stddev_ns, kernel_ns.
     """
     for needed in ("range", "api"):
         require(report, TABLE.name, needed)

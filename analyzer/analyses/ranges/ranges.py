@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -14,12 +14,8 @@ from kanalyze.analyses.ranges.range_gpu import BY_NAME, OF_PROCESS, by_name
 from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
 
@@ -57,10 +53,6 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     Raises:
         CannotTellError: The report records no ranges.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        range, style, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, open_count, threads,
-        cross_thread_count, process_busy_ns, process_operations.
     """
     report = report.narrow(**where)
     check_grouping(TABLE, by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -17,13 +17,11 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns.lookup import nearest
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
 from kanalyze.units import time
 from kanalyze.window import STEPS, step_name
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 TABLE: Final = Table(
     "steps",
@@ -78,11 +76,6 @@ def steps(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records neither ranges nor operators.
-
-    Columns:
-        step, process_id, device, start_ns, dur_ns, busy_ns, busy_share, kernel_ns, communication_ns, memcpy_ns,
-        memset_ns, profiler_ns, loading_ns, allocation_ns, launch_ns, queued_ns, sync_ns, api_ns, host_ns, unknown_ns,
-        idle_in, operations, gpu_start_ns, gpu_end_ns, gpu_busy_ns, late_ns, warm_up, evidence, odd, cause.
     """
     require(report, TABLE, "range", "op")
     found = intervals.overlapping(report.steps(), report.scope.sides).with_row_index("window")

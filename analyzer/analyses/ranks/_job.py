@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,22 +18,18 @@ import polars as pl
 
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.communication._matching import HOW, matched
-from kanalyze.analyses.communication._waits import CANNOT_TELL, Exposed, bytes_of, split, waits
+from kanalyze.analyses.communication._waits import CANNOT_TELL, Clocks, Exposed, bytes_of, split, waits
 from kanalyze.analyses.ranks._clocks import clocks_of
 from kanalyze.analyses.ranks._job_findings import IN_PAIRS, causes, costs, details, lateness
 from kanalyze.analyses.ranks._reducing import gathered, later, places, put_together, renumbered, step_of
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import NoJobError
-from kanalyze.reduction.tables import BEFORE
+from kanalyze.reduction.tables import BEFORE, Reduction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     import numpy.typing as npt
 
     from kanalyze.analyses.communication._matching import Ints, Matches, Rows
-    from kanalyze.analyses.communication._waits import Clocks
-    from kanalyze.reduction.tables import Reduction
 
 #: The host in the name that PyTorch's handler gives a trace.
 _HOST: Final = re.compile(r"^(.+)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?$")

@@ -6,6 +6,7 @@ docs/definitions.md, section 11, "Who is late, and why".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,8 +20,6 @@ from kanalyze.reduction.tables import IN_LOADER
 from kanalyze.units import percent, plural, rate, size, time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from kanalyze.analyses.communication._matching import Ints, Matches
     from kanalyze.analyses.communication._waits import Clocks, Exposed
     from kanalyze.analyses.ranks._job import Job

@@ -5,6 +5,7 @@ Definition: docs/whatif.md, "Over ranks".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -16,14 +17,12 @@ from kanalyze.analyses.critical.critical_path import BY_RANK, sums_by_rank
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.ranks.tables import offsets
+from kanalyze.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy.typing as npt
 
     from kanalyze.analyses.ranks._job import Job
-    from kanalyze.report import Report
 
     Ints = npt.NDArray[np.int64]
 

@@ -6,6 +6,7 @@ times by the clock of its host, so that reports of one host need no correction.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -41,14 +42,12 @@ from kanalyze.reduction.tables import (
     TABLES,
     Reduction,
 )
+from kanalyze.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     import numpy.typing as npt
 
     from kanalyze.analyses.communication._matching import Ints, Small
-    from kanalyze.report import Report
 
 #: Names of kernels that are kept of a rank.
 _KERNELS: Final = 64

@@ -6,9 +6,10 @@ Definitions: docs/definitions.md, section 12.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -17,18 +18,13 @@ from kanalyze.analyses.device._operations import families, launching_rows, opera
 from kanalyze.analyses.host._context_creation import LOADING_WORDS
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
-from kanalyze.analyses.replay._network import HOST_EDGES, Changed, as_recorded, recorded_values
+from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import count_up_to, gathered, marked, sure
 from kanalyze.decoder.fields import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.outlets import short
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from kanalyze.analyses.replay._network import Changed, Network
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: The union of spans (start, end) by process.
 Spans: TypeAlias = "dict[int | None, pl.DataFrame]"

@@ -11,21 +11,18 @@ something waits for it. With the recorded values every node therefore gets its r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.communication._partners import last_arrivals
-from kanalyze.analyses.critical._graph import dependencies
+from kanalyze.analyses.critical._graph import Dependencies, dependencies
 from kanalyze.analyses.device._operations import with_facts
 from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import LATENCY_NS, STREAM, recorded_work
 from kanalyze.columns.lookup import gathered, in_order, in_order_of, marked, nearest
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.critical._graph import Dependencies
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Scopes of blocking calls that wait for one stream; `event` waits for the work before an event, others for a device.
 _OF_STREAM: Final = ("stream", "copy")

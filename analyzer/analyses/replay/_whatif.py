@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
@@ -41,20 +42,14 @@ from kanalyze.analyses.replay._changes import (
     with_durations,
     without_waits,
 )
-from kanalyze.analyses.replay._mending import NO_ROWS
-from kanalyze.analyses.replay._network import Changed, Network, network, point_values
+from kanalyze.analyses.replay._mending import NO_ROWS, Mending
+from kanalyze.analyses.replay._network import Changed, Network, Values, network, point_values
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import gathered, marked
 from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from kanalyze.analyses.replay._mending import Mending
-    from kanalyze.analyses.replay._network import Values
-    from kanalyze.report import Meta, Report
+from kanalyze.report import Meta, Report
 
 #: Rows of which numbers are lists at a time.
 _SLICE: Final = 1 << 18

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import update_wrapper, wraps
 from threading import RLock
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, TypeVarTuple, Unpack
+
+from kanalyze.report import Report, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Unpack
-
     import polars as pl
-
-    from kanalyze.report import Report, Where
 
 
 T = TypeVar("T")

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.errors import CannotTellError, KanalyzeError, UnknownNameError
 from kanalyze.model import LOOP_PASSES, SOURCE_LINES
+from kanalyze.report import Report
+from kanalyze.schema import Table
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from kanalyze.report import Report
-    from kanalyze.schema import Table
 
 
 def require(report: Report, table: Table | str, *kinds: str) -> None:

@@ -7,15 +7,13 @@ Intervals that are sorted and disjoint per thread stay so on the axis, and those
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.columns.lookup import rows_by
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 #: Key columns of a host thread, and the type of its values.
 THREAD: Final = ("process_id", "thread_id")

@@ -11,16 +11,13 @@ condition is one binary search, and nearly always enough; the second is needed w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.shared.thread_lanes import laned
+from kanalyze.analyses.shared.thread_lanes import ThreadKey, laned
 from kanalyze.columns.lookup import count_up_to
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.shared.thread_lanes import ThreadKey
 
 #: Greater than any time of any trace.
 _AFTER_ALL: Final = (1 << 63) - 1

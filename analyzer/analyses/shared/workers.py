@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from kanalyze.machinery.one_thread import in_one_thread
 from kanalyze.machinery.processes import workers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from kanalyze.report import Report
-
+from kanalyze.report import Report
 
 T = TypeVar("T")
 J = TypeVar("J")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -14,11 +15,7 @@ from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS, KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Where a slice begins and ends, in an order in which each end closes the slice that was opened last.
 EDGES: Final = {"track": pl.UInt32, "t": pl.Int64, "slice": pl.UInt32, "begins": pl.Boolean}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -25,9 +25,7 @@ from kanalyze.analyses.host._call_kinds import calls_that, names_that
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.columns.lookup import as_of, count_up_to, gathered, grouped, in_order, nearest, parts_by, positions
 from kanalyze.model import STREAMS
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Key columns of a stream. The device is left out: a context has one device, and profilers may record a wrong one for a
 #: synchronisation (nsys 2025 has 0 for streams of every GPU).

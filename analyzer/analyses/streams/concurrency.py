@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -18,12 +18,8 @@ from kanalyze.analyses.streams._streams import (
     used_streams,
 )
 from kanalyze.model import DEVICE_KINDS, STREAM_TYPES
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 #: Most streams of a context that are compared, the busiest ones: each is a bit of an Int64.
 MOST_STREAMS: Final = 62
@@ -198,10 +194,6 @@ def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -
     Raises:
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        device, process_id, context_id, stream, type, name, operations, busy_ns, alone_ns, overlap_kernel_ns,
-        overlap_communication_ns, overlap_memcpy_ns, overlap_memset_ns, first_ns, last_ns.
     """
     report = report.narrow(**where)
     require(report, TABLE if by is None else BY_PAIR, *DEVICE_KINDS)

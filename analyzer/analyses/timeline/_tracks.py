@@ -5,11 +5,13 @@ Counters are quantities over time: memory in use, utilisation, and bandwidth of 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
+from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals, units
 from kanalyze.analyses.critical._path import CAUSES, path, with_names
@@ -28,18 +30,11 @@ from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.thread_lanes import THREAD, ThreadKey
 from kanalyze.columns.lookup import gathered, in_order, numbered, parts_by, positions
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from polars.datatypes import DataType, DataTypeClass
-
-    from kanalyze.analyses.shared.thread_lanes import ThreadKey
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: Bins of a device's window in which means are taken.
 _BINS: Final = 2000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
 
 import polars as pl
 
@@ -18,12 +18,8 @@ from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.columns.lookup import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from kanalyze.report import Report, Where
 
 #: Shares of the bandwidth from which on bytes are told.
 _TOLD: Final = 0.05
@@ -116,11 +112,6 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
     Raises:
         CannotTellError: The report has no sampled counters of GPUs, or no device operations.
         UnknownNameError: There is no such grouping.
-
-    Columns:
-        device, name, total_ns, samples, sampled_ns, sms_active_share, sm_issue_share, tensor_active_share, warps_share,
-        dram_read_share, dram_write_share, pcie_read_share, pcie_write_share, nvlink_read_share, nvlink_write_share,
-        sm_clock_hz, dram_read_bytes, dram_write_bytes.
     """
     report = report.narrow(**where)
     check_grouping(TABLE, by)

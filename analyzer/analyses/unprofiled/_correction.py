@@ -5,6 +5,7 @@ Definitions: docs/definitions.md, section 4, "Without a profiler", and section 1
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -15,18 +16,15 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.iterations._marks import BY_LOOPS
-from kanalyze.analyses.iterations._steady import known_steady_part
+from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import BareRun, Report
 from kanalyze.units import percent, shortened, time, times
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kanalyze.analyses.iterations._steady import SteadyPart
     from kanalyze.analyses.replay._changes import Unslowed
-    from kanalyze.report import BareRun, Report
 
 #: Marks of a program that repeats less often may be as many by chance.
 _FEWEST: Final = 5

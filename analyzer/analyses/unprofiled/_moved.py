@@ -5,6 +5,7 @@ Definitions: docs/definitions.md, section 12, "Without the profiler".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,21 +15,17 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.replay._changes import IS_LOADING, Unslowed, without_profiler
-from kanalyze.analyses.replay._network import as_recorded, network, point_values
+from kanalyze.analyses.replay._network import Network, as_recorded, network, point_values
 from kanalyze.analyses.replay._whatif import planned, replayed
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered, of_parts
 from kanalyze.model import DEVICE_KINDS, EVENTS
 from kanalyze.report import Report
-from kanalyze.window import Scope
+from kanalyze.window import Scope, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
-    from kanalyze.analyses.replay._network import Network
-    from kanalyze.window import Window
 
 #: Columns of further tables that are instants.
 _INSTANTS: Final = ("time_ns", "open_until_ns")

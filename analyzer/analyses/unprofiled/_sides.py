@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.replay._changes import BY_TOOL, NEAR, without_profiler
-from kanalyze.analyses.replay._network import as_recorded, network
-from kanalyze.analyses.replay._whatif import planned, replayed
+from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network
+from kanalyze.analyses.replay._whatif import Plan, planned, replayed
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.unprofiled._correction import SAME, hosts_of, replayable
+from kanalyze.report import Report
 from kanalyze.units import time
 
 if TYPE_CHECKING:
     from kanalyze.analyses.iterations._steady import SteadyPart
-    from kanalyze.analyses.replay._network import Changed, Network
-    from kanalyze.analyses.replay._whatif import Plan
-    from kanalyze.report import Report
 
 
 class Side(NamedTuple):

@@ -13,7 +13,9 @@ import io
 import json
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import polars as pl
 
@@ -22,10 +24,6 @@ from kanalyze.files.regular import open_regular, readable
 from kanalyze.model import LOOP_PASSES, READER_TABLES, SOURCE_LINES
 from kanalyze.readers.ncu.asked_launches import read_manifest
 from kanalyze.report import BareRun, BareRuns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 #: What another form of a file makes its readers raise.
 MISSHAPEN: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
@@ -20,20 +22,16 @@ from kanalyze.files.regular import readable, regular
 from kanalyze.model import COMPILED_KERNELS
 from kanalyze.readers.capture.program import LINES, MISSHAPEN, bare_runs, lines_tables
 from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all, selections, selective
+from kanalyze.readers.ncu.read_csv_rep import Run, runs_in
 from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
-from kanalyze.readers.ncu.read_csv_rep import runs_in
 from kanalyze.readers.nsys.read_sqlite_folder import NsysTables, report_of
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.torch import read_json as read_torch_json
+from kanalyze.report import Report
+from kanalyze.source import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
     from kanalyze.readers import Progress
-    from kanalyze.readers.ncu.read_csv_rep import Run
-    from kanalyze.report import Report
-    from kanalyze.source import Source
 
 
 _BOARD: Final = "tensorboard/*.pt.trace.json*"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
 
 from kanalyze.errors import KanalyzeError
 from kanalyze.files.regular import readable
-from kanalyze.readers import accepted, read, room_at
+from kanalyze.readers import Progress, accepted, read, room_at
 from kanalyze.readers.archives import unpacked
 from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.program import MISSHAPEN, bare_runs
@@ -18,15 +20,9 @@ from kanalyze.readers.capture.read_capture import Beside, counters_of, samples_i
 from kanalyze.readers.ncu.asked_launches import read_manifest
 from kanalyze.readers.ncu.read_csv_rep import runs_in
 from kanalyze.reduction.tables import is_reduction
+from kanalyze.report import Report
 from kanalyze.tools import NAMES, Tool, tool_of
 from kanalyze.turns import SIDES, Turn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from kanalyze.readers import Progress
-    from kanalyze.report import Report
 
 T = TypeVar("T")
 

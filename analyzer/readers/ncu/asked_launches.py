@@ -11,17 +11,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kanalyze.counter_model import measured_some
 from kanalyze.files.regular import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
     Commands = Mapping[str, Sequence[str]]
 

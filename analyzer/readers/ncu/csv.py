@@ -10,21 +10,29 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, RULE_RESULTS
 from kanalyze.errors import DamagedReportError
-from kanalyze.readers.ncu.pages import KEYS, NO_PERMISSION, OF_LAUNCH, PERMISSION, content, damaged, pages_in
+from kanalyze.readers.ncu.pages import (
+    KEYS,
+    NO_PERMISSION,
+    OF_LAUNCH,
+    PERMISSION,
+    Page,
+    PagesFile,
+    content,
+    damaged,
+    pages_in,
+)
 from kanalyze.readers.ncu.tables import COUNTED, LABELS, LAUNCHES, SECTIONS, Measured, metrics_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from kanalyze.readers.ncu.pages import Page, PagesFile
     from kanalyze.readers.ncu.tables import Note
 
 #: Columns required of a page.

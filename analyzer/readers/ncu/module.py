@@ -14,12 +14,14 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+from types import ModuleType
+from typing import Any, BinaryIO, Final, TypeVar
 
 import polars as pl
 
@@ -30,10 +32,6 @@ from kanalyze.machinery.processes import end_with
 from kanalyze.readers.ncu.pages import damaged
 from kanalyze.readers.ncu.tables import COUNTED, LAUNCHES, Measured, metrics_frame
 from kanalyze.units import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import ModuleType
 
 T = TypeVar("T")
 

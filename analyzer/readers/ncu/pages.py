@@ -9,15 +9,13 @@ from __future__ import annotations
 import codecs
 import re
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.files.regular import readable, regular
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: First lines of pages: the header of pages of launches, and the kernel line of the source page.
 _LAUNCHES: Final = b'"ID","'

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -24,18 +26,14 @@ from kanalyze.files.regular import regular
 from kanalyze.machinery.processes import ending_with
 from kanalyze.readers.ncu import csv as ncu_csv
 from kanalyze.readers.ncu import module as ncu_module
-from kanalyze.readers.ncu.asked_launches import MANIFEST
+from kanalyze.readers.ncu.asked_launches import MANIFEST, Selection
 from kanalyze.readers.ncu.pages import content, looks_like_ncu, pages_in
 from kanalyze.readers.ncu.tables import Measured, NcuTables
 from kanalyze.readers.nsys.read_rep import installed
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from kanalyze.readers import Progress
-    from kanalyze.readers.ncu.asked_launches import Selection
 
     Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
 

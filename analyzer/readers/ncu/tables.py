@@ -6,8 +6,10 @@ unknown. The kernels in `events` are laid end to end.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -17,9 +19,6 @@ from kanalyze.errors import CannotTellError
 from kanalyze.model import COMPILED_KERNELS, EVENTS, KERNEL_CONFIG, NOTES, READER_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
     Note = tuple[str, int | None, int | None, str]
 
 #: Launch columns that precede the metrics on ncu's pages.

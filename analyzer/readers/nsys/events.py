@@ -7,13 +7,12 @@ that is absent reads as null.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from kanalyze.readers.storage import TableFile
 
     Namer = Callable[[pl.DataFrame], pl.Series]

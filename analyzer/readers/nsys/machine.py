@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,13 +13,17 @@ import polars as pl
 from kanalyze import device_limits
 from kanalyze.device_limits import plausible
 from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS
-from kanalyze.readers.nsys.events import DEVICE_COLUMNS, EVENT_TABLES, NO_ID, RANGE_STYLES, RANGES, process_of
+from kanalyze.readers.nsys.events import (
+    DEVICE_COLUMNS,
+    EVENT_TABLES,
+    NO_ID,
+    RANGE_STYLES,
+    RANGES,
+    EventTable,
+    process_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from kanalyze.readers.nsys.events import EventTable
     from kanalyze.readers.storage import TableFile
 
     Note = tuple[str, int | None, int | None, str]

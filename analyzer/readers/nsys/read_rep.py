@@ -14,10 +14,12 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
+from types import FrameType
 from typing import IO, TYPE_CHECKING, Final, NoReturn
 
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
@@ -25,13 +27,10 @@ from kanalyze.machinery.processes import end_by, ending_with
 from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.user_cache import alone, cache_folder, checksum, digest, kept, make_room, name_of, scratch
+from kanalyze.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import FrameType
-
     from kanalyze.readers import Progress
-    from kanalyze.report import Report
 
     Starter = Callable[[Sequence[str], IO[bytes]], subprocess.Popen[bytes]]
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -26,22 +28,18 @@ from kanalyze.model import (
     READER_TABLES,
 )
 from kanalyze.readers.nsys import events as nsys
-from kanalyze.readers.nsys.events import DETAILS, Labels
+from kanalyze.readers.nsys.events import DETAILS, Details, Labels
 from kanalyze.readers.nsys.machine import Machine, Seen, notes, streams
 from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.storage.table_folder import FORMS, TableFolder, tables_in
 from kanalyze.reduction.tables import is_reduction
 from kanalyze.report import Meta, Report
+from kanalyze.schema import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
     from kanalyze.readers import Progress
-    from kanalyze.readers.nsys.events import Details
     from kanalyze.readers.storage import TableFile
-    from kanalyze.schema import Table
 
 #: A tenth of the int64 range, in nanoseconds: some 29 years.
 _LATEST_NS: Final = (1 << 63) // 10

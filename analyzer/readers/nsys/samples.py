@@ -12,6 +12,7 @@ row here, batch by batch, so that tens of millions of them, most of them the sam
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -27,12 +28,9 @@ from kanalyze.counter_model import (
     STACK_FRAMES,
 )
 from kanalyze.files.python_stacks import DOMAIN, DOMAINS, MARK, Frame, unpacked
-from kanalyze.readers.nsys.events import RANGES, Named, process_of, thread_of
+from kanalyze.readers.nsys.events import RANGES, Labels, Named, process_of, thread_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kanalyze.readers.nsys.events import Labels
     from kanalyze.readers.storage import TableFile
 
 _SAMPLES, _SCHEDULE = "COMPOSITE_EVENTS", "SCHED_EVENTS"

@@ -1,10 +1,8 @@
 """Columnar access to tables in an SQLite file or in a folder, whatever tool wrote them."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from kanalyze.readers.storage.sqlite_file import SqliteFile
     from kanalyze.readers.storage.table_folder import TableFolder
 

@@ -10,13 +10,12 @@ page, record headers and record lengths must all agree, for every row and every 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     import numpy.typing as npt
 
     Bytes = npt.NDArray[np.uint8]

@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import count
+from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 from weakref import finalize
 
 import polars as pl
+from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 from kanalyze.files.regular import readable, regular
 from kanalyze.machinery.late_loading import one_blas_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from polars.datatypes import DataType, DataTypeClass
 
 #: Larger tables are decoded by pages; below, importing numpy costs more than it saves (docs/reading-sqlite.md).
 PAGES_FROM_ROWS: Final = 40_000

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import polars as pl
+from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.errors import DamagedReportError, UnreadableReportError
 from kanalyze.files.regular import readable, regular
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from polars.datatypes import DataType, DataTypeClass
 
 #: Rows per batch while events are built: some 100 MB.
 _ROWS_AT_ONCE: Final = 2 << 20

@@ -14,9 +14,11 @@ import os
 import sqlite3
 import threading
 from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -40,9 +42,6 @@ from kanalyze.readers.storage.page_decoder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-    from pathlib import Path
-
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]

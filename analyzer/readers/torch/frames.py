@@ -7,6 +7,7 @@ builds the tables from them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -17,14 +18,12 @@ from kanalyze.machinery.late_loading import one_blas_thread
 from kanalyze.machinery.processes import give_back
 from kanalyze.model import COLLECTIVE_DETAIL
 from kanalyze.readers.torch.decode.events import ARGS, COLLECTIVE, MEANT, MISSING
-from kanalyze.readers.torch.decode.old_forms import number
+from kanalyze.readers.torch.decode.old_forms import Arrow, number
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterable, Iterator, Sequence
 
     from kanalyze.readers.torch.decode.columns import Columns
-    from kanalyze.readers.torch.decode.old_forms import Arrow
     from kanalyze.readers.torch.decode.text import Part
 
 

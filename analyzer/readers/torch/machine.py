@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,14 +15,10 @@ from kanalyze.device_limits import capabilities, memory_bandwidth_bytes_per_s, p
 from kanalyze.model import DEVICES, NOTES, PROCESSES
 from kanalyze.readers.torch.decode.events import MISSING
 from kanalyze.readers.torch.decode.old_forms import number
-from kanalyze.readers.torch.frames import FRAME_KINDS
+from kanalyze.readers.torch.frames import FRAME_KINDS, Frames
 from kanalyze.wording import amd_target, is_amd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kanalyze.readers.torch.frames import Frames
-
     Note = tuple[str, int | None, int | None, str]
 
 #: Device limits, by their names in deviceProperties.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kanalyze.errors import UnknownFormatError
@@ -29,14 +30,12 @@ from kanalyze.readers.user_cache import (
     name_of,
     scratch,
 )
+from kanalyze.report import Report
 from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kanalyze.readers import Progress
     from kanalyze.readers.torch.frames import Frames
-    from kanalyze.report import Report
 
 _MARK: Final = b"\xef\xbb\xbf"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -25,15 +27,9 @@ from kanalyze.model import (
     READER_TABLES,
     SYNC_DETAIL,
 )
-from kanalyze.readers.torch.frames import FRAME_KINDS, FRAME_OF, ON_DEVICE, PLACE
+from kanalyze.readers.torch.frames import FRAME_KINDS, FRAME_OF, ON_DEVICE, PLACE, Frames
 from kanalyze.readers.torch.machine import devices, gpu_metrics, notes, processes, whole, without_echoes
 from kanalyze.report import Meta, Report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
-    from kanalyze.readers.torch.frames import Frames
 
 #: Copy directions as in Kineto's names (``Memcpy HtoD (Pageable -> Device)``), and in nsys.
 _DIRECTIONS: Final = {

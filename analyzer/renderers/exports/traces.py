@@ -9,21 +9,17 @@ largest one. Numbers that are padded so are within the format: a byte says that 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.slices.slices import edges
+from kanalyze.analyses.slices.slices import Counter, Slices, Track, edges
 from kanalyze.files.protobuf import number, sized
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import BinaryIO
-
     from numpy.typing import NDArray
-
-    from kanalyze.analyses.slices.slices import Counter, Slices, Track
 
     Bytes = NDArray[np.uint8]
 

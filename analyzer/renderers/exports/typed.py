@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
 
 import polars as pl
 
-from kanalyze.schema import unit_of
+from kanalyze.schema import Table, unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from io import IOBase
-    from pathlib import Path
 
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    from kanalyze.schema import Table
 
 #: The file in a folder of tables that says what is in it.
 CONTENTS: Final = "tables.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,10 +14,9 @@ from kanalyze import outlets
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.renderers.page import comparison
 from kanalyze.renderers.page import job as job_pages
+from kanalyze.report import Meta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.iterations._steady import SteadyPart
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.report import Meta
 
     Object = dict[str, Any]
 

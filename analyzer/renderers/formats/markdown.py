@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.outlets import code, markdown, paragraph
 from kanalyze.renderers.page.of_any_kind import Block, page_of_any, short_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from kanalyze.renderers.page.of_any_kind import Ledger, Page, Shown
     from kanalyze.renderers.text.grid import Chapter, Section
 

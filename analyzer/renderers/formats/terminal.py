@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import zip_longest
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
 from kanalyze.renderers.page.of_any_kind import page_of_any, short_names
-from kanalyze.renderers.text.grid import CODES, LEAST_NAME, Look, wrapped
+from kanalyze.renderers.text.grid import CODES, LEAST_NAME, Chapter, Look, Section, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.renderers.page.of_any_kind import Ledger, Page, Point, Shown
-    from kanalyze.renderers.text.grid import Chapter, Section
 
 _GLYPHS: Final = "█▓▒░╬≡∷"
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,8 +16,6 @@ from kanalyze.renderers.text.kernel_names import short_forms
 from kanalyze.window import WORDS, PerIteration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.comparing._gate import Noise
     from kanalyze.analyses.comparing._pair import Side

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,13 +13,11 @@ from kanalyze import units
 from kanalyze.renderers.page.of_any_kind import Page, health_line
 from kanalyze.renderers.page.time import gpu, launch_shape, page_of, show
 from kanalyze.renderers.text.grid import Advice, Chapter, Column, Section, numbers, section, telling_apart, words
+from kanalyze.report import Meta
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.analyses.page.counters_page import CounterSummary, JointSummary
-    from kanalyze.report import Meta
 
     Row = dict[str, Any]
 

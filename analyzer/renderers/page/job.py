@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import outlets, units
-from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks, notable_causes
+from kanalyze.analyses.ranks._job_findings import Late, job_findings, late_ranks, notable_causes
 from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.outlets import command
 from kanalyze.renderers.page.comparison import signed
@@ -16,10 +17,7 @@ from kanalyze.renderers.page.of_any_kind import Block, Page
 from kanalyze.renderers.text.grid import Column, Section, numbers, of, section, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kanalyze.analyses.ranks._job import Job
-    from kanalyze.analyses.ranks._job_findings import Late
     from kanalyze.renderers.text.grid import Row
 
 #: Width of a rank's bar, and what its parts look like.

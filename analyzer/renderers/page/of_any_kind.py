@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import polars as pl
 
 from kanalyze import outlets, units
 from kanalyze.renderers.text.kernel_names import short_forms
+from kanalyze.report import Meta
+from kanalyze.window import Scope
 from kanalyze.wording import worded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeAlias
-
     from kanalyze.analyses.comparing._comparison import Comparison
     from kanalyze.analyses.comparing._gate import Noise
     from kanalyze.analyses.findings.rules import Finding
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.text.grid import Chapter, Grid, Section
-    from kanalyze.report import Meta
-    from kanalyze.window import Scope
 
     Shown: TypeAlias = (
         Overview | Summary | Instances | CounterSummary | JointSummary | Comparison | Noise | Job | WhatIf | Evidence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -27,14 +28,11 @@ from kanalyze.renderers.page.time import culprits_of
 from kanalyze.renderers.text.grid import Column, Section, numbers, section, words
 from kanalyze.renderers.text.kernel_names import short_forms
 from kanalyze.schema import unit_of
-from kanalyze.window import PerIteration, of_iteration
+from kanalyze.window import PerIteration, Window, of_iteration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Evidence, Overview
-    from kanalyze.window import Window
 
 #: Rows of the page's tables where it has few lines.
 _FEW_ROWS: Final = 2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -23,19 +25,15 @@ from kanalyze.renderers.page.of_any_kind import (
 )
 from kanalyze.renderers.text.grid import Column, Section, numbers, of, operation, section, telling_apart, words
 from kanalyze.renderers.text.kernel_names import short_forms
-from kanalyze.window import ALL_STEPS, STEP_PREFIX, Window, located, plain
+from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plain
 from kanalyze.wording import processor, worded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranges._instances import Instances
     from kanalyze.renderers.page.of_any_kind import Part
     from kanalyze.renderers.text.grid import Row
-    from kanalyze.window import Scope
 
     Tables = Mapping[str, pl.DataFrame]
     Make = Callable[[Tables, int], Section]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
@@ -21,17 +22,15 @@ from kanalyze.renderers.tables.frame import is_text, laid_out, last_of
 from kanalyze.renderers.tables.plots import roofs
 from kanalyze.renderers.text.grid import COLOURS, text_of
 from kanalyze.renderers.text.kernel_names import short_forms, shorten
+from kanalyze.schema import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from jinja2 import Environment
 
     from kanalyze.analyses.joining._roof_points import RoofPoints
     from kanalyze.analyses.page.file_page import CopyPoints, FilePage, Measured
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.schema import Table
 
     Row = Mapping[str, Any]
     Place = tuple[float, float]

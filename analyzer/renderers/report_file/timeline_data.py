@@ -11,15 +11,12 @@ from __future__ import annotations
 import json
 import zlib
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
 from kanalyze import outlets
-from kanalyze.analyses.timeline._tracks import TONES, fewer
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.timeline._tracks import Counter, Timeline
+from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, fewer
 
 #: Longest name in the file, in characters, and all names together.
 _NAME: Final = 1000

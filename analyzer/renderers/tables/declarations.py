@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json as encoder
 import textwrap
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table
 
 _READ: Final = (
     "The second column says what has it: reports of nsys, torch.profiler or ncu, of any of them, several of one "

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import outlets
-from kanalyze.decoder.fields import OTHER
+from kanalyze.decoder.fields import OTHER, KernelName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from kanalyze.decoder.fields import KernelName
     from kanalyze.explanations import Explanation
 
 _INDENT: Final = "  "

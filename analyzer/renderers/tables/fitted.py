@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -13,8 +14,6 @@ from kanalyze.renderers.text.grid import LEAST_NAME, Column, Grid, distinct, sec
 from kanalyze.renderers.text.kernel_names import short_forms, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import polars as pl
 
     from kanalyze.renderers.text.grid import Row

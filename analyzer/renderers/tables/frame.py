@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import polars as pl
 
@@ -12,9 +13,6 @@ from kanalyze import outlets
 from kanalyze.errors import UnknownNameError
 from kanalyze.renderers.text.grid import Column, Grid, text_of
 from kanalyze.renderers.text.kernel_names import short_forms
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 #: All columns, as a choice of columns.
 ALL: Final = "all"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,8 +12,6 @@ from kanalyze import outlets, units
 from kanalyze.renderers.text.kernel_names import NARROWEST, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.renderers.text.grid import Look
 
     Row = dict[str, Any]

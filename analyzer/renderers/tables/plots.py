@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +18,6 @@ from kanalyze.renderers.text.grid import COLOURS, DARK
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from kanalyze.analyses.joining._roof_points import RoofPoints
     from kanalyze.analyses.timeline._tracks import Counter, Timeline
 

@@ -8,15 +8,15 @@ than the ledger's buckets hold.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from kanalyze.report import Report
 
+if TYPE_CHECKING:
     import polars as pl
 
     from kanalyze.analyses.replay._mending import Mending
-    from kanalyze.report import Report
 
 #: The action for images in NCHW, which ends conversions, kernels per channel and products of rows of pixels.
 CHANNELS_LAST: Final = "model.to(memory_format=torch.channels_last)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -12,9 +12,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import STREAM
 from kanalyze.columns.lookup import nearest
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 PAGEABLE: Final = "Pageable"
 PINNED: Final = "Pinned"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -20,13 +21,11 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered, grouped, in_order, positions, sure
 from kanalyze.decoder.decode import decode
+from kanalyze.report import Report
 from kanalyze.units import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from kanalyze.decoder.fields import KernelName
-    from kanalyze.report import Report
 
     Wanted = pl.Expr | Callable[[KernelName], bool]
 

@@ -8,7 +8,8 @@ aligned with the trace's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -20,18 +21,13 @@ from kanalyze.analyses.findings.rules._kernels import decoded_as, nothing_within
 from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
-from kanalyze.analyses.naming._host_names import host_names, placed, surroundings
+from kanalyze.analyses.naming._host_names import ThreadPair, host_names, placed, surroundings
 from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.replay._mending import NO_ROWS, Mending
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import as_of, gathered, parts_by, sure
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kanalyze.analyses.naming._host_names import ThreadPair
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: A span of a thread.
 SPAN: Final = (*THREAD, "start", "end")

@@ -7,7 +7,8 @@ iteration, as a user counts them: "1,184 kernels a step". In any other window it
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 import polars as pl
 
@@ -31,13 +32,9 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered, parts_by
 from kanalyze.decoder.decode import decode
+from kanalyze.report import Report
 from kanalyze.units import percent, shortened
 from kanalyze.window import ALL_STEPS, PerIteration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from kanalyze.report import Report
 
 #: Maximum length of the name of an iteration in a sentence.
 _LONGEST: Final = 40

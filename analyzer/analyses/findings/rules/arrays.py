@@ -40,13 +40,13 @@ from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.decoder.decode import decode
+from kanalyze.report import Report
 from kanalyze.units import count, percent, plural, time
 from kanalyze.wording import CUDA
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.decoder.fields import KernelName
-    from kanalyze.report import Report
 
 #: Copies within a device, such as ``x[i] = y`` of arrays.
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"

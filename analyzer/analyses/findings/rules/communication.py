@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -14,10 +14,8 @@ from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.columns.lookup import beside
+from kanalyze.report import Report
 from kanalyze.units import percent, plural
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 #: How many times as much as of other findings is worth one: the last collective of a step has nothing to hide behind.
 _NOTABLE: Final = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -34,15 +35,13 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import nearest
 from kanalyze.decoder.decode import decode
+from kanalyze.report import Report
 from kanalyze.units import percent, size
 from kanalyze.window import of_module
 from kanalyze.wording import CUDA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kanalyze.analyses.replay._mending import Mending
-    from kanalyze.report import Report
 
 #: Calls that load a kernel's code, and those of Triton and torch.compile in a program of PyTorch, whose libraries are
 #: loaded as such.

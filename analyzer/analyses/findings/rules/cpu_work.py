@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._operators import (
     NODE,
     SCALAR_BYTES,
@@ -29,12 +29,11 @@ from kanalyze.analyses.findings.rules._telling import all_along, in_pytorch, per
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import nearest
+from kanalyze.report import Report
 from kanalyze.units import size
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.replay._mending import Mending
-    from kanalyze.report import Report
 
 #: Operators that launch nothing on any device: they change how a tensor is seen, or get memory.
 _NO_WORK: Final = (

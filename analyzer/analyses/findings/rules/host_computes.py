@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -38,12 +38,9 @@ from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.report import Report
 from kanalyze.units import moment, plural, time
-from kanalyze.window import located, of_iteration
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
-    from kanalyze.window import PerIteration
+from kanalyze.window import PerIteration, located, of_iteration
 
 #: What DataLoader calls the range (in old versions the operator) in which it gets a batch, with the kind of loader.
 _NEXT: Final = r"enumerate\(DataLoader\)#\w*?(SingleProcess|MultiProcessing)\w*\.__next__"

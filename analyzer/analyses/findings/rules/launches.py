@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -15,7 +15,7 @@ from kanalyze.analyses.device._operations import (
     of_device,
     with_facts,
 )
-from kanalyze.analyses.device._windows import overlapping, shared_devices, windows
+from kanalyze.analyses.device._windows import Shared, overlapping, shared_devices, windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._copies import PINNED, TO_DEVICE, TO_HOST, device_copies
 from kanalyze.analyses.findings.rules._kernels import launch_less, share_of_graphs, times_of
@@ -45,12 +45,9 @@ from kanalyze.analyses.streams._streams import (
 from kanalyze.analyses.streams.concurrency import in_window, stream_pairs
 from kanalyze.columns.lookup import nearest
 from kanalyze.model import STREAMS
+from kanalyze.report import Report
 from kanalyze.units import count, plural, size, time
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.device._windows import Shared
-    from kanalyze.report import Report
-    from kanalyze.window import PerIteration
+from kanalyze.window import PerIteration
 
 
 def launch_bound(report: Report) -> list[Finding]:

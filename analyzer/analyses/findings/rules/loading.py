@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import launch_calls, used_devices
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernels import kernel_sums, nothing_within
 from kanalyze.analyses.findings.rules._operators import (
     Told,
@@ -40,11 +40,8 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import nearest
+from kanalyze.report import Report
 from kanalyze.units import count, moment, plural, time
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.report import Report
 
 #: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
 ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")

@@ -35,11 +35,11 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered, nearest
+from kanalyze.report import Report
 from kanalyze.units import percent
 
 if TYPE_CHECKING:
     from kanalyze.analyses.replay._mending import Mending
-    from kanalyze.report import Report
 
 #: Fewest passes of a loop, and the most operators of one.
 _PASSES: Final = 8

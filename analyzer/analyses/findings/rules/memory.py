@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -29,10 +29,8 @@ from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns import exact
 from kanalyze.columns.lookup import nearest
+from kanalyze.report import Report
 from kanalyze.units import plural, rate, size, time
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 #: Maximum number of calls named in the sentence.
 _NAMED: Final = 3

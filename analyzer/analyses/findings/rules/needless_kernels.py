@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import CHANNELS_LAST
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.findings.rules._kernels import (
     BATCHED,
     COMPILED_KERNELS,
@@ -20,6 +20,8 @@ from kanalyze.analyses.findings.rules._kernels import (
     MOVES,
     OPERATION,
     OUTPUT,
+    Chosen,
+    DeviceKernels,
     Told,
     Work,
     choosing,
@@ -41,12 +43,8 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import touched
 from kanalyze.columns.lookup import beside, gathered, marked
 from kanalyze.decoder.decode import decode
+from kanalyze.report import Report
 from kanalyze.units import mean, percent, size
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.findings.rules._kernels import Chosen, DeviceKernels
-    from kanalyze.report import Report
 
 _FEWEST_SOFTMAXES: Final = 2  # one such softmax may be something else
 _FARTHEST: Final = 9  # maximum distance of a softmax from either product, in operations: scale, mask, casts, dropout

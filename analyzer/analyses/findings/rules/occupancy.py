@@ -7,7 +7,7 @@ whatever ran.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -42,13 +42,9 @@ from kanalyze.analyses.occupancy.occupancy import (
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.decoder.fields import TENSOR_TYPES
+from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
+from kanalyze.report import Report
 from kanalyze.units import count, frequency, percent, plural, size, time
-
-if TYPE_CHECKING:
-    from kanalyze.decoder.fields import KernelName
-    from kanalyze.report import Report
-
 
 _NOTHING_NS: Final = 1000  # what a kernel takes that has nothing to do, about: no remedy makes one shorter
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -15,9 +15,7 @@ from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.analyses.idle.code import has_lines, placed_pieces, placed_with_text
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.requirements import source_lines
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
+from kanalyze.report import Report
 
 #: The least part of the window that the device waits so.
 _LEAST: Final = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -47,10 +47,8 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream, streamed_operations
 from kanalyze.columns.exact import rate_of
 from kanalyze.columns.lookup import as_of, gathered, nearest
+from kanalyze.report import Report
 from kanalyze.units import count, plural, rate, size, time
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 #: CUDA takes up to so much pageable memory with the call, and returns (CUDA C++ Programming Guide, "Concurrent
 #: execution between host and device").

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -17,6 +17,8 @@ from kanalyze.analyses.findings.rules._kernels import (
     LIBRARY,
     OPERATION,
     OUTPUT,
+    Chosen,
+    DeviceKernels,
     Told,
     Work,
     choosing,
@@ -38,13 +40,9 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.exact import product
 from kanalyze.columns.lookup import beside, gathered
 from kanalyze.decoder.decode import decode
-from kanalyze.decoder.fields import TENSOR_TYPES
+from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
+from kanalyze.report import Report
 from kanalyze.units import count, percent, size, time
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules._kernels import Chosen, DeviceKernels
-    from kanalyze.decoder.fields import KernelName
-    from kanalyze.report import Report
 
 #: Bytes of an element, by its type in a kernel's name, and what a thread loads at once of aligned data.
 _BYTES: Final = {"f64": 8, "f32": 4, "tf32": 4, "bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -43,12 +43,9 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import ordering_calls
 from kanalyze.columns import exact
 from kanalyze.columns.lookup import beside, mixed, nearest
+from kanalyze.report import Report
 from kanalyze.units import plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
-
 
 #: The ledger's buckets in which a device waits for copying calls.
 _WAITS: Final = ("launch", "queued", "sync", "api")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,13 +34,11 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import nearest
 from kanalyze.decoder.decode import decode
+from kanalyze.report import Report
 from kanalyze.units import percent, plural, size, time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kanalyze.analyses.replay._mending import Mending
-    from kanalyze.report import Report
 
 _ENDS: Final = 2  # of longer chains, this many operators are named at either end
 

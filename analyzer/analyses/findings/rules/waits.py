@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of, launch_calls, operations, with_facts
 from kanalyze.analyses.device._windows import busy_spans, windows
-from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._copies import TO_HOST, outside_library
 from kanalyze.analyses.findings.rules._kernels import calls_within
 from kanalyze.analyses.findings.rules._operators import SCALAR_BYTES, SPAN, Told
@@ -42,11 +42,8 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered, nearest, of_parts, positions, rows_at
+from kanalyze.report import Report
 from kanalyze.units import percent, size
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.report import Report
 
 #: Maximum number of calls or places named in the sentence.
 _NAMED: Final = 3

@@ -20,20 +20,16 @@ import struct
 import sys
 from array import array
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final, Union
+from typing import IO, Any, Final, Union
 
 import msgspec
 
 from kanalyze.readers.torch.decode import events as of
 from kanalyze.readers.torch.decode.events import ARGS, EMPTY_ARGS, MEANT
-from kanalyze.readers.torch.decode.old_forms import arrow, as_event, in_ns, number, repaired, whole_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from kanalyze.readers.torch.decode.old_forms import Arrow
+from kanalyze.readers.torch.decode.old_forms import Arrow, arrow, as_event, in_ns, number, repaired, whole_objects
 
 #: Float times up to this many microseconds are exact to a nanosecond: their spacing is then 2⁻¹⁰ µs, and less than
 #: half a step from three decimals.

@@ -9,16 +9,14 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from kanalyze.readers.torch.decode import events as of
 from kanalyze.readers.torch.decode.events import ARGS, KIND_OF, STEP
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 #: Category by process name, in traces of the first profilers, which write no categories.
 _WITHOUT_CATEGORY: Final = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}

@@ -11,7 +11,8 @@ import pickle
 import subprocess
 import sys
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from itertools import islice
@@ -26,14 +27,10 @@ import msgspec
 from kanalyze.errors import DecoderEndedError
 from kanalyze.machinery.processes import processors
 from kanalyze.readers.torch.decode.columns import Decoder, receive, send
-from kanalyze.readers.torch.decode.text import Part, mended
+from kanalyze.readers.torch.decode.text import Part, TraceText, mended
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from concurrent.futures import Future
-
     from kanalyze.readers import Progress
-    from kanalyze.readers.torch.decode.text import TraceText
 
 #: Smaller files, compressed and plain, are decoded in this process: starting a worker costs as much as a few MiB.
 SMALL_GZIP_BYTES: Final = 1 << 20

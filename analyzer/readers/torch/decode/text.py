@@ -12,21 +12,17 @@ import json
 import re
 import zlib
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 from kanalyze.errors import UnknownFormatError
 from kanalyze.files.regular import open_regular
-from kanalyze.readers.torch.decode.columns import Decoder
+from kanalyze.readers.torch.decode.columns import Columns, Decoder
 from kanalyze.readers.torch.decode.old_forms import repaired
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from kanalyze.readers.torch.decode.columns import Columns
 
 #: Bytes per piece: large enough to amortise the cost per piece, small enough for memory.
 PIECE_BYTES: Final = 1 << 20
