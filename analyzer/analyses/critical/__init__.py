@@ -1,1 +1,1 @@
-"""What each operation had to wait for, and the critical path: what the end of a window waited for."""
+"""The critical path: what the end of a window, and each operation, waited for."""

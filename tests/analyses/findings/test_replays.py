@@ -6,14 +6,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze.analyses.findings._claims import with_replays
+from kanalyze.analyses.findings._claims import _joined, _replayed, with_replays
 from kanalyze.analyses.findings.findings import findings, ranked
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
-from kanalyze.analyses.findings.rules.arrays import _joined
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.replay._whatif import _replayed
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read
 

@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 from kanalyze.readers.nsys.read_sqlite_folder import communicator_calls
-from kanalyze.several.jobs import Asked, job
+from kanalyze.several import Asked
+from kanalyze.several.jobs import job
 
 REPORT = Path(__file__).parents[2] / "reports" / "communicators.sqlite"
 MB = 1 << 20

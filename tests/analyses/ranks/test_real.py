@@ -9,7 +9,8 @@ from kanalyze import read
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranks._job_findings import causes, job_findings, late_ranks, lateness
 from kanalyze.renderers.page.job import answer, timeline
-from kanalyze.several.jobs import Asked, job
+from kanalyze.several import Asked
+from kanalyze.several.jobs import job
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 REPORT = Path(__file__).parents[2] / "reports" / "nccl.sqlite"

@@ -13,7 +13,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 import kanalyze
 from kanalyze.analyses.slices.slices import Counter, Slices, Track, lanes, slices
 from kanalyze.renderers.exports import traces
-from kanalyze.several.jobs import Asked
+from kanalyze.several import Asked
 from kanalyze.several.pictures import slices_of_job
 from support.command import REPORTS, SAMPLES
 
