@@ -232,6 +232,10 @@ def _waits(report: Report, reason: int, name: str) -> pl.DataFrame:
     return every.rename({"ns": name})
 
 
+#: So many gaps are grouped at a time.
+_GAPS: Final = 1 << 17
+
+
 def named_sums(report: Report) -> pl.DataFrame:
     """Idle time of the devices in scope by name: :data:`_SUMS`; gaps is in how many, longest_ns the most in one.
 
@@ -247,9 +251,13 @@ def named_sums(report: Report) -> pl.DataFrame:
 
 def _by_name(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     keys, ns = ("bucket", "culprit", "range"), pl.col("ns")
-    told = pieces.select("culprit", "range", gaps_of(report, pieces), bucket_of(report, pieces), _NS)
-    sums = ns.sum(), pl.len().cast(pl.Int64).alias("gaps"), ns.max().alias("longest_ns")
-    return grouped(grouped(told, ("gap", *keys), [ns.sum()]), keys, sums)
+    gap, count = gaps_of(report, pieces), pl.len().cast(pl.Int64)
+    told = pieces.select("culprit", "range", gap, bucket_of(report, pieces), (gap // _GAPS).alias("part"), _NS)
+    each = [grouped(told.clear(), keys, [ns.sum(), count.alias("gaps"), ns.max().alias("longest_ns")])]
+    for part in told.partition_by("part", include_key=False):  # all at once take 0.3 GB at 190 MB
+        sums = grouped(part, ("gap", *keys), [ns.sum()])
+        each.append(grouped(sums, keys, [ns.sum(), count.alias("gaps"), ns.max().alias("longest_ns")]))
+    return grouped(pl.concat(each), keys, [ns.sum(), pl.col("gaps").sum(), pl.col("longest_ns").max()])
 
 
 def host_by_name(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:

@@ -355,14 +355,16 @@ def small_batches(report: Report) -> list[Finding]:
         return found
     for device, low, high in windows(report).iter_rows():
         line = _launches(report, device)
-        busy = total(line, "exclusive_ns") / max(high - low, 1)
+        if total(line, "exclusive_ns") > (1 - _IDLE) * (high - low):
+            continue
+        line = filling(report, line.with_columns(token=pl.struct("name", *SHAPE).hash()).sort("call_start"))
         counts = line.group_by("token").agg(pl.len(), pl.col("layer", "name").first())
         layers = counts.filter("layer").sort("len", "token")
-        if busy > 1 - _IDLE or layers.is_empty() or not _leave_empty(line) or not _hurries(report, device):
+        if layers.is_empty() or not _leave_empty(line) or not _hurries(report, device):
             continue
         anchor, fewest = layers.select("token", "len").row(0)
         each = (2 * fewest + iterations) // (2 * iterations)
-        names = counts.get_column("name")
+        names = counts.get_column("name").cast(pl.String)
         several = each >= _PASSES // 2 and (_takes_samples(report, fewest / line.height) or _splits(report, fewest))
         if fewest < _PASSES or names.str.contains(_CHOOSES).any():
             continue
@@ -380,11 +382,10 @@ def small_batches(report: Report) -> list[Finding]:
 
 
 def _launches(report: Report, device: int) -> pl.DataFrame:
-    """The kernels in scope by launch: row, name, token, layer, part (of the GPU that it fills)."""
+    """The kernels in scope of a device whose launch is known, with their shapes."""
     work = exclusive_operations(report, *SHAPE, "call_start", "thread_id")
-    work = filling(report, work.filter((pl.col("device") == device) & (pl.col("kind") == "kernel")))
-    line = work.with_columns(pl.col("name").cast(pl.String), token=pl.struct("name", *SHAPE).hash())
-    return line.drop_nulls("call_start").sort("call_start")
+    kernels = work.filter((pl.col("device") == device) & (pl.col("kind") == "kernel"))
+    return kernels.drop_nulls("call_start")
 
 
 def _leave_empty(line: pl.DataFrame) -> bool:
