@@ -14,7 +14,8 @@ import kanalyze
 import kanalyze.collectors.base.errors  # its kinds are known once it is imported
 from kanalyze import catalog, explanations
 from kanalyze.analyses.host._call_kinds import bucket_of
-from kanalyze.analyses.page.time_page import TABLES, WINDOWS
+from kanalyze.analyses.page._headline import WINDOWS
+from kanalyze.analyses.page.time_page import TABLES
 from kanalyze.analyses.ranges._instances import compare
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.cli import kanalyze as command_line

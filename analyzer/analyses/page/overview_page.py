@@ -31,7 +31,7 @@ from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
-from kanalyze.analyses.page.time_page import made, page_answer, process_count, sampled_beside, windows_of
+from kanalyze.analyses.page._headline import Maker, made, page_answer, process_count, sampled_beside, windows_of
 from kanalyze.analyses.unprofiled._correction import Bare, bare_of, bare_sentence, corrected, corrected_sentence
 from kanalyze.errors import UnknownNameError
 from kanalyze.report import Meta, Report
@@ -41,7 +41,7 @@ from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.time_page import Maker, Summary
+    from kanalyze.analyses.page.time_page import Summary
 
 #: What gains less than this part of the time that the page is of is no thing to do first; the bucket that is apart.
 _WORTH_DOING: Final = 0.01
