@@ -58,7 +58,7 @@ _OTHER_KIND: Final = 1.5
 
 #: Ranges that libraries make of their own calls, XLA also of modules (but not the steps that a JAX program numbers) and
 #: torch.compile of compiled code, and operators that PyTorch marks: no loop of the program.
-_LIBRARIES: Final = re.compile(
+LIBRARIES: Final = re.compile(
     r"^(?:(?i:(?:lib)?(?:NCCL|RCCL|CCCL|Thrust|CUB|cuBLAS\w*|cuDNN\w*|cuSPARSE\w*|cuFFT\w*|cuSOLVER\w*|cuRAND\w*|cuTENSOR\w*"
     r"|NVSHMEM)):|\w*:?(?:nccl|gloo):|TSL:(?!.*#(?:.*,)?step_num=)"
     r"|:?(?:## Call CompiledFxGraph|Torch-Compiled Region|CompiledFunction(?:Backward)?\b|TorchDynamo Cache Lookup"
@@ -238,7 +238,7 @@ def _repeating(report: Report) -> pl.DataFrame:
     bare = without_ids(pl.col("range"))
     operators = bare.str.contains(_OPERATORS) | (bare != pl.col("range"))
     texts = ranges.select("range").unique().filter(~operators)  # far fewer than ranges, usually
-    own = [name for name in texts.get_column("range") if not _LIBRARIES.match(name)]
+    own = [name for name in texts.get_column("range") if not LIBRARIES.match(name)]
     alike = texts.filter(pl.col("range").is_in(own)).with_columns(
         alike=pl.col("range").str.replace_all(NUMBER.pattern, "#"), zeros=pl.col("range").str.replace_all(SOME, "#")
     )

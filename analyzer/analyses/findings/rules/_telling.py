@@ -23,6 +23,7 @@ from kanalyze.analyses.host._thread_names import roles
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.code import place_at
+from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.naming._host_names import launches_beside
 from kanalyze.analyses.operators._events import host_tree
@@ -212,11 +213,12 @@ def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """Surroundings of each of `points` (process_id, thread_id, at): one text, or null, in each column.
 
     Columns: operator (the outermost of PyTorch's own, with what users write for it), function (the program's innermost
-    Python function), range (the innermost one; null for steps of the framework's profiler).
+    Python function), range (the innermost one; null for steps of the framework's profiler and ranges of libraries).
     """
     numbered = points.select(*THREAD, "at").with_row_index("point")
     ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
-    around = pl.DataFrame([numbered.get_column("point"), ranges.set(ranges == ALL_STEPS, None)])
+    others = [name for name in ranges.drop_nulls().unique() if name == ALL_STEPS or LIBRARIES.match(name)]
+    around = pl.DataFrame([numbered.get_column("point"), ranges.set(ranges.is_in(others), None)])
     for named in (_operators(report, numbered), _functions(report, numbered)):
         around = around.join(named, on="point", how="left", maintain_order="left")
     return around.select("operator", "function", "range")
