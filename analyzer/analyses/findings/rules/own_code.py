@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._telling import of_window
+from kanalyze.analyses.findings.rules._telling import of_window, per_iteration
 from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.analyses.idle.code import has_lines, placed_pieces, placed_with_text
 from kanalyze.analyses.replay._mending import Mending
@@ -32,8 +32,8 @@ _REMEDY: Final = (
 
 
 def own_code(report: Report) -> list[Finding]:
-    """At most one finding per device, on idle time in lines from which nothing is launched or waited for."""
-    if not source_lines(report).height or not has_lines(report):
+    """At most one finding per device in a window of iterations: idle time in lines that neither launch nor wait."""
+    if not per_iteration(report).iterations or not source_lines(report).height or not has_lines(report):
         return []
     found = []
     for device, low, high in windows(report).iter_rows():
