@@ -19,10 +19,9 @@ from kanalyze.analyses.comparing._pair import ALONE, Doubt, Limits, Pair, Side, 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.reduction.baselines import STEPS, Digest
 from kanalyze.tools import TOOLS
-from kanalyze.units import nearest
+from kanalyze.units import change, nearest, percent
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._gate import Gate
     from kanalyze.analyses.comparing._statistics import Estimate
 
     Rank = Sequence[Digest]
@@ -54,6 +53,28 @@ _OF_ALL_RANKS: Final = "compare_ranks"
 
 #: Ranks whose iterations are shorter than the longest by less than this part are as long.
 _AS_LONG: Final = 0.01
+
+
+class Gate(NamedTuple):
+    """The outcome of a gate."""
+
+    #: Whether new is within the limit, beyond it, or neither can be said.
+    state: Literal["held", "failed", "cannot judge"]
+    metric: str  # what was measured
+    limit: float  # the share by which new may be longer
+    ratio: float | None  # new by base; None where base has none
+    low: float | None  # lower end of its interval; None without one
+    high: float | None  # upper end
+    reason: str = ""  # why it cannot be judged; empty where it can
+
+    @property
+    def sentence(self) -> str:
+        """The gate in a sentence."""
+        told = "" if self.ratio is None else f" {change(self.ratio)}"
+        if self.low is not None and self.high is not None:
+            told += f" ({change(self.low)} to {change(self.high)})"
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{self.state}: {self.metric}{told}, at most +{percent(self.limit)} allowed{reason}."
 
 
 class Verdict(NamedTuple):

@@ -7,18 +7,17 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.comparing._comparison import Comparison, alone, quick_values
+from kanalyze.analyses.comparing._comparison import Comparison, Gate, alone, quick_values
 from kanalyze.analyses.comparing._matching import slots_of
 from kanalyze.analyses.comparing._pair import LEAST_SHARE, Pair
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
-from kanalyze.units import change, percent
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._statistics import NoiseFloor
@@ -29,28 +28,6 @@ METRICS: Final = ("step", "quick", "busy", "bucket:", "kernel:")
 
 #: What refuses a judgement unless it is allowed.
 KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "steps", "whole", "ranks")
-
-
-class Gate(NamedTuple):
-    """The outcome of a gate."""
-
-    #: Whether new is within the limit, beyond it, or neither can be said.
-    state: Literal["held", "failed", "cannot judge"]
-    metric: str  # what was measured
-    limit: float  # the share by which new may be longer
-    ratio: float | None  # new by base; None where base has none
-    low: float | None  # lower end of its interval; None without one
-    high: float | None  # upper end
-    reason: str = ""  # why it cannot be judged; empty where it can
-
-    @property
-    def sentence(self) -> str:
-        """The gate in a sentence."""
-        told = "" if self.ratio is None else f" {change(self.ratio)}"
-        if self.low is not None and self.high is not None:
-            told += f" ({change(self.low)} to {change(self.high)})"
-        reason = f" ({self.reason})" if self.reason else ""
-        return f"{self.state}: {self.metric}{told}, at most +{percent(self.limit)} allowed{reason}."
 
 
 def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[str]) -> Gate:
