@@ -21,7 +21,7 @@ from kanalyze.collectors.base.process import Check, Ended, Event, Progress, Star
 from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.in_workload.recipes import FAILED
 from kanalyze.collectors.tools import machine, ncu, nsys
-from kanalyze.collectors.tools.choose import Launch, Selection, first_launch, parse, select, unselected
+from kanalyze.collectors.tools.launches import Launch, Selection, first_launch, parse, select, unselected
 
 if TYPE_CHECKING:
     from kanalyze.collectors.run.plan import Plan

@@ -17,8 +17,8 @@ from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, T
 from kanalyze.collectors.base.process import Step
 from kanalyze.collectors.base.workload import Workload, references
 from kanalyze.collectors.tools import found, ncu, nsys, nvcc
-from kanalyze.collectors.tools.choose import Selection, filter_flags, unselected
 from kanalyze.collectors.tools.found import Tools, wanted_passes
+from kanalyze.collectors.tools.launches import Selection, filter_flags, unselected
 from kanalyze.tools import tool_of
 
 if TYPE_CHECKING:

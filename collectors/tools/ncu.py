@@ -13,7 +13,7 @@ from kanalyze.collectors.tools.nsys import with_flags
 
 if TYPE_CHECKING:
     from kanalyze.collectors.base.options import Options
-    from kanalyze.collectors.tools.choose import Selection
+    from kanalyze.collectors.tools.launches import Selection
 
 FOLDERS: Final = (
     "/usr/local/cuda/bin",

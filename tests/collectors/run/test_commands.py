@@ -12,8 +12,8 @@ from kanalyze.collectors.base.programs import Program
 from kanalyze.collectors.base.workload import Workload
 from kanalyze.collectors.run.plan import RUNNER, Plan, script
 from kanalyze.collectors.tools import ncu, nsys, nvcc
-from kanalyze.collectors.tools.choose import Selection
 from kanalyze.collectors.tools.found import Tools
+from kanalyze.collectors.tools.launches import Selection
 from kanalyze.collectors.tools.machine import Gpus
 from kanalyze.errors import KanalyzeError, UnknownNameError
 

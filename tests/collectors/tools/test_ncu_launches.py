@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.tools.choose import Launch, main, parse, select
+from kanalyze.collectors.tools.choose import main
+from kanalyze.collectors.tools.launches import Launch, parse, select
 from support.stand_ins import LAUNCHES
 
 

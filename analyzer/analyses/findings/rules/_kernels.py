@@ -338,6 +338,7 @@ class Work(NamedTuple):
         self, rule: str, text: str, remedy: str, table: str, headline: str, action: str, *names: str
     ) -> Finding:
         """The finding that has them at stake, all of which its remedy leaves out."""
+        rows = self.rows  # and not the report, which would hold itself by what it keeps
         return Finding(
             rule,
             self.device.device,
@@ -349,7 +350,7 @@ class Work(NamedTuple):
             headline=headline,
             action=action,
             where=place_of(self.report, pl.col("row").is_in(self.rows.get_column("row").implode())),
-            mending=lambda _: without(self.rows),
+            mending=lambda _: without(rows),
             claims=self.rows.select("start", "end"),
         )
 
@@ -376,8 +377,10 @@ def on_kernels(report: Report, device: DeviceKernels, chosen: Chosen, told: Told
     text = f"{work.many(told.noun)} {told.how}: {work.took}{told.more}"
     one = work.finding(told.rule, text, told.remedy, told.table, told.headline, told.action, chosen.longest)
 
+    rows = work.rows
+
     def shortened(_: Report) -> Mending:
-        return Mending(shorter=work.rows.select("row", saved_ns=part("dur_ns", 1 - (told.left or 0))))
+        return Mending(shorter=rows.select("row", saved_ns=part("dur_ns", 1 - (told.left or 0))))
 
     return one._replace(
         at_stake_ns=chosen.ns if told.ns is None else told.ns,

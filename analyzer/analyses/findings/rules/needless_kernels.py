@@ -329,7 +329,8 @@ def large_logits(report: Report, device: DeviceKernels, _: Chosen) -> Finding | 
         "F.cross_entropy(logits, targets), without .float() and one_hot",
         passes.longest,
     )
-    return one._replace(mending=lambda _: _fused_loss(passes.rows))
+    rows = passes.rows
+    return one._replace(mending=lambda _: _fused_loss(rows))
 
 
 def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:

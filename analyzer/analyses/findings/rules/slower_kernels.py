@@ -426,7 +426,8 @@ def gathers(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | 
         'F.embedding_bag(index, table, mode="sum"), or one gather for all',
         own.longest,
     )
-    return one._replace(mending=lambda _: _gathered_once(pairs.rows))
+    rows = pairs.rows
+    return one._replace(mending=lambda _: _gathered_once(rows))
 
 
 def _gathered_once(pairs: pl.DataFrame) -> Mending:
