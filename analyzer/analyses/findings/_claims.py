@@ -182,7 +182,7 @@ def _of_device(report: Report, found: Sequence[Finding], changes: Mapping[int, M
     gains = {at: _replayed(report, found[at].device, change) for at, change in changes.items()}
     later = {at for at in gains if found[at].general or found[at].curtailed}
     own = sorted(gains.keys() - later, key=lambda at: -gains[at][0][0])
-    rest = sorted(later, key=lambda at: (found[at].general, place_in_order(found[at].rule)))
+    rest = sorted(later, key=lambda at: (found[at].general, _specificity(found[at])[0]))
     union = reduce(Mending.with_all_of, (changes[at] for at in own), Mending())
     before = [(0, 0)] * 3 if not own else gains[own[0]]
     if len(own) > 1:

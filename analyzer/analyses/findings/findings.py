@@ -165,7 +165,7 @@ def ordered(report: Report, found: list[rules.Finding]) -> list[rules.Finding]:
 def weighed_ns(one: rules.Finding, busy: float) -> float:
     """Weight of a finding in their order (ns), where the GPU is busy for such a part of the time."""
     counts = busy if one.shortens and one.replayed_ns is None else _COUNTS.get(one.rule, 1.0)
-    return one.gain_ns * (_VAGUE if one.vague else _GENERAL if one.general else counts)
+    return one.gain_ns * (_VAGUE if one.vague else min(_GENERAL, counts) if one.general else counts)
 
 
 def _sampled_run(report: Report) -> Report | None:

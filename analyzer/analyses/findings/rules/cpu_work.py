@@ -28,7 +28,7 @@ from kanalyze.analyses.findings.rules._operators import (
 from kanalyze.analyses.findings.rules._telling import all_along, in_pytorch, per_iteration
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import nearest
+from kanalyze.columns.lookup import parts_by
 from kanalyze.report import Report
 from kanalyze.units import size
 
@@ -253,19 +253,23 @@ def _between_copies(report: Report) -> pl.DataFrame:
     names = ("call_start", "call_end", "way", "bytes")
     following = {f"next_{name}": pl.col(name).shift(-1).over(THREAD) for name in names}
     line = launched(report)
-    ended = report.kind("api").select(*THREAD, free=pl.col("start_ns") + pl.col("dur_ns")).sort("free")
+    calls = parts_by(report.kind("api").select(*THREAD, **intervals.OF_EVENTS), THREAD)
     back = (pl.col("way") == TO_HOST) & (pl.col("next_way") == TO_DEVICE) & (pl.col("bytes") > SCALAR_BYTES)
     pairs = line.with_columns(**following).filter(
         back & (pl.col("next_bytes") <= pl.max_horizontal("bytes", pl.lit(_FEW_BYTES)))
     )
-    computed_ns = pl.col("next_call_start") - pl.col("free")
-    known = nearest(pairs, ended, ("next_call_start", "free"), THREAD).filter(computed_ns >= _LONG_NS)
+    parts = [pairs.clear().with_columns(free=pl.lit(0))]
+    for key, part in parts_by(pairs, THREAD).items():
+        start, end = part.get_column("call_end"), part.get_column("next_call_start")
+        in_calls = intervals.overlap(start, end, intervals.union(calls[key]))
+        parts.append(part.with_columns((end - start - in_calls).cast(pl.Int64).alias("free")))
+    known = pl.concat(parts, how="vertical_relaxed").filter(pl.col("free") >= _LONG_NS)
     return known.select(
         *THREAD,
         kind=pl.lit(_COMPUTED.rule),
         operators=pl.lit(1, pl.UInt32),
         top=pl.lit(None, pl.String),
-        top_ns=computed_ns,
+        top_ns="free",
         bytes="next_bytes",
         start="call_start",
         end="next_call_end",

@@ -79,7 +79,10 @@ _MARKS: Final = {
     "dense": r"linear|addmm|mm|matmul",
     "sigmoid": r"sigmoid_?",
     "tanh": r"tanh_?",
-    "decomposes": r"(?:linalg_)?(?:cholesky|qr|svd|eigh?|inv|lu|lu_factor|solve|slogdet|det|lstsq)(?:_ex)?|inverse",
+    "decomposes": (
+        r"(?:linalg_)?(?:cholesky|qr|svd|svdvals|eigh?|eigvalsh?|inv|pinv|matrix_rank|lu|lu_factor|solve|slogdet|det|lstsq)"
+        r"(?:_ex)?|inverse|cholesky_inverse|logdet"
+    ),
     "reads": r"item|is_nonzero|_local_scalar_dense|equal|allclose",
     "masks": r"index|index_put_|_index_put_impl_|nonzero|masked_select|argwhere",
     "in_place": r"(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_",
@@ -247,7 +250,9 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     """The stretches that have a rule, in which something is done to one part after the other: :data:`_LOOP`."""
     known = _repeated(line).with_columns(passes=(pl.col("stop") - pl.col("begin")) // pl.col("period"))
     begin, stop, period, passes = known.get_columns()
-    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_host").cast(pl.Int64).cum_sum())
+    # what decomposes a matrix asks whether it could
+    asked = pl.when("decomposes").then(0).otherwise("to_host").alias("to_host")
+    sums = line.select(pl.col(*_MARKS, "backward", "launches"), asked).select(pl.all().cast(pl.Int64).cum_sum())
     before = pl.concat([sums.clear(1).fill_null(0), sums])
     in_one, in_all = before[begin + period] - before[begin], before[stop] - before[begin]
     parts = line.select(pl.when("apart").then(pl.col("stop") - pl.col("row")).otherwise(0)).to_series()
@@ -280,12 +285,11 @@ def _rule() -> pl.Expr:
     written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
     slices = pl.col("put_together") | written | (~pl.col("weights") & (apart | tensors) & ~pl.col("only_plain"))
     gates = pl.all_horizontal("sigmoid", "tanh", "dense")
-    asks = pl.col("asks") & (~pl.col("decomposes") | pl.col("reads"))
-    nothing = ~pl.col("launching") | pl.col("backward") | (asks & pl.col("weights"))
+    nothing = ~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights"))
     return (
         pl.when(nothing)
         .then(None)
-        .when(asks)
+        .when(pl.col("asks"))
         .then(pl.when("masks").then(pl.lit(_MASKED.rule)).when("reads").then(pl.lit(_READ.rule)))
         .when("cells")
         .then(None)

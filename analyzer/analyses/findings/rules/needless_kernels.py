@@ -475,12 +475,18 @@ def layout_copies(report: Report, device: DeviceKernels, chosen: Chosen) -> Find
 
 #: Kernels of sorts, not of topk.
 _SORTS: Final = (FAMILY == "sort") & (OPERATION == "sort")
+_TOPK: Final = (FAMILY == "sort") & (OPERATION == "topk")
+_SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort")
 
 
 @choosing(_SORTS, 0.1)
 def full_sort(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
-    """One finding per device whose kernels sort whole tensors in a program of PyTorch."""
-    if not in_pytorch(report):
+    """One finding per device whose kernels sort whole tensors in a program of PyTorch, but what topk found."""
+    if not in_pytorch(report) or device.chosen(_TOPK).launches >= chosen.launches:
+        return None
+    work = with_operators(report, exclusive_operations(report).filter(chosen.operations(device.device)))
+    others = work.filter(~pl.col("outer").is_in(_SORTING))
+    if 2 * total(others, "exclusive_ns") > chosen.ns:
         return None
     told = Told(
         "full-sort",

@@ -140,6 +140,30 @@ def test_without_operators_the_time_between_two_copies_tells():
     assert one.action == "compute it on the GPU, too: no copy to the host, and back"
 
 
+@pytest.mark.parametrize(
+    ("calls", "stakes"),
+    [
+        pytest.param([], [40_400_000], id="the host computes"),
+        pytest.param([("cudaPointerGetAttributes", 1_990_000, 1_991_000)], [40_400_000], id="a short call before"),
+        pytest.param([("cudaStreamSynchronize", 30_000, 1_950_000)], [], id="it waits"),
+        pytest.param([("cudaFoo", 1000, 2_999_000)], [], id="it is in a call"),
+    ],
+)
+def test_between_two_copies_only_time_in_no_call_counts(calls, stakes):
+    events = []
+    for number in range(20):
+        at, first = 3_000_000 * number, 4 * number
+        moved = {"size_bytes": 4096}
+        events += [call("cudaMemcpy", at, at + 20_000, correlation=first)]
+        events += [memcpy(at + 5000, at + 10_000, direction="Device-to-Host", correlation=first, **moved)]
+        events += [call(name, at + start, at + end) for name, start, end in calls]
+        events += [call("cudaMemcpy", at + 2_000_000, at + 2_020_000, correlation=first + 1)]
+        events += [memcpy(at + 2_005_000, at + 2_010_000, correlation=first + 1, **moved)]
+        events += [call("cudaLaunchKernel", at + 2_030_000, at + 2_040_000, correlation=first + 2)]
+        events += [kernel(at + 2_050_000, at + 2_900_000, correlation=first + 2)]
+    assert [one.at_stake_ns for one in cpu_work(report(events))] == stakes
+
+
 def test_metrics_on_the_cpu_do_not_end_with_the_next_batch():
     (one,) = found("aten::bincount", down=4096, up=1 << 20)
     assert (one.rule, one.at_stake_ns < 10 * 190_000) == ("cpu-operators", True)

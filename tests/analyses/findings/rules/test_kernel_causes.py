@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze.analyses.findings.rules.arrays import growing_concatenations, growing_copies
-from kanalyze.analyses.findings.rules.needless_kernels import large_logits, layout_copies, recomputation
+from kanalyze.analyses.findings.rules.needless_kernels import full_sort, large_logits, layout_copies, recomputation
 from kanalyze.analyses.findings.rules.slower_kernels import float64, gathers, scatter_atomics
 from kanalyze.analyses.findings.rules.unfused import by_hand
 from support.build import call, host, kernel, memcpy, report
@@ -212,3 +212,25 @@ def test_tensors_that_are_repeated_in_memory_are_told():
     (found,) = growing_concatenations(report(events))
     assert found.at_stake_ns == 40
     assert found.headline == "Tensors are repeated in memory (repeat_interleave): 40.0 %"
+
+
+TOPK = "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>(int)"
+BITONIC = "void at::native::bitonicSortKVInPlace<2, -1, 16, 16, float, long, at::native::LTOp<float, true>>(int)"
+RADIX = "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<Policy1000>(int)"
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernels", "stakes"),
+    [
+        pytest.param("aten::sort", (RADIX, GEMM), [4000], id="a sort"),
+        pytest.param("aten::topk", (TOPK, BITONIC), [], id="what topk found is sorted"),
+        pytest.param("aten::index_put_", (RADIX, GEMM), [], id="indices are sorted for another operator"),
+    ],
+)
+def test_sorts_of_whole_rows_are_told(operator, kernels, stakes):
+    events = [host("op", operator, 0, 90_000), host("op", "aten::mm", 90_000, 99_000)]
+    for number, name in enumerate([*kernels] * 4):
+        at = 10_000 * number
+        events += [call("cudaLaunchKernel", at + 10, at + 50, correlation=number + 1)]
+        events += [kernel(at + 100, at + 1100, name=name, correlation=number + 1)]
+    assert [one.at_stake_ns for one in full_sort(report(events))] == stakes

@@ -22,7 +22,7 @@ def line(names, at):
         events += [host("op", "aten::select", begin + 100 * part, begin + 100 * part + 50) for part in parts]
         if name not in VIEWS:
             events.append(call(LAUNCH, begin + 4000, begin + 8000, correlation=begin))
-            if name in {"item", "index"}:
+            if name in {"item", "index"} or name.startswith("linalg_"):
                 sides = {"direction": "Device-to-Host", "size_bytes": 4, "correlation": begin}
                 events.append(memcpy(begin + 6000, begin + 7000, **sides))
                 continue
@@ -78,9 +78,9 @@ UPDATE = ["mul_", "add_", "mul_", "addcmul_", "sqrt", "div", "sub_"]
             (2_860_000, 110, -110_000),
         ),
         (
-            ["linear", *["linalg_vector_norm", "item"] * 20, "mm"],
+            ["linear", *["norm", "item"] * 20, "mm"],
             "blocking-read",
-            "in each pass of a loop, 20 times in a row, in 40 launches a step (linalg_vector_norm → item)",
+            "in each pass of a loop, 20 times in a row, in 40 launches a step (norm → item)",
             (1_580_000, 76, -76_000),
         ),
         (
@@ -88,6 +88,18 @@ UPDATE = ["mul_", "add_", "mul_", "addcmul_", "sqrt", "div", "sub_"]
             "boolean-masks",
             "(eq → index → mean)",
             (2_380_000, 114, -114_000),
+        ),
+        (
+            ["linear", *["eq", "index", "linalg_inv", "mean"] * 20, "stack"],
+            "boolean-masks",
+            "(eq → index → linalg_inv → mean)",
+            None,
+        ),
+        (
+            ["linear", *["mm", "linalg_cholesky", "linalg_eigvalsh"] * 20, "stack"],
+            "repeated-work",
+            "(mm → linalg_cholesky → linalg_eigvalsh)",
+            None,
         ),
         (
             ["linear", *UPDATE * 10, "mm"],
@@ -102,11 +114,11 @@ def test_a_loop_is_told_by_what_its_passes_do(names, rule, said, figures):
     (one,) = python_loops(of)
     assert one.rule == rule
     assert said in one.text
-    assert measures(one, of) == (*figures, one.at_stake_ns)
+    assert figures is None or measures(one, of) == (*figures, one.at_stake_ns)
 
 
 def test_the_headline_has_the_number_of_values_that_are_read():
-    (one,) = found(["linear", *["linalg_vector_norm", "item"] * 20, "mm"])
+    (one,) = found(["linear", *["norm", "item"] * 20, "mm"])
     assert one.headline == "20 values are read one by one in a Python loop"
 
 
