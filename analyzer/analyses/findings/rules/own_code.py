@@ -40,21 +40,21 @@ def own_code(report: Report) -> list[Finding]:
     """At most one finding per device in a window of iterations: idle time in lines that neither launch nor wait."""
     if not per_iteration(report).iterations or not source_lines(report).height or not has_lines(report):
         return []
-    found = []
+    launching, found = _launching(report), []
     for device, low, high in windows(report).iter_rows():
-        quiet = _quiet(report, device)
+        quiet = _quiet(report, device, launching)
         claims = intervals.union(quiet.select("start", "end"))
         if intervals.length(claims) >= _LEAST * (high - low):
             found.append(_told(report, device, quiet, claims))
     return found
 
 
-def _quiet(report: Report, device: int) -> pl.DataFrame:
-    """Idle time in such lines in which the host is in no call: start, end, ns, place."""
+def _quiet(report: Report, device: int, launching: pl.Series) -> pl.DataFrame:
+    """Idle time in no call of the host, in places that are not `launching`: start, end, ns, place."""
     pieces = placed_pieces(report).filter(pl.col("device") == device, pl.col("place").is_not_null())
     of_host, ns = pl.col("part") == "host", pl.col("ns")
     quiet = 2 * ns.filter(of_host).sum().over("place") > ns.sum().over("place")
-    launches = pl.col("place").is_in(_launching(report).implode())
+    launches = pl.col("place").is_in(launching.implode())
     lines = pieces.filter(quiet & ~launches & of_host & pl.col("own")).select("start", "end", "place").sort("start")
     in_no_call = intervals.union(host_pieces(report)[device].select("start", "end"))
     return intervals.cut(lines, in_no_call).with_columns(ns=pl.col("end") - pl.col("start"))
