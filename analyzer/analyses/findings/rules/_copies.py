@@ -16,6 +16,8 @@ from kanalyze.report import Report
 
 PAGEABLE: Final = "Pageable"
 PINNED: Final = "Pinned"
+
+#: What nsys and torch call the direction of a copy.
 TO_HOST: Final = "Device-to-Host"
 TO_DEVICE: Final = "Host-to-Device"
 

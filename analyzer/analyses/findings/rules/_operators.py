@@ -17,6 +17,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules._copies import TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules._kernels import decoded_as, nothing_within
 from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
 from kanalyze.analyses.idle._attribution import idle_within
@@ -201,10 +202,6 @@ def is_inside(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     """Whether each of `points` (process_id, thread_id, at) is in one of `spans` (:data:`SPAN`, disjoint by thread)."""
     return _span_of(points.select(*THREAD, "at"), spans.select(SPAN)).is_not_null()
 
-
-#: Copies by what nsys and torch call their direction.
-TO_HOST: Final = "Device-to-Host"
-TO_DEVICE: Final = "Host-to-Device"
 
 #: What is around operators that are another cause's, or another program's: loaders, optimizers, compilers.
 _AROUND: Final = r"DataLoader|^Optimizer\.|[Cc]ompile|[Dd]ynamo|[Ii]nductor"

@@ -11,6 +11,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations
+from kanalyze.analyses.findings.rules._copies import TO_DEVICE
 from kanalyze.analyses.findings.rules._kernels import (
     Told as OfKernels,
 )
@@ -23,7 +24,7 @@ from kanalyze.analyses.findings.rules._kernels import (
     on_kernels,
     without,
 )
-from kanalyze.analyses.findings.rules._operators import TO_DEVICE, Told
+from kanalyze.analyses.findings.rules._operators import Told
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
     LIBRARY,

@@ -11,12 +11,11 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._copies import TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules._operators import (
     NODE,
     SCALAR_BYTES,
     SPAN,
-    TO_DEVICE,
-    TO_HOST,
     Told,
     kernels_named,
     launched,
