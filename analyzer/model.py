@@ -19,7 +19,7 @@ from kanalyze.counter_model import (
     SOURCE_FILES,
     SYMBOLS,
 )
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import NAMES, recorders
 
 #: All kinds of events, in the order of their event ids.
@@ -49,32 +49,19 @@ EVENTS = Table(
     (
         Column("event_id", pl.Int64, "Identity within the report; the side tables refer to it."),
         Column("kind", pl.Enum(KINDS), "What it is: " + ", ".join(KINDS) + "."),
-        Column(
-            "name",
-            pl.Categorical,
-            "The tool's own name for it; null where the tool's string table lacks it.",
-            nullable=True,
-        ),
-        Column("start_ns", pl.Int64, "Start, in the trace's own origin."),
-        Column("dur_ns", pl.Int64, "Duration; null for a range that was never closed.", nullable=True),
-        Column("process_id", pl.Int64, "Process; null where the tool does not say.", nullable=True),
-        Column("thread_id", pl.Int64, "Host thread; null for work on a device.", nullable=True),
-        Column("device", pl.Int64, "The GPU, as in `devices`; null for host events.", nullable=True),
-        Column("context_id", pl.Int64, "CUDA context.", nullable=True),
-        Column("stream", pl.Int64, "CUDA stream.", nullable=True),
-        Column(
-            "correlation_id",
-            pl.Int64,
-            "Joins a call to the operations that it launched (1:N), within one process.",
-            nullable=True,
-        ),
-        Column(
-            "parent_id",
-            pl.Int64,
-            "event_id of what it is part of, where the tool records it: the operator that made a call or launched a "
-            "device operation, the Python function that called another.",
-            nullable=True,
-        ),
+        *columns("""
+            name category?: The tool's own name for it; null where the tool's string table lacks it.
+            start_ns int: Start, in the trace's own origin.
+            dur_ns int?: Duration; null for a range that was never closed.
+            process_id int?: Process; null where the tool does not say.
+            thread_id int?: Host thread; null for work on a device.
+            device int?: The GPU, as in `devices`; null for host events.
+            context_id int?: CUDA context.
+            stream int?: CUDA stream.
+            correlation_id int?: Joins a call to the operations that it launched (1:N), within one process.
+            parent_id int?: event_id of what it is part of, where the tool records it: the operator that made a call or
+                launched a device operation, the Python function that called another.
+        """),
     ),
     purpose="all that has a start and a duration",
     tools=NAMES,
@@ -101,21 +88,15 @@ KERNEL_CONFIG = Table(
     (
         Column("event_id", pl.Int64, "The kernel in `events`."),
         *LAUNCH_SHAPE,
-        Column("registers_per_thread", pl.Int32, "Registers that a thread uses.", nullable=True),
-        Column("static_shared_bytes", pl.Int64, "Static shared memory of a block.", nullable=True),
-        Column(
-            "dynamic_shared_bytes",
-            pl.Int64,
-            "Dynamic shared memory of a block; the sum of both, and the static part 0, where the tool tells only that.",
-            nullable=True,
-        ),
-        Column(
-            "shared_config_bytes",
-            pl.Int64,
-            "Shared memory that the SM was set up with for this launch; the rest of that memory is L1 cache.",
-            nullable=True,
-        ),
-        Column("local_per_thread_bytes", pl.Int64, "Local memory (spills, arrays) of a thread.", nullable=True),
+        *columns("""
+            registers_per_thread int32?: Registers that a thread uses.
+            static_shared_bytes int?: Static shared memory of a block.
+            dynamic_shared_bytes int?: Dynamic shared memory of a block; the sum of both, and the static part 0, where
+                the tool tells only that.
+            shared_config_bytes int?: Shared memory that the SM was set up with for this launch; the rest of that memory
+                is L1 cache.
+            local_per_thread_bytes int?: Local memory (spills, arrays) of a thread.
+        """),
         *_OF_GRAPH,
     ),
     purpose="grid, block, registers, memory of each launch",
@@ -127,20 +108,17 @@ COPY_DETAIL = Table(
     "copy_detail",
     "What one copy or memset moved; keyed by its event_id.",
     (
-        Column("event_id", pl.Int64, "The copy or memset in `events`."),
-        Column(
-            "direction",
-            pl.Categorical,
-            "Direction as nsys labels it, such as Host-to-Device; null for a memset.",
-            nullable=True,
-        ),
-        Column("size_bytes", pl.Int64, "Bytes copied or set.", nullable=True),
-        Column("source_memory", pl.Categorical, "Pageable, Pinned, Device, Managed…", nullable=True),
-        Column("target_memory", pl.Categorical, "Pageable, Pinned, Device, Managed…", nullable=True),
-        Column("source_device", pl.Int64, "CUDA ordinal of the source of a peer copy.", nullable=True),
-        Column("target_device", pl.Int64, "CUDA ordinal of the target of a peer copy.", nullable=True),
-        Column("migration_cause", pl.Categorical, "Why unified memory moved.", nullable=True),
-        Column("address", pl.Int64, "Virtual address of the first page that unified memory moved.", nullable=True),
+        *columns("""
+            event_id int: The copy or memset in `events`.
+            direction category?: Direction as nsys labels it, such as Host-to-Device; null for a memset.
+            size_bytes int?: Bytes copied or set.
+            source_memory category?: Pageable, Pinned, Device, Managed…
+            target_memory category?: Pageable, Pinned, Device, Managed…
+            source_device int?: CUDA ordinal of the source of a peer copy.
+            target_device int?: CUDA ordinal of the target of a peer copy.
+            migration_cause category?: Why unified memory moved.
+            address int?: Virtual address of the first page that unified memory moved.
+        """),
         *_OF_GRAPH,
     ),
     purpose="bytes and kinds of memory of each copy",
@@ -155,15 +133,13 @@ RANGE_DETAIL = Table(
     (
         Column("event_id", pl.Int64, "The range in `events`; its duration is null if it was never closed."),
         Column("style", pl.Enum(RANGE_STYLES), "PushPop (nests on its thread) or StartEnd (may end on another)."),
-        Column("domain", pl.Categorical, "NVTX domain; null for the default one.", nullable=True),
-        Column("end_thread_id", pl.Int64, "The thread that ended it, where that is another one.", nullable=True),
-        Column("category", pl.Int64, "NVTX category; null where none was given.", nullable=True),
-        Column(
-            "open_until_ns",
-            pl.Int64,
-            "For a range that was never closed: the latest time of any NVTX event, where nsys lets it end.",
-            nullable=True,
-        ),
+        *columns("""
+            domain category?: NVTX domain; null for the default one.
+            end_thread_id int?: The thread that ended it, where that is another one.
+            category int?: NVTX category; null where none was given.
+            open_until_ns int?: For a range that was never closed: the latest time of any NVTX event, where nsys lets it
+                end.
+        """),
     ),
     purpose="domain, style and end of each NVTX range",
 )
@@ -171,13 +147,11 @@ RANGE_DETAIL = Table(
 SYNC_DETAIL = Table(
     "sync_detail",
     "Which CUDA event one synchronisation waited for; keyed by its event_id.",
-    (
-        Column("event_id", pl.Int64, "The synchronisation in `events`."),
-        Column(
-            "cuda_event_id", pl.Int64, "The CUDA event; null where it waited for a stream or context.", nullable=True
-        ),
-        Column("record_id", pl.Int64, "The recording of that event in `event_records`.", nullable=True),
-    ),
+    columns("""
+        event_id int: The synchronisation in `events`.
+        cuda_event_id int?: The CUDA event; null where it waited for a stream or context.
+        record_id int?: The recording of that event in `event_records`.
+    """),
     purpose="the CUDA event that a synchronisation awaited",
 )
 
@@ -256,31 +230,18 @@ MEMORY_DETAIL = Table(
 OP_DETAIL = Table(
     "op_detail",
     "What a framework recorded of one operator or annotation; keyed by its event_id.",
-    (
-        Column("event_id", pl.Int64, "The op or range in `events`."),
-        Column("external_id", pl.Int64, "Joins it to the calls and device operations made in it.", nullable=True),
-        Column(
-            "sequence_number",
-            pl.Int64,
-            "Autograd's number, which a forward operator shares with the backward operators that it causes.",
-            nullable=True,
-        ),
-        Column(
-            "forward_thread_id",
-            pl.Int64,
-            "For a backward operator: the framework's number of the thread that ran the forward one; else 0.",
-            nullable=True,
-        ),
-        Column(
-            "forward_id",
-            pl.Int64,
-            "For a backward operator: event_id of the forward one, where the tool links them itself.",
-            nullable=True,
-        ),
-        Column("input_shapes", pl.Categorical, "Dimensions of its inputs, a JSON list as recorded.", nullable=True),
-        Column("input_types", pl.Categorical, "Types of its inputs, a JSON list as recorded.", nullable=True),
-        Column("input_strides", pl.Categorical, "Strides of its inputs, a JSON list as recorded.", nullable=True),
-    ),
+    columns("""
+        event_id int: The op or range in `events`.
+        external_id int?: Joins it to the calls and device operations made in it.
+        sequence_number int?: Autograd's number, which a forward operator shares with the backward operators that it
+            causes.
+        forward_thread_id int?: For a backward operator: the framework's number of the thread that ran the forward one;
+            else 0.
+        forward_id int?: For a backward operator: event_id of the forward one, where the tool links them itself.
+        input_shapes category?: Dimensions of its inputs, a JSON list as recorded.
+        input_types category?: Types of its inputs, a JSON list as recorded.
+        input_strides category?: Strides of its inputs, a JSON list as recorded.
+    """),
     purpose="ids, shapes and types of each operator call",
     tools=recorders("op"),
 )
@@ -315,20 +276,15 @@ COLLECTIVE_DETAIL = Table(
 COMMUNICATOR_CALLS = Table(
     "communicator_calls",
     "What one call of NCCL says of itself; keyed by the event_id of its NVTX range.",
-    (
-        Column("event_id", pl.Int64, "The range in `events`, named for the call."),
-        Column("communicator", pl.String, "The communicator: the same number on all its ranks."),
-        Column(
-            "message_bytes",
-            pl.Int64,
-            "Bytes given (ncclReduceScatter: got; ncclAlltoAll: given to each).",
-            nullable=True,
-        ),
-        Column("peer_rank", pl.Int64, "Who is sent to, or received from: a rank of the communicator.", nullable=True),
-        Column("root_rank", pl.Int64, "Root of a broadcast or reduction: a rank of the communicator.", nullable=True),
-        Column("size", pl.Int64, "Ranks of the communicator, where it is made or destroyed.", nullable=True),
-        Column("rank", pl.Int64, "The rank in the communicator, where it is made or destroyed.", nullable=True),
-    ),
+    columns("""
+        event_id int: The range in `events`, named for the call.
+        communicator text: The communicator: the same number on all its ranks.
+        message_bytes int?: Bytes given (ncclReduceScatter: got; ncclAlltoAll: given to each).
+        peer_rank int?: Who is sent to, or received from: a rank of the communicator.
+        root_rank int?: Root of a broadcast or reduction: a rank of the communicator.
+        size int?: Ranks of the communicator, where it is made or destroyed.
+        rank int?: The rank in the communicator, where it is made or destroyed.
+    """),
     purpose="communicators and sizes of calls of NCCL",
     tools=recorders("communicator_calls"),
 )
@@ -362,28 +318,23 @@ GRAPH_NODES = Table(
 DEVICES = Table(
     "devices",
     "One GPU that the report knows, with the limits that occupancy and bandwidth are judged by.",
-    (
-        Column("device", pl.Int64, "The GPU's number on the machine."),
-        Column("name", pl.String, "Marketing name.", nullable=True),
-        Column(
-            "compute_capability",
-            pl.String,
-            "Major and minor, such as 9.0; of AMD's GPUs gfx942 or the like.",
-            nullable=True,
-        ),
-        Column("sm_count", pl.Int64, "Streaming multiprocessors.", nullable=True),
-        Column("memory_bytes", pl.Int64, "Device memory.", nullable=True),
-        Column("memory_bandwidth_bytes_per_s", pl.Int64, "Peak bandwidth of the device memory.", nullable=True),
-        Column("l2_bytes", pl.Int64, "L2 cache.", nullable=True),
-        Column("clock_hz", pl.Int64, "Highest SM clock.", nullable=True),
-        Column("max_warps_per_sm", pl.Int64, "Resident warps that an SM can hold.", nullable=True),
-        Column("max_blocks_per_sm", pl.Int64, "Resident blocks that an SM can hold.", nullable=True),
-        Column("max_threads_per_block", pl.Int64, "Threads that a block can have.", nullable=True),
-        Column("registers_per_sm", pl.Int64, "32-bit registers of an SM.", nullable=True),
-        Column("shared_per_sm_bytes", pl.Int64, "Shared memory of an SM.", nullable=True),
-        Column("shared_per_block_bytes", pl.Int64, "Shared memory that a block can opt in to.", nullable=True),
-        Column("threads_per_warp", pl.Int64, "Threads of a warp.", nullable=True),
-    ),
+    columns("""
+        device int: The GPU's number on the machine.
+        name text?: Marketing name.
+        compute_capability text?: Major and minor, such as 9.0; of AMD's GPUs gfx942 or the like.
+        sm_count int?: Streaming multiprocessors.
+        memory_bytes int?: Device memory.
+        memory_bandwidth_bytes_per_s int?: Peak bandwidth of the device memory.
+        l2_bytes int?: L2 cache.
+        clock_hz int?: Highest SM clock.
+        max_warps_per_sm int?: Resident warps that an SM can hold.
+        max_blocks_per_sm int?: Resident blocks that an SM can hold.
+        max_threads_per_block int?: Threads that a block can have.
+        registers_per_sm int?: 32-bit registers of an SM.
+        shared_per_sm_bytes int?: Shared memory of an SM.
+        shared_per_block_bytes int?: Shared memory that a block can opt in to.
+        threads_per_warp int?: Threads of a warp.
+    """),
     purpose="GPUs and their limits",
     tools=NAMES,
 )

@@ -6,7 +6,7 @@ analysis' own file. ``kanalyze tables``, the docs page and the run-time check al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from textwrap import wrap
@@ -179,12 +179,26 @@ def flag(option: str) -> str:
     return "--" + option.removesuffix(unit).replace("_", "-")
 
 
-def columns(*parts: Column | Iterable[Column]) -> tuple[Column, ...]:
-    """Flattens columns and groups of columns into one tuple."""
-    flat: list[Column] = []
-    for part in parts:
-        if isinstance(part, Column):
-            flat.append(part)
-        else:
-            flat.extend(part)
-    return tuple(flat)
+#: What the types of columns are called in the text of :func:`columns`.
+_TYPES: Final = {
+    "int": pl.Int64,
+    "int32": pl.Int32,
+    "float": pl.Float64,
+    "text": pl.String,
+    "category": pl.Categorical,
+    "bool": pl.Boolean,
+}
+
+
+def columns(text: str) -> tuple[Column, ...]:
+    """The columns that a text declares, one a line: name, type and meaning, as in ``size_bytes int?: Bytes moved.``.
+
+    The types are those of :data:`_TYPES`; a question mark says that values may be null. A meaning goes on in lines that
+    are indented more deeply than the first one.
+    """
+    edge = text[: -len(text.lstrip())] or "\n"
+    declared = (" ".join(one.split()).split(" ", 2) for one in re.split(rf"{edge}(?=\S)", text.strip()))
+    return tuple(
+        Column(name, _TYPES[kind.rstrip("?:")], meaning, nullable=kind.endswith("?:"))
+        for name, kind, meaning in declared
+    )

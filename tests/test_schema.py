@@ -7,7 +7,7 @@ from kanalyze import catalog
 from kanalyze.analyses.page._headline import WINDOWS
 from kanalyze.analyses.ranges._instances import INSTANCES, SPREAD
 from kanalyze.model import NOTES
-from kanalyze.schema import UNITS, Column, Table, unit_of
+from kanalyze.schema import UNITS, Column, Table, columns, unit_of
 
 TABLES = [
     *(table for name in catalog.names() for table in (catalog.table(name), *catalog.forms(name))),
@@ -16,10 +16,11 @@ TABLES = [
 COPIES = Table(
     "copies",
     "One copy.",
-    (
-        Column("name", pl.String, "What it is called.", nullable=True),
-        Column("size_bytes", pl.Int64, "Bytes moved."),
-    ),
+    columns("""
+        name text?: What it is
+            called.
+        size_bytes int: Bytes moved.
+    """),
 )
 
 
@@ -38,6 +39,12 @@ def of(names, sizes, dtype=pl.Int64):
 def test_the_unit_is_the_end_of_the_name(name, unit):
     assert unit_of(name) == unit
     assert Column(name, pl.Int64, "").unit == unit
+
+
+def test_a_text_declares_a_column_in_each_line():
+    name = Column("name", pl.String, "What it is called.", nullable=True)
+    assert COPIES.columns == (name, Column("size_bytes", pl.Int64, "Bytes moved."))
+    assert columns("ran bool: Whether it ran.") == (Column("ran", pl.Boolean, "Whether it ran."),)
 
 
 def test_a_frame_that_fits_is_given_back():

@@ -12,7 +12,7 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
 from kanalyze.columns.exact import rate
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 TABLE: Final = Table(
     "copies",
@@ -20,27 +20,18 @@ TABLE: Final = Table(
     (
         Column("operation", pl.String, "As nsys names it, such as [CUDA memcpy Host-to-Device].", nullable=True),
         *DURATION_COLUMNS,
-        Column(
-            "total_bytes", pl.Int64, "Bytes moved; null, as the next five, where sizes are not known.", nullable=True
-        ),
-        Column("avg_bytes", pl.Float64, "Mean size.", nullable=True),
-        Column("median_bytes", pl.Float64, "Median size.", nullable=True),
-        Column("min_bytes", pl.Int64, "Smallest.", nullable=True),
-        Column("max_bytes", pl.Int64, "Largest.", nullable=True),
-        Column(
-            "stddev_bytes", pl.Float64, "Sample standard deviation of the sizes; 0 for a single one.", nullable=True
-        ),
-        Column(
-            "bandwidth_bytes_per_s",
-            pl.Float64,
-            "Bytes moved per second of copying; null where no time was spent, or sizes are not known.",
-            nullable=True,
-        ),
-        Column(
-            "exclusive_ns",
-            pl.Int64,
-            "Time in which the device did nothing but this; sums to the ledger's memcpy and memset buckets.",
-        ),
+        *columns("""
+            total_bytes int?: Bytes moved; null, as the next five, where sizes are not known.
+            avg_bytes float?: Mean size.
+            median_bytes float?: Median size.
+            min_bytes int?: Smallest.
+            max_bytes int?: Largest.
+            stddev_bytes float?: Sample standard deviation of the sizes; 0 for a single one.
+            bandwidth_bytes_per_s float?: Bytes moved per second of copying; null where no time was spent, or sizes are
+                not known.
+            exclusive_ns int: Time in which the device did nothing but this; sums to the ledger's memcpy and memset
+                buckets.
+        """),
     ),
     purpose="copies and memsets: time, bytes, bandwidth",
     telling=("total_ns", "total_bytes", "bandwidth_bytes_per_s", "count"),

@@ -12,7 +12,7 @@ from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_stati
 from kanalyze.errors import CannotTellError
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import NAMES
 
 TABLE: Final = Table(
@@ -21,12 +21,10 @@ TABLE: Final = Table(
     (
         Column("name", pl.String, "Demangled name of the kernel.", nullable=True),
         *DURATION_COLUMNS,
-        Column(
-            "exclusive_ns",
-            pl.Int64,
-            "Time in which this was what its device was doing; over all kernels, and whole graphs, it sums to "
-            "the ledger's kernel and communication buckets.",
-        ),
+        *columns("""
+            exclusive_ns int: Time in which this was what its device was doing; over all kernels, and whole graphs, it
+                sums to the ledger's kernel and communication buckets.
+        """),
     ),
     purpose="kernels by total time",
     tools=NAMES,

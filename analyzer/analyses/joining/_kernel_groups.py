@@ -16,7 +16,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import gathered
 from kanalyze.decoder.fields import normalised
 from kanalyze.report import Report
-from kanalyze.schema import Column
+from kanalyze.schema import Column, columns
 
 #: The columns that identify a group within its report.
 GROUP_KEYS: Final = ("name", "device", *SHAPE)
@@ -159,17 +159,13 @@ MEASURED: Final = (
     *(Column(name, dtype, f"{doc} Of that launch.", nullable=True) for name, dtype, doc in _FACTS),
 )  # fmt: skip
 
-RULES: Final = (
-    Column("best_rule", pl.String, "The rule that can save most of the whole duration.", nullable=True),
-    Column("best_source", pl.String, "Whose rule it is: ncu or kanalyze.", nullable=True),
-    Column(
-        "best_speedup_share",
-        pl.Float64,
-        "The part of the duration that it can save at most: its estimate, but no more than the roof leaves.",
-        nullable=True,
-    ),
-    Column("best_from", pl.String, "Which of the two that is: estimate or roof.", nullable=True),
-)
+RULES: Final = columns("""
+    best_rule text?: The rule that can save most of the whole duration.
+    best_source text?: Whose rule it is: ncu or kanalyze.
+    best_speedup_share float?: The part of the duration that it can save at most: its estimate, but no more than the
+        roof leaves.
+    best_from text?: Which of the two that is: estimate or roof.
+""")
 
 
 @once_per_report

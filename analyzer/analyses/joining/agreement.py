@@ -33,7 +33,7 @@ from kanalyze.analyses.joining._under_ncu import UnderNcu, disturbed, measuring,
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 if TYPE_CHECKING:
     from kanalyze.analyses.joining._difference_reasons import Explained, Row, Steps
@@ -54,20 +54,18 @@ TABLE: Final = Table(
         Column("figure", pl.String, f"What it is: {', '.join((*_FIGURES, *SAMPLED))}, copies, bytes copied."),
         Column("name", pl.String, "The kernel, copy or memset.", nullable=True),
         *SHAPE_COLUMNS,
-        Column("first_tool", pl.String, "One of the tools."),
-        Column(
-            "first",
-            pl.Float64,
-            "What it tells, of durations the mean, or of the launches that ncu measured; null: it did not see this.",
-            nullable=True,
-        ),
-        Column("second_tool", pl.String, "The other."),
-        Column("second", pl.Float64, "What that tells.", nullable=True),
-        Column("difference", pl.Float64, "The second less the first.", nullable=True),
-        Column("unit", pl.String, "Of all three; empty for counts."),
-        Column("verdict", pl.String, f"{', '.join(VERDICTS)}."),
-        Column("reason", pl.String, f"What explains the difference: {', '.join(REASONS)}.", nullable=True),
-        Column("why", pl.String, "What in the reports shows that.", nullable=True),
+        *columns(f"""
+            first_tool text: One of the tools.
+            first float?: What it tells, of durations the mean, or of the launches that ncu measured; null: it did not
+                see this.
+            second_tool text: The other.
+            second float?: What that tells.
+            difference float?: The second less the first.
+            unit text: Of all three; empty for counts.
+            verdict text: {", ".join(VERDICTS)}.
+            reason text?: What explains the difference: {", ".join(REASONS)}.
+            why text?: What in the reports shows that.
+        """),
     ),
     purpose="figures on which two tools agree or do not",
     telling=("figure", "first_tool", "first", "second_tool", "second", "verdict", "reason"),

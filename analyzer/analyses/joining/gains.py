@@ -12,7 +12,7 @@ from kanalyze.analyses.joining._report_set import Together, of_each, several, to
 from kanalyze.analyses.joining.joined import joined_of
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 TABLE: Final = Table(
     "gains",
@@ -21,22 +21,19 @@ TABLE: Final = Table(
         Column("name", pl.String, "Its name, as the tool that gives the time writes it.", nullable=True),
         Column("device", pl.Int64, "The GPU, as the process itself numbers it.", nullable=True),
         *SHAPE_COLUMNS,
-        Column("event_id", pl.Int64, "The launch that ncu measured, in the tables of that report."),
-        Column("ncu_match", pl.String, "How sure it is that ncu saw the same kernel, as in `joined`."),
-        Column("window_share", pl.Float64, "Part of the window that the kernel takes.", nullable=True),
-        Column("exclusive_ns", pl.Int64, "The same as time.", nullable=True),
-        Column(
-            "gain_share",
-            pl.Float64,
-            "Part of the window that is saved at most: window_share times possible_share.",
-            nullable=True,
-        ),
-        Column("gain_ns", pl.Int64, "The same as time; null for a local estimate, or without time.", nullable=True),
-        Column("source", pl.String, "Whose rule it is: ncu or kanalyze."),
-        Column("rule", pl.String, "Name of the rule."),
-        Column("scope", pl.String, "What the estimate is of: global (the duration) or local.", nullable=True),
-        Column("speedup_share", pl.Float64, "The part of it that the rule estimates can be saved.", nullable=True),
-        Column("roof_share", pl.Float64, "How near the launch comes to its roof, as in `roofline`.", nullable=True),
+        *columns("""
+            event_id int: The launch that ncu measured, in the tables of that report.
+            ncu_match text: How sure it is that ncu saw the same kernel, as in `joined`.
+            window_share float?: Part of the window that the kernel takes.
+            exclusive_ns int?: The same as time.
+            gain_share float?: Part of the window that is saved at most: window_share times possible_share.
+            gain_ns int?: The same as time; null for a local estimate, or without time.
+            source text: Whose rule it is: ncu or kanalyze.
+            rule text: Name of the rule.
+            scope text?: What the estimate is of: global (the duration) or local.
+            speedup_share float?: The part of it that the rule estimates can be saved.
+            roof_share float?: How near the launch comes to its roof, as in `roofline`.
+        """),
         *CAPPED,
         Column("sentence", pl.String, "What was found."),
         Column("remedy", pl.String, "What to do about it; null where the sentence of ncu says so.", nullable=True),

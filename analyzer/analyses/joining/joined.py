@@ -25,7 +25,7 @@ from kanalyze.analyses.joining._report_set import Together, of_each, several, to
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.decoder.fields import OTHER
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import TIMED
 
 _SURE: Final = ", ".join(QUALITIES)
@@ -69,13 +69,10 @@ TABLE: Final = Table(
         *MEASURED,
         *_LAUNCH,
         *RULES,
-        Column(
-            "gain_share",
-            pl.Float64,
-            "What the best advice would save of the window: window_share times best_speedup_share.",
-            nullable=True,
-        ),
-        Column("gain_ns", pl.Int64, "The same as time.", nullable=True),
+        *columns("""
+            gain_share float?: What the best advice would save of the window: window_share times best_speedup_share.
+            gain_ns int?: The same as time.
+        """),
     ),
     purpose="each kernel as nsys, torch and ncu saw it",
     telling=("count", "exclusive_ns", "window_share", "operator", "bound", "gain_ns"),

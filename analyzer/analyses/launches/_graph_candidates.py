@@ -30,7 +30,7 @@ from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.analyses.streams._streams import streamed_operations, used_streams
 from kanalyze.columns.lookup import count_up_to, grouped, in_order, mixed, of_parts, positions, slices
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Table, columns
 
 #: Minimum number of repetitions: building a graph for fewer does not pay.
 FEWEST: Final = 5
@@ -58,40 +58,26 @@ _SUMS: Final = ("operations", "kernels", "api_total_ns", *_WAITS)
 CANDIDATES: Final = Table(
     "graphs",
     "One sequence of launches that repeats on one stream, and that one CUDA graph could launch.",
-    (
-        Column("process_id", pl.Int64, "Process that launched it; null where the report does not say.", nullable=True),
-        Column("thread_id", pl.Int64, "Thread that launched it.", nullable=True),
-        Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column("stream", pl.Int64, "CUDA stream.", nullable=True),
-        Column("operations", pl.Int64, "Kernels, copies and memsets of one repetition."),
-        Column("kernels", pl.Int64, "Kernels of one repetition."),
-        Column("repetitions", pl.Int64, "How often it was launched."),
-        Column("start_ns", pl.Int64, "Start of its first launching call."),
-        Column("first", pl.String, "Name of the operation that it begins with.", nullable=True),
-        Column("api_total_ns", pl.Int64, "Time in its launching calls."),
-        Column(
-            "launch_ns",
-            pl.Int64,
-            "What the device waited for these launches, the first one of each kernel left out: part of the ledger's "
-            "launch bucket.",
-        ),
-        Column(
-            "queued_ns",
-            pl.Int64,
-            "What it waited for launches that had returned, but came too late to follow at once: of each wait, at most "
-            "the time since the launch before it returned; part of the ledger's queued bucket.",
-        ),
-        Column(
-            "graph_launch_ns",
-            pl.Int64,
-            "What launching a graph is taken to cost: the median call in this report on this device, or, without "
-            "one, the median of these launching calls.",
-        ),
-        Column("measured", pl.Boolean, "Whether that is from graph launches in this report."),
-        Column(
-            "saved_ns", pl.Int64, "At most what a graph saves: of each repetition, both waits less graph_launch_ns."
-        ),
-    ),
+    columns("""
+        process_id int?: Process that launched it; null where the report does not say.
+        thread_id int?: Thread that launched it.
+        device int: The GPU, as in `devices`.
+        stream int?: CUDA stream.
+        operations int: Kernels, copies and memsets of one repetition.
+        kernels int: Kernels of one repetition.
+        repetitions int: How often it was launched.
+        start_ns int: Start of its first launching call.
+        first text?: Name of the operation that it begins with.
+        api_total_ns int: Time in its launching calls.
+        launch_ns int: What the device waited for these launches, the first one of each kernel left out: part of the
+            ledger's launch bucket.
+        queued_ns int: What it waited for launches that had returned, but came too late to follow at once: of each wait,
+            at most the time since the launch before it returned; part of the ledger's queued bucket.
+        graph_launch_ns int: What launching a graph is taken to cost: the median call in this report on this device, or,
+            without one, the median of these launching calls.
+        measured bool: Whether that is from graph launches in this report.
+        saved_ns int: At most what a graph saves: of each repetition, both waits less graph_launch_ns.
+    """),
     when="--by candidate",
     telling=("operations", "repetitions", "launch_ns", "saved_ns", "first"),
 )

@@ -31,7 +31,7 @@ from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.columns.lookup import nearest
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 #: One cost: process, kind, time, duration, and the duration of the same once warm.
 COST: Final = {
@@ -215,32 +215,18 @@ TABLE: Final = Table(
         Column("process_id", pl.Int64, "Process; null where the report does not say.", nullable=True),
         Column("device", pl.Int64, "The GPU; null for a process that used several, or none.", nullable=True),
         Column("category", pl.Enum(CATEGORIES), "What kind of cost: " + ", ".join(CATEGORIES) + "."),
-        Column("what", pl.String, "The call, kernel or graph.", nullable=True),
-        Column("start_ns", pl.Int64, "When it began."),
-        Column(
-            "dur_ns",
-            pl.Int64,
-            "How long the call took on the host, or the kernel on the device (first touch); null where no call was "
-            "recorded.",
-            nullable=True,
-        ),
-        Column(
-            "warm_ns",
-            pl.Float64,
-            "How long the same takes later, median; null where it does not come again.",
-            nullable=True,
-        ),
-        Column(
-            "extra_ns",
-            pl.Float64,
-            "What it took beyond that: all of it where a warm program does without; null where that is not known.",
-            nullable=True,
-        ),
-        Column("launch_ns", pl.Int64, "What the device waited for it, if it is a launch; else null.", nullable=True),
-        Column(
-            "idle_ns", pl.Int64, "Time during the call in which the device ran nothing; null likewise.", nullable=True
-        ),
-        Column("evidence", pl.String, "What shows it."),
+        *columns("""
+            what text?: The call, kernel or graph.
+            start_ns int: When it began.
+            dur_ns int?: How long the call took on the host, or the kernel on the device (first touch); null where no
+                call was recorded.
+            warm_ns float?: How long the same takes later, median; null where it does not come again.
+            extra_ns float?: What it took beyond that: all of it where a warm program does without; null where that is
+                not known.
+            launch_ns int?: What the device waited for it, if it is a launch; else null.
+            idle_ns int?: Time during the call in which the device ran nothing; null likewise.
+            evidence text: What shows it.
+        """),
     ),
     purpose="costs paid once: contexts, modules, first call",
     groupings=("kernel",),
@@ -250,22 +236,20 @@ TABLE: Final = Table(
 BY_KERNEL: Final = Table(
     "cold",
     "One kernel of one process on one device: its first run in the recording and its steady state.",
-    (
-        Column("process_id", pl.Int64, "Process; null where the report does not say.", nullable=True),
-        Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
-        Column("count", pl.Int64, "Its runs."),
-        Column(
-            "first_start_ns", pl.Int64, "Start of its first run in the recording; null out of scope.", nullable=True
-        ),
-        Column("first_api_ns", pl.Int64, "Its first launching call; null likewise, or in a graph.", nullable=True),
-        Column("warm_api_ns", pl.Float64, "Median of its later launching calls; null without any.", nullable=True),
-        Column("extra_api_ns", pl.Float64, "The first call less that median.", nullable=True),
-        Column("first_kernel_ns", pl.Int64, "Its first run; null where that is not in scope.", nullable=True),
-        Column("warm_kernel_ns", pl.Float64, "Median of its later runs; null without any.", nullable=True),
-        Column("extra_kernel_ns", pl.Float64, "The first run less that median.", nullable=True),
-        Column("launch_ns", pl.Int64, "What the device waited for its first launch.", nullable=True),
-    ),
+    columns("""
+        process_id int?: Process; null where the report does not say.
+        device int: The GPU, as in `devices`.
+        kernel text?: Demangled name of the kernel.
+        count int: Its runs.
+        first_start_ns int?: Start of its first run in the recording; null out of scope.
+        first_api_ns int?: Its first launching call; null likewise, or in a graph.
+        warm_api_ns float?: Median of its later launching calls; null without any.
+        extra_api_ns float?: The first call less that median.
+        first_kernel_ns int?: Its first run; null where that is not in scope.
+        warm_kernel_ns float?: Median of its later runs; null without any.
+        extra_kernel_ns float?: The first run less that median.
+        launch_ns int?: What the device waited for its first launch.
+    """),
     when="--by kernel",
     telling=("count", "first_api_ns", "warm_api_ns", "first_kernel_ns", "warm_kernel_ns"),
 )

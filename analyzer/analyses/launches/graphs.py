@@ -17,7 +17,7 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import nearest
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 #: The columns that identify a graph, in both forms of the table.
 _KEYS: Final = (
@@ -34,37 +34,27 @@ TABLE: Final = Table(
     "One executable CUDA graph on one device, all its launches.",
     (
         *_KEYS,
-        Column("launches", pl.Int64, "Launches of it that ran anything on this device."),
-        Column("nodes", pl.Int64, "Nodes that the report lists of it, a child graph as one.", nullable=True),
-        Column("active_nodes", pl.Int64, f"Different nodes that ran an operation; {_LEFT_OUT}.", nullable=True),
-        Column("kernels_per_launch", pl.Float64, f"Kernels in a launch, mean; {_LEFT_OUT}.", nullable=True),
-        Column("copies_per_launch", pl.Float64, f"Copies in a launch, mean; {_LEFT_OUT}.", nullable=True),
-        Column("memsets_per_launch", pl.Float64, f"Memsets in a launch, mean; {_LEFT_OUT}.", nullable=True),
-        Column("api_total_ns", pl.Int64, "Time in the launching calls, each charged once: where it began to run."),
-        Column("api_avg_ns", pl.Float64, "Mean launching call; null where no call is known.", nullable=True),
-        Column("api_median_ns", pl.Float64, "Median launching call; null likewise.", nullable=True),
-        Column("launch_ns", pl.Int64, "What the device waited for its launches: part of the ledger's launch bucket."),
-        Column("span_total_ns", pl.Int64, "From the first start to the last end of each launch, summed."),
-        Column("span_avg_ns", pl.Float64, "Mean of that; null without launches.", nullable=True),
-        Column("span_median_ns", pl.Float64, "Median of that; null without launches.", nullable=True),
-        Column("busy_ns", pl.Int64, "Part of the spans in which any of its own operations ran."),
-        Column(
-            "idle_ns",
-            pl.Int64,
-            f"Part of the spans in which the device ran nothing at all; {_LEFT_OUT}.",
-            nullable=True,
-        ),
-        Column("exclusive_ns", pl.Int64, "Time of the ledger that its operations have; additive."),
-        Column(
-            "instantiate_ns", pl.Int64, "The call that made it; null where the calls do not tell which.", nullable=True
-        ),
-        Column(
-            "capture_ns",
-            pl.Int64,
-            "From the beginning to the end of the stream capture that it came from; null likewise.",
-            nullable=True,
-        ),
-        Column("upload_ns", pl.Int64, "Calls that uploaded it ahead of its launches; null likewise.", nullable=True),
+        *columns(f"""
+            launches int: Launches of it that ran anything on this device.
+            nodes int?: Nodes that the report lists of it, a child graph as one.
+            active_nodes int?: Different nodes that ran an operation; {_LEFT_OUT}.
+            kernels_per_launch float?: Kernels in a launch, mean; {_LEFT_OUT}.
+            copies_per_launch float?: Copies in a launch, mean; {_LEFT_OUT}.
+            memsets_per_launch float?: Memsets in a launch, mean; {_LEFT_OUT}.
+            api_total_ns int: Time in the launching calls, each charged once: where it began to run.
+            api_avg_ns float?: Mean launching call; null where no call is known.
+            api_median_ns float?: Median launching call; null likewise.
+            launch_ns int: What the device waited for its launches: part of the ledger's launch bucket.
+            span_total_ns int: From the first start to the last end of each launch, summed.
+            span_avg_ns float?: Mean of that; null without launches.
+            span_median_ns float?: Median of that; null without launches.
+            busy_ns int: Part of the spans in which any of its own operations ran.
+            idle_ns int?: Part of the spans in which the device ran nothing at all; {_LEFT_OUT}.
+            exclusive_ns int: Time of the ledger that its operations have; additive.
+            instantiate_ns int?: The call that made it; null where the calls do not tell which.
+            capture_ns int?: From the beginning to the end of the stream capture that it came from; null likewise.
+            upload_ns int?: Calls that uploaded it ahead of its launches; null likewise.
+        """),
     ),
     purpose="CUDA graphs: launches, nodes, host, GPU time",
     telling=("graph", "launches", "nodes", "api_avg_ns", "span_avg_ns", "busy_ns", "idle_ns"),

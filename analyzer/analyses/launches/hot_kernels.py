@@ -15,36 +15,31 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 TABLE: Final = Table(
     "hot_kernels",
     "One kernel, or one whole graph whose kernels are not known, by the time that is its own.",
     (
-        Column(
-            "name",
-            pl.String,
-            "Demangled name of the kernel, or the graph; with its process where graphs of several have one name.",
-            nullable=True,
-        ),
-        Column("exclusive_ns", pl.Int64, "Time in which it was what its device was doing."),
-        Column("window_share", pl.Float64, "That time as a part of the windows of all devices."),
-        Column("busy_share", pl.Float64, "That time as a part of the time in which the devices were busy."),
-        Column("count", pl.Int64, "Launches."),
-        Column("avg_ns", pl.Float64, "Mean duration."),
-        Column("shapes", pl.Int64, "Different launch shapes; 0 where they are not known."),
+        *columns("""
+            name text?: Demangled name of the kernel, or the graph; with its process where graphs of several have one
+                name.
+            exclusive_ns int: Time in which it was what its device was doing.
+            window_share float: That time as a part of the windows of all devices.
+            busy_share float: That time as a part of the time in which the devices were busy.
+            count int: Launches.
+            avg_ns float: Mean duration.
+            shapes int: Different launch shapes; 0 where they are not known.
+        """),
         *(
             Column(shape.name, pl.Int64, f"{shape.doc} Of the commonest shape.", nullable=True)
             for shape in LAUNCH_SHAPE
         ),
-        Column("launch_bound", pl.Boolean, "Its launch takes longer than it runs, in the median of warm launches."),
-        Column(
-            "family",
-            pl.String,
-            "What its name says it does: gemm, elementwise, communication…; other where it does not say. Null for a "
-            "graph.",
-            nullable=True,
-        ),
+        *columns("""
+            launch_bound bool: Its launch takes longer than it runs, in the median of warm launches.
+            family text?: What its name says it does: gemm, elementwise, communication…; other where it does not say.
+                Null for a graph.
+        """),
     ),
     purpose="kernels by the time that is theirs alone",
     telling=("exclusive_ns", "window_share", "count", "avg_ns", "launch_bound"),

@@ -14,7 +14,7 @@ from kanalyze.analyses.shared.requirements import check_grouping, require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.window import without_ids
 
 #: The grouping by names without the ids that emit_nvtx appends.
@@ -26,16 +26,11 @@ _NAMED: Final = (
 )
 
 #: Columns beyond nsys' table: autograd launches the backward pass on a thread of its own.
-OF_PROCESS: Final = (
-    Column(
-        "process_busy_ns",
-        pl.Int64,
-        "Time in which at least one operation ran that any thread of the process launched while the range was open (on "
-        "any GPU), summed over instances.",
-        nullable=True,
-    ),
-    Column("process_operations", pl.Int64, "How many operations these are.", nullable=True),
-)
+OF_PROCESS: Final = columns("""
+    process_busy_ns int?: Time in which at least one operation ran that any thread of the process launched while the
+        range was open (on any GPU), summed over instances.
+    process_operations int?: How many operations these are.
+""")
 
 _WHOLE_GRAPHS: Final = Column(
     "whole_graphs",
@@ -49,25 +44,23 @@ TABLE: Final = Table(
     "One NVTX range by name and style: what its instances that launched GPU operations look like on the GPU.",
     (
         *_NAMED,
-        Column("count", pl.Int64, "Instances that launched any operation."),
-        Column("total_ns", pl.Int64, "Sum of their durations on the host."),
-        Column("projected_ns", pl.Int64, "Sum of their projections: from the first operation's start to the last end."),
-        Column("avg_ns", pl.Float64, "Mean projection."),
-        Column("median_ns", pl.Float64, "Median projection."),
-        Column("min_ns", pl.Int64, "Shortest projection."),
-        Column("max_ns", pl.Int64, "Longest projection."),
-        Column("stddev_ns", pl.Float64, "Sample standard deviation of the projections; 0 for a single one."),
-        Column("gpu_ops", pl.Int64, "Calls that launched operations, which nsys counts as GPU operations."),
-        Column("avg_gpu_ops", pl.Float64, "Mean of that per instance."),
-        Column("avg_level", pl.Float64, "Mean number of ranges around an instance on its thread."),
-        Column("avg_children", pl.Float64, "Mean number of ranges directly inside that launched operations, too."),
-        Column(
-            "busy_ns",
-            pl.Int64,
-            "Time in which at least one operation of the instance ran (on any GPU), summed over instances; the rest of "
-            "projected_ns the GPU did other things, or waited.",
-        ),
-        Column("operations", pl.Int64, "Operations: each kernel of a CUDA graph counts, too."),
+        *columns("""
+            count int: Instances that launched any operation.
+            total_ns int: Sum of their durations on the host.
+            projected_ns int: Sum of their projections: from the first operation's start to the last end.
+            avg_ns float: Mean projection.
+            median_ns float: Median projection.
+            min_ns int: Shortest projection.
+            max_ns int: Longest projection.
+            stddev_ns float: Sample standard deviation of the projections; 0 for a single one.
+            gpu_ops int: Calls that launched operations, which nsys counts as GPU operations.
+            avg_gpu_ops float: Mean of that per instance.
+            avg_level float: Mean number of ranges around an instance on its thread.
+            avg_children float: Mean number of ranges directly inside that launched operations, too.
+            busy_ns int: Time in which at least one operation of the instance ran (on any GPU), summed over instances;
+                the rest of projected_ns the GPU did other things, or waited.
+            operations int: Operations: each kernel of a CUDA graph counts, too.
+        """),
         _WHOLE_GRAPHS,
         *OF_PROCESS,
     ),

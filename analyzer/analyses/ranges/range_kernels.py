@@ -14,32 +14,27 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Table, columns
 
 TABLE: Final = Table(
     "range_kernels",
     "One kernel in one NVTX range, by range name, style and thread; a kernel counts in every range around its launch.",
-    (
-        Column(
-            "range",
-            pl.String,
-            "Domain, colon and name, as nsys 2025 prints it; null for kernels that no range launched.",
-            nullable=True,
-        ),
-        Column("style", pl.String, "PushPop (nests on its thread) or StartEnd.", nullable=True),
-        Column("process_id", pl.Int64, "Process that launched it; null where no launch is known.", nullable=True),
-        Column("thread_id", pl.Int64, "Thread that launched it; null where no launch is known.", nullable=True),
-        Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
-        Column("range_count", pl.Int64, "Instances of the range that launched it."),
-        Column("count", pl.Int64, "How often it ran."),
-        Column("total_ns", pl.Int64, "Sum of its durations; where ranges of one name nest, once for each around it."),
-        Column("avg_ns", pl.Float64, "Mean duration; this and the following count as often as total_ns."),
-        Column("median_ns", pl.Float64, "Median duration."),
-        Column("min_ns", pl.Int64, "Shortest."),
-        Column("max_ns", pl.Int64, "Longest."),
-        Column("stddev_ns", pl.Float64, "Sample standard deviation of the durations; 0 for a single one."),
-        Column("kernel_ns", pl.Int64, "Sum of its durations, every kernel once."),
-    ),
+    columns("""
+        range text?: Domain, colon and name, as nsys 2025 prints it; null for kernels that no range launched.
+        style text?: PushPop (nests on its thread) or StartEnd.
+        process_id int?: Process that launched it; null where no launch is known.
+        thread_id int?: Thread that launched it; null where no launch is known.
+        kernel text?: Demangled name of the kernel.
+        range_count int: Instances of the range that launched it.
+        count int: How often it ran.
+        total_ns int: Sum of its durations; where ranges of one name nest, once for each around it.
+        avg_ns float: Mean duration; this and the following count as often as total_ns.
+        median_ns float: Median duration.
+        min_ns int: Shortest.
+        max_ns int: Longest.
+        stddev_ns float: Sample standard deviation of the durations; 0 for a single one.
+        kernel_ns int: Sum of its durations, every kernel once.
+    """),
     purpose="the kernels of each NVTX range",
     telling=("range", "count", "total_ns", "avg_ns"),
     equals="nsys stats nvtx_kern_sum",

@@ -19,7 +19,7 @@ from kanalyze.analyses.streams._streams import (
 )
 from kanalyze.model import DEVICE_KINDS, STREAM_TYPES
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 #: Most streams of a context that are compared, the busiest ones: each is a bit of an Int64.
 MOST_STREAMS: Final = 62
@@ -154,23 +154,17 @@ BY_PAIR: Final = Table(
         Column("other_stream", pl.Int64, "The other one."),
         Column("type", pl.Enum(STREAM_TYPES), _TYPE, nullable=True),
         Column("other_type", pl.Enum(STREAM_TYPES), "The same of the other one.", nullable=True),
-        Column("busy_ns", pl.Int64, "Time in which `stream` ran anything."),
-        Column("other_busy_ns", pl.Int64, "Time in which `other_stream` did."),
-        Column("overlap_ns", pl.Int64, "Time in which both did."),
-        Column("turns", pl.Int64, "How often the next operation of the context to start is the other one's."),
-        Column(
-            "waits",
-            pl.Int64,
-            "Operations of either that were ready while the other ran, and began after that had ended, though nothing "
-            "known asks for that order and both could have run at once.",
-        ),
-        Column("waited_ns", pl.Int64, "How long they were ready while the other ran."),
-        Column("ordered_waits", pl.Int64, "The same where an event, a callback or a graph may have asked for it."),
-        Column(
-            "never_overlap",
-            pl.Boolean,
-            "Whether they never ran at the same time though they could: no overlap, but waits.",
-        ),
+        *columns("""
+            busy_ns int: Time in which `stream` ran anything.
+            other_busy_ns int: Time in which `other_stream` did.
+            overlap_ns int: Time in which both did.
+            turns int: How often the next operation of the context to start is the other one's.
+            waits int: Operations of either that were ready while the other ran, and began after that had ended, though
+                nothing known asks for that order and both could have run at once.
+            waited_ns int: How long they were ready while the other ran.
+            ordered_waits int: The same where an event, a callback or a graph may have asked for it.
+            never_overlap bool: Whether they never ran at the same time though they could: no overlap, but waits.
+        """),
     ),
     when="--by pair",
 )

@@ -19,37 +19,32 @@ from kanalyze.columns.lookup import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 #: Shares of the bandwidth from which on bytes are told.
 _TOLD: Final = 0.05
 
 _OF = "nsys' {}, the mean over the samples that tell; null where the GPU has none."
 
-_MEANS: Final = (
-    Column("total_ns", pl.Int64, "Time in which any of it was."),
-    Column("samples", pl.Int64, "Samples of which at least nine tenths are in that time."),
-    Column("sampled_ns", pl.Int64, "What of total_ns they tell of; 0 where it is too short to be told."),
-    Column("sms_active_share", pl.Float64, _OF.format("SMs Active"), nullable=True),
-    Column("sm_issue_share", pl.Float64, _OF.format("SM Issue"), nullable=True),
-    Column("tensor_active_share", pl.Float64, _OF.format("Tensor Active"), nullable=True),
-    Column("warps_share", pl.Float64, _OF.format("Compute Warps in Flight"), nullable=True),
-    Column("dram_read_share", pl.Float64, _OF.format("DRAM Read Bandwidth"), nullable=True),
-    Column("dram_write_share", pl.Float64, _OF.format("DRAM Write Bandwidth"), nullable=True),
-    Column("pcie_read_share", pl.Float64, _OF.format("PCIe RX Throughput"), nullable=True),
-    Column("pcie_write_share", pl.Float64, _OF.format("PCIe TX Throughput"), nullable=True),
-    Column("nvlink_read_share", pl.Float64, _OF.format("NVLink RX Bandwidth, or the sum of RX data"), nullable=True),
-    Column("nvlink_write_share", pl.Float64, _OF.format("NVLink TX Bandwidth, or the sum of TX data"), nullable=True),
-    Column("sm_clock_hz", pl.Float64, _OF.format("GPC Clock Frequency"), nullable=True),
-    Column(
-        "dram_read_bytes",
-        pl.Int64,
-        "Bytes read from the device's memory in total_ns, at that share of its bandwidth; null below 5 % of it, as nsys"
-        " writes whole percents.",
-        nullable=True,
-    ),
-    Column("dram_write_bytes", pl.Int64, "The same of bytes written.", nullable=True),
-)
+_MEANS: Final = columns(f"""
+    total_ns int: Time in which any of it was.
+    samples int: Samples of which at least nine tenths are in that time.
+    sampled_ns int: What of total_ns they tell of; 0 where it is too short to be told.
+    sms_active_share float?: {_OF.format("SMs Active")}
+    sm_issue_share float?: {_OF.format("SM Issue")}
+    tensor_active_share float?: {_OF.format("Tensor Active")}
+    warps_share float?: {_OF.format("Compute Warps in Flight")}
+    dram_read_share float?: {_OF.format("DRAM Read Bandwidth")}
+    dram_write_share float?: {_OF.format("DRAM Write Bandwidth")}
+    pcie_read_share float?: {_OF.format("PCIe RX Throughput")}
+    pcie_write_share float?: {_OF.format("PCIe TX Throughput")}
+    nvlink_read_share float?: {_OF.format("NVLink RX Bandwidth, or the sum of RX data")}
+    nvlink_write_share float?: {_OF.format("NVLink TX Bandwidth, or the sum of TX data")}
+    sm_clock_hz float?: {_OF.format("GPC Clock Frequency")}
+    dram_read_bytes int?: Bytes read from the device's memory in total_ns, at that share of its bandwidth; null below 5
+        % of it, as nsys writes whole percents.
+    dram_write_bytes int?: The same of bytes written.
+""")
 
 _DEVICE: Final = Column("device", pl.Int64, "The GPU, as in `devices`.")
 
