@@ -71,7 +71,7 @@ if TYPE_CHECKING:  # the public names, for type checkers; tests hold them agains
     from kanalyze.analyses.ranges.ranges import ranges as ranges
     from kanalyze.analyses.ranges.steps import steps as steps
     from kanalyze.analyses.streams.concurrency import concurrency as concurrency
-    from kanalyze.analyses.units.gpu_units import gpu_units as gpu_units
+    from kanalyze.analyses.timeline.gpu_units import gpu_units as gpu_units
     from kanalyze.errors import KanalyzeError as KanalyzeError
     from kanalyze.notebook import compare as compare
     from kanalyze.notebook import ranks as ranks

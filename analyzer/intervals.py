@@ -13,7 +13,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.columns.lookup import count_up_to
+from kanalyze.columns import count_up_to
 
 #: Longer span sets are cut to what is asked for before their lengths are summed up.
 _LONG: Final = 1 << 12

@@ -13,7 +13,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze import window as named_ranges
-from kanalyze.columns import exact
+from kanalyze.columns import LARGEST, last_end, too_large
 from kanalyze.errors import BadWindowError, DamagedReportError, KanalyzeError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
 from kanalyze.source import KINDS_KEY, Kept, PartedSource, Source
@@ -495,8 +495,8 @@ class Report:
             DamagedReportError: Its numbers are so large that sums of them would not fit 64 bits.
         """
         frame = table.check(read)
-        wrong = exact.too_large(frame, _SUMMED.get(table.name, ()), _SINGLE.get(table.name, ()))
-        if wrong is None and table is EVENTS and (end := exact.last_end(frame)) > exact.LARGEST:
+        wrong = too_large(frame, _SUMMED.get(table.name, ()), _SINGLE.get(table.name, ()))
+        if wrong is None and table is EVENTS and (end := last_end(frame)) > LARGEST:
             wrong = f"an event ends at {end:,} ns"
         if wrong is not None:
             raise DamagedReportError.at(self.meta.path, f"the table {table.name}", f"{wrong}, more than any report has")

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import polars as pl
 
-from kanalyze.columns.lookup import constant
+from kanalyze.columns import constant
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from kanalyze.analyses.host._call_kinds import bucket_of
 from kanalyze.analyses.page._headline import WINDOWS
 from kanalyze.analyses.page.time_page import TABLES
 from kanalyze.analyses.ranges._instances import compare
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.cli import kanalyze as command_line
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
 from kanalyze.renderers.formats.json import SCHEMA_VERSION, content, render

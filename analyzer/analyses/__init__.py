@@ -13,13 +13,13 @@ from functools import cache
 from importlib import import_module
 from typing import Final
 
-from kanalyze.machinery.late_loading import modules
+from kanalyze.machinery import modules
 from kanalyze.schema import Table
 
 #: The rooms whose tables compare two sides, or are of a job of several ranks; and rooms whose modules are no tables.
 _OF_SIDES: Final = "comparing"
 _OF_JOBS: Final = "ranks"
-_NO_TABLES: Final = ("communication", "page", "shared", "slices", _OF_SIDES, _OF_JOBS)
+_NO_TABLES: Final = ("communication", "page", "shared", _OF_SIDES, _OF_JOBS)
 
 
 @cache

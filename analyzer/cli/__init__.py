@@ -21,7 +21,7 @@ from kanalyze.cli._memory import in_own_process, refused, tight
 from kanalyze.cli._options import answering
 from kanalyze.cli._output import flush, hold_closed_streams, print_message, unwritten
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, nearest
-from kanalyze.machinery.processes import PARENT, end_with, remove_at_signals
+from kanalyze.machinery import PARENT, end_with, remove_at_signals
 
 #: The status of a program that Ctrl-C ended.
 _INTERRUPTED: Final = 130

@@ -18,7 +18,7 @@ from kanalyze import outlets
 from kanalyze.cli import _options
 from kanalyze.cli._output import Out, drop_registered, emit_file, print_message
 from kanalyze.errors import CannotTellError, KanalyzeError
-from kanalyze.machinery.late_loading import late
+from kanalyze.machinery import late
 from kanalyze.readers.archives import unpacked
 from kanalyze.units import plural
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.machinery.late_loading import late
+from kanalyze.machinery import late
 from kanalyze.tools import NAMES
 
 with late():

@@ -21,7 +21,7 @@ from time import monotonic, sleep
 from typing import Final
 
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, SqlError
-from kanalyze.machinery.processes import end_with
+from kanalyze.machinery import end_with
 
 #: So many bytes of memory for each of a report: packed ones hold many times as much.
 _PACKED: Final = 60

@@ -23,13 +23,13 @@ from kanalyze.cli._output import (
     register_figures,
     stderr_is_terminal,
 )
-from kanalyze.machinery.late_loading import late
+from kanalyze.machinery import late
 from kanalyze.units import plural
 
 with late():
     from kanalyze import readers, several, window
+    from kanalyze.analyses.shared import analysis
     from kanalyze.analyses.unprofiled import _correction
-    from kanalyze.machinery import one_thread
     from kanalyze.readers.capture import reports as captures
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _worked_on(reports: Sequence[Path], work: Callable[[], object]) -> object:
         print_doubts_early()
         return result
 
-    in_one_thread = one_thread.in_one_thread  # loads polars as a command is to have it, for large reports, too
+    in_one_thread = analysis.in_one_thread  # loads polars as a command is to have it, for large reports, too
     return work_and_doubt() if size >= _ONE_THREAD_BYTES else in_one_thread(work_and_doubt)
 
 

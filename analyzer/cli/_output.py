@@ -15,8 +15,7 @@ import click
 
 from kanalyze import outlets, units
 from kanalyze.errors import KanalyzeError, OutputError
-from kanalyze.machinery.late_loading import late
-from kanalyze.machinery.processes import unfinished
+from kanalyze.machinery import late, unfinished
 
 with late():
     from kanalyze.analyses.findings import _doubts

@@ -19,7 +19,7 @@ from kanalyze.cli import _complete
 from kanalyze.cli._options import TOOL_PATHS, argument, command, flag, option
 from kanalyze.cli._output import draw_event, emit, flush, print_message, width
 from kanalyze.errors import IncomparableError, UnknownNameError
-from kanalyze.machinery.late_loading import late
+from kanalyze.machinery import late
 from kanalyze.turns import SIDES
 
 with late():

@@ -28,7 +28,7 @@ from kanalyze.cli._options import (
 from kanalyze.cli._output import InputPath, Out, emit, width
 from kanalyze.errors import BadThresholdError, IncomparableError, OutputError, UnknownNameError
 from kanalyze.files.regular import open_regular, readable
-from kanalyze.machinery.late_loading import late
+from kanalyze.machinery import late
 from kanalyze.units import parse_percent
 
 with late():

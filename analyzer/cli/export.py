@@ -28,15 +28,14 @@ from kanalyze.cli._output import (
     stderr_is_terminal,
 )
 from kanalyze.errors import CannotTellError, OutputError
-from kanalyze.machinery.late_loading import late
-from kanalyze.machinery.processes import processors
+from kanalyze.machinery import late, processors
 from kanalyze.units import plural
 
 with late():
     from kanalyze import catalog
     from kanalyze import redact as redaction
     from kanalyze.analyses.page import file_page
-    from kanalyze.analyses.slices import slices
+    from kanalyze.analyses.timeline import _slices as slices
     from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.exports import traces, typed
     from kanalyze.renderers.report_file import document
@@ -44,7 +43,7 @@ with late():
 
 if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
-    from kanalyze.analyses.slices.slices import Slices
+    from kanalyze.analyses.timeline._slices import Slices
     from kanalyze.redact import Removed
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.several.reducing import Reduced

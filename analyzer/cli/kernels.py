@@ -14,13 +14,13 @@ from kanalyze.cli._options import OUTPUT, REPORT, REPORTS, SCOPE, Where, argumen
 from kanalyze.cli._output import Out, emit, width
 from kanalyze.cli.tables import drawn_form
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.machinery.late_loading import late
+from kanalyze.machinery import late
 from kanalyze.units import parse_percent
 
 with late():
     from kanalyze.analyses.counters import counters, hot_lines
     from kanalyze.analyses.counters import roofline as rooflines
-    from kanalyze.analyses.joining import _roof_points
+    from kanalyze.analyses.joining import joined
     from kanalyze.analyses.operators import tree as trees_of
     from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.tables import fitted, listings, plots
@@ -112,8 +112,8 @@ def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     form = drawn_form(plot, plots.ROOFLINE_FORMATS) if plot else None
     opened = _options.opened_together(reports, Where())
     if form is not None:
-        emit(plots.roofline(_roof_points.roof_points(opened), form), plot)
+        emit(plots.roofline(joined.roof_points(opened), form), plot)
         return
-    rows = rooflines.roofline(_roof_points.counted_of(opened))
+    rows = rooflines.roofline(joined.counted_of(opened))
     choice = fitted.Choice(rooflines.TABLE.telling, how="kanalyze show roofline has --columns")
     emit(fitted.terminal(rows, width(), choice))

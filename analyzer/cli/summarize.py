@@ -30,7 +30,7 @@ from kanalyze.cli._options import (
 )
 from kanalyze.cli._output import Out, drop_registered, print_doubts, print_message, register_figures, width
 from kanalyze.errors import BadWindowError, KanalyzeError, UnknownNameError, nearest
-from kanalyze.machinery.late_loading import late
+from kanalyze.machinery import late
 from kanalyze.readers.archives import unpacked
 from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
 

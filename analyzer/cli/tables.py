@@ -31,13 +31,13 @@ from kanalyze.cli._options import (
 )
 from kanalyze.cli._output import Out, print_message, width
 from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
-from kanalyze.machinery.late_loading import late
+from kanalyze.machinery import late
 from kanalyze.units import parse_percent, parse_time_ns
 
 with late():
     from kanalyze import catalog
     from kanalyze.analyses.iterations import iterations
-    from kanalyze.analyses.joining import _roof_points
+    from kanalyze.analyses.joining import joined
     from kanalyze.analyses.timeline import _tracks
     from kanalyze.decoder import decode
     from kanalyze.renderers.page import job
@@ -314,7 +314,7 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
     elif picture == "steps":
         drawn = plots.steps(_iterations(reports[0], where), form)
     elif picture == "roofline":
-        drawn = plots.roofline(_roof_points.roof_points(_options.opened_together(expanded(reports), where)), form)
+        drawn = plots.roofline(joined.roof_points(_options.opened_together(expanded(reports), where)), form)
     else:
         parts = _options.opened_parts(reports[0], where)
         if len(parts) > 1:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze import outlets
 from kanalyze.errors import KanalyzeError, ReportNotFoundError, UnknownFormatError
 from kanalyze.files.regular import readable
-from kanalyze.machinery.late_loading import modules
+from kanalyze.machinery import modules
 from kanalyze.readers.archives import GZIP, inflated, unpacked
 from kanalyze.report import Report
 

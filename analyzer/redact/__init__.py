@@ -22,7 +22,7 @@ from kanalyze.errors import (
     UnknownFormatError,
     UnreadableReportError,
 )
-from kanalyze.machinery.processes import unfinished
+from kanalyze.machinery import unfinished
 from kanalyze.redact import documents, files
 from kanalyze.redact.texts import Names, Removed, Texts, asked
 from kanalyze.tools import EXPORT

@@ -25,7 +25,7 @@ import polars as pl
 
 from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError, UnreadableReportError
 from kanalyze.files.regular import open_regular
-from kanalyze.machinery.processes import unfinished
+from kanalyze.machinery import unfinished
 from kanalyze.schema import Column, Table
 
 #: The layout of a reduction; one of another version is made anew.

@@ -11,7 +11,7 @@ from kanalyze.analyses import declarations, homes_of_jobs, homes_of_sides
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.file_page import FilePage
 from kanalyze.analyses.ranks._job_findings import late_ranks
-from kanalyze.analyses.slices.slices import Slices, of_ranks, slices
+from kanalyze.analyses.timeline._slices import Slices, of_ranks, slices
 from kanalyze.analyses.timeline._tracks import Timeline, on_one_clock, timeline
 from kanalyze.errors import CannotTellError
 from kanalyze.reduction.baselines import SUFFIX

@@ -6,13 +6,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze import catalog
+from kanalyze import catalog, columns
 from kanalyze.analyses.idle import _attribution
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.analyses.shared import workers
-from kanalyze.columns import lookup
+from kanalyze.analyses.shared import analysis
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.readers import read
@@ -62,9 +61,9 @@ def alone(name):
 @pytest.fixture(params=[False, True], ids=["small", "as-if-large"])
 def _size(request, monkeypatch):
     if request.param:
-        monkeypatch.setattr(workers, "_MANY", 0)
-        monkeypatch.setattr(workers, "_MANY_ON_HOST", 0)
-        monkeypatch.setattr(lookup, "_MANY_ROWS", 0)
+        monkeypatch.setattr(analysis, "_MANY", 0)
+        monkeypatch.setattr(analysis, "_MANY_ON_HOST", 0)
+        monkeypatch.setattr(columns, "_MANY_ROWS", 0)
 
 
 @pytest.mark.slow
@@ -100,16 +99,16 @@ def test_asking_for_several_kinds_again_changes_none_of_them(name):
 
 def test_other_columns_of_the_same_kinds():
     report, fresh = opened("torch"), opened("torch")
-    for columns in (COLUMNS, ("device", "start_ns"), COLUMNS):
-        found = report.of_kinds(DEVICE_KINDS[:1], *columns)
-        assert found.equals(fresh.kind(DEVICE_KINDS[0]).select(columns))
+    for names in (COLUMNS, ("device", "start_ns"), COLUMNS):
+        found = report.of_kinds(DEVICE_KINDS[:1], *names)
+        assert found.equals(fresh.kind(DEVICE_KINDS[0]).select(names))
 
 
 def test_columns_stacked_one_after_the_other_leave_the_events_as_they_are():
     report, fresh = opened("torch"), opened("torch")
     kept = [fresh.kind(kind) for kind in DEVICE_KINDS]
-    for columns in (("device", "start_ns"), ("start_ns", "process_id", "parent_id"), COLUMNS):
-        assert report.of_kinds(DEVICE_KINDS, *columns).equals(pl.concat(events.select(columns) for events in kept))
+    for names in (("device", "start_ns"), ("start_ns", "process_id", "parent_id"), COLUMNS):
+        assert report.of_kinds(DEVICE_KINDS, *names).equals(pl.concat(events.select(names) for events in kept))
         assert all(report.kind(kind).equals(events) for kind, events in zip(DEVICE_KINDS, kept, strict=True))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kanalyze import explanations
-from kanalyze.analyses.shared.buckets import MEANINGS
+from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.renderers.page import counters
 from kanalyze.renderers.tables.explanations import terminal
 from support.command import ADD, SAMPLES, refused, run

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.text.grid import COLOURS
 from support.command import ADD, REPORTS, ROOT, SAMPLES, refused, run
 

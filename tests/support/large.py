@@ -1,13 +1,13 @@
 """What is done for large reports, done for those of a few events."""
 
+from kanalyze import columns
 from kanalyze.analyses.idle import _idle_parts
-from kanalyze.analyses.shared import thread_lanes
-from kanalyze.columns import lookup
+from kanalyze.analyses.shared import threads
 
 
 def as_if_large(patch):
     """Let a monkey patch have slices of three rows."""
-    patch.setattr(lookup, "_SLICE", 3)
+    patch.setattr(columns, "_SLICE", 3)
 
 
 def in_batches(patch, rows):
@@ -20,4 +20,4 @@ def in_batches(patch, rows):
     if rows == 2:
         as_if_large(patch)
     if rows == 3:
-        patch.setattr(thread_lanes, "_LONGEST", 0)
+        patch.setattr(threads, "_LONGEST", 0)

@@ -14,7 +14,7 @@ import polars as pl
 
 from kanalyze import catalog
 from kanalyze.analyses.page.time_page import TABLES
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.formats.json import SCHEMA_VERSION
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from kanalyze.analyses.communication._partners import last_arrivals
 from kanalyze.analyses.critical._graph import dependencies
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._context_creation import unseen_syncs
-from kanalyze.analyses.streams._streams import used_streams
+from kanalyze.analyses.streams.concurrency import used_streams
 
 
 class SlowPath:

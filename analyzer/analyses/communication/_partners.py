@@ -11,7 +11,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.report import Report
 
 #: Of each collective whose ranks are all in the report: its row of :func:`operations`, when the last rank came, who

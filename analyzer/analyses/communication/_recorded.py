@@ -11,8 +11,8 @@ from typing import Any, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import decoded, operations, with_facts
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.reduction.tables import COLLECTIVES
 from kanalyze.report import Report
 

@@ -29,8 +29,8 @@ from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import ARROW, operator_paths
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.tree import nodes
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.columns.lookup import gathered
+from kanalyze.analyses.shared.analysis import require
+from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.reduction.baselines import (

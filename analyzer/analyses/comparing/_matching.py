@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.columns.alignment import aligned
+from kanalyze.analyses.shared.alignment import aligned
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import OTHER
 

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.columns.lookup import count_up_to
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.columns import count_up_to
 from kanalyze.report import Report
 
 #: The counters by column: nsys' names in all versions, and torch.profiler's. Of NVLink some GPUs have four a direction,

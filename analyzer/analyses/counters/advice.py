@@ -11,8 +11,8 @@ from kanalyze.analyses.counters._metrics import require_counters
 from kanalyze.analyses.counters.counters import counters
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._operations import families
-from kanalyze.analyses.shared.cached import analysis, once_per_report
-from kanalyze.columns.exact import product
+from kanalyze.analyses.shared.analysis import analysis, once_per_report
+from kanalyze.columns import product
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.counters._metrics import LATENCY, REASONS, measured_kernels, ratio, share, stall_metric, whole
 from kanalyze.analyses.device._operations import SHAPE_COLUMNS
-from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 

@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.counters._metrics import LATENCY, REASONS, measured_kernels, ratio, stall_metric
-from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 

@@ -52,10 +52,10 @@ import polars as pl
 from kanalyze.analyses.device._operations import in_time, launching_rows, operations
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle.syncs import blocking_calls, staged_copies, waited_for
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._streams import LATENCY_NS, event_waits, ordered, streamed_operations, used_streams
-from kanalyze.columns.lookup import count_up_to, gathered, in_order_of, nearest, parts_by, sure
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.streams.concurrency import LATENCY_NS, event_waits, ordered, streamed_operations, used_streams
+from kanalyze.columns import count_up_to, gathered, in_order_of, nearest, parts_by, sure
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 
@@ -140,7 +140,7 @@ def _same_graph(report: Report, line: pl.DataFrame) -> pl.DataFrame:
 def _other_stream(report: Report, line: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """For operations that an event may have held back: the last one of another stream to end before, if given earlier.
 
-    See :func:`kanalyze.analyses.streams._streams.ordered`: a call since the previous launch of the stream asked for
+    See :func:`kanalyze.analyses.streams.concurrency.ordered`: a call since the previous launch of the stream asked for
     an order, and which work it meant is not recorded.
     """
     launched = gathered(calls.get_column("start"), line.get_column("call")).alias("call_start")

@@ -20,10 +20,9 @@ from kanalyze.analyses.host._range_lines import on_line, range_lines
 from kanalyze.analyses.host._thread_names import named_events, neighbours, program_functions
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, ThreadKey
-from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid, touched
-from kanalyze.columns.lookup import gathered, in_order, of_parts, parts_by, rows_at, slices
+from kanalyze.analyses.shared.analysis import once_per_report
+from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, innermost_lines, overlaid, touched
+from kanalyze.columns import gathered, in_order, of_parts, parts_by, rows_at, slices
 from kanalyze.report import Report
 
 if TYPE_CHECKING:

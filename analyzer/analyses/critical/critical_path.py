@@ -26,9 +26,8 @@ from kanalyze.analyses.critical._path import (
 )
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
 from kanalyze.analyses.device._windows import span
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.columns.lookup import gathered, grouped, slices
+from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require
+from kanalyze.columns import gathered, grouped, slices
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table

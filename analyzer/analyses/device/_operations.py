@@ -3,7 +3,7 @@
 Columns of the row itself are kept; what other tables tell of it (its launch call, stream, sizes, launch shape) is
 joined once here, by name, for those who ask: see :data:`FACTS`. What needs more than the reader's tables is joined by
 the room that knows it: operators by :func:`kanalyze.analyses.operators._work.launched_work`, streams by their numbers
-by :func:`kanalyze.analyses.streams._streams.streamed_operations`.
+by :func:`kanalyze.analyses.streams.concurrency.streamed_operations`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.columns.lookup import (
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.columns import (
     beside,
     gathered,
     grouped,

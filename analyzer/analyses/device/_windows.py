@@ -15,9 +15,9 @@ from kanalyze.analyses.device._operations import (
     operations,
     used_devices,
 )
-from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns.lookup import of_parts
+from kanalyze.columns import of_parts
 from kanalyze.report import Report
 
 

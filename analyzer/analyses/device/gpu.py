@@ -7,8 +7,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

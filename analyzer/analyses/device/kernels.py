@@ -7,7 +7,7 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, decoded, exclusive_operations, with_facts
-from kanalyze.analyses.shared.requirements import check_grouping, require_kernels
+from kanalyze.analyses.shared.analysis import check_grouping, require_kernels
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.errors import CannotTellError
 from kanalyze.model import LAUNCH_SHAPE

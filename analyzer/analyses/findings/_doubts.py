@@ -18,11 +18,11 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, recorded_until, with_facts
 from kanalyze.analyses.host._call_kinds import call_names, calls_that, captures, is_launch_name, names_that
 from kanalyze.analyses.idle.syncs import blocking_calls
-from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._streams import STREAM, recorded_work
-from kanalyze.columns.lookup import as_of, gathered, grouped, in_order_of, marked, positions, repeated, rows_at
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
+from kanalyze.columns import as_of, gathered, grouped, in_order_of, marked, positions, repeated, rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

@@ -21,9 +21,7 @@ from kanalyze.analyses.host._call_kinds import interface, spoken
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.launches._launch_costs import WORTH_SAYING, least_worth_saying
-from kanalyze.analyses.shared.cached import analysis, once_per_report
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, side_by_side
 from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report

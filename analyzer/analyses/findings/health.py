@@ -19,9 +19,8 @@ from kanalyze.analyses.idle._attribution import unknown_times
 from kanalyze.analyses.idle.culprits import own_samples
 from kanalyze.analyses.launches._launch_costs import worth_saying
 from kanalyze.analyses.occupancy.occupancy import every_shape_known, launch_occupancy
-from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.analysis import analysis, side_by_side
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.errors import DamagedReportError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.model import COMPILED_KERNELS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

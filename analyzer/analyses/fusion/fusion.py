@@ -13,10 +13,8 @@ from kanalyze.analyses.device._operations import SHAPE, with_facts
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.shared.cached import analysis, once_per_report
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.columns.exact import LARGEST, added, wide
-from kanalyze.columns.lookup import beside, gathered, positions
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
+from kanalyze.columns import LARGEST, added, beside, gathered, positions, wide
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 
 import polars as pl
 
-from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 from kanalyze.wording import CUDA, HIP, RUNTIME, is_amd

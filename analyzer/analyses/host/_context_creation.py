@@ -12,9 +12,9 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import launch_calls, nearest_launches, operations, with_facts
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, cuda_names, is_launch_name, names_that, shown
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import grouped, nearest
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import grouped, nearest
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 

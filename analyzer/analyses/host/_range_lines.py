@@ -7,10 +7,9 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import LINE, THREAD
-from kanalyze.analyses.shared.thread_nesting import innermost_line
-from kanalyze.columns.lookup import as_of, count_up_to, gathered, of_parts, rows_at, sure
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import LINE, THREAD, innermost_line
+from kanalyze.columns import as_of, count_up_to, gathered, of_parts, rows_at, sure
 from kanalyze.report import Report
 from kanalyze.window import UNNAMED, named, without_ids
 

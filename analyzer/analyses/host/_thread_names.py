@@ -22,10 +22,9 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.host._thread_timeline import shown_calls, threads
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, ThreadKey, laned
-from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
-from kanalyze.columns.lookup import count_up_to, gathered, in_order_of, positions
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, innermost_lines, laned, overlaid
+from kanalyze.columns import count_up_to, gathered, in_order_of, positions
 from kanalyze.report import Report
 from kanalyze.window import STEP_PREFIX
 

@@ -10,11 +10,10 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.host._call_kinds import CALL_BUCKETS, bucket_of, call_names, shown
 from kanalyze.analyses.host._context_creation import BEGINS, context_calls, unseen_syncs
-from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest
-from kanalyze.analyses.shared.thread_lanes import LINE, THREAD, Lanes, ThreadKey, laned
-from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
-from kanalyze.columns.lookup import count_up_to, gathered, in_order, parts_by, rows_at, sure
+from kanalyze.analyses.shared.threads import LINE, THREAD, Lanes, ThreadKey, innermost_lines, laned, overlaid
+from kanalyze.columns import count_up_to, gathered, in_order, parts_by, rows_at, sure
 from kanalyze.report import Report
 
 #: Bucket and detail of the labels that are no name of a call or an overhead: the last rows of :func:`labels`.

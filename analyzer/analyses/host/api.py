@@ -8,8 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import of_used_processes
 from kanalyze.analyses.host._call_kinds import shown
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

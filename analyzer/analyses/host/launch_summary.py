@@ -8,10 +8,9 @@ import polars as pl
 
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host.launches import joined_launches
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import spread
-from kanalyze.columns.lookup import grouped
+from kanalyze.columns import grouped
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 

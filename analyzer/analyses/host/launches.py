@@ -8,10 +8,9 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, calls_by_id, exclusive_operations, operations, with_facts
 from kanalyze.analyses.host._call_kinds import shown
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import first_seen, matches, positions, rows_at, telling
+from kanalyze.analyses.shared.analysis import analysis, require
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import first_seen, matches, positions, rows_at, telling
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

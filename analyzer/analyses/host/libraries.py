@@ -10,8 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import of_used_processes
 from kanalyze.analyses.device._windows import all_idle_spans, windows
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

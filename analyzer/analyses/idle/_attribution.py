@@ -32,12 +32,10 @@ from kanalyze.analyses.idle._idle_parts import (
     thread_keys,
     unnamed,
 )
-from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.analyses.shared.thread_lanes import THREAD, ThreadKey
-from kanalyze.analyses.shared.thread_nesting import touched
-from kanalyze.analyses.shared.workers import in_threads
-from kanalyze.columns.lookup import gathered, grouped, in_order, parts_by, positions, rows_at, sure
+from kanalyze.analyses.shared.analysis import in_threads, once_per_process, once_per_report
+from kanalyze.analyses.shared.statistics import BUCKETS
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, touched
+from kanalyze.columns import gathered, grouped, in_order, parts_by, positions, rows_at, sure
 from kanalyze.report import Report
 from kanalyze.window import Window
 

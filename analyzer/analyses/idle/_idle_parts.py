@@ -20,14 +20,12 @@ from kanalyze.analyses.host._range_lines import named_ranges, on_line, range_lin
 from kanalyze.analyses.host._thread_names import between_calls, framework_recorded, named
 from kanalyze.analyses.host._thread_timeline import activity, label_codes, labels, threads, winning
 from kanalyze.analyses.naming._host_names import host_names
-from kanalyze.analyses.shared.cached import Remembered, once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD, Lanes, ThreadKey, lanes_of
-from kanalyze.analyses.shared.thread_nesting import overlaid, touched
-from kanalyze.analyses.shared.workers import at_once
-from kanalyze.analyses.streams._streams import ended_last, event_waits, waited_for
-from kanalyze.columns.lookup import gathered, rows_by, sure
+from kanalyze.analyses.shared.analysis import Remembered, at_once, once_per_process
+from kanalyze.analyses.shared.threads import THREAD, Lanes, ThreadKey, lanes_of, overlaid, touched
+from kanalyze.analyses.streams.concurrency import ended_last, event_waits, waited_for
+from kanalyze.columns import gathered, rows_by, sure
 from kanalyze.errors import DamagedReportError
-from kanalyze.machinery.processes import workers
+from kanalyze.machinery import workers
 from kanalyze.report import Report
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 

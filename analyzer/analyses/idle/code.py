@@ -11,11 +11,9 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operati
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_names import program_functions
 from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_pieces
-from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per_report
-from kanalyze.analyses.shared.requirements import require, source_lines
-from kanalyze.analyses.shared.thread_lanes import THREAD, ThreadKey
-from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
-from kanalyze.columns.lookup import gathered, parts_by
+from kanalyze.analyses.shared.analysis import analysis, once_per_process, once_per_report, require, source_lines
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, overlaid
+from kanalyze.columns import gathered, parts_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.outlets import short_paths
 from kanalyze.report import Report

@@ -20,11 +20,9 @@ from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.naming._host_names import ALIGNED, with_shares
 from kanalyze.analyses.operators._events import FRAMEWORK_KINDS, host_tree, in_subtrees, sums_by
 from kanalyze.analyses.operators._paths import path_numbers, plain_names
-from kanalyze.analyses.shared.cached import analysis, once_per_process, once_per_report
-from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.analyses.shared.thread_lanes import THREAD, ThreadKey
-from kanalyze.analyses.shared.thread_nesting import innermost_lines, overlaid
-from kanalyze.columns.lookup import mixed, nearest, parts_by, rows_at
+from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_process, once_per_report, require
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, overlaid
+from kanalyze.columns import mixed, nearest, parts_by, rows_at
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where

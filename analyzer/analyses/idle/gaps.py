@@ -13,9 +13,9 @@ from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces
 from kanalyze.analyses.idle._idle_parts import IDLE, range_names, require_names
 from kanalyze.analyses.naming._host_names import ALIGNED, with_shares
-from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered
+from kanalyze.analyses.shared.analysis import check_grouping, require
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table

@@ -10,9 +10,8 @@ from kanalyze.analyses.communication._partners import has_partners, told_communi
 from kanalyze.analyses.device._operations import exclusive_operations, of_device
 from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle._attribution import idle_sums
-from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.cached import analysis, once_per_report
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

@@ -16,12 +16,11 @@ from kanalyze.analyses.device._windows import busy_within
 from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, call_names, cuda_name, shown
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.requirements import check_grouping, require
+from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._streams import STREAM, recorded_work
-from kanalyze.columns.lookup import as_of, beside, gathered, rows_at
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
+from kanalyze.columns import as_of, beside, gathered, rows_at
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 

@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.device._windows import busy_layers, windows
 from kanalyze.analyses.host.launches import cuda_ordinal
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import require
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where

@@ -13,8 +13,8 @@ import polars as pl
 from kanalyze.analyses.device._operations import launch_shapes, launches_of, launching_by_start, operations, with_facts
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that
 from kanalyze.analyses.iterations._marks import HALF, of_process
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.columns.lookup import count_up_to, gathered, in_order, mixed, parts_by, positions, rows_at
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.columns import count_up_to, gathered, in_order, mixed, parts_by, positions, rows_at
 from kanalyze.intervals import AFTER_ALL
 from kanalyze.report import Report
 

@@ -35,9 +35,9 @@ from kanalyze.analyses.iterations._units import (
     stretches,
     waited_for,
 )
-from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns.lookup import count_up_to, gathered, nearest_place
+from kanalyze.columns import count_up_to, gathered, nearest_place
 from kanalyze.report import Report
 
 #: Repetitions launched at least half of the device time of a process, or so much if they repeat what another process

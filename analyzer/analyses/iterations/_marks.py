@@ -12,10 +12,9 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.requirements import loop_passes
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, grouped, nearest_place
+from kanalyze.analyses.shared.analysis import loop_passes, once_per_process
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered, grouped, nearest_place
 from kanalyze.report import Report
 from kanalyze.window import BEFORE_NUMBER, NUMBER, plain, without_ids
 

@@ -18,11 +18,10 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._marks import SOME, called, of_process, outermost
 from kanalyze.analyses.iterations.iterations import STEADY, iterations_by_launches, judged_iterations
-from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import grouped
+from kanalyze.analyses.shared.analysis import once_per_report
+from kanalyze.analyses.shared.statistics import BUCKETS, median_of
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import grouped
 from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY, NEAR, NEARLY_ALL
-from kanalyze.columns.lookup import gathered, mixed, nearest_place
+from kanalyze.columns import gathered, mixed, nearest_place
 
 #: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without their numbers; and
 #: what the share of a unit counts: one that covers a bit less and is more exact is the better one.

@@ -22,7 +22,7 @@ from kanalyze.analyses.iterations._marks import (
     of_process,
     work_in,
 )
-from kanalyze.analyses.ranges._warm_up import (
+from kanalyze.analyses.ranges._instances import (
     compile_spans,
     far_from_others,
     looked_at,
@@ -30,10 +30,9 @@ from kanalyze.analyses.ranges._warm_up import (
     with_changes,
     with_odd,
 )
-from kanalyze.analyses.shared.cached import analysis, once_per_process
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import analysis, once_per_process, require
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns.lookup import grouped
+from kanalyze.columns import grouped
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report

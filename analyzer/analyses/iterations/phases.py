@@ -14,9 +14,8 @@ from kanalyze.analyses.iterations._launch_line import timed_runs
 from kanalyze.analyses.iterations._marks import of_process, outermost
 from kanalyze.analyses.iterations._steady import SteadyPart, own_ranges, steady_part
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP
-from kanalyze.analyses.ranges._warm_up import compile_spans
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.ranges._instances import compile_spans
+from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

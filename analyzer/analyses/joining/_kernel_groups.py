@@ -1,4 +1,4 @@
-"""Groups of kernel launches that can be joined across tools, and what ncu measured of each."""
+"""Groups of kernel launches: what ncu measured of each, and which are the same in two reports."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.counters.advice import advice, kernel_facts
-from kanalyze.analyses.device._operations import RESOURCES, SHAPE, device_operations, exclusive_operations, with_facts
+from kanalyze.analyses.device._operations import (
+    RESOURCES,
+    SHAPE,
+    device_operations,
+    exclusive_operations,
+    operations,
+    with_facts,
+)
+from kanalyze.analyses.findings._doubts import unused_launches
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import labelled_paths, operator_paths
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.ops import modules
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.columns.lookup import gathered
-from kanalyze.decoder.fields import normalised
+from kanalyze.analyses.shared.analysis import once_per_report, once_together
+from kanalyze.columns import gathered
+from kanalyze.decoder.fields import normalised, shortened
 from kanalyze.report import Report
 from kanalyze.schema import Column, columns
+from kanalyze.window import Scope
 
 #: The columns that identify a group within its report.
 GROUP_KEYS: Final = ("name", "device", *SHAPE)
@@ -194,3 +203,232 @@ def measured_groups(report: Report) -> pl.DataFrame:
     )
     found = numbers.join(longest, on="group", how="left")
     return found.join(facts, on="event_id", how="left").join(best, on="event_id", how="left")
+
+
+# Matches the kernels of two reports: groups by name and launch shape, and single launches by ncu's numbers of them.
+#
+# Definitions: docs/definitions.md, section 9; docs/counters.md, One kernel, three tools.
+
+_LAUNCHES: Final = {"right": pl.Int64, "number": pl.Int64, "left": pl.Int64}
+
+#: What all launches of a function must have in common for their order to be the same in every run.
+_SAME_FOR_ALL: Final = ("process_id", "thread_id", "context_id", "device")
+
+
+@once_together
+def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
+    """Matches the kernels that ncu measured with the launches of `base`, as far as ncu's command identifies them.
+
+    The n-th launch in one run of the program is the n-th in another if one thread makes all launches of a function on
+    one GPU, and `base` has every launch as an event of its own.
+
+    Returns:
+        Columns right (event_id in `ncu`), number (the launch's index among those of its function), left (event_id in
+        `base`; null where that launch has another shape or is missing, so that the two runs differ). Kernels in no row
+        could not be identified.
+    """
+    numbers = ncu.table("launch_numbers")
+    if numbers.is_empty() or not _of_one_capture(base, ncu) or not complete(base):
+        return pl.DataFrame(schema=_LAUNCHES)
+    whole = pl.col("name").replace(whole_names(base, ncu))
+    named = kernels_in(ncu).join(numbers, on="event_id").with_columns(whole)
+    measured = named.join(_unique_names(named.get_column("name")), on="name")
+    found = _numbered(base.whole, measured.get_column("same_name").unique())
+    counted = measured.join(found, on="same_name", how="semi")
+    both = counted.join(found, on=["same_name", "number"], how="left", suffix="_left")
+    missing, by_one_call = pl.col("alone").is_null(), pl.col("alone").eq_missing(other=False)
+    fits = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_left")) for name in SHAPE)
+    in_doubt = (~by_one_call & (missing | ~fits)).any().over("same_name")
+    left = pl.when(~in_doubt).then("event_id_left")
+    told = both.with_columns(left=left).filter(~by_one_call)
+    named = told.select("number", "left", right="event_id")
+    return named.select(pl.col(name).cast(dtype) for name, dtype in _LAUNCHES.items())
+
+
+def whole_names(base: Report, ncu: Report) -> dict[str, str]:
+    """Full names by the shortened ones on ncu's pages, for those that only one function in ncu's command fits."""
+    numbers, symbols = ncu.table("launch_numbers"), base.table("symbols")
+    if numbers.is_empty() or not _of_one_capture(base, ncu):
+        return {}
+    found: dict[str, str] = {}
+    asked = kernels_in(ncu).join(numbers, on="event_id").select("name", "symbols").unique().drop_nulls()
+    for name, wanted in asked.iter_rows():
+        names = symbols.filter(pl.col("symbol").is_in(wanted)).get_column("name").unique().to_list()
+        if normalised(name) not in map(normalised, names):
+            fits = [one for one in names if shortened(name, one)]
+            found |= {name: fits[0]} if len(fits) == 1 else {}
+    return found
+
+
+def _of_one_capture(base: Report, ncu: Report) -> bool:
+    return base.meta.recorder.every_launch and base.meta.capture is not None and base.meta.capture == ncu.meta.capture
+
+
+@once_per_report
+def complete(base: Report) -> bool:
+    """Whether the report has every launch, each as an event of its own."""
+    whole = base.whole
+    if base.scope.process is not None or whole.kind("graph").height:
+        return False
+    return unused_launches(whole).filter(~pl.col("captured")).is_empty()
+
+
+def _unique_names(names: pl.Series) -> pl.DataFrame:
+    """Columns name and same_name of the `names` whose normalised name is unique."""
+    return normalised_names(names).filter(pl.len().over("same_name") == 1).select("name", "same_name")
+
+
+def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
+    """Numbers the launches of the `wanted` functions: same_name, number, event_id, alone, and the launch shape.
+
+    `alone` is false for several launches of a function by one call (graph nodes): their order is unknown.
+    """
+    kernels = base.kind("kernel")
+    doubled = base.table("symbols").filter(pl.len().over("name") > 1).select("name")
+    names = _unique_names(kernels.get_column("name")).join(doubled, on="name", how="anti")
+    asked = names.filter(pl.col("same_name").is_in(wanted.implode()))
+    own = kernels.filter(pl.col("name").is_in(asked.get_column("name").to_list()))
+    columns = ("event_id", "process_id", "context_id", "device")
+    named = own.select(*columns, pl.col("name").cast(pl.String)).join(asked, on="name")
+    calls = operations(base, "call_row", "thread_id", "call_start", *SHAPE)
+    calls = calls.select("event_id", "call_row", "thread_id", "call_start", *SHAPE)
+    launched = named.join(calls, on="event_id", how="left")
+    in_order = pl.all_horizontal(pl.col(name).n_unique().over("same_name") == 1 for name in _SAME_FOR_ALL)
+    known = pl.col("call_start").is_not_null().all().over("same_name")
+    order = launched.filter(in_order & known).sort("call_start", "call_row", "event_id")
+    numbered = order.with_columns(number=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("same_name"))
+    told = numbered.with_columns(alone=pl.len().over("call_row", "same_name") == 1).sort("event_id")
+    return told.select("same_name", "number", "event_id", "alone", *SHAPE)
+
+
+#: From the surest on. `exact`: same name and shape, and the launches are known to be the same: equally many, so that
+#: each has its partner, or identified by the launch numbers in ncu's command. `shape`: same name and shape. `name`:
+#: only the name matches, or a name that a tool shortened, and there is one candidate. `none`: no candidate, or several.
+QUALITIES: Final = ("exact", "shape", "name", "none")
+
+_PAIRS: Final[dict[str, type[pl.DataType]]] = {"left": pl.Int64, "right": pl.Int64, "match": pl.String}
+_TYPED: Final = [pl.col(name).cast(dtype) for name, dtype in _PAIRS.items()]
+_COLUMNS: Final = ("group", "name", "same_name", "loose_name", "device", *SHAPE, "count")
+
+
+@once_together
+def same_kernels(left: Report, right: Report) -> pl.DataFrame:
+    """Matches the kernel groups of `left` with those of `right`.
+
+    Returns:
+        Columns left and right (numbers of groups, each at most once), match (one of :data:`QUALITIES` except none).
+        Groups that are in no row have no partner.
+    """
+    whole, one_gpu = _has_every_launch(left, right), _has_one_gpu(left) and _has_one_gpu(right)
+    if not right.meta.timeless:
+        return matched(kernel_groups(left), kernel_groups(right), whole=whole, one_gpu=one_gpu)
+    names = whole_names(left, right)
+    spelled = {
+        column: pl.col("name").replace_strict(
+            {short: normalised(name, parameters=parameters) for short, name in names.items()}, default=pl.col(column)
+        )
+        for column, parameters in (("same_name", True), ("loose_name", False))
+    }
+    groups = kernel_groups(right).with_columns(**spelled) if names else kernel_groups(right)
+    return _by_launches(matched(kernel_groups(left), groups, whole=whole, one_gpu=one_gpu), left, right)
+
+
+def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFrame:
+    """Raises matches to `exact`, or lowers them to `shape`, by the launches that ncu's command identifies."""
+    known = same_launches(left, right)
+    if known.is_empty():
+        return pairs
+    of_left, of_right = (grouped_kernels(one).select("event_id", "group") for one in (left, right))
+    launches = (
+        of_right.rename({"event_id": "launch", "group": "right"})
+        .join(known.select(launch="right", event_id="left", told=pl.lit(value=True)), on="launch", how="left")
+        .join(of_left.rename({"group": "of"}), on="event_id", how="left")
+        .join(pairs, on="right")
+    )
+    own = (pl.col("of") == pl.col("left")).fill_null(value=False)
+    each = launches.group_by("right").agg(sure=own.all(), wrong=(pl.col("told") & ~own).any())
+    match = (
+        pl.when("sure")
+        .then(pl.lit("exact"))
+        .when(pl.col("wrong") & (pl.col("match") == "exact"))
+        .then(pl.lit("shape"))
+        .otherwise("match")
+    )
+    return pairs.join(each, on="right", how="left", maintain_order="left").select("left", "right", match=match)
+
+
+def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None, one_gpu: bool) -> pl.DataFrame:
+    """:func:`same_kernels` for two tables of groups.
+
+    By name and shape; by name in spite of another shape, where one group of each report is left with that name; by
+    shape and name without parameter types, unless the report has several such overloads; and by shape and a name that a
+    tool shortened, where only one full name fits.
+
+    Args:
+        left: Groups as of :func:`kernel_groups`.
+        right: The same.
+        whole: Whether `left` has every launch of the program; None if unknown, so that `right` decides.
+        one_gpu: Whether each report has only one GPU, whatever its number.
+    """
+    first, second = left.select(_COLUMNS), right.select(_COLUMNS)
+    if one_gpu and first.height:
+        second = second.with_columns(device=pl.lit(first.item(0, "device"), dtype=first.schema["device"]))
+    both, equal = _alone_with(first, second, ["same_name", "device", *SHAPE]), pl.col("count") == pl.col("count_right")
+    all_alike = both.height == left.height == right.height == both.filter(equal).height
+    exact = equal if whole or (all_alike and whole is None) else pl.lit(value=False)
+    pairs = _pairs(both, pl.when(exact).then(pl.lit("exact")).otherwise(pl.lit("shape")))
+
+    def left_over() -> tuple[pl.DataFrame, pl.DataFrame]:
+        return (
+            first.join(pairs, left_on="group", right_on="left", how="anti"),
+            second.join(pairs, left_on="group", right_on="right", how="anti"),
+        )
+
+    pairs = pl.concat([pairs, _pairs(_alone_with(*left_over(), ["same_name", "device"]))])
+    loose = ["loose_name", "device", *SHAPE]
+    taken = first.join(pairs, left_on="group", right_on="left", how="semi").select(loose).unique()
+    free, rest = left_over()
+    pairs = pl.concat([pairs, _pairs(_alone_with(free.join(taken, on=loose, how="anti"), rest, loose))])
+    shortened_ones = _pairs(_with_shortened_name(first, left_over()[1])).join(pairs, on="left", how="anti")
+    return pl.concat([pairs, shortened_ones]).sort("left")
+
+
+def _alone_with(left: pl.DataFrame, right: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """The groups of both that share `keys` which no other group of their report has: group and group_right."""
+    own, other = (groups.filter(pl.len().over(keys) == 1) for groups in (left, right))
+    return own.join(other, on=keys, suffix="_right")
+
+
+def _pairs(both: pl.DataFrame, match: pl.Expr | None = None) -> pl.DataFrame:
+    """The columns of :func:`same_kernels` of the groups in each row."""
+    return both.select(left="group", right="group_right", match=pl.lit("name") if match is None else match).select(
+        _TYPED
+    )
+
+
+def _has_every_launch(left: Report, right: Report) -> bool | None:
+    """Whether `left` has every launch of the program: a complete nsys report; None if unknown, so that `right` decides.
+
+    Equal counts in ncu's report and in a part of nsys' do not show that it was the same part.
+    """
+    if left.scope != Scope():
+        return False
+    if not left.meta.recorder.every_launch:
+        return None
+    if not left.meta.partial and complete(left):
+        return True
+    return False if right.meta.timeless else None
+
+
+def _has_one_gpu(report: Report) -> bool:
+    """Whether all kernels of the report, in scope or not, ran on one GPU; several GPUs are matched by number."""
+    return report.whole.kind("kernel").get_column("device").fill_null(0).n_unique() == 1
+
+
+def _with_shortened_name(left: pl.DataFrame, rest: pl.DataFrame) -> pl.DataFrame:
+    """Groups of one shape where a name of `rest` is a shortened one of `left`, and no other: group and group_right."""
+    near = left.join(rest, on=["device", *SHAPE], suffix="_right").drop_nulls(["name", "name_right"])
+    names = near.select("name", "name_right").unique()
+    fits = [shortened(short, whole) for whole, short in names.iter_rows()]
+    kept = near.join(names.filter(pl.Series(fits, dtype=pl.Boolean)), on=["name", "name_right"])
+    return kept.filter((pl.len().over("group") == 1) & (pl.len().over("group_right") == 1))

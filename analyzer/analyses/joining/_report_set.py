@@ -18,8 +18,7 @@ import polars as pl
 from kanalyze import outlets
 from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.joining._kernel_groups import kernels_in
-from kanalyze.analyses.shared.cached import once_together
-from kanalyze.analyses.shared.requirements import name_of
+from kanalyze.analyses.shared.analysis import name_of, once_together
 from kanalyze.counter_model import measured_some
 from kanalyze.decoder.fields import shortened
 from kanalyze.errors import CannotTellError

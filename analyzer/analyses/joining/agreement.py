@@ -15,28 +15,38 @@ from polars._typing import PolarsDataType
 
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.device.copies import copies
-from kanalyze.analyses.joining._difference_reasons import (
+from kanalyze.analyses.joining._kernel_groups import (
+    GROUP_KEYS,
+    grouped_kernels,
+    kernel_groups,
+    kernels_in,
+    same_kernels,
+    same_launches,
+)
+from kanalyze.analyses.joining._reasons import (
     COUNTS,
     EXPLANATIONS,
     Reasons,
+    UnderNcu,
+    disturbed,
+    measuring,
     per_step,
+    sampled_rows,
     shared_steps,
     trials_of_copies,
     trials_of_kernels,
     tuned,
+    why_apart,
 )
-from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, kernels_in
-from kanalyze.analyses.joining._match_kernels import same_kernels, same_launches
+from kanalyze.analyses.joining._reasons import FIGURES as SAMPLED
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
-from kanalyze.analyses.joining._under_ncu import FIGURES as SAMPLED
-from kanalyze.analyses.joining._under_ncu import UnderNcu, disturbed, measuring, sampled_rows, why_apart
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import require
 from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.joining._difference_reasons import Explained, Row, Steps
+    from kanalyze.analyses.joining._reasons import Explained, Row, Steps
 
 #: The reasons for a difference, and what each means.
 REASONS: Final = EXPLANATIONS
@@ -74,7 +84,7 @@ TABLE: Final = Table(
 
 SEVERAL: Final = several(TABLE)
 
-#: Columns that explain different counts: see :func:`kanalyze.analyses.joining._difference_reasons.tried`.
+#: Columns that explain different counts: see :func:`kanalyze.analyses.joining._reasons.tried`.
 _TRIALS: Final = ("compiling", "trial")
 
 #: Columns added as null where no row has them: those of the other tool, and those of kernels.

@@ -10,11 +10,10 @@ from typing import Any, Final, Unpack
 
 import polars as pl
 
-from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, measured_groups
-from kanalyze.analyses.joining._match_kernels import same_kernels
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, measured_groups, same_kernels
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.ranges.range_gpu import range_gpu
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import require
 from kanalyze.analyses.shared.statistics import total as total_of
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table

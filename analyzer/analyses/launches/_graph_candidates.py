@@ -24,11 +24,10 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.host._call_kinds import bucket_of, calls_that, names_that
 from kanalyze.analyses.idle._attribution import launch_waits, queued_waits, waited_ns
 from kanalyze.analyses.launches._launch_costs import graph_launches, has_graphs
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.shared.workers import in_threads
-from kanalyze.analyses.streams._streams import streamed_operations, used_streams
-from kanalyze.columns.lookup import count_up_to, grouped, in_order, mixed, of_parts, positions, slices
+from kanalyze.analyses.shared.analysis import in_threads, once_per_report
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.streams.concurrency import streamed_operations, used_streams
+from kanalyze.columns import count_up_to, grouped, in_order, mixed, of_parts, positions, slices
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 

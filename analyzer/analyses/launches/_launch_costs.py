@@ -25,9 +25,9 @@ from kanalyze.analyses.device._windows import busy_spans, busy_within, windows
 from kanalyze.analyses.host._call_kinds import captures, graph_steps, names_that
 from kanalyze.analyses.host._context_creation import begun_before, loading_seen, shown_cold
 from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
-from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns.lookup import LARGEST, in_order, mixed, nearest, numbered, repeated
+from kanalyze.columns import LARGEST, in_order, mixed, nearest, numbered, repeated
 from kanalyze.intervals import newly_covered
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report

@@ -26,10 +26,8 @@ from kanalyze.analyses.host._call_kinds import (
 )
 from kanalyze.analyses.host._context_creation import begun_before, context_calls, unrecorded_contexts
 from kanalyze.analyses.launches._launch_costs import COLD_FACTOR, graph_launches, launch_costs, launched_kernels
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.analyses.shared.workers import side_by_side
-from kanalyze.columns.lookup import nearest
+from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require, side_by_side
+from kanalyze.columns import nearest
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 

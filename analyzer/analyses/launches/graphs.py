@@ -10,11 +10,10 @@ from kanalyze.analyses.device._operations import exclusive_operations, with_fact
 from kanalyze.analyses.host._call_kinds import captures, graph_steps
 from kanalyze.analyses.launches._graph_candidates import CANDIDATES, candidates
 from kanalyze.analyses.launches._launch_costs import graph_launches, graph_operations, has_graphs
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.requirements import check_grouping, require
+from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import nearest
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import nearest
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns

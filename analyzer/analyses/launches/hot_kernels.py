@@ -10,9 +10,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, families, kernel_shapes
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.launches._launch_costs import launch_costs
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.analyses.shared.analysis import analysis, require, side_by_side
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns

@@ -10,9 +10,9 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import launches_of
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that
-from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest
-from kanalyze.columns.lookup import beside
+from kanalyze.columns import beside
 from kanalyze.report import Report
 
 #: The names of allocating and freeing events; others (such as out of memory) do neither.

@@ -10,10 +10,9 @@ from polars.datatypes import DataType, DataTypeClass
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, of_used_processes, used_devices, with_facts
 from kanalyze.analyses.idle._attribution import host_pieces
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest
-from kanalyze.columns.exact import LARGEST, rate
-from kanalyze.columns.lookup import beside, nearest
+from kanalyze.columns import LARGEST, beside, nearest, rate
 from kanalyze.report import Report
 
 #: Directions of migration, and their names in reports.

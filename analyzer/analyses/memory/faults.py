@@ -9,10 +9,9 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, faults_seen, moves
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import known_sum
-from kanalyze.columns.lookup import nearest
+from kanalyze.columns import nearest
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import of_used_processes
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, allocating_calls, steps
-from kanalyze.analyses.shared.requirements import check_grouping, require
+from kanalyze.analyses.shared.analysis import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where

@@ -7,8 +7,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way, faults_seen, moves, pages
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

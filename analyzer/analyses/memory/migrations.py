@@ -7,8 +7,8 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way, faults_seen, moves, pages
-from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.columns.exact import product
+from kanalyze.analyses.shared.analysis import check_grouping, require
+from kanalyze.columns import product
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders

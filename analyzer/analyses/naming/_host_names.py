@@ -10,9 +10,9 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.host._thread_names import named_events, neighbours, program_functions
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD, ThreadKey
-from kanalyze.columns.lookup import gathered, rows_at
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey
+from kanalyze.columns import gathered, rows_at
 from kanalyze.decoder.fields import normalised
 from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.report import Report
@@ -120,7 +120,7 @@ def recurring(pair: ThreadPair) -> pl.Series:
 def _aligned(
     left: tuple[object, ...], right: tuple[object, ...], calls: pl.DataFrame, others: pl.DataFrame
 ) -> ThreadPair:
-    from kanalyze.columns.alignment import aligned  # noqa: PLC0415 - imports numpy, for a report with a trace beside it
+    from kanalyze.analyses.shared.alignment import aligned  # noqa: PLC0415 - imports numpy, for a report with a trace beside it
 
     tokens = (side.get_column("token").reinterpret(signed=True).to_numpy() for side in (calls, others))
     at, partner = aligned(*tokens)

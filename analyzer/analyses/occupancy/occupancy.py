@@ -14,9 +14,8 @@ from kanalyze.analyses.device._operations import (
     launch_shapes,
     used_devices,
 )
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.requirements import check_grouping, require_kernels
-from kanalyze.columns.exact import part, product, wide
+from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require_kernels
+from kanalyze.columns import part, product, wide
 from kanalyze.device_limits import REGISTER_UNIT, SUB_PARTITIONS, capabilities
 from kanalyze.model import KERNEL_CONFIG
 from kanalyze.report import Report, Where

@@ -18,16 +18,15 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD, laned
-from kanalyze.analyses.shared.thread_nesting import nested
-from kanalyze.columns.lookup import beside, gathered, positions, telling
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import THREAD, laned, nested
+from kanalyze.columns import beside, gathered, positions, telling
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 
 # The call tree of host events, as torch's own profiler builds it.
 #
-# Events of one thread nest by :mod:`kanalyze.analyses.shared.thread_nesting`. An only child with its parent's name is
+# Events of one thread nest by :mod:`kanalyze.analyses.shared.threads`. An only child with its parent's name is
 # removed; its children and launches become the parent's
 # (torch.autograd.profiler_util, EventList._remove_dup_nodes).
 

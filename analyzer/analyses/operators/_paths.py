@@ -10,9 +10,9 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.operators._events import host_tree, in_subtrees
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, telling
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered, telling
 from kanalyze.report import Report
 
 #: Multiplier of a hash that spreads numbers over 64 bits (Knuth's MMIX generator).

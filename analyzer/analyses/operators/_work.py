@@ -23,9 +23,9 @@ from kanalyze.analyses.operators._events import (
     sums_by,
     tree_of,
 )
-from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered
 from kanalyze.report import Report
 
 # Memory allocated minus freed during each host event, as torch's own profiler counts it.

@@ -9,9 +9,8 @@ import polars as pl
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import forward_rows, inherited, operator_paths
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.columns.lookup import gathered
+from kanalyze.analyses.shared.analysis import analysis, require
+from kanalyze.columns import gathered
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

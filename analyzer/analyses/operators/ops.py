@@ -30,8 +30,8 @@ from kanalyze.analyses.operators._work import (
     launched_work,
     operator_work,
 )
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.columns.lookup import beside, gathered
+from kanalyze.analyses.shared.analysis import require
+from kanalyze.columns import beside, gathered
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where

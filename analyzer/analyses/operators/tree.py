@@ -10,9 +10,9 @@ from polars.datatypes import DataType, DataTypeClass
 from kanalyze.analyses.operators._events import HOST_KINDS, host_tree, in_subtrees, sums_by
 from kanalyze.analyses.operators._paths import MODULE, path_numbers, plain_names
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, mixed
+from kanalyze.analyses.shared.analysis import require
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered, mixed
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where

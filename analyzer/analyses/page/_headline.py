@@ -17,8 +17,8 @@ from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.culprits import own_samples
 from kanalyze.analyses.iterations._steady import known_steady_part, sampling_cost
 from kanalyze.analyses.launches._launch_costs import steady_parts
-from kanalyze.analyses.shared.buckets import MEANINGS
-from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.analyses.shared.analysis import side_by_side
+from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report

@@ -24,7 +24,7 @@ from kanalyze.analyses.counters.stalls import stalls
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.joining._match_kernels import same_kernels
+from kanalyze.analyses.joining._kernel_groups import same_kernels
 from kanalyze.analyses.joining._report_set import Together, together
 from kanalyze.analyses.joining.gains import gains_among
 from kanalyze.analyses.joining.joined import joined_of

@@ -21,14 +21,14 @@ from kanalyze.analyses.device._operations import device_operations, with_facts
 from kanalyze.analyses.idle.culprits import waiting_trees
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.joining._report_set import together
-from kanalyze.analyses.joining._roof_points import RoofPoints, counted_of, roof_points, timed_groups
+from kanalyze.analyses.joining.joined import RoofPoints, counted_of, roof_points, timed_groups
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.page.counters_page import CounterSummary, overviews_together, summarize_counters
 from kanalyze.analyses.page.overview_page import Overview, overview, unprofiled_page
 from kanalyze.analyses.page.time_page import TABLES, tables_of
-from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.timeline._tracks import Timeline, timeline
-from kanalyze.columns.exact import rate
+from kanalyze.columns import rate
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.report import Meta, Report, Where
 from kanalyze.schema import Table

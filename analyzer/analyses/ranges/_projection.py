@@ -24,11 +24,10 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import with_facts
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.shared.thread_nesting import next_greater
-from kanalyze.columns.lookup import count_up_to, first_seen, gathered, in_order, parts_by
+from kanalyze.analyses.shared.threads import THREAD, next_greater
+from kanalyze.columns import count_up_to, first_seen, gathered, in_order, parts_by
 from kanalyze.intervals import newly_covered
 from kanalyze.report import Report
 

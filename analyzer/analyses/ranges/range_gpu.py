@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.ranges._projection import process_work, projection, range_tree
-from kanalyze.analyses.shared.requirements import check_grouping, require
+from kanalyze.analyses.shared.analysis import check_grouping, require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where

@@ -9,10 +9,9 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.ranges._projection import ThreadRanges, launched, thread_ranges
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import spread
-from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import device_operations, of_used_proc
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.ranges._projection import process_work
 from kanalyze.analyses.ranges.range_gpu import BY_NAME, OF_PROCESS, by_name
-from kanalyze.analyses.shared.requirements import check_grouping, require
+from kanalyze.analyses.shared.analysis import check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where

@@ -10,13 +10,10 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, used_devices
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.idle._idle_parts import IDLE
-from kanalyze.analyses.ranges._instances import USUAL, answer
-from kanalyze.analyses.ranges._warm_up import judged, warmed_up
-from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns.lookup import nearest
+from kanalyze.analyses.ranges._instances import USUAL, answer, judged, warmed_up
+from kanalyze.analyses.shared.analysis import analysis, require
+from kanalyze.analyses.shared.statistics import BUCKETS, median_of
+from kanalyze.columns import nearest
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders

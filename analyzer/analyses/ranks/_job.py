@@ -22,7 +22,7 @@ from kanalyze.analyses.communication._waits import CANNOT_TELL, Clocks, Exposed,
 from kanalyze.analyses.ranks._clocks import clocks_of
 from kanalyze.analyses.ranks._job_findings import IN_PAIRS, causes, costs, details, lateness
 from kanalyze.analyses.ranks._reducing import gathered, later, places, put_together, renumbered, step_of
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.errors import NoJobError
 from kanalyze.reduction.tables import BEFORE, Reduction
 

@@ -25,8 +25,8 @@ from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._marks import launched_work
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part
 from kanalyze.analyses.iterations.iterations import done_before
-from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.thread_nesting import overlaid
+from kanalyze.analyses.shared.statistics import BUCKETS
+from kanalyze.analyses.shared.threads import overlaid
 from kanalyze.errors import BadReductionError, NoJobError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.reduction.tables import (

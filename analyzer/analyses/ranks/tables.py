@@ -11,7 +11,7 @@ import polars as pl
 
 from kanalyze.analyses.communication._matching import POINT_TO_POINT
 from kanalyze.analyses.communication._waits import CLASSES
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from kanalyze.analyses.host._context_creation import LOADING_WORDS
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.columns.lookup import count_up_to, gathered, marked, sure
+from kanalyze.analyses.shared.analysis import once_per_report
+from kanalyze.columns import count_up_to, gathered, marked, sure
 from kanalyze.decoder.fields import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.outlets import short

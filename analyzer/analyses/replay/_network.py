@@ -19,9 +19,9 @@ from kanalyze.analyses.communication._partners import last_arrivals
 from kanalyze.analyses.critical._graph import Dependencies, dependencies
 from kanalyze.analyses.device._operations import with_facts
 from kanalyze.analyses.idle.syncs import blocking_calls
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._streams import LATENCY_NS, STREAM, recorded_work
-from kanalyze.columns.lookup import gathered, in_order, in_order_of, marked, nearest
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.streams.concurrency import LATENCY_NS, STREAM, recorded_work
+from kanalyze.columns import gathered, in_order, in_order_of, marked, nearest
 from kanalyze.report import Report
 
 #: Scopes of blocking calls that wait for one stream; `event` waits for the work before an event, others for a device.

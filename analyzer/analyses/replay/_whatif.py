@@ -44,9 +44,8 @@ from kanalyze.analyses.replay._changes import (
 )
 from kanalyze.analyses.replay._mending import NO_ROWS, Mending
 from kanalyze.analyses.replay._network import Changed, Network, Values, network, point_values
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.requirements import require
-from kanalyze.columns.lookup import gathered, marked
+from kanalyze.analyses.shared.analysis import once_per_report, require
+from kanalyze.columns import gathered, marked
 from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import polars as pl
 
 from kanalyze.schema import Column
@@ -71,3 +73,24 @@ def share_of_total() -> pl.Expr:
 def known_sum(column: str) -> pl.Expr:
     """The sum of a column; null where none of its values is known."""
     return pl.when(pl.col(column).is_not_null().any()).then(pl.col(column).sum()).alias(column)
+
+
+# The buckets of the ledger: what each nanosecond of a device's window goes to.
+
+#: The buckets in order of precedence, busy ones before idle ones (definitions.md, section 5).
+MEANINGS: Final = {
+    "kernel": "kernels running",
+    "communication": "only communication kernels running",
+    "memcpy": "only copies running",
+    "memset": "only memsets running",
+    "profiler": "the profiler's own overhead",
+    "loading": "creating contexts and loading modules",
+    "allocation": "allocating and freeing memory",
+    "launch": "launch overhead",
+    "queued": "submitted work that waited on the device",
+    "sync": "blocking calls",
+    "api": "other CUDA calls",
+    "host": "the program's own code outside CUDA",
+    "unknown": "what the recording does not show",
+}
+BUCKETS: Final = tuple(MEANINGS)

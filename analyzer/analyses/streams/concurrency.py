@@ -1,25 +1,361 @@
-"""Overlap of each stream with all others, or of pairs of streams of one context: overlap, alternation and waits."""
+"""Streams with operations: what each overlapped with, and what one of them waited for another."""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from typing import Final, Unpack
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, of_device
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.analyses.streams._streams import (
-    busy_spans,
-    placed_operations,
-    spans_by_stream,
-    stream_waits,
-    used_streams,
+from kanalyze.analyses.device._operations import (
+    BUSY_BUCKETS,
+    RESOURCES,
+    SHAPE,
+    device_operations,
+    exclusive_operations,
+    facts_of,
+    of_device,
+    operations,
+    with_facts,
 )
-from kanalyze.model import DEVICE_KINDS, STREAM_TYPES
+from kanalyze.analyses.device._windows import busy_spans as device_spans
+from kanalyze.analyses.host._call_kinds import calls_that, names_that
+from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, once_per_report, require
+from kanalyze.columns import as_of, count_up_to, gathered, grouped, in_order, nearest, parts_by, positions
+from kanalyze.model import DEVICE_KINDS, STREAM_TYPES, STREAMS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
+
+#: Key columns of a stream. The device is left out: a context has one device, and profilers may record a wrong one for a
+#: synchronisation (nsys 2025 has 0 for streams of every GPU).
+STREAM: Final = ("process_id", "context_id", "stream")
+
+#: What identifies a call.
+_CALL: Final = ("process_id", "correlation_id")
+
+#: The call that makes a stream wait for a CUDA event.
+_STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
+
+
+def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
+    """Names the operation that each of `rows` of a device waited for, such as ``after gemm on stream 7``.
+
+    `rows` ended an idle interval, and were submitted before it began. Each waited for the operation that ended last
+    before it on the device, or for the work in front of an event that its stream waited for, if that ended no earlier.
+    """
+    behind, event = _behind(report, device, rows)
+    own, before = facts_of(report, rows, *STREAM), facts_of(report, behind, "name", "device", *STREAM)
+    told = before.select("name", "stream", there="device", process="process_id").with_columns(
+        event.alias("event"),
+        own=before.get_column("process_id").eq_missing(own.get_column("process_id")),
+        same=before.get_column("context_id").eq_missing(own.get_column("context_id"))
+        & (before.get_column("stream") == own.get_column("stream")).fill_null(value=False),
+    )
+    texts = told.unique().with_columns(_text(device).cast(pl.Categorical).alias("culprit"))
+    found = told.join(texts, on=told.columns, how="left", nulls_equal=True, maintain_order="left")
+    return found.get_column("culprit")
+
+
+def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Row of the operation that each of `rows` waited for, and whether by an event."""
+    work, ended, held = operations(report), ended_last(report)[device], event_waits(report)
+    starts, ends = work.get_column("start").gather(rows), work.get_column("end")
+    # the device was busy until the interval began, so there is an operation that ended before
+    first, stop = (bisect_right(ended, edge, key=ends.item) for edge in (starts.min(), starts.max()))
+    near = ended[max(first - 1, 0) : stop]
+    last = near.gather(count_up_to(gathered(ends, near), starts, equal=True) - 1)
+    if held.is_empty():
+        return last, last.is_null()
+    behind = gathered(held.get_column("behind"), positions(held.get_column("row"), rows))
+    in_time = ((ends.gather(behind) >= ends.gather(last)) & (ends.gather(behind) <= starts)).fill_null(value=False)
+    return behind.zip_with(in_time, last), in_time
+
+
+def _text(device: int) -> pl.Expr:
+    """The text of :func:`waited_for` for an operation on `device`, from the columns built there."""
+    after = pl.format("after {}", pl.col("name").cast(pl.String).fill_null("an operation without a name"))
+    stream = pl.format("stream {}", pl.col("stream").cast(pl.String).fill_null("?"))
+    gpu = pl.when(pl.col("there") == device).then(pl.lit("")).otherwise(pl.format("GPU {} ", "there"))
+    return (
+        pl.when("event")
+        .then(pl.format("event on {}{} {}", gpu, stream, after))
+        .when(~pl.col("own"))
+        .then(pl.format("{} of process {}", after, pl.col("process").cast(pl.String).fill_null("?")))
+        .when("same")
+        .then(pl.format("{} on the same stream", after))
+        .otherwise(pl.format("{} on {}", after, stream))
+    )
+
+
+@once_per_process
+def ended_last(report: Report) -> dict[int, pl.Series]:
+    """Rows of the operations by device, sorted by end; those without duration are left out."""
+    work = operations(report).select("device", "start", "end", "row")
+    lasting = pl.col("end") > pl.col("start")
+    work = work if work.select(lasting.all()).item() else work.filter(lasting)
+    devices = work.get_column("device").unique().sort()
+    return {
+        device: in_order(of_device(work, device).select("end", "row"), "end").get_column("row") for device in devices
+    }
+
+
+@once_per_process
+def event_waits(report: Report) -> pl.DataFrame:
+    """Operations submitted after a wait for a CUDA event, with the work in front of that event.
+
+    Columns: row (of the first operation submitted to the stream after the wait) and behind (row of the last operation
+    submitted before the event was recorded, see :func:`recorded_work`; of several waits the one whose work ended last);
+    sorted by row.
+    """
+    nothing = pl.DataFrame(schema={"row": pl.UInt32, "behind": pl.UInt32})
+    if report.table("event_records").is_empty() or not names_that(report, _STREAM_WAITS.match):
+        return nothing
+    synced = report.kind("sync").select("event_id", *STREAM, "correlation_id")
+    known = synced.join(report.table("sync_detail").select("event_id", "record_id").drop_nulls(), on="event_id")
+    asking = _first_of_each(calls_that(report, _STREAM_WAITS.match, *_CALL, at="start_ns"))
+    waiting = known.join(asking, on=list(_CALL))
+    waiting = waiting.join(recorded_work(report), on=["process_id", "record_id"])
+    if waiting.is_empty():
+        return nothing
+    ends = operations(report).get_column("end").gather(waiting.get_column("behind"))
+    given = _submitted(report, waiting).sort("at", "start", "row").select(*STREAM, "row", given="at")
+    held = nearest(waiting.with_columns(ends.alias("ended")), given, ("at", "given"), STREAM, "after").drop_nulls("row")
+    last = held.sort("row", "ended", "behind").unique("row", keep="last", maintain_order=True)
+    return pl.concat([nothing, last.select("row", "behind")])
+
+
+@once_per_process
+def recorded_work(report: Report) -> pl.DataFrame:
+    """The work in front of each record of a CUDA event: process_id, record_id and behind.
+
+    `behind` is the row of the last operation submitted to the stream before the event; of those submitted by one call
+    the one that ended last. Events without earlier work on their stream are left out.
+    """
+    nothing = pl.DataFrame(schema={"process_id": pl.Int64, "record_id": pl.Int64, "behind": pl.UInt32})
+    records = report.table("event_records").drop_nulls(["record_id", *_CALL, *STREAM])
+    if records.is_empty():
+        return nothing
+    calls = report.kind("api").select(*_CALL, at="start_ns")
+    recording = _first_of_each(calls.join(records.select(_CALL).unique(), on=list(_CALL), how="semi"))
+    made = records.join(recording, on=list(_CALL)).unique(
+        ["process_id", "record_id"], keep="first", maintain_order=True
+    )
+    if made.is_empty():
+        return nothing
+    given = _submitted(report, made).sort("at", "end", "row").select(*STREAM, given="at", behind="row")
+    found = nearest(made, given, ("at", "given"), STREAM, "strictly before")
+    return found.select("process_id", "record_id", "behind").drop_nulls()
+
+
+def _submitted(report: Report, used: pl.DataFrame) -> pl.DataFrame:
+    """Operations submitted to the streams in `used`: the stream, row, start, end, and at (start of the launch call)."""
+    work = operations(report, *STREAM).select(*STREAM, "row", "start", "end")
+    known = work.join(used.select(STREAM).unique(), on=list(STREAM), how="semi", maintain_order="left")
+    return with_facts(report, known, "call_start").rename({"call_start": "at"}).drop_nulls("at")
+
+
+def _first_of_each(calls: pl.DataFrame) -> pl.DataFrame:
+    """The first of the `calls` (:data:`_CALL`, at) with each id."""
+    return calls.drop_nulls().sort("at", maintain_order=True).unique(_CALL, keep="first", maintain_order=True)
+
+
+#: Key columns of a context; only streams of one context can order each other.
+_CONTEXT: Final = ("device", "process_id", "context_id")
+STREAM_KEYS: Final = (*_CONTEXT, "stream")
+
+_NUMBERS: Final = ("number", "group")
+
+
+@once_per_report
+def used_streams(report: Report) -> pl.DataFrame:
+    """Streams with operations on the devices in scope, at any time, sorted by :data:`STREAM_KEYS`.
+
+    Columns: those keys, number (row index), group (one per device, process and context), type, priority and name (null
+    where not recorded). Operations without a stream, such as unified-memory copies, count as a stream that is null.
+    """
+    found = grouped(device_operations(report, "context_id", "stream"), STREAM_KEYS, [])
+    known = report.table(STREAMS.name)
+    group = pl.struct(_CONTEXT).rank("dense").cast(pl.UInt32).alias("group")
+    numbered = found.sort(STREAM_KEYS).with_row_index("number").with_columns(group)
+    return numbered.join(known, on=STREAM_KEYS[1:], how="left", maintain_order="left")
+
+
+def streamed_operations(report: Report, *facts: str) -> pl.DataFrame:
+    """:func:`device_operations` with number and group of their streams, as in `used_streams`."""
+    return pl.concat([device_operations(report, *facts), _stream_numbers(report)], how="horizontal")
+
+
+@once_per_report
+def _stream_numbers(report: Report) -> pl.DataFrame:
+    """Number and group of the stream of each of :func:`device_operations`."""
+    work, streams = device_operations(report, "context_id", "stream"), used_streams(report)
+    keys = [key for key in STREAM_KEYS if streams.get_column(key).n_unique() > 1]
+    if not keys:
+        only = (pl.lit(0 if streams.is_empty() else streams.item(0, name), dtype=pl.UInt32) for name in _NUMBERS)
+        return work.with_columns(**dict(zip(_NUMBERS, only, strict=True))).select(_NUMBERS)
+    wanted = streams.select(*_NUMBERS, *keys)
+    joined = work.select(keys).join(wanted, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return joined.select(_NUMBERS)
+
+
+@once_per_report
+def placed_operations(report: Report) -> pl.DataFrame:
+    """Operations in the window, clipped to it: `exclusive_operations` with number and group of their streams."""
+    work = exclusive_operations(report)
+    numbers = streamed_operations(report).select("row", *_NUMBERS)
+    if not work.get_column("row").equals(numbers.get_column("row")):
+        numbers = work.select("row").join(numbers, on="row", how="left", maintain_order="left")
+    return pl.concat([numbers.drop("row"), work], how="horizontal")
+
+
+@once_per_report
+def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
+    """Span set of busy time within the window, by stream number."""
+    streams = used_streams(report)
+    if streams.height == 1 and report.scope.window is None:  # equal to that of the device, so one copy is shared
+        return {0: device_spans(report)[streams.item(0, "device")]}
+    return spans_by_stream(placed_operations(report).select("number", "start", "end"))
+
+
+def spans_by_stream(work: pl.DataFrame) -> dict[int, pl.DataFrame]:
+    """Union of the intervals of `work` (number, start, end), by stream number."""
+    return {number: intervals.union(part) for (number,), part in parts_by(work, ["number"]).items()}
+
+
+# Serialised streams: operations that were ready while another stream of their context ran, and began only after it.
+#
+# An operation is ready once its launch call has returned, plus a launch latency, and the previous operation of its
+# stream has ended. It is taken to have waited for the operation that ended last before it began. Copies that wait for
+# copies are left out, and so are kernels that wait for kernels which fill the GPU: those share an engine, whatever
+# their streams.
+
+#: Calls that order a stream by a dependency that no operation shows; graphs have dependencies of their own.
+_ORDERING: Final = re.compile(
+    r"StreamWaitEvent|LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores"
+    r"|GraphLaunch"
+)
+
+#: Upper bound of the launch latency: an idle GPU starts an operation some microseconds after its call returned.
+LATENCY_NS: Final = 10_000
+
+_WAITS: Final = {
+    **dict.fromkeys(("row", "number", "behind_row", "behind_number"), pl.UInt32),
+    **dict.fromkeys(("start", "end"), pl.Int64),
+    "ordered": pl.Boolean,
+}
+
+#: Operations of this rank or a lower one run on the SMs.
+_KERNELS: Final = BUSY_BUCKETS.index("communication")
+
+
+@once_per_report
+def stream_waits(report: Report) -> pl.DataFrame:
+    """Operations that were ready, and waited for an operation of another stream, at any time.
+
+    Returns:
+        One row per waiting operation, sorted by row: row and number (of its stream, as in `used_streams`), behind_row
+        and behind_number (the same of the operation of its context that ended last before it began; of equals the
+        lowest event_id), start and end (time in which it was ready and the other one ran), and ordered (whether an
+        event, a callback or a graph may have asked for that order).
+    """
+    ready = _ready_operations(report)
+    if ready.is_empty():
+        return pl.DataFrame(schema=_WAITS)
+    parts = []
+    for work in ready.partition_by("group"):
+        ended = work.select("end", behind_row="row", behind_number="number", behind_start="start", behind="rank")
+        ended = ended.sort("end", "behind_row", descending=[False, True])
+        waiting = work.filter(pl.col("ready") < pl.col("start")).drop("end")
+        parts.append(nearest(waiting, ended, ("start", "end")).drop_nulls("behind_row"))
+    # an operation released by that end begins soon after it; others waited for something else
+    found = pl.concat(parts).filter(pl.col("start") - pl.col("end") < pl.col("end") - pl.col("ready"))
+    # both could have run concurrently on the hardware
+    kernel, behind_kernel = pl.col("rank") <= _KERNELS, pl.col("behind") <= _KERNELS
+    both = found.filter(kernel & behind_kernel)
+    roomy = both.filter(leaves_room(report, both.get_column("behind_row")))
+    found = pl.concat([found.filter(kernel != behind_kernel), roomy])
+    held = found.with_columns(pl.max_horizontal("ready", "behind_start").alias("start"), ordered(report, found))
+    return held.select(pl.col(name).cast(dtype) for name, dtype in _WAITS.items()).sort("row")
+
+
+def _ready_operations(report: Report) -> pl.DataFrame:
+    """Operations of contexts with several streams, sorted by stream and start.
+
+    Columns: row, number, group, rank, start, end, ready (null if not known), call_start, and earlier (start of the
+    launch call of the previous operation of the stream).
+    """
+    streams = used_streams(report).drop_nulls("stream")
+    several = streams.filter(pl.col("group").is_duplicated()).get_column("number")
+    if several.is_empty():
+        return pl.DataFrame()
+    work = streamed_operations(report, "call_row", "call_start", "call_end")
+    # several operations of one call are nodes of a graph, which has dependencies of its own
+    told = pl.col("call_row").is_not_null() & ~pl.col("call_row").is_duplicated()
+    given = pl.when(told).then(pl.col("call_end") + LATENCY_NS).alias("given")
+    work = work.select("row", "rank", "start", "end", "number", "group", "call_start", given)
+    line = work.filter(pl.col("number").is_in(several.implode()) & (pl.col("end") > pl.col("start")))
+    before = pl.col("end").cum_max().shift(1).over("number")
+    return line.sort("number", "start", "row").with_columns(
+        pl.when(pl.col("given").is_not_null()).then(pl.max_horizontal("given", before)).alias("ready"),
+        pl.col("call_start").shift(1).over("number").alias("earlier"),
+    )
+
+
+def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
+    """Whether each operation in `rows` (of `operations`) is a kernel whose grid does not fill the GPU.
+
+    A grid fills it if it needs all of its warps, block slots, registers or shared memory. False where the report lacks
+    the launch shape or the limits of the GPU.
+    """
+    kernels = facts_of(report, rows, "device", *SHAPE, *RESOURCES)
+    known = kernels.join(report.devices, on="device", how="left", maintain_order="left")
+    grid, block = (
+        pl.col(f"{what}_x").cast(pl.Float64) * pl.col(f"{what}_y") * pl.col(f"{what}_z") for what in ("grid", "block")
+    )
+    warps = (block / pl.col("threads_per_warp")).ceil()
+    shared = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
+    threads = warps * pl.col("threads_per_warp")
+    needed = {
+        "max_warps_per_sm": warps,
+        "max_blocks_per_sm": pl.lit(1),
+        "registers_per_sm": threads * pl.col("registers_per_thread"),
+        "shared_per_sm_bytes": shared,
+    }
+    fits = {limit: grid * each < pl.col("sm_count") * pl.col(limit) for limit, each in needed.items()}
+    unknown = (fit.fill_null(value=limit != "max_warps_per_sm") for limit, fit in fits.items())
+    return known.select(pl.all_horizontal(unknown)).to_series()
+
+
+def ordering_calls(report: Report) -> pl.DataFrame:
+    """Calls that make a stream wait, or launch a graph: process_id, correlation_id, at (start)."""
+    return calls_that(report, _ORDERING.search, "process_id", "correlation_id", at="start_ns")
+
+
+def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
+    """Whether one of the :func:`ordering_calls` concerns the stream of each row between `earlier` and `call_start`.
+
+    Where `earlier` is null, at any time before `call_start`.
+    """
+    keys = ["process_id", "correlation_id"]
+    asked = ordering_calls(report)
+    waits = report.kind("sync").select(*keys, "stream").drop_nulls().unique(keys)
+    asked = asked.join(waits, on=keys, how="left").sort("at")
+    streams = used_streams(report).select(pl.col("process_id", "stream").gather(found.get_column("number")))
+    line = pl.concat([found.select("earlier", at="call_start"), streams], how="horizontal")
+    # a call without a recorded stream may concern any stream of its process
+    by_stream = {True: ("process_id", "stream"), False: ("process_id",)}
+    latest = []
+    for known, by in by_stream.items():
+        own = asked.filter(pl.col("stream").is_not_null() == known)
+        latest.append(gathered(own.get_column("at"), as_of(line.select(*by, "at"), own.select(*by, "at"))))
+    last = pl.max_horizontal(*latest)
+    asked_for = (last >= pl.col("earlier")) | (last.is_not_null() & pl.col("earlier").is_null())
+    return line.select(ordered=asked_for.fill_null(value=False)).to_series()
+
+
+# Overlap of each stream with all others, or of pairs of streams of one context: overlap, alternation and waits.
 
 #: Most streams of a context that are compared, the busiest ones: each is a bit of an Int64.
 MOST_STREAMS: Final = 62
@@ -115,7 +451,7 @@ def in_window(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
 
 _TYPE: Final = "null (the legacy default stream), blocking or non-blocking, as in `streams`."
 
-_CONTEXT: Final = (
+_KEYS: Final = (
     Column("device", pl.Int64, "The GPU, as in `devices`."),
     Column("process_id", pl.Int64, "Process.", nullable=True),
     Column("context_id", pl.Int64, "CUDA context.", nullable=True),
@@ -125,7 +461,7 @@ TABLE: Final = Table(
     "concurrency",
     "One stream, and what other streams of its device ran while it was busy.",
     (
-        *_CONTEXT,
+        *_KEYS,
         Column("stream", pl.Int64, "CUDA stream; null for operations without one (unified memory).", nullable=True),
         Column("type", pl.Enum(STREAM_TYPES), _TYPE, nullable=True),
         Column("name", pl.String, "The name that the program gave it through NVTX.", nullable=True),
@@ -149,7 +485,7 @@ BY_PAIR: Final = Table(
     "concurrency",
     "Two streams of one context that ran something at the same time, or one right after the other.",
     (
-        *_CONTEXT,
+        *_KEYS,
         Column("stream", pl.Int64, "The stream with the lower number."),
         Column("other_stream", pl.Int64, "The other one."),
         Column("type", pl.Enum(STREAM_TYPES), _TYPE, nullable=True),

@@ -29,9 +29,9 @@ from kanalyze.analyses.idle.utilisation import utilisation
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.memory._allocations import in_use
-from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.thread_lanes import THREAD, ThreadKey
-from kanalyze.columns.lookup import gathered, in_order, numbered, parts_by, positions
+from kanalyze.analyses.shared.statistics import BUCKETS
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey
+from kanalyze.columns import gathered, in_order, numbered, parts_by, positions
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report

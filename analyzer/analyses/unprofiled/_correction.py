@@ -17,7 +17,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part
-from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import BareRun, Report

@@ -17,8 +17,8 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.replay._changes import IS_LOADING, Unslowed, without_profiler
 from kanalyze.analyses.replay._network import Network, as_recorded, network, point_values
 from kanalyze.analyses.replay._whatif import planned, replayed
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, of_parts
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered, of_parts
 from kanalyze.model import DEVICE_KINDS, EVENTS
 from kanalyze.report import Report
 from kanalyze.window import Scope, Window

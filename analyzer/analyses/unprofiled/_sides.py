@@ -8,7 +8,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.replay._changes import BY_TOOL, NEAR, without_profiler
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network
 from kanalyze.analyses.replay._whatif import Plan, planned, replayed
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.unprofiled._correction import SAME, hosts_of, replayable
 from kanalyze.report import Report
 from kanalyze.units import time

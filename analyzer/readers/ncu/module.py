@@ -28,7 +28,7 @@ import polars as pl
 from kanalyze.counter_model import INSTRUCTIONS, RULE_RESULTS, SOURCE_FILES
 from kanalyze.errors import ExportError
 from kanalyze.files.protobuf import fields
-from kanalyze.machinery.processes import end_with
+from kanalyze.machinery import end_with
 from kanalyze.readers.ncu.pages import damaged
 from kanalyze.readers.ncu.tables import COUNTED, LAUNCHES, Measured, metrics_frame
 from kanalyze.units import plural

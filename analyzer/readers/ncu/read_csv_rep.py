@@ -23,7 +23,7 @@ from kanalyze import outlets
 from kanalyze.counter_model import LAUNCH_NUMBERS
 from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
 from kanalyze.files.regular import regular
-from kanalyze.machinery.processes import ending_with
+from kanalyze.machinery import ending_with
 from kanalyze.readers.ncu import csv as ncu_csv
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.ncu.asked_launches import MANIFEST, Selection

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Final, NoReturn
 
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
-from kanalyze.machinery.processes import end_by, ending_with
+from kanalyze.machinery import end_by, ending_with
 from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.user_cache import alone, cache_folder, checksum, digest, kept, make_room, name_of, scratch

@@ -24,7 +24,7 @@ from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 from kanalyze.files.regular import readable, regular
-from kanalyze.machinery.late_loading import one_blas_thread
+from kanalyze.machinery import one_blas_thread
 
 #: Larger tables are decoded by pages; below, importing numpy costs more than it saves (docs/reading-sqlite.md).
 PAGES_FROM_ROWS: Final = 40_000

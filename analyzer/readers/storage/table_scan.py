@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 
-from kanalyze.columns.lookup import constant
+from kanalyze.columns import constant
 from kanalyze.errors import DamagedReportError
-from kanalyze.machinery.processes import workers
+from kanalyze.machinery import workers
 from kanalyze.readers.storage.page_decoder import (
     INTERIOR,
     LEAF,

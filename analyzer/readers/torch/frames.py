@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.machinery.late_loading import one_blas_thread
-from kanalyze.machinery.processes import give_back
+from kanalyze.machinery import give_back, one_blas_thread
 from kanalyze.model import COLLECTIVE_DETAIL
 from kanalyze.readers.torch.decode.events import ARGS, COLLECTIVE, MEANT, MISSING
 from kanalyze.readers.torch.decode.old_forms import Arrow, number

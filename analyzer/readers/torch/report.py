@@ -11,7 +11,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.columns.lookup import telling
+from kanalyze.columns import telling
 from kanalyze.errors import CannotTellError
 from kanalyze.model import (
     COLLECTIVE_DETAIL,

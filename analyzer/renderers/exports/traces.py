@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.slices.slices import Counter, Slices, Track, edges
+from kanalyze.analyses.timeline._slices import Counter, Slices, Track, edges
 from kanalyze.files.protobuf import number, sized
 
 if TYPE_CHECKING:

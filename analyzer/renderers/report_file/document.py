@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from kanalyze import outlets, units
 from kanalyze.analyses.iterations.iterations import STEADY
-from kanalyze.analyses.shared.buckets import BUCKETS, MEANINGS
+from kanalyze.analyses.shared.statistics import BUCKETS, MEANINGS
 from kanalyze.renderers.page.of_any_kind import page_of_any, short_names
 from kanalyze.renderers.report_file.timeline_data import drawn_name, fitted
 from kanalyze.renderers.tables.frame import is_text, laid_out, last_of
@@ -27,7 +27,7 @@ from kanalyze.schema import Table
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from kanalyze.analyses.joining._roof_points import RoofPoints
+    from kanalyze.analyses.joining.joined import RoofPoints
     from kanalyze.analyses.page.file_page import CopyPoints, FilePage, Measured
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.renderers.page.of_any_kind import Shown

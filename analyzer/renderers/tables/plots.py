@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import outlets, units
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.errors import OutputError
 from kanalyze.renderers.text.grid import COLOURS, DARK
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.joining._roof_points import RoofPoints
+    from kanalyze.analyses.joining.joined import RoofPoints
     from kanalyze.analyses.timeline._tracks import Counter, Timeline
 
     Axes = Any  # matplotlib's, which is not installed everywhere

@@ -180,7 +180,7 @@ def test_pieces_of_real_reports(name):
 
 @pytest.mark.parametrize("name", ["two_gpus", "graph_node"])
 def test_a_walk_in_parts_has_the_same_pieces(name, monkeypatch):
-    monkeypatch.setattr("kanalyze.columns.lookup._SLICE", 7)
+    monkeypatch.setattr("kanalyze.columns._SLICE", 7)
     made = read(ROOT / "tests" / "reports" / f"{name}.sqlite")
     _same(made, path(made))
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from kanalyze import catalog
+from kanalyze import catalog, columns
 from kanalyze.analyses.host.launches import launch_pairs
-from kanalyze.columns import lookup
 from kanalyze.errors import CannotTellError
 from support.build import call, kernel, report
 
@@ -44,4 +43,4 @@ def test_rows_that_tell():
     import polars as pl  # noqa: PLC0415 - here only
 
     rows = pl.DataFrame({"key": [1] * 64 + [2] * 65})
-    assert lookup.telling(rows, ["key"]).get_column("key").unique().to_list() == [1]
+    assert columns.telling(rows, ["key"]).get_column("key").unique().to_list() == [1]

@@ -12,7 +12,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _context_creation
 from kanalyze.analyses.idle._attribution import host_time, launch_waits
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.window import Window
 from support.build import call, graph, kernel, launched, memcpy, memset, nvtx, overhead, report
 from support.large import in_batches

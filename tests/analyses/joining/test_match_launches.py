@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.joining._match_kernels import same_launches
+from kanalyze.analyses.joining._kernel_groups import same_launches
 from kanalyze.readers.ncu.asked_launches import Selection
 from support.build import call, graph, kernel, report
 from support.command import SAMPLES

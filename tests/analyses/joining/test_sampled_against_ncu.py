@@ -7,8 +7,7 @@ from contextlib import closing
 import pytest
 
 import kanalyze
-from kanalyze.analyses.joining._difference_reasons import EXPLANATIONS
-from kanalyze.analyses.joining._under_ncu import FIGURES, why_apart
+from kanalyze.analyses.joining._reasons import EXPLANATIONS, FIGURES, why_apart
 from support.command import REPORTS, SAMPLES, run
 
 SAMPLED, COUNTED = REPORTS / "metrics_matmul.sqlite", REPORTS / "ncu" / "matmul.raw.csv"

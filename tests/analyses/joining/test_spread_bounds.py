@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kanalyze.analyses.joining._difference_reasons import Reasons
-from kanalyze.analyses.joining._under_ncu import UnderNcu
+from kanalyze.analyses.joining._reasons import Reasons, UnderNcu
 
 SPREAD = SimpleNamespace(around=lambda row, suffix="": row[f"span{suffix}"])
 

@@ -14,7 +14,7 @@ from kanalyze.analyses.launches._launch_costs import launched_kernels
 from kanalyze.analyses.memory.migration_totals import migration_totals
 from kanalyze.analyses.memory.migrations import migrations
 from kanalyze.analyses.occupancy.occupancy import launch_occupancy
-from kanalyze.columns.exact import LARGEST
+from kanalyze.columns import LARGEST
 from kanalyze.errors import CannotTellError
 from support.build import call, host, kernel, memcpy, nvtx, report
 from support.strategies import EVENTS, FEWER

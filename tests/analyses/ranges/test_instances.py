@@ -6,7 +6,7 @@ from hypothesis import given
 
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranges._instances import INSTANCES, SPREAD, compare
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
 from support.strategies import EVENTS, FEWER

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranges._instances import compare
 from kanalyze.analyses.ranges.steps import TABLE, steps, told
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, nvtx, report
 from support.real_reports import real_report

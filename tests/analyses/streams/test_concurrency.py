@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import launches as rules
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.streams import _streams
-from kanalyze.analyses.streams._streams import stream_waits
-from kanalyze.analyses.streams.concurrency import concurrency
+from kanalyze.analyses.streams import concurrency as _streams
+from kanalyze.analyses.streams.concurrency import concurrency, stream_waits
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, memset, report
 from support.slow_model import BUSY, SlowModel, bucket_of_operation

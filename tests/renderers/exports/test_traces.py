@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 import kanalyze
-from kanalyze.analyses.slices.slices import Counter, Slices, Track, lanes, slices
+from kanalyze.analyses.timeline._slices import Counter, Slices, Track, lanes, slices
 from kanalyze.renderers.exports import traces
 from kanalyze.several import Asked
 from kanalyze.several.pictures import slices_of_job

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.text.grid import COLOURS, DARK
 from support.command import ROOT
 

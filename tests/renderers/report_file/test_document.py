@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 from markupsafe import Markup
 
-from kanalyze.analyses.joining._roof_points import RoofPoints
+from kanalyze.analyses.joining.joined import RoofPoints
 from kanalyze.analyses.page.file_page import CopyPoints
-from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.report_file import document
 from kanalyze.renderers.report_file.document import (
     _SECTIONS,

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import kanalyze
-from kanalyze.analyses.joining._roof_points import roof_points
+from kanalyze.analyses.joining.joined import roof_points
 from kanalyze.errors import OutputError
 from kanalyze.renderers.tables import plots
 from support.command import SAMPLES, run

@@ -8,10 +8,10 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import communicating, exclusive_operations, operations, with_facts
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._streams import STREAM
-from kanalyze.columns.lookup import nearest
+from kanalyze.analyses.shared.analysis import once_per_report
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.streams.concurrency import STREAM
+from kanalyze.columns import nearest
 from kanalyze.report import Report
 
 PAGEABLE: Final = "Pageable"

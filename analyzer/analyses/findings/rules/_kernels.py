@@ -16,10 +16,10 @@ from kanalyze.analyses.naming._host_names import host_names
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, grouped, in_order, positions, sure
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered, grouped, in_order, positions, sure
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.units import percent

@@ -25,9 +25,9 @@ from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.naming._host_names import ThreadPair, host_names, placed, surroundings
 from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.replay._mending import NO_ROWS, Mending
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import as_of, gathered, parts_by, sure
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import as_of, gathered, parts_by, sure
 from kanalyze.report import Report
 
 #: A span of a thread.

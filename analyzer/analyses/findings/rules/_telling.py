@@ -28,10 +28,10 @@ from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.naming._host_names import launches_beside
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.shared.requirements import source_lines
+from kanalyze.analyses.shared.analysis import source_lines
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, parts_by
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered, parts_by
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.units import percent, shortened

@@ -13,7 +13,7 @@ from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
-from kanalyze.columns.lookup import beside
+from kanalyze.columns import beside
 from kanalyze.report import Report
 from kanalyze.units import percent, plural
 

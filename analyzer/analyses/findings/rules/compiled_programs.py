@@ -30,10 +30,10 @@ from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, PYTHON, calls_t
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.iterations._launch_line import timed_runs
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
-from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import nearest
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.units import percent, size

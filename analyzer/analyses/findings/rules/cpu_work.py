@@ -25,9 +25,9 @@ from kanalyze.analyses.findings.rules._operators import (
     within,
 )
 from kanalyze.analyses.findings.rules._telling import all_along, in_pytorch, per_iteration
-from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import parts_by
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import parts_by
 from kanalyze.report import Report
 from kanalyze.units import size
 

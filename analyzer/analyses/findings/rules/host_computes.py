@@ -35,9 +35,9 @@ from kanalyze.analyses.memory._unified_moves import faults_seen
 from kanalyze.analyses.naming._host_names import host_names, placed
 from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest, median_of, total
-from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.report import Report
 from kanalyze.units import moment, plural, time
 from kanalyze.window import PerIteration, located, of_iteration

@@ -34,16 +34,17 @@ from kanalyze.analyses.launches._graph_candidates import candidates, cut_launche
 from kanalyze.analyses.launches._launch_costs import launch_costs, worth_saying
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, total
-from kanalyze.analyses.streams._streams import (
+from kanalyze.analyses.streams.concurrency import (
     LATENCY_NS,
+    in_window,
     ordered,
     placed_operations,
+    stream_pairs,
     stream_waits,
     streamed_operations,
     used_streams,
 )
-from kanalyze.analyses.streams.concurrency import in_window, stream_pairs
-from kanalyze.columns.lookup import nearest
+from kanalyze.columns import nearest
 from kanalyze.model import STREAMS
 from kanalyze.report import Report
 from kanalyze.units import count, plural, size, time

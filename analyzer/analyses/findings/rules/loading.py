@@ -36,10 +36,10 @@ from kanalyze.analyses.host._context_creation import context_calls, unrecorded_c
 from kanalyze.analyses.idle._attribution import host_time, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import launch_costs
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import nearest
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import nearest
 from kanalyze.report import Report
 from kanalyze.units import count, moment, plural, time
 

@@ -31,10 +31,10 @@ from kanalyze.analyses.findings.rules._telling import changes, in_pytorch, per_i
 from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
-from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, nearest
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered, nearest
 from kanalyze.report import Report
 from kanalyze.units import percent
 

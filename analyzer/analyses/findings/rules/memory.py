@@ -26,9 +26,8 @@ from kanalyze.analyses.memory._allocations import allocating_calls
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faulting_host, faults_seen, moves, pages
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns import exact
-from kanalyze.columns.lookup import nearest
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import nearest, part, rate_of
 from kanalyze.report import Report
 from kanalyze.units import plural, rate, size, time
 
@@ -172,7 +171,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     again = total(unasked, "again_bytes")
     if not again or trips < _ROUND_TRIPS:
         return None
-    part = exact.part(pl.col("exclusive_ns"), pl.col("again_bytes"), pl.col("size_bytes"))
+    of_kernels = part(pl.col("exclusive_ns"), pl.col("again_bytes"), pl.col("size_bytes"))
     stalled = _stalled(report, device, again=True)
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
     host = _faulting_times(faulting_host(report).get(device))
@@ -188,7 +187,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     return Finding(
         "unified-memory-thrash",
         device,
-        int(unasked.select(part.sum()).item()) + stalled + waits,
+        int(unasked.select(of_kernels.sum()).item()) + stalled + waits,
         text,
         "Keep data on the side that uses it: cudaMemAdvise, a buffer of its own for each side, or one "
         "cudaMemPrefetchAsync per phase.",
@@ -237,7 +236,7 @@ def _while_stalled(report: Report, ns: int) -> str:
 
 
 def _bandwidth(moved: pl.DataFrame) -> float:
-    return exact.rate_of(total(moved, "size_bytes"), total(moved, "dur_ns"))
+    return rate_of(total(moved, "size_bytes"), total(moved, "dur_ns"))
 
 
 def _stalled(report: Report, device: int, *, again: bool = False) -> int:

@@ -39,9 +39,8 @@ from kanalyze.analyses.operators._paths import forward_rows, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.shared.thread_nesting import touched
-from kanalyze.columns.lookup import beside, gathered, marked
+from kanalyze.analyses.shared.threads import THREAD, touched
+from kanalyze.columns import beside, gathered, marked
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.units import mean, percent, size

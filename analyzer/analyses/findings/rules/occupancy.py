@@ -40,7 +40,7 @@ from kanalyze.analyses.occupancy.occupancy import (
     shared_for_one_more,
 )
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
 from kanalyze.report import Report

@@ -41,12 +41,11 @@ from kanalyze.analyses.host._range_lines import STEP, rounds, rounds_at
 from kanalyze.analyses.idle.syncs import blocking_calls, scope_of
 from kanalyze.analyses.iterations.iterations import judged_iterations
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream, streamed_operations
-from kanalyze.columns.exact import rate_of
-from kanalyze.columns.lookup import as_of, gathered, nearest
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.streams.concurrency import placed_operations, spans_by_stream, streamed_operations
+from kanalyze.columns import as_of, gathered, nearest, rate_of
 from kanalyze.report import Report
 from kanalyze.units import count, plural, rate, size, time
 

@@ -35,10 +35,9 @@ from kanalyze.analyses.occupancy.occupancy import launch_occupancy
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.columns.exact import product
-from kanalyze.columns.lookup import beside, gathered
+from kanalyze.columns import beside, gathered, product
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
 from kanalyze.report import Report

@@ -37,12 +37,11 @@ from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, scope_of
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.analyses.streams._streams import ordering_calls
-from kanalyze.columns import exact
-from kanalyze.columns.lookup import beside, mixed, nearest
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.streams.concurrency import ordering_calls
+from kanalyze.columns import beside, mixed, nearest, rate_of
 from kanalyze.report import Report
 from kanalyze.units import plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
@@ -94,10 +93,10 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
         return None
     per, number, bytes_moved = per_iteration(report), copies.height, total(copies, "size_bytes")
     several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
-    against = f", {size(LARGE_BYTES)} and more at {rate(exact.rate_of(speed, 1))}" if speed else ""
+    against = f", {size(LARGE_BYTES)} and more at {rate(rate_of(speed, 1))}" if speed else ""
     text = (
         f"{per.plural(number, 'copy')} {literal(direction)} of {size(bytes_moved / number)} on average, one after the "
-        f"other{several}, at {rate(exact.rate_of(bytes_moved, total(copies, 'dur_ns')))}{against}"
+        f"other{several}, at {rate(rate_of(bytes_moved, total(copies, 'dur_ns')))}{against}"
         f"{_caller(report, copies)}. They cost {per.time(moved_ns)} of copying and {per.time(called_ns)} in which the "
         f"device waited for their calls, more than one copy {'per run' if several else 'of all'} would. More may "
         "follow: the host is spared the calls."

@@ -31,8 +31,8 @@ from kanalyze.analyses.findings.rules._telling import idle_in, in_pytorch, launc
 from kanalyze.analyses.fusion.fusion import chains, fusion, is_elementwise, occurrences
 from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import nearest
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.units import percent, plural, size, time

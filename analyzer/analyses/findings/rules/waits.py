@@ -38,10 +38,10 @@ from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, in_scope
 from kanalyze.analyses.launches._launch_costs import worth_saying
 from kanalyze.analyses.replay._mending import Mending
-from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
-from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import gathered, nearest, of_parts, positions, rows_at
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered, nearest, of_parts, positions, rows_at
 from kanalyze.report import Report
 from kanalyze.units import percent, size
 

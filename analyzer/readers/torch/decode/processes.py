@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Final, cast
 import msgspec
 
 from kanalyze.errors import DecoderEndedError
-from kanalyze.machinery.processes import processors
+from kanalyze.machinery import processors
 from kanalyze.readers.torch.decode.columns import Decoder, receive, send
 from kanalyze.readers.torch.decode.text import Part, TraceText, mended
 

@@ -4,7 +4,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.slices.slices import _placed, edges, lanes
+from kanalyze.analyses.timeline._slices import _placed, edges, lanes
 
 slices = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12), st.integers(0, 8)), max_size=14)
 

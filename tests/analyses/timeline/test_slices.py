@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.slices.slices import slices
+from kanalyze.analyses.timeline._slices import slices
 from kanalyze.errors import CannotTellError
 from support.command import REPORTS, SAMPLES
 

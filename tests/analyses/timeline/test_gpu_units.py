@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.counters._sampled_means import COUNTERS, Grid, grids, means
-from kanalyze.analyses.units.gpu_units import BY_BUCKET, BY_GAP, BY_ITERATION, BY_RANGE, TABLE, gpu_units
+from kanalyze.analyses.timeline.gpu_units import BY_BUCKET, BY_GAP, BY_ITERATION, BY_RANGE, TABLE, gpu_units
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, kernel, nvtx, report
 from support.command import REPORTS

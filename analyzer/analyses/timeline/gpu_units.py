@@ -14,8 +14,8 @@ from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.gaps import gaps
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.ranges._projection import projection
-from kanalyze.analyses.shared.requirements import check_grouping, require
-from kanalyze.columns.lookup import gathered
+from kanalyze.analyses.shared.analysis import check_grouping, require
+from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where

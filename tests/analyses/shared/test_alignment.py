@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.columns import alignment
-from kanalyze.columns.alignment import aligned
+from kanalyze.analyses.shared import alignment
+from kanalyze.analyses.shared.alignment import aligned
 
 #: Tokens of few kinds, so that many of them are equal.
 TOKENS = st.lists(st.integers(-2, 4), max_size=40)

@@ -1,0 +1,240 @@
+"""What analyses are made with: results cached per report, checks of what a report holds, and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, update_wrapper, wraps
+from threading import RLock
+from typing import Final, Generic, Protocol, TypeVar, TypeVarTuple, Unpack
+
+import polars as pl
+
+from kanalyze.errors import CannotTellError, KanalyzeError, UnknownNameError
+from kanalyze.machinery import workers
+from kanalyze.model import LOOP_PASSES, SOURCE_LINES
+from kanalyze.report import Report, Where
+from kanalyze.schema import Table
+
+T = TypeVar("T")
+J = TypeVar("J")
+Others = TypeVarTuple("Others")
+
+
+class Remembered(Generic[T]):
+    """A function of a report with a cached result; see :func:`once_per_report`."""
+
+    def __init__(self, compute: Callable[[Report], T]) -> None:
+        """Wraps `compute`."""
+        self._compute = compute
+        self._lock = RLock()
+        update_wrapper(self, compute)
+
+    def __call__(self, report: Report) -> T:
+        """The cached result, computed on the first call."""
+        with self._lock:
+            if self not in report.answers:
+                report.answers[self] = self._compute(report)
+            found: T = report.answers[self]
+            return found
+
+
+def once_per_report(compute: Callable[[Report], T]) -> Remembered[T]:
+    """Caches the result of `compute` per report, for the lifetime of the report."""
+    return Remembered(compute)
+
+
+class _OfWhole(Remembered[T]):
+    """A function of the whole report, with one cached result for all narrowed parts of it."""
+
+    def __call__(self, report: Report) -> T:
+        """The cached result for the whole report, computed on the first call."""
+        return super().__call__(report.whole)
+
+
+def once_per_process(compute: Callable[[Report], T]) -> Remembered[T]:
+    """As :func:`once_per_report`, for results independent of window and device: shared by all parts of a report."""
+    return _OfWhole(compute)
+
+
+def once_together(compute: Callable[[Report, *Others], T]) -> Callable[[Report, *Others], T]:
+    """Caches the result of `compute` for a tuple of reports, for the lifetime of the first one."""
+
+    @once_per_report
+    def known(report: Report) -> dict[tuple[int, ...], tuple[tuple[*Others], T]]:
+        del report
+        return {}
+
+    @wraps(compute)
+    def remembered(first: Report, *others: *Others) -> T:
+        found, key = known(first), tuple(map(id, others))  # kept alive by the cache, so that ids stay unique
+        if key not in found:
+            found[key] = others, compute(first, *others)
+        return found[key][1]
+
+    return remembered
+
+
+class Analysis(Protocol):
+    """A function from a report, or a part of it given by keywords, to one table."""
+
+    def __call__(self, report: Report, **where: Unpack[Where]) -> pl.DataFrame:
+        """The table; `where` is a window, device or process to look at alone."""
+
+
+def analysis(compute: Callable[[Report], pl.DataFrame]) -> Analysis:
+    """Decorator: adds the keywords that narrow a report, and caches the table per part."""
+    remembered = once_per_report(compute)
+
+    def narrowed(report: Report, **where: Unpack[Where]) -> pl.DataFrame:
+        return remembered(report.narrow(**where))
+
+    # not functools.wraps: help() would show the signature without the keywords
+    for name in ("__doc__", "__name__", "__qualname__", "__module__"):
+        setattr(narrowed, name, getattr(compute, name))
+    return narrowed
+
+
+# Checks that a report has the kinds of events, and the times, that a table needs; and lines of the program.
+#
+# Where the lines and loops that a capture has are damaged there are none, which is noted.
+
+
+def require(report: Report, table: Table | str, *kinds: str) -> None:
+    """Raises :class:`CannotTellError` unless the report records one of `kinds`, which `table` needs, with times."""
+    if report.meta.timeless:
+        raise CannotTellError.timeless(name_of(table), report.meta.path)
+    _require_kinds(report, name_of(table), *kinds)
+
+
+def require_kernels(report: Report, table: Table) -> None:
+    """As :func:`require`, for a table that needs the durations of kernels.
+
+    Kernels of ncu suffice, though it measured them one by one, without a place in time; they are in no window.
+    """
+    if report.meta.timeless and report.scope.window is not None:
+        raise CannotTellError.timeless(f"{table.name} of a window", report.meta.path)
+    _require_kinds(report, table.name, "kernel")
+
+
+def check_grouping(table: Table, by: str | None) -> None:
+    """Raises :class:`UnknownNameError` unless `by` is a grouping of `table`, or none."""
+    if by not in (None, *table.groupings):
+        raise UnknownNameError.of(f"grouping of {table.name}", by, table.groupings)
+
+
+def name_of(table: Table | str) -> str:
+    """The name of a table that is given by its declaration, or by its name."""
+    return table if isinstance(table, str) else table.name
+
+
+def _require_kinds(report: Report, table: str, *kinds: str) -> None:
+    if not set(kinds).intersection(report.kinds):
+        raise CannotTellError.without(table, report.meta.path, kinds, report.meta.tool)
+
+
+@once_per_process
+def source_lines(report: Report) -> pl.DataFrame:
+    """The lines that threads were in, :data:`SOURCE_LINES`, of the process in scope."""
+    return _of_capture(report, SOURCE_LINES)
+
+
+@once_per_process
+def loop_passes(report: Report) -> pl.DataFrame:
+    """When loops began a pass, :data:`LOOP_PASSES`, of the process in scope."""
+    return _of_capture(report, LOOP_PASSES)
+
+
+def _of_capture(report: Report, table: Table) -> pl.DataFrame:
+    try:
+        rows = report.table(table.name)
+    except KanalyzeError as damage:
+        report.go_without("of the program's lines", damage)
+        return table.empty()
+    process = report.scope.process
+    return rows if process is None else rows.filter(rows.get_column("process_id") == process)
+
+
+# Thread pools over tables and batches, where a report is large enough to gain and memory suffices.
+
+
+def in_threads(work: Callable[[J], T], jobs: Sequence[J], *, small: bool = False) -> Iterator[T]:
+    """Maps `work` over `jobs` in a thread pool, results in order; polars releases the GIL.
+
+    With a job per processor or more, or `small` jobs, each runs in one thread, without the thread pool of polars.
+    """
+    if len(jobs) <= 1:
+        yield from map(work, jobs)
+        return
+    most = workers()
+
+    def alone(job: J) -> T:
+        return in_one_thread(partial(work, job))
+
+    with ThreadPoolExecutor(min(most, len(jobs))) as pool:
+        yield from pool.map(alone if small or len(jobs) >= most else work, jobs)
+
+
+def in_one_thread(work: Callable[[], T]) -> T:
+    """Runs `work` with all that polars does for it in the calling thread.
+
+    polars hands filters, sorts, groups and joins to its pool of threads and waits for them, which takes several times
+    as long as they do on frames of a few rows. It hands over nothing in a thread in which its streaming engine runs,
+    which has one already for each processor; and there it calls what a query maps a frame with. Should it do otherwise
+    one day, only speed is lost: without it the pages of reports of 0.2 to 0.6 MB take 0.05 s more of 0.5 to 0.75 s of
+    CPU time, and up to 0.13 s more of 0.8 s until they are there, and that of 23 MB 0.07 s more of 1.29 s of CPU time.
+    """
+    found: list[T] = []
+    errors: list[BaseException] = []
+
+    def run(frame: pl.DataFrame) -> pl.DataFrame:
+        try:
+            found.append(work())
+        except BaseException as error:  # noqa: BLE001 - any would come out as an error of polars
+            errors.append(error)
+        return frame
+
+    try:
+        pl.LazyFrame({"any": [0]}).map_batches(run).collect(engine="streaming")
+    except KeyboardInterrupt:
+        if not errors:
+            raise  # else it is the one that `work` ended with, once more
+    if errors:
+        raise errors.pop()  # held by nothing but what catches it
+    return found[0] if found else work()
+
+
+#: Thresholds in events: from so many calls or kernels on, tables are made in parallel: below, threads wait for Python's
+#: lock (benchmarks/). With more than so many kernels, or so many calls, operators and Python functions, one after the
+#: other, to save memory.
+_WORTH_WHILE: Final = 1 << 19
+_MANY: Final = 1 << 20
+_MANY_ON_HOST: Final = 1 << 22
+
+_ON_HOST: Final = ("api", "op", "python")
+
+
+def _count(report: Report, *kinds: str) -> int:
+    return sum(report.kind(kind).height for kind in kinds if kind in report.kinds)
+
+
+def many(kernels: int) -> bool:
+    """Whether memory matters more than time with this number of kernels."""
+    return kernels > _MANY
+
+
+def many_events(report: Report) -> bool:
+    """Whether memory matters more than time for a report."""
+    return many(_count(report, "kernel")) or ("op" in report.kinds and _count(report, *_ON_HOST) > _MANY_ON_HOST)
+
+
+def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
+    """Results of `makers` for a report; in parallel, unless the report has :func:`many_events`."""
+    return [make(report) for make in makers] if many_events(report) else at_once(report, makers)
+
+
+def at_once(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
+    """As :func:`side_by_side`, for makers with small intermediate tables: in parallel for large reports, too."""
+    if not any(_count(report, kind) >= _WORTH_WHILE for kind in ("api", "kernel")):
+        return [make(report) for make in makers]
+    return list(in_threads(lambda make: make(report), makers, small=not many(_count(report, "api"))))

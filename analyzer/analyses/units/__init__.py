@@ -1,1 +1,0 @@
-"""Activity of the units of a GPU, by its sampled counters."""

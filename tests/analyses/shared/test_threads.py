@@ -1,0 +1,178 @@
+"""Events of threads: how they nest, which is innermost, and how spans cut them, against walks instant by instant."""
+
+from itertools import pairwise
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.shared import threads
+from kanalyze.analyses.shared.threads import (
+    LINE,
+    THREAD,
+    Lanes,
+    innermost_line,
+    innermost_lines,
+    laned,
+    lanes_of,
+    nested,
+    next_greater,
+    overlaid,
+    touched,
+)
+from support.slow_ops import nested as slowly_nested
+
+TIMES = {"start": pl.Int64, "end": pl.Int64}
+SPANS = st.lists(st.tuples(st.integers(0, 14), st.integers(-1, 9)), max_size=10)
+
+
+@st.composite
+def nesting(draw):
+    """Starts and ends that often meet, some without duration, sorted as a thread's events are."""
+    starts = draw(st.lists(st.integers(0, 12), max_size=16))
+    found = [(start, start + draw(st.integers(0, 9))) for start in starts]
+    return sorted(found, key=lambda span: (span[0], -span[1]))
+
+
+def tree(spans):
+    start, end = (pl.Series([span[side] for span in spans], dtype=pl.Int64) for side in (0, 1))
+    found = nested(start, end)
+    return found.get_column("parent").to_list(), found.get_column("stop").to_list()
+
+
+@given(nesting())
+def test_parents_are_those_of_torchs_stack_and_what_is_in_an_event_stands_before_its_stop(spans):
+    parents, stops = tree(spans)
+    assert parents == slowly_nested(spans)
+    for place, stop in enumerate(stops):
+        inside = {place}
+        inside |= {later for later in range(place, len(spans)) if parents[later] in inside and not inside.add(later)}
+        assert inside == set(range(place, stop))
+
+
+@pytest.mark.parametrize(
+    ("spans", "parents"),
+    [
+        ([], []),
+        ([(0, 10), (1, 3), (3, 4), (5, 12)], [None, 0, 0, None]),  # what ends later than its parent is beside it
+        ([(0, 10), (5, 15), (7, 9)], [None, None, 1]),  # and takes what follows
+        ([(0, 5), (5, 5)], [None, None]),  # an instant at the end is outside
+        ([(5, 9), (5, 5), (5, 5)], [None, 0, 0]),  # an instant contains nothing
+        ([(0, 9), (0, 9), (0, 9)], [None, 0, 1]),  # of equal ones the first is around
+    ],
+)
+def test_parents_by_hand(spans, parents):
+    assert tree(spans)[0] == parents
+
+
+@given(st.lists(st.integers(0, 6), max_size=40), st.data())
+def test_the_next_greater_value(values, data):
+    rows = data.draw(st.lists(st.integers(0, len(values) - 1), unique=True)) if values else []
+    expected = [
+        next((later for later in range(row + 1, len(values)) if values[later] > values[row]), len(values))
+        for row in sorted(rows)
+    ]
+    found = next_greater(pl.Series(values, dtype=pl.Int64), pl.Series(sorted(rows), dtype=pl.Int64))
+    assert found.to_list() == expected
+
+
+@given(SPANS)
+def test_every_instant_belongs_to_what_started_last(lengths):
+    """Then to what ends first; of twins to the last one."""
+    spans = [(start, start + length) for start, length in lengths]
+    rows = [(start, end, place) for place, (start, end) in enumerate(spans)]
+    line = innermost_line(pl.DataFrame(rows, schema=LINE, orient="row")).rows()
+    assert all(start < end for start, end, _ in line)
+    assert all(before[1] <= after[0] for before, after in pairwise(line))
+    told = {at: row for start, end, row in line for at in range(start, end)}
+    for at in range(30):
+        here = [(start, -end, row) for row, (start, end) in enumerate(spans) if start <= at < end]
+        assert told.get(at) == (max(here)[2] if here else None)
+
+
+@st.composite
+def apart(draw):
+    """Stretches of time that do not overlap, sorted; some meet, some are empty."""
+    edges = sorted(draw(st.lists(st.integers(0, 30), max_size=16)))
+    return list(zip(edges[::2], edges[1::2], strict=False))
+
+
+@given(apart(), apart())
+def test_every_instant_of_a_piece_is_in_the_span_that_covers_it(pieces, spans):
+    frame = pl.DataFrame(pieces, schema=TIMES, orient="row").with_row_index("piece")
+    known = pl.DataFrame(spans, schema=TIMES, orient="row").with_row_index("span")
+    told = [
+        ((piece, at), span)
+        for piece, start, end, span in overlaid(frame, known, "span").select("piece", "start", "end", "span").rows()
+        for at in range(start, end)
+    ]
+    owner = {at: span for span, (start, end) in enumerate(spans) for at in range(start, end)}
+    expected = [((piece, at), owner.get(at)) for piece, edges in enumerate(pieces) for at in range(*edges)]
+    assert sorted(told, key=lambda one: one[0]) == expected
+
+
+@given(apart(), apart())
+def test_touched_pieces_overlap_a_span(pieces, spans):
+    pieces, spans = ([one for one in some if one[0] < one[1]] for some in (pieces, spans))
+    frame, known = (pl.DataFrame(rows, schema=TIMES, orient="row") for rows in (pieces, spans))
+    expected = [any(start < stop and begin < end for begin, stop in spans) for start, end in pieces]
+    assert touched(frame, known).to_list() == expected
+
+
+@st.composite
+def lines(draw):
+    """What each thread did: spans that are sorted and apart."""
+    found = {}
+    for key in [(1, 1), (1, 2), (7, None)][: draw(st.integers(1, 3))]:
+        edges = sorted(draw(st.lists(st.integers(-20, 20), max_size=8, unique=True)))
+        found[key] = [(start, end, row) for row, (start, end) in enumerate(zip(edges[::2], edges[1::2], strict=False))]
+    return found
+
+
+@given(lines(), st.integers(-10, 10), st.integers(0, 15), st.sampled_from([0, 60, 1 << 62]))
+def test_lanes_hold_what_threads_did_from_low_to_high(of_threads, low, length, longest):
+    high, frames = low + length, {}
+    for key, spans in of_threads.items():
+        frames[key] = pl.DataFrame(spans, schema=LINE, orient="row")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "_LONGEST", longest)
+        every = list(lanes_of([*of_threads], low, high))
+    assert [key for lanes in every for key in lanes.keys] == [*of_threads]
+    told = {}
+    for lanes in every:
+        line = lanes.line(frames)
+        assert line.get_column("start").is_sorted()
+        assert (line.get_column("start").shift(-1) >= line.get_column("end")).all()
+        told |= {key: own.rows() for key, own in lanes.of_each(line)}
+    for key, spans in of_threads.items():
+        inside = [(start, end, row) for start, end, row in spans if end > low and start < high]
+        if len(every) < len(of_threads):  # what sticks out of a lane is cut off where there is another one
+            inside = [(max(start, low), min(end, high), row) for start, end, row in inside]
+        if len(every) < len(of_threads) and len(told.get(key, [])) == len(inside):
+            told[key] = [(max(start, low), min(end, high), row) for start, end, row in told.get(key, [])]
+        assert told.get(key, []) == inside
+
+
+def test_a_lane_is_as_wide_as_the_window_and_apart_from_the_next():
+    lanes = Lanes(((1, 1), (1, 2)), 10, 20)
+    for lane in (0, 1):
+        moved = pl.DataFrame({"at": [-5, 10, 15, 20, 99]}).select(*lanes.placed(lane, "at")).to_series()
+        assert moved.to_list() == [at + 12 * lane for at in (10, 10, 15, 20, 20)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([None, *range(12)]), *[st.integers(-9, 40)] * 2)))
+def test_every_thread_has_the_line_that_it_has_alone(rows):
+    events = pl.DataFrame(rows, schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64), orient="row")
+    events = events.with_row_index("row")
+    alone = {key: innermost_line(own) for key, own in events.partition_by(THREAD, as_dict=True).items()}
+    found = innermost_lines(events)
+    assert {key: line.rows() for key, line in found.items()} == {
+        key: line.select(*LINE).rows() for key, line in alone.items() if line.height
+    }
+
+
+def test_threads_that_no_axis_holds_together_come_apart():
+    rows = [(1, thread, 0, 1 << 61) for thread in range(5)]
+    events = pl.DataFrame(rows, schema=[*THREAD, "start", "end"], orient="row")
+    assert [own.height for _, own in laned(events)] == [1, 1, 1, 1, 1]

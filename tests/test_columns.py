@@ -1,0 +1,225 @@
+"""Lookups, groups and orders of columns are those of a walk through lists; sums up to 2^62 are whole or refused."""
+
+import json
+import math
+from fractions import Fraction
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze import columns
+from kanalyze.columns import (
+    LARGEST,
+    as_of,
+    count_up_to,
+    first_seen,
+    grouped,
+    in_order,
+    in_order_of,
+    nearest,
+    numbered,
+    of_parts,
+    parts_by,
+    positions,
+    repeated,
+    too_large,
+)
+from kanalyze.errors import DamagedReportError
+from support.build import memcpy, report
+
+NUMBERS = st.one_of(st.integers(-9, 9), st.integers(-400, 400), st.integers(-(1 << 62), 1 << 62))
+PAIRS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.integers(0, 3)), max_size=20)
+
+
+def int64(values):
+    return pl.Series(values, dtype=pl.Int64)
+
+
+def frame_of(rows, *names):
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+
+
+@given(st.lists(st.none() | NUMBERS, max_size=30), st.lists(st.none() | NUMBERS, max_size=30), st.data())
+def test_positions_are_those_of_a_list(keys, others, data):
+    known = [key for key in keys if key is not None]
+    wanted = others + (data.draw(st.lists(st.sampled_from(known))) if known else [])
+    expected = [None if one is None or one not in keys else keys.index(one) for one in wanted]
+    assert positions(int64(keys), int64(wanted)).to_list() == expected
+
+
+@pytest.mark.parametrize("dtype", [pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt64])
+def test_narrow_keys_are_looked_up_too(dtype):
+    keys = pl.Series(range(0 if dtype.is_unsigned_integer() else -128, 127, 8), dtype=dtype)
+    assert positions(keys, keys.reverse()).to_list() == list(reversed(range(len(keys))))
+
+
+@given(st.lists(NUMBERS, max_size=30), st.lists(NUMBERS, max_size=30), st.booleans())
+def test_counts_are_those_of_a_list(keys, points, equal):
+    expected = [sum(key < point or (equal and key == point) for key in keys) for point in points]
+    assert count_up_to(int64(sorted(keys)), int64(points), equal=equal).to_list() == expected
+
+
+ROWS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.none() | st.integers(-5, 5)), max_size=20)
+
+
+@given(ROWS, ROWS, st.booleans(), st.booleans(), st.booleans())
+def test_the_nearest_time_of_the_same_key_is_that_of_a_walk(points, times, later, equal, keyed):
+    times = [(key, at) for key, at in times if at is not None]
+    asked, known = (frame_of(rows, "key", "at") for rows in (points, times))
+    expected = []
+    for key, at in points:
+        possible = [] if at is None else [
+            (time, row)
+            for row, (other, time) in enumerate(times)
+            if (not keyed or key == other is not None)
+            and ((equal and time == at) or (time > at if later else time < at))
+        ]  # fmt: skip
+        first = min(possible, default=(None, None)) if later else max(possible, default=(None, None))
+        expected.append(first[1])
+    by = ["key", "at"] if keyed else ["at"]
+    assert as_of(asked.select(by), known.select(by), later=later, equal=equal).to_list() == expected
+
+
+@given(ROWS, ROWS, st.sampled_from([("before", False, True), ("strictly before", False, False), ("after", True, True)]))
+def test_the_nearest_row_is_added_in_the_order_of_time(asked, others, case):
+    side, later, equal = case
+    left = frame_of([row for row in asked if row[1] is not None], "key", "at").with_row_index("place")
+    right = frame_of(others, "key", "time").with_row_index("row")
+    found = nearest(left, right, ("at", "time"), ["key"], side)
+    assert found.get_column("at").is_sorted()
+    times = right.drop_nulls("time").select("key", at="time")
+    rows = as_of(left.select("key", "at"), times, later=later, equal=equal)
+    expected = right.drop_nulls("time").get_column("row").gather(rows.to_list())
+    assert found.sort("place").get_column("row").to_list() == expected.to_list()
+
+
+@given(PAIRS)
+def test_parts_keep_the_order_of_the_frame(pairs):
+    frame = frame_of(pairs, "a", "b").with_row_index("at")
+    found = of_parts(frame, ("a", "b"), pl.UInt32, lambda _, part: part.get_column("at").cum_count() - 1)
+    assert found.to_list() == [pairs[:at].count(pair) for at, pair in enumerate(pairs)]
+    rows = {key: part.get_column("at").to_list() for key, part in parts_by(frame, ("a", "b")).items()}
+    assert rows == {pair: [at for at, one in enumerate(pairs) if one == pair] for pair in pairs}
+
+
+KEYS = st.tuples(st.none() | st.integers(-3, 3), st.sampled_from([None, "a", "b"]))
+
+
+@given(st.lists(st.tuples(KEYS, st.integers(0, 1), st.integers(0, 9)), min_size=1), st.sampled_from([0, 5, 1 << 62]))
+def test_rows_are_grouped_by_one_number_as_by_their_keys(rows, far):
+    schema = {"number": pl.Int64, "name": pl.Categorical, "small": pl.Int8, "ns": pl.Int64}
+    frame = pl.DataFrame([(*keys, *rest) for keys, *rest in rows], schema=schema, orient="row")
+    frame = frame.with_columns(pl.col("number") + pl.col("small") * far)
+    keys, sums = ["number", "name", "small"], [pl.col("ns").sum(), pl.len().alias("count")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_MANY_ROWS", 0)
+        found = grouped(frame, keys, sums)
+    expected = frame.group_by(keys).agg(sums)
+    assert sorted(found.rows(), key=str) == sorted(expected.rows(), key=str)
+    assert found.schema == expected.schema
+
+
+@given(st.lists(KEYS, min_size=1))
+def test_numbers_of_rows_tell_them_apart_and_rise_with_the_first_key(rows):
+    frame = pl.DataFrame(rows, schema={"a": pl.Int16, "b": pl.Categorical}, orient="row")
+    number, size = numbered(frame, ["a", "b"])
+    found = frame.with_columns(number.alias("number")).get_column("number").to_list()
+    assert all(0 <= one < size for one in found)
+    assert len(set(zip(found, rows, strict=True))) == len(set(found)) == len(set(rows))
+    firsts = [row[0] for _, row in sorted(zip(found, rows, strict=True), key=lambda pair: pair[0])]
+    assert firsts == sorted(firsts, key=lambda first: -9 if first is None else first)
+
+
+@given(st.lists(st.none() | st.integers(0, 9), max_size=20), st.booleans())
+def test_first_and_repeated_values_are_those_of_a_list(values, ordered):
+    values = sorted(one for one in values if one is not None) if ordered else values
+    assert first_seen(int64(values)).to_list() == [one not in values[:at] for at, one in enumerate(values)]
+    assert repeated(int64(values)).to_list() == [values.count(one) > 1 for one in values]
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 3)] * 3), max_size=12))
+def test_rows_in_order_are_sorted_rows(triples):
+    frame = frame_of(triples, *"abc").with_row_index("row")
+    for found, order in (
+        (in_order(frame, "b"), ["b"]),
+        (in_order_of(frame, ("a", "b"), ("c",)), ["a", "b", "c"]),
+        (in_order_of(frame, ("a",), ("c", "b")), ["a", "c", "b"]),
+    ):
+        assert found.equals(frame.sort(order, maintain_order=True))
+
+
+#: All sizes of numbers, not only those near the largest.
+SIZES = st.integers(0, 62).flatmap(lambda bits: st.integers(0, min(1 << bits, LARGEST)))
+FITS = 1 << 63
+
+
+def one(expression, **values):
+    return pl.DataFrame({name: [value] for name, value in values.items()}).select(expression).item()
+
+
+@given(SIZES, SIZES, SIZES)
+def test_rates_and_parts_are_those_of_exact_division(amount, ns, whole):
+    found = one(columns.rate(pl.col("amount"), pl.col("ns")), amount=amount, ns=ns)
+    if ns:
+        assert found == pytest.approx(float(Fraction(amount * 10**9, ns)), rel=1e-15)
+        assert columns.rate_of(amount, ns) == found
+    else:
+        assert found is None
+    part = one(columns.part(*map(pl.col, "abc")), a=amount, b=ns, c=whole)
+    expected = amount * ns // whole if whole else None
+    assert part == (expected if expected is None or expected < FITS else None)
+
+
+@given(SIZES, SIZES, st.tuples(*[st.integers(0, (1 << 31) - 1)] * 3), st.lists(SIZES, max_size=6))
+def test_products_and_sums_are_those_of_whole_numbers_or_none(left, right, sides, values):
+    found = one(columns.product(pl.col("left"), pl.col("right")), left=left, right=right)
+    assert found == (left * right if left * right < FITS else None)
+    grid = one(columns.product(*map(pl.col, "xyz")), **dict(zip("xyz", sides, strict=True)))
+    assert grid == (math.prod(sides) if math.prod(sides) < FITS else None)
+    added = pl.DataFrame({"at": values}, schema={"at": pl.Int64}).select(columns.added(pl.col("at"))).item()
+    assert added == (sum(values) if sum(values) < FITS else None)
+
+
+@given(st.lists(st.tuples(SIZES, st.sampled_from([-1, 1])), max_size=6))
+def test_what_could_overflow_is_told(signed):
+    values = [value * sign for value, sign in signed]
+    frame = pl.DataFrame({"at": values}, schema={"at": pl.Int64})
+    assert (too_large(frame, ("at",), ()) is None) == (sum(map(abs, values)) <= LARGEST)
+    assert too_large(frame, (), ("at",)) is None
+
+
+@pytest.mark.parametrize("value", [LARGEST + 1, -LARGEST - 1, -(1 << 63)])
+def test_a_single_number_is_too_large_whatever_its_sign(value):
+    assert f"{value:,}" in (too_large(pl.DataFrame({"at": [1, value]}), (), ("at",)) or "")
+
+
+@pytest.mark.parametrize(
+    ("table", "copies", "said"),
+    [
+        (
+            kanalyze.copies,
+            [memcpy(0, 5, size_bytes=1 << 61), memcpy(5, 9, size_bytes=1 << 61)],
+            "size_bytes adds up to 4,611,686,018,427,387,904",
+        ),
+        (kanalyze.ledger, [memcpy(0, 1 << 61), memcpy(0, 1 << 61)], "events"),
+        (kanalyze.ledger, [memcpy(1 << 61, 1 << 62)], "events"),
+    ],
+)
+def test_what_cannot_be_added_up_is_an_error_and_no_wrong_sum(table, copies, said):
+    with pytest.raises(DamagedReportError, match=said):
+        table(report(copies))
+
+
+@pytest.mark.parametrize("size", [9_223_372_036, 9_223_372_037, 10_000_000_000, 20_000_000_000, 80 << 30])
+def test_a_copy_of_more_than_nine_gigabytes_has_its_rate(tmp_path, size):
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaMemcpyAsync", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
+    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "pid": 0, "tid": 7, "ts": 10}
+    args = {"device": 0, "stream": 7, "correlation": 1, "bytes": size}
+    events = [{**call, "args": {"correlation": 1}}, {**copy, "dur": 1_000_000, "args": args}]
+    device = {"id": 0, "name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [device], "traceEvents": events}))
+    assert kanalyze.copies(kanalyze.read(trace))["bandwidth_bytes_per_s"].to_list() == [size]
