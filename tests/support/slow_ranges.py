@@ -110,12 +110,7 @@ class SlowRanges:
 
     def trace(self, kinds: Sequence[str], device: int | None = None) -> list[dict[str, object]]:
         """What range_gpu --trace says without a window."""
-        work = [
-            (event, launch)
-            for _, event in self.events
-            if event.kind in kinds and device in (None, event.device)
-            for launch in [self.launch(event)]
-        ]
+        work = self.work(kinds, device)
         inside = {one: [(event, launch) for event, launch in work if one in self.around(launch)] for one in self.own}
         inside = {one: found for one, found in inside.items() if found}
         self.graphs = [
@@ -123,6 +118,11 @@ class SlowRanges:
         ]
         rows = [self._row(one, found, inside) | self.of_process(one, work) for one, found in inside.items()]
         return sorted(rows, key=lambda row: (row["projected_start_ns"], -row["projected_ns"], row["event_id"]))
+
+    def work(self, kinds: Sequence[str], device: int | None = None) -> list[tuple[Event, Event | None]]:
+        """The operations, each with its launch."""
+        asked = (event for _, event in self.events if event.kind in kinds and device in (None, event.device))
+        return [(event, self.launch(event)) for event in asked]
 
     def _row(self, one: Range, work: list[tuple[Event, Event]], inside: dict[Range, object]) -> dict[str, object]:
         start, end = min(event.start for event, _ in work), max(event.end for event, _ in work)

@@ -1,16 +1,25 @@
-"""NVTX ranges on the GPU: by hand, then against a model that joins every range with every operation."""
+"""NVTX ranges on the GPU: by hand, then against a model that joins every range with every operation.
+
+Ranges may be nested hundreds deep, and a program may forget to close thousands.
+"""
 
 from collections import defaultdict
+from unittest.mock import patch
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
+from kanalyze.analyses.ranges import _projection
+from kanalyze.analyses.ranges._projection import nest, outermost_first, pairs, parents
 from kanalyze.analyses.ranges.range_gpu import range_gpu
+from kanalyze.analyses.ranges.range_kernels import range_kernels
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.window import Window
 from support.build import call, graph, kernel, launched, nvtx, report, rows_of
-from support.slow_ranges import SlowRanges, reports, spread
+from support.slow_ranges import OPEN_UNTIL, SlowRanges, reports, spread
 from support.strategies import FEWER, WINDOWS
 
 TRACED_KINDS = tuple(kind for kind in DEVICE_KINDS if kind != "graph")
@@ -19,10 +28,7 @@ TRACED_KINDS = tuple(kind for kind in DEVICE_KINDS if kind != "graph")
 def launch(at, start, end, *, correlation, make=kernel, **keys):
     """A call from `at` on, 2 ns long, and what it launched."""
     thread = keys.pop("thread", 1)
-    return [
-        call("cudaLaunchKernel", at, at + 2, correlation=correlation, thread=thread),
-        make(start, end, correlation=correlation, **keys),
-    ]
+    return launched(at, at + 2, make(start, end, correlation=correlation, **keys), thread=thread)
 
 
 #: A step with two inner ranges, of which one launches; two kernels that overlap, then one after a pause.
@@ -43,9 +49,6 @@ def test_a_range_and_what_is_inside_it():
         (":step", "PushPop", 1, 20, 40, 40.0, 40.0, 40, 40, 0.0, 3, 3.0, 0.0, 1.0, 25, 3, 0, 25, 3),
         (":forward", "PushPop", 1, 10, 15, 15.0, 15.0, 15, 15, 0.0, 2, 2.0, 1.0, 0.0, 15, 2, 0, 15, 2),
     )
-
-
-def test_every_instance():
     assert range_gpu(report(STEP), trace=True).to_dicts() == rows_of(
         "range style projected_start_ns projected_ns start_ns dur_ns process_id thread_id gpu_ops level "
         "children event_id parent_id stack busy_ns operations whole_graphs process_busy_ns process_operations",
@@ -58,23 +61,43 @@ def traced(events, *columns, **options):
     return range_gpu(report(events), trace=True, **options).select("range", *columns).rows()
 
 
-def test_a_call_may_start_and_end_with_the_range_but_not_stick_out():
-    exact = [nvtx("exact", 10, 12), *launch(10, 20, 30, correlation=1)]
-    late = [nvtx("late", 11, 13), *launch(10, 20, 30, correlation=1)]
-    early = [nvtx("early", 9, 11), *launch(10, 20, 30, correlation=1)]
-    assert traced(exact) == [(":exact",)]
-    assert traced(late) == traced(early) == []
+ONE = launch(10, 20, 30, correlation=1)
 
 
-def test_a_range_of_another_thread_or_that_another_thread_ended_launches_nothing():
-    work = launch(10, 20, 30, correlation=1)
-    assert traced([nvtx("elsewhere", 0, 50, thread=2), *work]) == []
-    assert traced([nvtx("handed over", 0, 50, style="StartEnd", end_thread_id=2), *work]) == []
-
-
-def test_a_graph_launch_is_one_of_the_gpu_ops_and_all_its_kernels_are_operations():
-    events = [nvtx("replay", 0, 10), *launch(1, 20, 30, correlation=1), kernel(30, 35, correlation=1)]
-    assert traced(events, "gpu_ops", "operations", "projected_ns") == [(":replay", 1, 2, 15)]
+@pytest.mark.parametrize(
+    ("events", "columns", "rows"),
+    [
+        # a call may start and end with the range but not stick out
+        ([nvtx("a", 10, 12), *ONE], (), [(":a",)]),
+        ([nvtx("a", 11, 13), *ONE], (), []),
+        ([nvtx("a", 9, 11), *ONE], (), []),
+        # a range of another thread, or that another thread ended, launches nothing
+        ([nvtx("a", 0, 50, thread=2), *ONE], (), []),
+        ([nvtx("a", 0, 50, style="StartEnd", end_thread_id=2), *ONE], (), []),
+        # a graph launch is one of the GPU operations, and all its kernels are operations
+        ([nvtx("a", 0, 12), *ONE, kernel(30, 35, correlation=1)], ("gpu_ops", "operations"), [(":a", 1, 2)]),
+        # a call that ends before it starts lies in every range that starts and ends around it
+        (
+            [nvtx("a", 0, 5), nvtx("b", 6, 10), *launched(6, 5, kernel(20, 30, correlation=1))],
+            (),
+            [(":a",), (":b",)],
+        ),
+        # of equal ranges the first is around the others
+        (
+            [*(nvtx(name, 0, 20) for name in "abc"), *ONE],
+            ("level", "parent_id", "stack"),
+            [(":a", 0, None, ":0"), (":b", 1, 0, ":0:1"), (":c", 2, 1, ":0:1:2")],
+        ),
+        # start/end ranges that cross have no parent
+        (
+            [*(nvtx(*one, style="StartEnd") for one in (("a", 0, 14), ("b", 5, 20))), nvtx("pushed", 6, 13), *ONE],
+            ("level", "parent_id", "children"),
+            [(":a", 0, None, 1), (":b", 0, None, 0), (":pushed", 1, 0, 0)],
+        ),
+    ],
+)
+def test_what_belongs_to_a_range(events, columns, rows):
+    assert traced(events, *columns) == rows
 
 
 def test_whole_graphs_count_when_asked_for():
@@ -90,34 +113,6 @@ def test_whole_graphs_count_when_asked_for():
     assert traced(events, *columns, graphs=True) == [(":replay", 10, 10, 1, 1), (":mixed", 20, 15, 2, 1)]
 
 
-def test_start_end_ranges_that_cross_have_no_parent():
-    events = [
-        nvtx("first", 0, 10, style="StartEnd"),
-        nvtx("second", 5, 20, style="StartEnd"),
-        nvtx("pushed", 6, 9),
-        *launch(6, 30, 40, correlation=1),
-    ]
-    assert traced(events, "level", "parent_id", "children") == [
-        (":first", 0, None, 1),
-        (":second", 0, None, 0),
-        (":pushed", 1, 0, 0),
-    ]
-
-
-def test_of_equal_ranges_the_first_is_around_the_others():
-    events = [nvtx("a", 0, 10), nvtx("b", 0, 10), nvtx("c", 0, 10), *launch(1, 20, 30, correlation=1)]
-    assert traced(events, "level", "parent_id", "stack") == [
-        (":a", 0, None, ":0"),
-        (":b", 1, 0, ":0:1"),
-        (":c", 2, 1, ":0:1:2"),
-    ]
-
-
-def test_a_call_that_ends_before_it_starts_lies_in_every_range_that_starts_and_ends_around_it():
-    events = [nvtx("a", 0, 5), nvtx("b", 6, 10), *launched(6, 5, kernel(20, 30, correlation=1))]
-    assert traced(events) == [(":a",), (":b",)]
-
-
 def test_many_requests_at_once_on_one_thread():
     """As a server's event loop makes them: none contains another, many share an instant."""
     requests = [nvtx(f"request {n}", 10 * n, 10 * n + 95, style="StartEnd") for n in range(30)]
@@ -127,46 +122,35 @@ def test_many_requests_at_once_on_one_thread():
     assert sorted(traced([*requests, *work], "gpu_ops", "level")) == sorted(expected)
 
 
-def test_ranges_that_overlap_the_window_count_with_all_their_operations():
-    assert traced(STEP, "operations", window=Window(14, 18)) == [(":step", 3)]
-    assert traced(STEP, "children", window=Window(14, 18)) == [(":step", 1)]
-    assert traced(STEP, window=Window(25, 80)) == []
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [
+        ({"window": Window(14, 18)}, [(":step", 3, 1)]),  # with all their operations
+        ({"window": Window(25, 80)}, []),
+        ({"process": 2}, []),
+        ({"process": 1}, [(":step", 3, 1), (":forward", 2, 0)]),
+    ],
+)
+def test_a_part_of_the_report(where, rows):
+    assert traced([*STEP, nvtx("elsewhere", 0, 20, process=2)], "operations", "children", **where) == rows
 
 
-def test_a_device_narrows_the_operations():
-    events = [nvtx("both", 0, 20), *launch(1, 30, 40, correlation=1), *launch(4, 50, 55, correlation=2, device=1)]
-    assert traced(events, "projected_start_ns", "projected_ns") == [(":both", 30, 25)]
-    assert traced(events, "projected_start_ns", "projected_ns", device=1) == [(":both", 50, 5)]
-
-
-def test_a_process_is_looked_at_alone():
-    events = [nvtx("a", 0, 20), nvtx("b", 0, 20, process=2), *launch(1, 30, 40, correlation=1)]
-    assert traced(events, process=2) == []
-    assert traced(events, process=1) == [(":a",)]
-
-
-@given(reports(), st.booleans())
-@pytest.mark.slow
-def test_every_instance_against_the_model(events, graphs):
-    kinds = DEVICE_KINDS if graphs else TRACED_KINDS
-    expected = SlowRanges(events).trace(kinds)
-    assert range_gpu(report(events), trace=True, graphs=graphs).to_dicts() == expected
-
-
-@FEWER
-@given(reports(), WINDOWS, st.sampled_from([0, 1]))
-def test_every_instance_of_a_window_and_device(events, window, device):
+@given(reports(), st.booleans(), WINDOWS, st.sampled_from([None, None, 0, 1]))
+def test_every_instance_against_the_model(events, graphs, window, device):
     low, high = window
-    made = report(events)
-    if device not in made.devices["device"].to_list():
+    made, kinds = report(events), DEVICE_KINDS if graphs else TRACED_KINDS
+    if device not in (None, *made.devices["device"].to_list()):
         return
     expected = [
         row
-        for row in SlowRanges(events).trace(TRACED_KINDS, device)
+        for row in SlowRanges(events).trace(kinds, device)
         if low is None or row["start_ns"] + row["dur_ns"] > low or row["start_ns"] == low
         if high is None or row["start_ns"] < high
     ]
-    assert range_gpu(made, trace=True, window=Window(low, high), device=device).to_dicts() == expected
+    assert range_gpu(made, trace=True, graphs=graphs, window=Window(low, high), device=device).to_dicts() == expected
+
+
+SUMMED = ("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", "process_busy_ns", "process_operations")
 
 
 @FEWER
@@ -180,27 +164,142 @@ def test_sums_are_those_of_the_instances(events):
     rows = {(row["range"], row["style"]): row for row in found.to_dicts()}
     assert rows.keys() == groups.keys()
     for key, group in groups.items():
-        total = {
-            name: sum(row[name] for row in group)
-            for name in (
-                "projected_ns",
-                "gpu_ops",
-                "busy_ns",
-                "operations",
-                "whole_graphs",
-                "process_busy_ns",
-                "process_operations",
-            )
-        }
-        means = {
-            f"avg_{name}": sum(row[name] for row in group) / len(group) for name in ("gpu_ops", "level", "children")
-        }
-        expected = {
+        assert rows[key] == pytest.approx({
             **dict(zip(("range", "style"), key, strict=True)),
             "count": len(group),
             "total_ns": sum(row["dur_ns"] for row in group),
-            **total,
-            **means,
+            **{name: sum(row[name] for row in group) for name in SUMMED},
+            **{f"avg_{of}": sum(row[of] for row in group) / len(group) for of in ("gpu_ops", "level", "children")},
             **spread([row["projected_ns"] for row in group]),
-        }
-        assert rows[key] == pytest.approx(expected)
+        })  # fmt: skip
+
+
+# Nested deeply
+
+
+SPAN = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted)
+RANGES = st.lists(SPAN, min_size=1, max_size=12)
+
+
+def framed(ranges):
+    frame = pl.DataFrame(ranges, schema={"start": pl.Int64, "end": pl.Int64}, orient="row").with_row_index("row")
+    return outermost_first(frame)
+
+
+def deep():
+    """Lets any ranges count as deep."""
+    return patch.object(_projection, "DEEP", 0)
+
+
+@given(RANGES, st.lists(SPAN, max_size=8))
+def test_the_ranges_around_an_interval_are_those_that_hold_it_however_deep(ranges, stretches):
+    line = framed(ranges)
+    schema = {"since": pl.Int64, "until": pl.Int64}
+    asked = pl.DataFrame(stretches, schema=schema, orient="row").with_row_index("row")
+    expected = [
+        (row, at)
+        for row, (since, until) in enumerate(stretches)
+        for at, (start, end) in enumerate(line.select("start", "end").iter_rows())
+        if start <= since and until <= end
+    ]
+    layers = nest(line)
+    with deep():
+        tree = nest(line)
+    for nested in (layers, tree):
+        found = [inside.select("row").with_columns(place.alias("at")) for inside, place in pairs(nested, asked)]
+        assert sorted(row for frame in found for row in frame.rows()) == expected
+    assert parents(tree, line).equals(parents(layers, line))
+
+
+@given(reports(), st.sampled_from([0, 64]))
+def test_sums_and_kernels_are_the_same_however_deep(made, pieces):
+    if {"range", "api", "kernel"} <= {event.kind for event in made}:
+        expected = range_gpu(report(made), graphs=True), range_kernels(report(made))
+        with deep(), patch.object(_projection, "_MOST_PIECES", pieces):
+            assert range_gpu(report(made), graphs=True).equals(expected[0])
+            assert range_kernels(report(made)).equals(expected[1])
+
+
+@pytest.mark.parametrize("ranges", [[(0, 3), (2, 5)], [(0, 3), (3, 5), (3, 3)], [(0, 3), (2, 1)]])
+def test_crossing_ranges_are_layers(ranges):
+    with deep():
+        assert not nest(framed([*ranges, (0, 9)])).trees
+
+
+def test_thousands_deep():
+    """Range by range this takes minutes, more than tests may: 12 million pairs, and as many layers as ranges."""
+    depth, events = 5000, []
+    for number in range(depth):  # a function that calls itself, and launches a kernel on each way in
+        at, ran = 10 * number, {"correlation": number, "stream": 7 + number % 2}
+        events.append(nvtx(f"f{number % 7}", at, 10 * (3 * depth - number)))
+        events += launched(at + 1, at + 2, kernel(at + 3, at + 15, **ran))
+    found = range_gpu(report(events), trace=True)
+    assert found.get_column("operations").to_list() == [*range(depth, 0, -1)]
+    assert found.get_column("level").to_list() == [*range(depth)]
+    assert found.get_column("busy_ns").to_list() == [10 * (depth - number - 1) + 12 for number in range(depth)]
+
+
+# Never closed
+
+
+def left_open(count, *, every=10):
+    """A thread that opens a range and launches a kernel in it, again and again, and closes none."""
+    events = []
+    for number in range(count):
+        at = every * number
+        events.append(nvtx("step", at, None, open_until_ns=every * count))
+        events += launched(at + 1, at + 2, kernel(at + 3, at + 7, correlation=number))
+    return [*events, nvtx("last", every * count - 1, every * count)]
+
+
+def test_each_holds_the_operations_of_all_after_it():
+    columns = ("start_ns", "projected_start_ns", "projected_ns", "busy_ns", "gpu_ops", "level", "children")
+    assert range_gpu(report(left_open(3)), trace=True).select(columns).rows() == [
+        (0, 3, 24, 12, 3, 0, 1),
+        (10, 13, 14, 8, 2, 1, 1),
+        (20, 23, 4, 4, 1, 2, 0),
+    ]
+
+
+def test_thousands_that_were_never_closed():
+    """Range by range this takes minutes, more than tests may: 16 million pairs, and as many layers as ranges."""
+    made, count = report(left_open(4000)), 4000
+    found = range_gpu(made)
+    points = pl.DataFrame({"process_id": 1, "thread_id": 1, "at": [10 * 77 + 5]}, schema_overrides={"at": pl.Int64})
+    inside = ranges_at(made, points).item()
+    sums = count * (count + 1) // 2
+    assert found.select("count", "operations", "busy_ns").rows() == [(count, sums, 4 * sums)]
+    assert named_ranges(made)["start"].item(inside) == 770
+
+
+@st.composite
+def forgetful(draw):
+    """Up to eight ranges, most of them left open, in threads that launch kernels which overlap."""
+    times, events = st.integers(0, 40), []
+    for number in range(draw(st.integers(1, 8))):
+        start, closed = draw(times), draw(st.sampled_from([False, False, True]))
+        end = start + draw(st.integers(0, 29)) if closed else None
+        side = {"style": "PushPop", "open_until_ns": OPEN_UNTIL}
+        events.append(nvtx(f"r{number}", start, end, thread=draw(st.sampled_from([1, 1, 2])), **side))
+    for number in range(draw(st.integers(0, 8))):
+        at, start = draw(times), draw(st.integers(0, 60))
+        thread, same = draw(st.sampled_from([1, 1, 2])), draw(st.booleans())
+        events.append(call("cudaLaunchKernel", at, at + draw(st.integers(0, 9)), correlation=number, thread=thread))
+        for stream in (7, 8) if same else (7,):
+            end = start + draw(st.integers(0, 25))
+            events.append(kernel(start, end, correlation=number, stream=stream, device=draw(st.sampled_from([0, 1]))))
+    return events
+
+
+@given(forgetful())
+def test_what_was_never_closed_against_the_model(events):
+    made, model = report(events), SlowRanges(events)
+    assert range_gpu(report(events), trace=True).to_dicts() == model.trace(("kernel",))
+    points = [(1, thread, at) for thread in (1, 2) for at in range(-1, OPEN_UNTIL + 2)]
+    found = ranges_at(made, pl.DataFrame(points, schema=["process_id", "thread_id", "at"], orient="row"))
+    assert named_ranges(made)["event_id"].gather(found).to_list() == [model.line(*point) for point in points]
+    expected, rows = model.kernels(), range_kernels(made).to_dicts()
+    assert len(rows) == len(expected)
+    for row in rows:
+        told = expected[tuple(row[key] for key in ("range", "style", "process_id", "thread_id", "kernel"))]
+        assert {name: row[name] for name in told} == pytest.approx(told)

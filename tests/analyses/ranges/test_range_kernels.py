@@ -5,17 +5,14 @@ from hypothesis import given
 
 from kanalyze.analyses.ranges.range_kernels import range_kernels
 from kanalyze.window import Window
-from support.build import kernel, launched, nvtx, report
+from support.build import kernel, launched, nvtx, report, rows_of
 from support.slow_ranges import SlowRanges, reports
 
 
 def launch(at, dur, *, correlation, name="k", thread=1, **keys):
     """A call from `at` on, 2 ns long, and the kernel that it launched, 100 ns later."""
-    return [
-        *launched(
-            at, at + 2, kernel(at + 100, at + 100 + dur, correlation=correlation, name=name, **keys), thread=thread
-        )
-    ]
+    ran = kernel(at + 100, at + 100 + dur, correlation=correlation, name=name, **keys)
+    return launched(at, at + 2, ran, thread=thread)
 
 
 def test_a_kernel_counts_in_every_range_around_its_launch_and_without_one_it_is_in_none():
@@ -27,82 +24,57 @@ def test_a_kernel_counts_in_every_range_around_its_launch_and_without_one_it_is_
         *launch(60, 4, correlation=3, name="alone"),
         kernel(0, 9, name="no launch"),
     ]
-    pushed, here = {"style": "PushPop"}, {"process_id": 1, "thread_id": 1}
-    once = {"stddev_ns": 0.0, "range_count": 1, "count": 1}
-    assert range_kernels(report(events)).to_dicts() == [
-        {
-            "range": None,
-            "style": None,
-            "process_id": None,
-            "thread_id": None,
-            "kernel": "no launch",
-            **lengths(9),
-            **once,
-            "range_count": 0,
-        },
-        {"range": None, "style": None, **here, "kernel": "alone", **lengths(4), **once, "range_count": 0},
-        {"range": ":inner", **pushed, **here, "kernel": "k", **lengths(7), **once},
-        {
-            "range": ":outer",
-            **pushed,
-            **here,
-            "kernel": "k",
-            **lengths(5, 7),
-            "stddev_ns": pytest.approx(2**0.5),
-            "range_count": 1,
-            "count": 2,
-        },
-    ]
+    assert range_kernels(report(events)).to_dicts() == rows_of(
+        "range style process_id thread_id kernel range_count count total_ns avg_ns median_ns min_ns max_ns stddev_ns "
+        "kernel_ns",
+        (None, None, None, None, "no launch", 0, 1, 9, 9.0, 9.0, 9, 9, 0.0, 9),
+        (None, None, 1, 1, "alone", 0, 1, 4, 4.0, 4.0, 4, 4, 0.0, 4),
+        (":inner", "PushPop", 1, 1, "k", 1, 1, 7, 7.0, 7.0, 7, 7, 0.0, 7),
+        (":outer", "PushPop", 1, 1, "k", 1, 2, 12, 6.0, 6.0, 5, 7, pytest.approx(2**0.5), 12),
+    )
 
 
-def lengths(*durations):
-    return {
-        "total_ns": sum(durations),
-        "avg_ns": sum(durations) / len(durations),
-        "median_ns": sum(durations) / len(durations),
-        "min_ns": min(durations),
-        "max_ns": max(durations),
-        "kernel_ns": sum(durations),
-    }
+WORK = nvtx("work", 0, 50)
 
 
-def shown(events, *columns, **where):
-    return range_kernels(report(events), **where).select("range", *columns).rows()
-
-
-def test_ranges_of_one_name_that_nest_count_a_kernel_again_but_kernel_ns_does_not():
-    events = [nvtx("again", 0, 50), nvtx("again", 5, 40), *launch(10, 8, correlation=1)]
-    assert shown(events, "range_count", "count", "total_ns", "kernel_ns") == [(":again", 2, 1, 16, 8)]
-
-
-def test_threads_are_told_apart():
-    events = [
-        nvtx("work", 0, 50),
-        nvtx("work", 0, 50, thread=2),
-        *launch(1, 5, correlation=1),
-        *launch(1, 6, correlation=2, thread=2),
-    ]
-    assert shown(events, "thread_id", "total_ns") == [(":work", 1, 5), (":work", 2, 6)]
-
-
-def test_the_heaviest_kernel_of_a_range_first():
-    events = [
-        nvtx("work", 0, 50),
-        *launch(1, 5, correlation=1, name="light"),
-        *launch(4, 50, correlation=2, name="heavy"),
-    ]
-    assert shown(events, "kernel") == [(":work", "heavy"), (":work", "light")]
-
-
-def test_a_range_that_another_thread_ended_launched_nothing():
-    events = [nvtx("handed over", 0, 50, style="StartEnd", end_thread_id=2), *launch(1, 5, correlation=1)]
-    assert shown(events) == [(None,)]
-
-
-def test_kernels_that_overlap_the_window_count_whole_in_ranges_before_it():
-    events = [nvtx("work", 0, 50), *launch(1, 5, correlation=1), *launch(30, 9, correlation=2, device=1)]
-    assert shown(events, "total_ns", window=Window(103, 120)) == [(":work", 5)]
-    assert shown(events, "total_ns", device=1) == [(":work", 9)]
+@pytest.mark.parametrize(
+    ("events", "columns", "where", "rows"),
+    [
+        # ranges of one name that nest count a kernel again, but kernel_ns does not
+        (
+            [WORK, nvtx("work", 5, 40), *launch(10, 8, correlation=1)],
+            ("range_count", "count", "total_ns", "kernel_ns"),
+            {},
+            [(":work", 2, 1, 16, 8)],
+        ),
+        # threads are told apart
+        (
+            [WORK, nvtx("work", 0, 50, thread=2), *launch(1, 5, correlation=1), *launch(1, 6, correlation=2, thread=2)],
+            ("thread_id", "total_ns"),
+            {},
+            [(":work", 1, 5), (":work", 2, 6)],
+        ),
+        # the heaviest kernel of a range first
+        (
+            [WORK, *launch(1, 5, correlation=1, name="light"), *launch(4, 50, correlation=2, name="heavy")],
+            ("kernel",),
+            {},
+            [(":work", "heavy"), (":work", "light")],
+        ),
+        # a range that another thread ended launched nothing
+        ([nvtx("a", 0, 50, style="StartEnd", end_thread_id=2), *launch(1, 5, correlation=1)], (), {}, [(None,)]),
+        # kernels that overlap the window count whole, in ranges before it
+        ([WORK, *launch(1, 5, correlation=1)], ("total_ns",), {"window": Window(103, 120)}, [(":work", 5)]),
+        (
+            [WORK, *launch(1, 5, correlation=1), *launch(30, 9, correlation=2, device=1)],
+            ("total_ns",),
+            {"device": 1},
+            [(":work", 9)],
+        ),
+    ],
+)
+def test_what_counts_where(events, columns, where, rows):
+    assert range_kernels(report(events), **where).select("range", *columns).rows() == rows
 
 
 @given(reports())

@@ -1,12 +1,30 @@
-"""NVTX ranges by name."""
+"""NVTX ranges by name: time on the host, and what any thread of the process launched while they were open.
 
+Names of emit_nvtx hold ids: they are grouped where people read them, and as they are where tables equal those of nsys.
+"""
+
+import csv
+
+import polars as pl
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
+import kanalyze
+from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.page.time_page import summarize
+from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.ranges.ranges import ranges
-from kanalyze.window import Window
-from support.build import kernel, launched, nvtx, report, rows_of
-from support.slow_ranges import OPEN_UNTIL, name_of, reports, spread
+from kanalyze.errors import UnknownNameError
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.renderers.page.time import ranges as section
+from kanalyze.window import Window, without_ids
+from support.build import graph, kernel, launched, nvtx, report, rows_of
+from support.command import REPORTS, refused, run
+from support.real_reports import real_report
+from support.slow_ranges import OPEN_UNTIL, SlowRanges, name_of, reports, spread
+
+EMIT = REPORTS / "emit_nvtx.sqlite"
 
 
 def test_ranges_by_domain_name_and_style():
@@ -25,57 +43,227 @@ def test_ranges_by_domain_name_and_style():
     )
 
 
-def counts(of, *columns, **where):
-    return ranges(of, **where).select("range", *columns).rows()
+OPEN = [nvtx("before", 0, 10), nvtx("into", 5, 15), nvtx("instant", 10, 10), nvtx("open", 8, None, open_until_ns=50)]
+TWO_DEVICES = [
+    nvtx("a", 0, 10),
+    nvtx("b", 0, 10, process=2),
+    *launched(1, 2, kernel(3, 4, correlation=1, device=1)),
+    *launched(1, 2, kernel(3, 4, correlation=1, device=0, process=2), process=2),
+]
 
 
-def test_a_range_that_was_never_closed_lasts_until_the_latest_nvtx_event():
-    events = [nvtx("open", 10, None, open_until_ns=90), nvtx("closed", 0, 20)]
-    assert counts(report(events), "total_ns", "open_count") == [(":open", 80, 1), (":closed", 20, 0)]
+@pytest.mark.parametrize(
+    ("events", "column", "where", "rows"),
+    [
+        # one that was never closed lasts until the latest NVTX event
+        (OPEN, "open_count", {}, [(":open", 42, 1), (":before", 10, 0), (":into", 10, 0), (":instant", 0, 0)]),
+        ([nvtx("a", 0, 10, style="StartEnd", end_thread_id=2)], "cross_thread_count", {}, [(":a", 10, 1)]),
+        # those that overlap the window count whole
+        (OPEN, "count", {"window": Window(10, 20)}, [(":open", 42, 1), (":into", 10, 1), (":instant", 0, 1)]),
+        (OPEN, "count", {"window": Window(20, 30)}, [(":open", 42, 1)]),
+        # of a device those of the processes that used it
+        (TWO_DEVICES, "count", {"device": 1}, [(":a", 10, 1)]),
+        (TWO_DEVICES, "count", {"process": 2}, [(":b", 10, 1)]),
+    ],
+)
+def test_which_ranges_count(events, column, where, rows):
+    assert ranges(report(events), **where).select("range", "total_ns", column).rows() == rows
 
 
-def test_a_range_that_another_thread_ended_is_counted():
-    events = [nvtx("handed over", 0, 10, style="StartEnd", end_thread_id=2)]
-    assert counts(report(events), "total_ns", "cross_thread_count") == [(":handed over", 10, 1)]
-
-
-def test_ranges_that_overlap_the_window_count_whole():
-    events = [
-        nvtx("before", 0, 10),
-        nvtx("into", 5, 15),
-        nvtx("instant", 10, 10),
-        nvtx("open", 8, None, open_until_ns=50),
-    ]
-    found = counts(report(events), "total_ns", window=Window(10, 20))
-    assert found == [(":open", 42), (":into", 10), (":instant", 0)]
-    assert counts(report(events), "total_ns", window=Window(20, 30)) == [(":open", 42)]
-
-
-def test_of_a_device_those_of_the_processes_that_used_it():
-    events = [
-        nvtx("a", 0, 10),
-        nvtx("b", 0, 10, process=2),
-        *launched(1, 2, kernel(3, 4, correlation=1, device=1)),
-        *launched(1, 2, kernel(3, 4, correlation=1, device=0, process=2), process=2),
-    ]
-    made = report(events)
-    assert counts(made, "count", device=1) == [(":a", 1)]
-    assert counts(made, "count", process=2) == [(":b", 1)]
+def length(one):
+    """How long a range lasts on the host; one that was never closed until the latest NVTX event."""
+    return (OPEN_UNTIL if one.event.end is None else one.event.end) - one.start
 
 
 @given(reports())
-@pytest.mark.slow
-def test_sums(events):
-    lengths = {}
-    for event in events:
-        if event.kind == "range":
-            end = OPEN_UNTIL if event.end is None else event.end
-            lengths.setdefault((name_of(event), event.side["style"]), []).append(end - event.start)
-    found = {(row["range"], row["style"]): row for row in ranges(report(events)).to_dicts()}
-    assert found.keys() == lengths.keys()
-    for key, values in lengths.items():
-        row = found[key]
-        assert (row["count"], row["total_ns"]) == (len(values), sum(values))
-        assert {name: row[name] for name in spread(values)} == pytest.approx(spread(values))
-    totals = [row["total_ns"] for row in ranges(report(events)).to_dicts()]
-    assert totals == sorted(totals, reverse=True)
+def test_sums_against_the_model(events):
+    model = SlowRanges(events)
+    work, expected = model.work(DEVICE_KINDS), {}
+    for one in model.ranges:
+        told = {"dur_ns": length(one), **model.of_process(one, work)}
+        expected.setdefault((name_of(one.event), one.event.side["style"]), []).append(told)
+    table = ranges(report(events))
+    found = {(row["range"], row["style"]): row for row in table.to_dicts()}
+    assert found.keys() == expected.keys()
+    for key, each in expected.items():
+        lengths = [one["dur_ns"] for one in each]
+        sums = {name: sum(one[name] for one in each) for name in ("process_busy_ns", "process_operations")}
+        told = {"count": len(each), "total_ns": sum(lengths), **sums, **spread(lengths)}
+        assert {name: found[key][name] for name in told} == pytest.approx(told)
+    assert table["total_ns"].is_sorted(descending=True)
+
+
+# What any thread launched
+
+
+def launch(at, start, end, *, make=kernel, thread=1, **keys):
+    """A call from `at` on, 2 ns long, and what it launched."""
+    return launched(at, at + 2, make(start, end, **keys), thread=thread, process=keys.get("process", 1))
+
+
+#: A step: forward on the main thread, backward on that of autograd, while the main thread waits for it.
+STEP = [
+    nvtx("step", 0, 100),
+    nvtx("fwd", 0, 20),
+    *launch(2, 30, 40, correlation=1),
+    nvtx("bwd", 20, 90),
+    *launch(21, 40, 41, correlation=2),
+    *launch(30, 50, 60, correlation=3, thread=2),
+    *launch(40, 55, 75, correlation=4, thread=2),
+    *launch(95, 100, 110, correlation=5, thread=2, process=2),
+]
+
+
+def of_process(frame):
+    return {row["range"]: (row["process_busy_ns"], row["process_operations"]) for row in frame.iter_rows(named=True)}
+
+
+def test_the_backward_pass_has_what_autograd_s_thread_launched():
+    of = report(STEP)
+    assert of_process(ranges(of)) == {":step": (36, 4), ":bwd": (26, 3), ":fwd": (10, 1)}
+    assert of_process(range_gpu(of)) == of_process(range_gpu(of, trace=True)) == of_process(ranges(of))
+    own = {row["range"]: (row["busy_ns"], row["operations"]) for row in range_gpu(of).iter_rows(named=True)}
+    assert own == {":step": (11, 2), ":bwd": (1, 1), ":fwd": (10, 1)}  # as nsys counts
+
+
+IDLE, ONE = nvtx("idle", 0, 20), launch(5, 30, 40, correlation=1, thread=2)
+GRAPH = launch(6, 50, 70, correlation=2, make=graph)
+
+
+@pytest.mark.parametrize(
+    ("events", "kinds", "host", "projected"),
+    [
+        ([IDLE, *ONE], ["range"], (10, 1), None),  # a range that launched nothing itself
+        ([nvtx("idle", 0, 20, style="StartEnd", end_thread_id=2), *ONE], ["range"], (10, 1), None),
+        ([IDLE, *launch(50, 60, 70, correlation=1)], ["range"], (0, 0), None),
+        ([IDLE], ["range"], (None, None), None),  # nothing was recorded
+        ([IDLE], ["range", "api"], (None, None), None),
+        ([IDLE, *launch(3, 30, 40, correlation=1), *GRAPH], ["range"], (30, 2), (10, 1)),  # as in the other columns
+    ],
+)
+def test_work_while_a_range_was_open(events, kinds, host, projected):
+    of = report(events, kinds=kinds)
+    assert of_process(ranges(of)) == {":idle": host}
+    if None not in host:
+        assert of_process(range_gpu(of)) == ({} if projected is None else {":idle": projected})
+        assert of_process(range_gpu(of, graphs=True)) == ({} if projected is None else {":idle": host})
+
+
+def test_the_page_shows_it_where_it_differs():
+    found = section(summarize(report(STEP)).tables, 8)
+    heads = [head.title for head in found.grid.heads]
+    cells = {row[-1]: dict(zip(heads, row, strict=True)) for row in found.grid.rows}
+    assert (cells["bwd"]["GPU busy"], cells["bwd"]["any thread"]) == ("1 ns", "26 ns")
+    assert (cells["fwd"]["GPU busy"], cells["fwd"]["any thread"]) == ("10 ns", "10 ns")
+    assert found.foot.startswith("any thread: ")
+    alone = section(summarize(report([nvtx("step", 0, 20), *launch(2, 30, 40, correlation=1)])).tables, 8)
+    assert "any thread" not in [head.title for head in alone.grid.heads]
+    assert alone.foot == ""
+
+
+def test_of_a_real_training_loop_the_backward_pass_is_in_its_steps():
+    whole = real_report(REPORTS / "torch_node.sqlite")
+    table, projected = ({row["range"]: row for row in make(whole).to_dicts()} for make in (ranges, range_gpu))
+    assert table[":backward"]["process_busy_ns"] > 50 * projected[":backward"]["busy_ns"]
+    expected = {"forward": 160, "backward": 360, "optimizer": 196, "data": 40, "log": 20}
+    assert {name: table[f":{name}"]["process_operations"] for name in expected} == expected
+
+
+# Names of emit_nvtx
+
+
+ADD = "aten::add, seq = 20, op_id = 317126, sizes = [[64, 128], []], input_op_ids = [(0,-1), (6,0)]"
+ENGINE = "autograd::engine::evaluate_function: MmBackward0"
+
+
+def stripped(name):
+    return pl.DataFrame({"name": [name]}, schema={"name": pl.String}).select(without_ids(pl.col("name"))).item()
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        *((ADD, "aten::add"), ("aten::add, op_id = 317126", "aten::add"), ("AddBackward0, seq = -1", "AddBackward0")),
+        *(("aten::mm, op_id = 5, sizes = [[], [4]]", "aten::mm"), (f"{ENGINE}, op_id = 4", ENGINE)),
+        *(("Optimizer.step#SGD.step, op_id = 380", "Optimizer.step#SGD.step"), (", op_id = 5", ""), (None, None)),
+        *((same, same) for same in ("step", "a, op_id = x", "read, size = 5", "a, op_id = 5, then b")),
+    ],
+)
+def test_what_is_taken_off_a_name(name, plain):
+    assert stripped(name) == plain
+
+
+@given(st.text(alphabet="ab, :=[]()0-", max_size=20), st.integers(0, 2**40))
+def test_what_emit_nvtx_adds_is_taken_off_and_nothing_else(name, number):
+    once = stripped(f"{name}, op_id = {number}")
+    assert once == stripped(name)
+    assert name.startswith(once)
+
+
+#: Operators that launch a kernel each, as emit_nvtx names them.
+OPERATORS = [
+    event
+    for number in range(1, 6)
+    for event in (
+        nvtx(f"aten::add, op_id = {number}", 100 * number, 100 * number + 10),
+        *launch(100 * number + 2, 100 * number + 5, 100 * number + 9, correlation=number),
+    )
+]
+
+
+def test_tables_keep_the_names_unless_told():
+    of = report(OPERATORS)
+    assert ranges(of).height == range_gpu(of).height == 5
+    (row,) = ranges(of, by="name").to_dicts()
+    assert (row["range"], row["count"], row["total_ns"], row["median_ns"]) == (":aten::add", 5, 50, 10.0)
+    (row,) = range_gpu(of, by="name").to_dicts()
+    assert (row["range"], row["count"], row["busy_ns"], row["operations"]) == (":aten::add", 5, 20, 5)
+    assert range_gpu(of, by="name", trace=True).get_column("range").n_unique() == 5
+    assert culprits(of).get_column("range").drop_nulls().unique().to_list() == ["aten::add"]
+    assert refused(run("show", "ranges", EMIT, "--by", "colour"))[1].endswith("[unknown-name]")
+
+
+def test_a_range_of_the_program_s_own_does_not_count_twice():
+    of = report([*OPERATORS, nvtx("aten::add", 90, 600)])
+    assert dict(ranges(of, by="name").select("range", "count").rows()) == {
+        ":aten::add": 1,
+        ":aten::add, op_id = …": 5,
+    }
+    assert set(range_gpu(of, by="name")["operations"]) == {5}
+
+
+def test_a_real_report_is_named_without_ids():
+    real = real_report(EMIT)
+    for table, columns in ((kanalyze.culprits, ("range", "culprit")), (kanalyze.findings, ("sentence",))):
+        for column in columns:
+            assert not table(real).get_column(column).str.contains("op_id = ").any()
+    text = run("summarize", EMIT, "--full", columns=120).text
+    assert "op_id = " not in text
+    lines = text.partition("NVTX RANGES")[2].partition("\n\n")[0].splitlines()
+    (row,) = [line for line in lines if line.endswith(" aten::linear")]
+    assert row.split()[2] == "15"  # three layers, five steps
+    assert run("summarize", EMIT, "--window", "aten::linear#*").status == 0
+
+
+def test_a_window_is_found_by_either_name():
+    of = report(OPERATORS)
+    assert [window.start_ns for window in of.windows("aten::add#*")] == [100, 200, 300, 400, 500]
+    assert [of.window(name).start_ns for name in ("aten::add#2", "aten::add, op_id = 4", "aten::add#5")] == [
+        *(200, 400, 500)
+    ]
+    assert report([*OPERATORS, nvtx("aten::add", 900, 950)]).window("aten::add").start_ns == 900
+    with pytest.raises(UnknownNameError, match="aten::mul"):
+        of.window("aten::mul")
+
+
+def test_sums_by_name_are_those_of_the_rows_of_nsys():
+    with (REPORTS / "expected" / "emit_nvtx" / "nvtx_sum.csv").open() as file:
+        told = [(row["Range"], int(row["Total Time (ns)"]), int(row["Instances"])) for row in csv.DictReader(file)]
+    expected = {}
+    for name, total, count in told:
+        sums = expected.setdefault(stripped(name), [0, 0])
+        sums[0] += total
+        sums[1] += count
+    found = ranges(real_report(EMIT), by="name").select("range", "total_ns", "count").rows()
+    assert {name: sums for name, *sums in found} == expected
+    assert len(expected) < len(told) / 5

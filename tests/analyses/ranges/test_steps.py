@@ -28,58 +28,64 @@ def ran(number, at, runs, length):
     return [call("cudaLaunchKernel", at, at + 1, correlation=number), kernel(runs, runs + length, correlation=number)]
 
 
+TWO = [
+    *(step(1, 0, 50), step(1, 10, 60, process=2)),
+    *ran(1, 5, 10, 10),
+    *launched(20, 21, kernel(30, 40, process=2, device=1, correlation=1), process=2),
+]
+
+
 def rows(of, *columns, **where):
     return steps(of, **where).select(columns).rows()
 
 
-def test_each_step_has_its_own_ledger():
-    events = [step(3, 0, 100), *ran(1, 10, 11, 20), step(4, 100, 150), *ran(2, 120, 121, 10)]
-    of = report(events)
-    columns = ("step", "device", "start_ns", "dur_ns", "kernel_ns", "launch_ns", "host_ns", "busy_share", "idle_in")
-    assert rows(of, *columns) == [(3, 0, 0, 100, 20, 1, 79, 0.2, "host"), (4, 0, 100, 50, 10, 1, 39, 0.2, "host")]
-    TABLE.check(steps(of))
+@pytest.mark.parametrize(
+    ("events", "columns", "where", "expected"),
+    [
+        # each has its own ledger
+        (
+            [step(3, 0, 100), *ran(1, 10, 11, 20), step(4, 100, 150), *ran(2, 120, 121, 10)],
+            ("step", "device", "start_ns", "dur_ns", "kernel_ns", "launch_ns", "host_ns", "busy_share", "idle_in"),
+            {},
+            [(3, 0, 0, 100, 20, 1, 79, 0.2, "host"), (4, 0, 100, 50, 10, 1, 39, 0.2, "host")],
+        ),
+        # work that runs on after its step is in the ledger of the next
+        (
+            [step(1, 0, 50), *ran(1, 10, 40, 60), *ran(2, 12, 90, 20), step(2, 50, 130)],
+            ("step", "kernel_ns", "operations", "gpu_start_ns", "gpu_end_ns", "gpu_busy_ns", "late_ns"),
+            {},
+            [(1, 10, 2, 40, 110, 70, 60), (2, 60, 0, None, None, None, None)],
+        ),
+        # what any thread launches in a step is of it
+        (
+            [step(1, 0, 50), *launched(20, 21, kernel(21, 30, correlation=1), thread=2)],
+            ("operations", "gpu_busy_ns"),
+            {},
+            [(1, 9)],
+        ),
+        # steps of several processes and devices
+        (TWO, ("process_id", "device", "kernel_ns"), {}, [(1, 0, 10), (2, 1, 10)]),
+        (TWO, ("process_id",), {"device": 1}, [(2,)]),
+        (TWO, ("process_id",), {"device": 0, "process": 2}, []),
+        # those that overlap the window count whole
+        (
+            [*(step(number, 100 * number, 100 * number + 100) for number in range(4)), *ran(1, 110, 111, 5)],
+            ("step", "dur_ns"),
+            {"window": Window(150, 250)},
+            [(1, 100), (2, 100)],
+        ),
+        # before torch 1.11 a step is an operator
+        ([host("op", "ProfilerStep#5", 0, 50), *ran(1, 5, 10, 10)], ("step", "kernel_ns"), {}, [(5, 10)]),
+    ],
+)
+def test_what_a_step_has(events, columns, where, expected):
+    assert rows(report(events), *columns, **where) == expected
 
 
-def test_work_that_runs_on_after_its_step_is_in_the_ledger_of_the_next():
-    events = [step(1, 0, 50), *ran(1, 10, 40, 60), *ran(2, 12, 90, 20), step(2, 50, 130)]
-    columns = ("step", "kernel_ns", "operations", "gpu_start_ns", "gpu_end_ns", "gpu_busy_ns", "late_ns")
-    assert rows(report(events), *columns) == [(1, 10, 2, 40, 110, 70, 60), (2, 60, 0, None, None, None, None)]
-
-
-def test_what_any_thread_launches_in_a_step_is_of_it():
-    backward = [call("cudaLaunchKernel", 20, 21, correlation=1, thread=2), kernel(21, 30, correlation=1)]
-    assert rows(report([step(1, 0, 50), *backward]), "operations", "gpu_busy_ns") == [(1, 9)]
-
-
-def test_steps_of_several_processes_and_devices():
-    events = [
-        *(step(1, 0, 50), step(1, 10, 60, process=2)),
-        *ran(1, 5, 10, 10),
-        *launched(20, 21, kernel(30, 40, process=2, device=1, correlation=1), process=2),
-    ]
-    assert rows(report(events), "process_id", "device", "kernel_ns") == [(1, 0, 10), (2, 1, 10)]
-    assert rows(report(events), "process_id", device=1) == [(2,)]
-    assert rows(report(events), "process_id", device=0, process=2) == []
-
-
-def test_a_step_without_a_gpu_has_only_its_length():
+def test_a_step_without_a_gpu_has_only_its_length_and_of_no_steps_nothing_is_told():
     of = report([step(1, 0, 50), host("op", "aten::mm", 0, 10)], kinds=["range"])
     columns = ("dur_ns", "operations", "device", "busy_ns", "host_ns")
     assert rows(of, *columns) == [(50, 0, None, None, None)]
-
-
-def test_steps_that_overlap_the_window_count_whole():
-    events = [step(number, 100 * number, 100 * number + 100) for number in range(4)]
-    of = report([*events, *ran(1, 110, 111, 5)])
-    assert rows(of, "step", "dur_ns", window=Window(150, 250)) == [(1, 100), (2, 100)]
-
-
-def test_before_torch_1_11_a_step_is_an_operator():
-    of = report([host("op", "ProfilerStep#5", 0, 50), *ran(1, 5, 10, 10)])
-    assert rows(of, "step", "kernel_ns") == [(5, 10)]
-
-
-def test_of_no_steps_nothing_is_told():
     assert told(TABLE.empty()) == ""
 
 
