@@ -41,41 +41,36 @@ def test_every_column_of_a_kernel():
     assert found.row(0) == ("k", 2, 40, 40 / 65, 20.0, 20.0, 10, 30, pytest.approx(200**0.5), 35)
 
 
-def test_kernels_are_sorted_by_time_then_launches_then_name():
-    events = [kernel(0, 10, name="b"), kernel(10, 15, name="a"), kernel(15, 20, name="a")]
-    events += [kernel(20, 30, name="c"), kernel(30, 41, name="d"), kernel(50, 50, name=None)]
-    found = kernels(report(events)).select("name", "count", "total_ns", "avg_ns", "stddev_ns").rows()
-    assert found == [
-        ("d", 1, 11, 11, 0),
-        ("b", 1, 10, 10, 0),
-        ("c", 1, 10, 10, 0),
-        ("a", 2, 10, 5, 0),
-        (None, 1, 0, 0, 0),
-    ]
+#: Sorted by time, then launches, then name.
+SORTED = [
+    *(kernel(0, 10, name="b"), kernel(10, 15, name="a"), kernel(15, 20, name="a")),
+    *(kernel(20, 30, name="c"), kernel(30, 41, name="d"), kernel(50, 50, name=None)),
+]
+SHAPES = [kernel(0, 10, grid=(4, 2, 1), block=(64, 1, 2)), kernel(10, 25), kernel(25, 35), memcpy(35, 40)]
+#: A kernel that overlaps the window counts whole, but for the time of its own, which is inside.
+SEVERAL = [kernel(0, 20), kernel(30, 50), kernel(0, 5, device=1, process=2)]
+TIMES = ("count", "total_ns", "exclusive_ns")
 
 
-def test_launch_shapes_of_a_kernel_are_rows_of_their_own():
-    events = [kernel(0, 10, grid=(4, 2, 1), block=(64, 1, 2)), kernel(10, 25), kernel(25, 35), memcpy(35, 40)]
-    found = kernels(report(events), by="launch-shape")
-    assert found.select("name", "count", "total_ns", "share", "exclusive_ns").rows() == [
-        ("k", 2, 25, 25 / 35, 25),
-        ("k", 1, 10, 10 / 35, 10),
-    ]
-    shapes = found.select(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
-    assert shapes.rows() == [(1, 1, 1, 32, 1, 1), (4, 2, 1, 64, 1, 2)]
-
-
-def test_the_part_that_is_looked_at():
-    """A kernel that overlaps the window counts whole, but for the time of its own, which is inside."""
-    events = report([kernel(0, 20), kernel(30, 50), kernel(0, 5, device=1, process=2)])
-
-    def found(**where):
-        return kernels(events, **where).select("count", "total_ns", "exclusive_ns").rows()
-
-    assert found() == [(3, 45, 45)]
-    assert found(window=Window(10, 40)) == [(2, 40, 20)]
-    assert found(device=1) == found(process=2) == [(1, 5, 5)]
-    assert found(window=Window(20, 30)) == []
+@pytest.mark.parametrize(
+    ("events", "where", "columns", "rows"),
+    [
+        (SORTED, {}, ("name", "count"), [("d", 1), ("b", 1), ("c", 1), ("a", 2), (None, 1)]),
+        (
+            SHAPES,
+            {"by": "launch-shape"},
+            ("count", "total_ns", "share", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"),
+            [(2, 25, 25 / 35, 1, 1, 1, 32, 1, 1), (1, 10, 10 / 35, 4, 2, 1, 64, 1, 2)],
+        ),
+        (SEVERAL, {}, TIMES, [(3, 45, 45)]),
+        (SEVERAL, {"window": Window(10, 40)}, TIMES, [(2, 40, 20)]),
+        (SEVERAL, {"device": 1}, TIMES, [(1, 5, 5)]),
+        (SEVERAL, {"process": 2}, TIMES, [(1, 5, 5)]),
+        (SEVERAL, {"window": Window(20, 30)}, TIMES, []),
+    ],
+)
+def test_kernels(events, where, columns, rows):
+    assert kernels(report(events), **where).select(columns).rows() == rows
 
 
 def grouped(by, *keys, **tables):
@@ -83,24 +78,13 @@ def grouped(by, *keys, **tables):
     return found.select(*keys, "count", "total_ns", "exclusive_ns", "kernels").rows()
 
 
+#: Launches, times and names of the kernels of each family.
+POINT, GEMMS, OTHERS, SENT = (3, 60, 50, 2), (1, 40, 40, 1), (2, 6, 6, 2), (1, 2, 2, 1)
+
+
 @pytest.mark.parametrize(
     ("by", "keys", "rows"),
     [
-        (
-            "family",
-            ["family"],
-            [
-                ("elementwise", 3, 60, 50, 2),
-                ("gemm", 1, 40, 40, 1),
-                ("other", 2, 6, 6, 2),
-                ("communication", 1, 2, 2, 1),
-            ],
-        ),
-        (
-            "library",
-            ["library"],
-            [("aten", 3, 60, 50, 2), ("cutlass", 1, 40, 40, 1), ("other", 2, 6, 6, 2), ("nccl", 1, 2, 2, 1)],
-        ),
         (
             "operation",
             ["family", "operation"],
@@ -112,20 +96,22 @@ def grouped(by, *keys, **tables):
                 ("communication", "allreduce", 1, 2, 2, 1),
             ],
         ),
+        (
+            "family",
+            ["family"],
+            [("elementwise", *POINT), ("gemm", *GEMMS), ("other", *OTHERS), ("communication", *SENT)],
+        ),
+        ("library", ["library"], [("aten", *POINT), ("cutlass", *GEMMS), ("other", *OTHERS), ("nccl", *SENT)]),
         ("dtype", ["dtype"], [("f32", 4, 62, 52, 3), ("bf16", 1, 40, 40, 1), ("other", 2, 6, 6, 2)]),
-        ("arch", ["arch"], [("other", 6, 68, 58, 5), ("sm80", 1, 40, 40, 1)]),
-        ("tensor-core", ["tensor_core"], [("other", 6, 68, 58, 5), ("yes", 1, 40, 40, 1)]),
-        ("tile", ["tile"], [("other", 6, 68, 58, 5), ("256x128x32", 1, 40, 40, 1)]),
+        *(
+            (by, [by.replace("-", "_")], [("other", 6, 68, 58, 5), (value, 1, 40, 40, 1)])
+            for by, value in (("arch", "sm80"), ("tensor-core", "yes"), ("tile", "256x128x32"))
+        ),
     ],
 )
 def test_kernels_whose_names_say_the_same_are_one_row(by, keys, rows):
     assert grouped(by, *keys) == rows
-
-
-def test_every_column_of_a_group():
-    found = kernels(report(WORK), by="family")
-    assert found.columns == ["family", *STATISTICS, "exclusive_ns", "kernels"]
-    assert found.row(0) == ("elementwise", 3, 60, 60 / 108, 20.0, 20.0, 10, 30, 10.0, 50, 2)
+    assert kernels(report(WORK), by=by).columns == [*keys, *STATISTICS, "exclusive_ns", "kernels"]
 
 
 def test_a_recorded_collective_communicates_whatever_its_name():
