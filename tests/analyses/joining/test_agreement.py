@@ -4,12 +4,14 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 import kanalyze
 from kanalyze.analyses.counters._metrics import LATENCY, stall_metric
+from kanalyze.analyses.joining._reasons import Reasons, UnderNcu
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.readers.ncu.asked_launches import chooses, selective
@@ -76,9 +78,20 @@ def test_a_trace_of_some_steps_has_fewer_launches():
     assert more["launches", 1, 2] == ("unexplained", "")
 
 
-def test_ncu_measures_some_launches_alone():
-    found = told(nsys(k(0, 1000), k(2000, 3000)), measured({}, names=["k"], block=(32, 1, 1)))
-    assert found["launches", 2, 1] == ("explained", "filter")
+@pytest.mark.parametrize(
+    ("events", "under", "figure", "expected"),
+    [
+        # ncu measures some launches alone
+        ([k(0, 1000), k(2000, 3000)], {}, ("launches", 2, 1), ("explained", "filter")),
+        # a kernel that only ncu has, or in another shape, is not explained
+        ([k(0, 1000)], {"names": ["other"]}, ("launches", None, 1), ("unexplained", "")),
+        ([k(0, 1000), k(2000, 3000)], {"grid": (7, 1, 1)}, ("launches", None, 1), ("unexplained", "")),
+    ],
+)
+def test_launches_under_ncu(events, under, figure, expected):
+    reports = nsys(*events), measured({}, **{"names": ["k"], "block": (32, 1, 1), **under})
+    assert told(*reports)[figure] == expected
+    assert under.get("grid", (1,))[0] in kanalyze.agreement(*reports).filter(figure="launches")["grid_x"]
 
 
 def fewer_launches(tmp_path, change):
@@ -136,18 +149,6 @@ def test_of_several_runs_one_that_chose_nothing_should_have_every_launch(runs, k
     assert told(nsys(*(k(1000 * at, 1000 * at + 500) for at in range(3))), *captures)["launches", 3, 2] == expected
 
 
-def test_a_kernel_that_only_ncu_has_is_not_explained():
-    found = told(nsys(k(0, 1000)), measured({}, names=["other"], block=(32, 1, 1)))
-    assert found["launches", None, 1] == ("unexplained", "")
-
-
-def test_ncu_in_another_shape_is_not_explained():
-    reports = nsys(k(0, 1000), k(2000, 3000)), measured({}, names=["k"], grid=(7, 1, 1), block=(32, 1, 1))
-    assert told(*reports)["launches", None, 1] == ("unexplained", "")
-    (row,) = kanalyze.agreement(*reports).filter(pl.col("first").is_null(), figure="launches").to_dicts()
-    assert row["grid_x"] == 7
-
-
 def test_one_report_is_compared_with_nothing():
     with pytest.raises(CannotTellError, match="no second report"):
         kanalyze.agreement(nsys(k(0, 1)))
@@ -197,22 +198,28 @@ def under_ncu(took, *, base=(), waits=0.0, clock=1.0e9, more=()):
     return rows["reason"].to_list()[0]
 
 
-def test_what_measuring_with_ncu_does_explains_so_much_and_no_more():
-    assert under_ncu(10_100) == "spread"
-    assert under_ncu(20_000) == "clocks"  # half the clock
-    assert under_ncu(24_000) is None
-    assert under_ncu(24_000, waits=0.3) == "caches"
-    assert under_ncu(40_000, waits=0.3) is None
-    assert under_ncu(24_000, clock=2.0e9, waits=0.1) is None
+WRITING_BACK = {"dram__bytes_read.sum": 2e6, "dram__bytes_write.sum": 0.0}.items()  # of 2 µs
 
 
-def test_a_kernel_that_is_faster_under_ncu_had_something_to_wait_for_in_the_program():
-    assert under_ncu(8000) is None
-    assert under_ncu(8000, base=[kernel(4000, 6000, name="j", stream=8)]) == "beside others"
-    assert under_ncu(8000, base=[memcpy(4000, 6000, direction="Unified Host-to-Device")]) == "page faults"
-    dram = {"dram__bytes_read.sum": 2e6, "dram__bytes_write.sum": 0.0}
-    assert under_ncu(8000, more=dram.items()) == "caches"  # 2 µs of writing back
-    assert under_ncu(4000, more=dram.items()) is None
+@pytest.mark.parametrize(
+    ("took", "more", "reason"),
+    [
+        (10_100, {}, "spread"),
+        (20_000, {}, "clocks"),  # half the clock
+        (24_000, {}, None),
+        (24_000, {"waits": 0.3}, "caches"),
+        (40_000, {"waits": 0.3}, None),
+        (24_000, {"clock": 2.0e9, "waits": 0.1}, None),
+        # faster than in the program, where it had something to wait for
+        (8000, {}, None),
+        (8000, {"base": [kernel(4000, 6000, name="j", stream=8)]}, "beside others"),
+        (8000, {"base": [memcpy(4000, 6000, direction="Unified Host-to-Device")]}, "page faults"),
+        (8000, {"more": WRITING_BACK}, "caches"),
+        (4000, {"more": WRITING_BACK}, None),
+    ],
+)
+def test_what_measuring_with_ncu_explains_and_no_more(took, more, reason):
+    assert under_ncu(took, **more) == reason
 
 
 def test_without_clocks_in_the_report_of_ncu_nobody_knows_how_much_it_is():
@@ -250,9 +257,6 @@ def reasons(*, tried):
 
 def test_trials_of_triton_s_autotuner_are_those_of_kernels_with_several_variants():
     assert reasons(tried=["tuned", "tuned"]) == {"tuned": "autotuner", "fill": "autotuner", "k": None}
-
-
-def test_a_program_with_triton_s_kernels_explains_no_other_count():
     assert reasons(tried=["tuned", "k"]) == {"tuned": None, "fill": None, "k": None}
 
 
@@ -302,18 +306,7 @@ def test_the_command_shows_what_differs_and_why():
     ran = run("verify", SAMPLES / "streams", columns=120)
     assert (ran.status, ran.error) == (0, "")
     assert ran.lines[0].endswith(" 0 unexplained")
-    assert ran.lines[2].split() == [
-        "figure",
-        "first",
-        "tool",
-        "second",
-        "tool",
-        "difference",
-        "why",
-        "kernel",
-        "or",
-        "copy",
-    ]
+    assert " ".join(ran.lines[2].split()) == "figure first tool second tool difference why kernel or copy"
 
 
 def test_the_command_fails_where_nothing_explains_it():
@@ -340,3 +333,27 @@ def test_several_reports_that_give_time_are_told_apart():
               SAMPLES / "add/ncu.raw.csv", columns=140)  # fmt: skip
     assert ran.lines[2].split()[:2] == ["report", "figure"]
     assert ran.status == 1  # other grids
+
+
+#: Spans that rows have themselves, instead of a spread around their durations.
+SPREAD = SimpleNamespace(around=lambda row, suffix="": row[f"span{suffix}"])
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "explained"),
+    [((10, 20), (20, 30), True), ((10, 20), (21, 30), False), ((20, 30), (10, 20), True), ((21, 30), (10, 20), False)],
+)
+def test_durations_of_two_tools_differ_where_their_spans_do_not_touch(own, other, explained):
+    reasons = Reasons(("nsys", "torch.profiler"), SPREAD, None, [], None)
+    found = reasons.of({"figure": "duration", "span": own, "span_other": other})
+    assert (found is not None) == explained
+    if found:
+        assert found[0] == "spread"
+
+
+@pytest.mark.parametrize(("measured", "within"), [(10, True), (20, True), (15, True), (9, False), (21, False)])
+def test_a_duration_under_ncu_differs_outside_of_the_span(measured, within):
+    under = UnderNcu("nsys", SPREAD, clock_hz=1_000, l2_bytes=1, dram_bytes_per_s=1, selective=None)
+    row = {"span": (10, 20), "second": measured, "sm_clock_hz": None, "cold_share": None}
+    found = under.duration(row | {"faulted": True})
+    assert (found is not None and found[0] == "spread") == within

@@ -7,9 +7,10 @@ import polars as pl
 import pytest
 
 import kanalyze
+from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.joining.gains import gains
 from kanalyze.errors import CannotTellError
-from support.build import call, kernel, report
+from support.build import call, kernel, report, rows_of
 from support.command import SAMPLES
 from support.counters import measured
 from support.real_reports import real_capture
@@ -37,43 +38,16 @@ def rows(*reports, columns=COLUMNS, **where):
 def test_every_column_of_a_piece_of_advice():
     """The kernel takes 80 of 100 ns in two launches, a quarter of which could be saved."""
     nsys = timed(kernel(0, 60), kernel(60, 80), kernel(90, 100, name="j"))
-    assert gains(nsys, measured({}, rules=[rule(0, "slow", 0.25)], block=(32, 1, 1))).to_dicts() == [
-        {
-            "name": "k",
-            "device": 0,
-            "grid_x": 1,
-            "grid_y": 1,
-            "grid_z": 1,
-            "block_x": 32,
-            "block_y": 1,
-            "block_z": 1,
-            "event_id": 0,
-            "ncu_match": "shape",
-            "window_share": 0.8,
-            "exclusive_ns": 80,
-            "gain_share": pytest.approx(0.2),
-            "gain_ns": pytest.approx(20),
-            "source": "ncu",
-            "rule": "slow",
-            "scope": "global",
-            "speedup_share": 0.25,
-            "roof_share": None,
-            "possible_share": 0.25,
-            "possible_from": "estimate",
-            "sentence": "It is slow.",
-            "remedy": None,
-            "evidence": None,
-        }
-    ]
-
-
-def test_advice_is_ranked_by_what_the_program_gains():
-    nsys = timed(kernel(0, 10, name="small"), kernel(10, 100, name="large"))
-    rules = [(0, None, "A", "optimization", "a", "global", 0.9), (1, None, "B", "optimization", "b", "global", 0.2),
-             (1, None, "C", "optimization", "c", "local", 0.9)]  # fmt: skip
-    ncu = measured({}, {}, names=["small", "large"], rules=rules, block=(32, 1, 1))
-    found = gains(nsys, ncu).filter(source="ncu").select("rule", "gain_share").rows()
-    assert found == [("B", pytest.approx(0.18)), ("A", pytest.approx(0.09)), ("C", None)]
+    found = gains(nsys, measured({}, rules=[rule(0, "slow", 0.25)], block=(32, 1, 1)))
+    assert found.drop(SHAPE).to_dicts() == rows_of(
+        "name device event_id ncu_match window_share exclusive_ns gain_share gain_ns source rule scope speedup_share "
+        "roof_share possible_share possible_from sentence remedy evidence",
+        (
+            *("k", 0, 0, "shape", 0.8, 80, pytest.approx(0.2), pytest.approx(20), "ncu", "slow", "global", 0.25),
+            *(None, 0.25, "estimate", "It is slow.", None, None),
+        ),
+    )
+    assert found.select(SHAPE).row(0) == (1, 1, 1, 32, 1, 1)
 
 
 def test_no_more_is_gained_than_the_roof_leaves():
@@ -90,9 +64,11 @@ def test_no_more_is_gained_than_the_roof_leaves():
 def test_advice_that_gains_no_known_time_comes_last_by_the_time_of_its_kernel():
     nsys = timed(kernel(0, 10, name="small"), kernel(10, 100, name="large"))
     rules = [rule(0, "none", None), rule(0, "local", 0.9, "local"), rule(1, "none", None), rule(0, "some", 0.1)]
+    rules.append(rule(1, "most", 0.2))
     ncu = measured({}, {}, names=["small", "large"], rules=rules, block=(32, 1, 1))
     columns = ("name", "rule", "exclusive_ns", "gain_share", "gain_ns")
     assert rows(nsys, ncu, columns=columns) == [
+        ("large", "most", 90, pytest.approx(0.18), pytest.approx(18)),
         ("small", "some", 10, pytest.approx(0.01), pytest.approx(1)),
         ("large", "none", 90, None, None),
         ("small", "local", 10, None, None),

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import kanalyze
+from kanalyze.analyses.joining._report_set import different
 from kanalyze.analyses.page.counters_page import summarize_together
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
@@ -44,39 +45,20 @@ def test_time_and_counters_of_one_kernel_stand_in_one_row():
     assert (other["name"], other["ncu_match"], other["event_id"], other["torch_match"]) == ("k", "none", None, None)
 
 
-def test_a_kernel_that_only_ncu_saw_is_left_over():
-    ncu = measured({}, names=["other"], block=(32, 1, 1))
-    rows = kanalyze.joined(timed(kernel(0, 100)), ncu).select("name", "count", "ncu_count", "ncu_match").rows()
-    assert rows == [("k", 1, None, "none"), ("other", None, 1, "none")]
-
-
-def test_what_the_program_gains_is_no_more_than_the_roof_leaves():
-    nsys = timed(kernel(0, 100))
-    busy = {"gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": 74.4}
-    ncu = measured(busy, rules=[(*RULE[:-1], 0.662)], block=(32, 1, 1))
-    found = kanalyze.gains(nsys, ncu).filter(source="ncu").select("gain_share", "possible_from", "speedup_share")
-    assert found.rows() == [(pytest.approx(0.256), "roof", 0.662)]
-    (row,) = kanalyze.joined(nsys, ncu).to_dicts()
-    assert (row["best_speedup_share"], row["gain_share"]) == (pytest.approx(0.256), pytest.approx(0.256))
-    assert (row["best_rule"], row["best_from"]) == ("Slow", "roof")
-
-
 def test_nsys_gives_the_time_whatever_comes_first():
     nsys, torch = timed(kernel(0, 10)), timed(kernel(0, 12), tool="torch.profiler")
     (row,) = kanalyze.joined(torch, nsys).to_dicts()
     assert (row["time_from"], row["total_ns"], row["torch_total_ns"], row["torch_match"]) == ("nsys", 10, 12, "exact")
+    with pytest.raises(CannotTellError, match="no report gives the time"):
+        kanalyze.joined(measured({}))
 
 
 def test_a_window_is_of_the_report_that_gives_the_time():
-    nsys = timed(kernel(0, 10), kernel(20, 40, name="j"))
-    ncu = measured({}, {}, names=["k", "j"], block=(32, 1, 1))
-    rows = kanalyze.joined(nsys, ncu, window="15ns..40ns").select("name", "count", "ncu_match").rows()
-    assert rows == [("j", 1, "shape"), ("k", None, "none")]
-
-
-def test_the_page_tells_what_is_outside_of_the_window_from_what_only_one_tool_saw():
+    """The page tells what is outside of it from what only one tool saw."""
     nsys = timed(kernel(0, 10), kernel(20, 40, name="j"))
     ncu = measured({}, {}, {}, names=["k", "j", "other"], block=(32, 1, 1))
+    rows = kanalyze.joined(nsys, ncu, window="15ns..40ns").select("name", "count", "ncu_match").rows()
+    assert rows == [("j", 1, "shape"), ("k", None, "none"), ("other", None, "none")]
 
     def left_over(**where):
         (page,) = summarize_together(nsys, ncu, **where)
@@ -104,13 +86,17 @@ def test_two_reports_that_give_time_have_their_rows_each():
 RANKS = ("torch-rank0.json.gz", "torch-rank1.json.gz")
 
 
-def test_a_trace_that_is_given_twice_counts_once(tmp_path):
-    capture = real_capture(SAMPLES / "cdist")
-    once = kanalyze.joined(*capture)
+def test_what_is_given_twice_counts_once(tmp_path):
+    """Files, copies of traces, and runs of ncu that are part of a capture."""
+    cdist, square = real_capture(SAMPLES / "cdist"), real_capture(SAMPLES / "square")
     copy = shutil.copy(SAMPLES / "cdist/torch.json.gz", tmp_path / "copy.json.gz")
-    for path in (SAMPLES / "cdist/torch.json.gz", SAMPLES / "cdist/../cdist/torch.json.gz", copy):
-        assert kanalyze.joined(*capture, kanalyze.read(path)).equals(once)
-        assert kanalyze.joined(kanalyze.read(path), *capture).equals(once)
+    again = [(cdist, path) for path in (SAMPLES / "cdist/torch.json.gz", SAMPLES / "cdist/../cdist/nsys.sqlite", copy)]
+    again += [(square, SAMPLES / "square" / page) for page in ("ncu.raw.csv", "ncu-2.raw.csv", "ncu-2.details.csv")]
+    for capture, path in again:
+        once, one = kanalyze.joined(*capture), kanalyze.read(path)
+        assert kanalyze.joined(*capture, one).equals(once)
+        assert kanalyze.joined(one, *capture).equals(once)
+    assert kanalyze.joined(*cdist, *cdist).equals(kanalyze.joined(*cdist))
 
 
 @pytest.mark.slow
@@ -118,14 +104,6 @@ def test_a_measurement_and_its_pages_are_one_report_of_the_page():
     pages = [SAMPLES / "gelu" / f"ncu.{page}.csv" for page in ("details", "source")]
     text = run("summarize", SAMPLES / "gelu/torch.json.gz", *pages).text
     assert "with ncu.details.csv (ncu)" in " ".join(text.split())
-
-
-@pytest.mark.parametrize("page", ["ncu.raw.csv", "ncu-2.raw.csv", "ncu-2.details.csv"])
-def test_a_run_of_ncu_that_is_part_of_a_capture_counts_once(page):
-    capture, run_of_it = real_capture(SAMPLES / "square"), kanalyze.read(SAMPLES / "square" / page)
-    once = kanalyze.joined(*capture)
-    assert kanalyze.joined(*capture, run_of_it).equals(once)
-    assert kanalyze.joined(run_of_it, *capture).equals(once)
 
 
 @pytest.mark.parametrize(
@@ -146,20 +124,19 @@ def test_durations_of_one_launch_are_equal_as_far_as_they_are_printed(first, sec
     assert counts == [[1 if same else 2]] * 2
 
 
-def test_launches_of_other_processes_are_other_launches():
-    def of(process):
-        return measured({TOOK: 5888.0}, block=(32, 1, 1), process=process)
-
-    nsys = timed(kernel(0, 10))
-    assert kanalyze.joined(nsys, of(1), of(2))["ncu_count"].to_list() == [2]
-    assert kanalyze.joined(nsys, of(1), of(1))["ncu_count"].to_list() == [1]
-
-
-def test_a_report_that_gives_time_and_is_given_twice_has_its_rows_once():
-    capture = real_capture(SAMPLES / "cdist")
-    nsys = kanalyze.read(SAMPLES / "cdist/nsys.sqlite")
-    for given in ([*capture, *capture], [*capture, nsys], [nsys, *capture]):
-        assert kanalyze.joined(*given).equals(kanalyze.joined(*capture))
+@pytest.mark.parametrize(
+    ("whole", "part", "ran", "left"),
+    [
+        *((None, None, 3_000, 1), (None, 7, 3_000, 1), (7, None, 3_000, 1), (7, 7, 3_000, 1), (7, 8, 3_000, 2)),
+        (None, None, 3_100, 2),  # launches that took another time are others
+    ],
+)
+def test_launches_of_an_unknown_process_may_be_those_of_any(whole, part, ran, left):
+    every = [
+        measured(*({TOOK: ns} for ns in times), process=process)
+        for times, process in (((1_000, 2_000, 3_000), whole), ((2_000, ran), part))
+    ]
+    assert different(every) == every[:left]
 
 
 def test_measurements_of_several_runs_of_ncu_are_added_up():
@@ -169,10 +146,8 @@ def test_measurements_of_several_runs_of_ncu_are_added_up():
     rows = kanalyze.joined(nsys, of_k, of_j).select("name", "compute_share", "event_id", "ncu_count", "best_rule")
     assert rows.rows() == [("k", 0.25, 0, 1, "Slow"), ("j", 0.5, 1, 1, "Slow")]
     assert kanalyze.gains(nsys, of_k, of_j).filter(rule="Slow")["name"].to_list() == ["k", "j"]
-    again = kanalyze.joined(
-        nsys, of_k, of_j, measured({SPEED: 25.0, TOOK: 30.0}, block=(32, 1, 1))
-    )  # the same one twice
-    assert again["ncu_count"].to_list() == [1, 1]
+    again = measured({SPEED: 25.0, TOOK: 30.0}, block=(32, 1, 1))  # the same one twice
+    assert kanalyze.joined(nsys, of_k, of_j, again)["ncu_count"].to_list() == [1, 1]
 
 
 def test_traces_of_ranks_are_added_up_beside_one_report_of_nsys():
@@ -209,11 +184,6 @@ def test_operators_of_several_traces_are_those_of_each(repeated):
     assert (twice["torch_total_ns"] == 2 * once["torch_total_ns"]).all()
 
 
-def test_counters_alone_have_no_time():
-    with pytest.raises(CannotTellError, match="no report gives the time"):
-        kanalyze.joined(measured({}))
-
-
 @pytest.mark.parametrize(
     "flags", [["--delay=1"], ["--duration=1"], ["--capture-range=cudaProfilerApi"], ["--some-flag-of-the-future"]]
 )
@@ -237,32 +207,20 @@ def capture(request):
     return real_capture(SAMPLES / request.param)
 
 
-def test_times_are_those_of_the_report_and_each_launch_counts_once(capture):
-    rows, base = kanalyze.joined(*capture), capture[0]
-    kernels = kanalyze.kernels(base)
-    assert [rows[name].sum() for name in ("count", "total_ns", "exclusive_ns")] == [
-        kernels[name].sum() for name in ("count", "total_ns", "exclusive_ns")
-    ]
-    ncu = next(one for one in capture if one.meta.tool == "ncu")
-    assert rows["ncu_count"].sum() == ncu.kind("kernel").height
-
-
-def test_every_kernel_that_ncu_measured_is_found_in_its_shape(capture):
-    """All were measured in the same program; nobody launches a name in shapes that only one tool sees."""
-    rows = kanalyze.joined(*capture).filter(pl.col("ncu_count").is_not_null())
-    assert rows["count"].null_count() == 0
-    ncu = next(one for one in capture if one.meta.tool == "ncu")
-    shapes = ncu.kernel_config.select("event_id", *SHAPE)
-    assert rows.join(shapes, on=["event_id", *SHAPE]).height == rows.height
-
-
-def test_registers_confirm_every_match(capture):
+def test_a_capture_has_the_times_of_its_report_and_every_kernel_that_ncu_measured(capture):
     """Registers take no part in matching, and a kernel compiled otherwise would have others."""
-    rows = kanalyze.joined(*capture).filter(pl.col("ncu_count").is_not_null())
-    kernels = capture[0].kind("kernel").join(capture[0].kernel_config, on="event_id")
+    rows, base = kanalyze.joined(*capture), capture[0]
+    ncu = next(one for one in capture if one.meta.tool == "ncu")
+    sums = [*("count", "total_ns", "exclusive_ns")]
+    assert rows.select(pl.col(sums).sum()).equals(kanalyze.kernels(base).select(pl.col(sums).sum()))
+    assert rows["ncu_count"].sum() == ncu.kind("kernel").height
+    found = rows.filter(pl.col("ncu_count").is_not_null())
+    assert found["count"].null_count() == 0
+    assert found.join(ncu.kernel_config.select("event_id", *SHAPE), on=["event_id", *SHAPE]).height == found.height
+    kernels = base.kind("kernel").join(base.kernel_config, on="event_id")
     config = kernels.select(pl.col("name").cast(pl.String), *SHAPE, own="registers_per_thread").unique()
-    both = rows.join(config, on=["name", *SHAPE])
-    assert both.height == rows.height
+    both = found.join(config, on=["name", *SHAPE])
+    assert both.height == found.height
     assert (both["own"] == both["registers_per_thread"]).all()
 
 
@@ -271,12 +229,9 @@ def test_torch_and_nsys_saw_the_same_launches(name):
     rows = kanalyze.joined(*real_capture(SAMPLES / name))
     assert rows["torch_match"].unique().to_list() == ["exact"]
     assert (rows["count"] == rows["torch_count"]).all()
-
-
-def test_operators_of_a_trace_come_with_its_kernels():
-    rows = kanalyze.joined(*real_capture(SAMPLES / "cdist"))
-    assert rows["operator"][0] == "aten::_cdist_forward"
-    assert rows["path"][0] == "aten::cdist → aten::_cdist_forward"
+    if name == "cdist":
+        operator, path = "aten::_cdist_forward", "aten::cdist → aten::_cdist_forward"
+        assert rows.select("operator", "path").row(0) == (operator, path)
 
 
 @pytest.mark.slow

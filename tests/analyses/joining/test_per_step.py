@@ -50,7 +50,7 @@ def verdicts(first, second):
     return {name: (verdict, reason) for name, verdict, reason in rows}
 
 
-EXPLAINED = ("explained", "steps")
+EXPLAINED, UNEXPLAINED = ("explained", "steps"), ("unexplained", None)
 
 
 def test_annotations_and_ranges_of_one_name_are_held_against_each_other():
@@ -62,48 +62,31 @@ def test_annotations_and_ranges_of_one_name_are_held_against_each_other():
     assert why == "2 a step in both, of 6 (step) by nsys and 3 (step) by torch.profiler; beside them 1 and 0"
 
 
-def test_steps_of_the_profiler_are_held_against_ranges_of_another_name():
-    nsys = recording("nsys", [["a"]] * 6, name="iteration {}")
-    torch = recording("torch.profiler", [["a"]] * 3, name="ProfilerStep#{}")
-    assert verdicts(nsys, torch) == {"a": EXPLAINED}
-
-
-@pytest.mark.slow
-def test_a_step_that_launches_more_or_less_is_not_explained():
-    nsys = recording("nsys", [["a", "a", "b"]] * 6)
-    for steps in ([["a", "b"]] * 3, [["a", "a", "a", "b"]] * 3, [["a", "a", "b"], ["a", "b"], ["a", "a", "b"]]):
-        for name in ("step", "ProfilerStep#{}"):
-            found = verdicts(nsys, recording("torch.profiler", steps, name=name))
-            assert found["a"] == ("unexplained", None)
-            assert found["b"] == EXPLAINED
-
-
-def test_as_many_steps_launch_as_many():
-    lost = [["a", "b"], ["a"], ["a", "b"]]
-    assert verdicts(recording("nsys", [["a", "b"]] * 3), recording("torch.profiler", lost)) == {
-        "a": ("equal", None),
-        "b": ("unexplained", None),
-    }
-
-
-def test_what_every_other_step_does_is_explained():
-    nsys = recording("nsys", [["a"], ["a", "log"]] * 4)
-    assert verdicts(nsys, recording("torch.profiler", [["a"], ["a", "log"], ["a"]])) == {
-        "a": EXPLAINED,
-        "log": EXPLAINED,
-    }
-
-
-def test_the_first_step_may_do_more_and_the_later_ones_may_not():
-    nsys = recording("nsys", [["a"] * 5, *[["a"]] * 5])
-    assert verdicts(nsys, recording("torch.profiler", [["a"]] * 3)) == {"a": EXPLAINED}
-    assert verdicts(nsys, recording("torch.profiler", [["a"] * 3] * 3)) == {"a": ("unexplained", None)}
-
-
-def test_what_was_launched_before_the_recording_is_in_no_step():
-    nsys = recording("nsys", [["a"]] * 6)
-    assert verdicts(nsys, recording("torch.profiler", [["a"]] * 3, cut=["a"])) == {"a": EXPLAINED}
-    assert verdicts(nsys, recording("torch.profiler", [["a"]] * 3, cut=["a"] * 4)) == {"a": ("unexplained", None)}
+@pytest.mark.parametrize(
+    ("steps", "other", "expected"),
+    [
+        # steps of the profiler are held against ranges of another name
+        ([["a"]] * 6, {"steps": [["a"]] * 3, "name": "ProfilerStep#{}"}, {"a": EXPLAINED}),
+        # a step that launches more or less is not explained
+        *(
+            ([["a", "a", "b"]] * 6, {"steps": steps, "name": name}, {"a": UNEXPLAINED, "b": EXPLAINED})
+            for name in ("step", "ProfilerStep#{}")
+            for steps in ([["a", "b"]] * 3, [["a"] * 3 + ["b"]] * 3, [["a", "a", "b"], ["a", "b"], ["a", "a", "b"]])
+        ),
+        # as many steps launch as many
+        ([["a", "b"]] * 3, {"steps": [["a", "b"], ["a"], ["a", "b"]]}, {"a": ("equal", None), "b": UNEXPLAINED}),
+        # what every other step does is explained
+        ([["a"], ["a", "log"]] * 4, {"steps": [["a"], ["a", "log"], ["a"]]}, {"a": EXPLAINED, "log": EXPLAINED}),
+        # the first step may do more, and the later ones may not
+        ([["a"] * 5, *[["a"]] * 5], {"steps": [["a"]] * 3}, {"a": EXPLAINED}),
+        ([["a"] * 5, *[["a"]] * 5], {"steps": [["a"] * 3] * 3}, {"a": UNEXPLAINED}),
+        # what was launched before the recording is in no step
+        ([["a"]] * 6, {"steps": [["a"]] * 3, "cut": ["a"]}, {"a": EXPLAINED}),
+        ([["a"]] * 6, {"steps": [["a"]] * 3, "cut": ["a"] * 4}, {"a": UNEXPLAINED}),
+    ],
+)
+def test_what_a_step_launches_is_compared(steps, other, expected):
+    assert verdicts(recording("nsys", steps), recording("torch.profiler", **other)) == expected
 
 
 def test_copies_and_bytes_are_held_against_each_other_by_step():
