@@ -29,43 +29,29 @@ def units(*stretches, fewest=5, nodes=4):
     return {places[0]: (sequence, sorted(places)) for (sequence, _), places in found.items()}
 
 
-def test_a_period_that_is_long_enough_is_the_unit():
-    found = units([9, *[1, 2, 3, 4] * 5, 8])
-    assert [places for _, places in found.values()] == [[1 + 4 * n + i for i in range(4)] for n in range(5)]
-    assert len({sequence for sequence, _ in found.values()}) == 1
-
-
-def test_a_short_period_is_taken_several_times():
-    assert [places for _, places in units([1] * 21).values()] == [[4 * n + i for i in range(4)] for n in range(5)]
-
-
-def test_two_periods_in_one_series():
-    found = units([1, 2, 3, 4] * 6 + [5, 6, 7, 8, 9] * 7)
-    lengths = sorted(len(places) for _, places in found.values())
-    assert lengths == [4] * 6 + [5] * 7
-
-
-def test_codes_that_come_twice_in_a_period():
-    found = units([1, 1, 2, 2, 1, 2] * 6)
-    assert [len(places) for _, places in found.values()] == [6] * 6
-
-
-def test_nothing_repeats_across_stretches():
-    assert units(*[[1, 2, 3, 4]] * 6) == {}
-    assert units([1, 2, 3, 4] * 2, [1, 2, 3, 4] * 4) == {}
-
-
-def test_too_few_repetitions_are_none():
-    assert units([1, 2, 3, 4] * 4) == {}
+@pytest.mark.parametrize(
+    ("stretches", "lengths"),
+    [
+        ([[9, *[1, 2, 3, 4] * 5, 8]], [4] * 5),  # a period that is long enough is the unit
+        ([[1] * 21], [4] * 5),  # a short one is taken several times
+        ([[1, 2, 3, 4] * 6 + [5, 6, 7, 8, 9] * 7], [4] * 6 + [5] * 7),  # two periods in one series
+        ([[1, 1, 2, 2, 1, 2] * 6], [6] * 6),  # codes that come twice in a period
+        ([[1, 2, 3, 4]] * 6, []),  # nothing repeats across stretches
+        ([[1, 2, 3, 4] * 2, [1, 2, 3, 4] * 4], []),
+        ([[1, 2, 3, 4] * 4], []),  # too few repetitions are none
+        ([], []),
+    ],
+)
+def test_units(stretches, lengths):
+    found = units(*stretches)
+    assert sorted(len(places) for _, places in found.values()) == lengths
+    assert all(places == list(range(first, first + len(places))) for first, (_, places) in found.items())
+    assert len({sequence for sequence, _ in found.values()}) == len({*lengths})
 
 
 @pytest.mark.parametrize(("operations", "found"), [(8, 8), (6, 0)])
 def test_a_series_of_twice_the_nodes_is_long_enough(operations, found):
     assert periodic(line([0, 1] * (operations // 2)), fewest=2, nodes=4).height == found
-
-
-def test_no_operations():
-    assert periodic(line(), fewest=5, nodes=4).is_empty()
 
 
 CODES = st.integers(0, 3)

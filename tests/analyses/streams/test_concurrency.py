@@ -88,75 +88,88 @@ def taking_turns(*, second=(), **keys):
     return [*first, *second, *launched(2, 61 * US, 90 * US, at=10 * US, stream=13, **keys)]
 
 
-def test_an_operation_that_was_ready_and_began_after_the_others_end():
-    assert pairs(
-        report(taking_turns(), limits=SMALL), "overlap_ns", "turns", "waits", "waited_ns", "never_overlap"
-    ) == [(7, 13, 0, 1, 1, 39 * US, True)]
+#: One that was there at the same time, too.
+OVERLAP = [kernel(100 * US, 110 * US), kernel(105 * US, 112 * US, stream=13)]
 
 
-def test_a_pair_that_overlaps_somewhere_is_not_one_that_never_does():
-    events = [*taking_turns(), kernel(100 * US, 110 * US), kernel(105 * US, 112 * US, stream=13)]
-    assert pairs(report(events, limits=SMALL), "overlap_ns", "turns", "waits", "never_overlap") == [
-        (7, 13, 5 * US, 3, 1, False)
-    ]
+def first_and_second(*, first=(), start=61, end=90, at=10, **keys):
+    """As :func:`taking_turns`, with further keys of the first, and other times (µs) and keys of the second."""
+    before = launched(1, 20 * US, keys.pop("until", 60) * US, at=0, **dict(first))
+    return [*before, *launched(2, start * US, end * US, at=at * US, stream=13, **keys)]
 
 
-def test_an_operation_is_not_ready_before_a_launch_had_time_to_arrive():
-    first = launched(1, 20 * US, 30 * US, at=0)
-    second = launched(2, 31 * US, 40 * US, at=25 * US, stream=13)
-    assert pairs(report([*first, *second], limits=SMALL), "turns", "waits") == [(7, 13, 1, 0)]
+REGISTERS, SHARED = {**SMALL, "registers_per_sm": 1024}, {**SMALL, "shared_per_sm_bytes": 1024}
 
 
-def test_what_begins_long_after_the_others_end_waited_for_something_else():
-    first = launched(1, 20 * US, 60 * US, at=0)
-    second = launched(2, 100 * US, 120 * US, at=10 * US, stream=13)
-    assert pairs(report([*first, *second], limits=SMALL), "waits") == [(7, 13, 0)]
-
-
-def test_a_kernel_that_fills_the_gpu_leaves_no_room():
-    of = report(taking_turns()[2:] + launched(1, 20 * US, 60 * US, at=0, grid=(4, 1, 1)), limits=SMALL)
-    assert pairs(of, "waits") == [(7, 13, 0)]
-    assert pairs(report(taking_turns()), "waits") == [(7, 13, 0)]  # a GPU without known limits
-    registers = {**SMALL, "registers_per_sm": 1024}
-    narrow = report(taking_turns(side={"registers_per_thread": 32}), limits=registers)
-    assert pairs(narrow, "waits") == [(7, 13, 1)]
-    full = launched(1, 20 * US, 60 * US, at=0, side={"registers_per_thread": 64})
-    assert pairs(report([*full, *taking_turns()[2:]], limits=registers), "waits") == [(7, 13, 0)]
-    shared = launched(1, 20 * US, 60 * US, at=0, side={"static_shared_bytes": 0, "dynamic_shared_bytes": 2048})
-    of = report([*shared, *taking_turns()[2:]], limits={**SMALL, "shared_per_sm_bytes": 1024})
-    assert pairs(of, "waits") == [(7, 13, 0)]
-
-
-def test_copies_share_an_engine_and_a_copy_and_a_kernel_do_not():
-    first = launched(1, 20 * US, 60 * US, at=0, make=memcpy)
-    second = launched(2, 61 * US, 90 * US, at=10 * US, stream=13)
-    assert pairs(report([*first, *second]), "waits") == [(7, 13, 1)]
-    second = launched(2, 61 * US, 90 * US, at=10 * US, stream=13, make=memcpy)
-    assert pairs(report([*first, *second]), "waits") == [(7, 13, 0)]
-
-
-@pytest.mark.parametrize("name", ["cudaStreamWaitEvent_v3020", "cudaLaunchHostFunc_v10000", "cuStreamWaitValue32"])
-def test_what_may_have_been_asked_for_is_told_apart(name):
-    of = report(taking_turns(second=[call(name, 5 * US, 6 * US)]), limits=SMALL)
-    assert pairs(of, "waits", "waited_ns", "ordered_waits", "never_overlap") == [(7, 13, 0, 0, 1, False)]
-
-
-def test_an_event_that_another_stream_waits_for_orders_nothing_here():
-    wait = call("cudaStreamWaitEvent", 5 * US, 6 * US, correlation=9)
-    for stream, expected in ((14, (1, 0)), (13, (0, 1))):
-        known = host("sync", "Stream wait sync", 5 * US, 6 * US, stream=stream, correlation=9)
-        of = report(taking_turns(second=[wait, known]), limits=SMALL)
-        assert pairs(of, "waits", "ordered_waits") == [(7, 13, *expected)]
-
-
-def test_nodes_of_one_graph_launch_wait_by_its_order():
-    launch = call("cudaGraphLaunch", 0, US, correlation=1)
-    nodes = [kernel(20 * US, 60 * US, correlation=1), kernel(61 * US, 90 * US, correlation=1, stream=13)]
-    assert pairs(report([launch, *nodes], limits=SMALL), "turns", "waits", "ordered_waits") == [(7, 13, 1, 0, 0)]
+@pytest.mark.parametrize(
+    ("events", "limits", "columns", "row"),
+    [
+        # an operation that was ready and began after the other's end
+        (taking_turns(), SMALL, ("overlap_ns", "waits", "waited_ns", "never_overlap"), (0, 1, 39 * US, True)),
+        # a pair that overlaps somewhere is not one that never does
+        ([*taking_turns(), *OVERLAP], SMALL, ("overlap_ns", "turns", "waits", "never_overlap"), (5 * US, 3, 1, False)),
+        # it is not ready before a launch had time to arrive
+        (first_and_second(until=30, start=31, end=40, at=25), SMALL, ("turns", "waits"), (1, 0)),
+        # what begins long after the other's end waited for something else
+        (first_and_second(start=100, end=120), SMALL, ("waits",), (0,)),
+        # a kernel that fills the GPU leaves no room: by blocks, registers or shared memory, or without known limits
+        (first_and_second(first={"grid": (4, 1, 1)}), SMALL, ("waits",), (0,)),
+        (taking_turns(), {}, ("waits",), (0,)),
+        (taking_turns(side={"registers_per_thread": 32}), REGISTERS, ("waits",), (1,)),
+        (first_and_second(first={"side": {"registers_per_thread": 64}}), REGISTERS, ("waits",), (0,)),
+        (
+            first_and_second(first={"side": {"static_shared_bytes": 0, "dynamic_shared_bytes": 2048}}),
+            SHARED,
+            ("waits",),
+            (0,),
+        ),
+        # copies share an engine, and a copy and a kernel do not
+        (first_and_second(first={"make": memcpy}), {}, ("waits",), (1,)),
+        (first_and_second(first={"make": memcpy}, make=memcpy), {}, ("waits",), (0,)),
+        # what may have been asked for is told apart
+        *(
+            (
+                taking_turns(second=[call(name, 5 * US, 6 * US)]),
+                SMALL,
+                ("waits", "waited_ns", "ordered_waits", "never_overlap"),
+                (0, 0, 1, False),
+            )
+            for name in ("cudaStreamWaitEvent_v3020", "cudaLaunchHostFunc_v10000", "cuStreamWaitValue32")
+        ),
+        # an event that another stream waits for orders nothing here
+        *(
+            (
+                taking_turns(
+                    second=[
+                        call("cudaStreamWaitEvent", 5 * US, 6 * US, correlation=9),
+                        host("sync", "Stream wait sync", 5 * US, 6 * US, stream=stream, correlation=9),
+                    ]
+                ),
+                SMALL,
+                ("waits", "ordered_waits"),
+                waits,
+            )
+            for stream, waits in ((14, (1, 0)), (13, (0, 1)))
+        ),
+        # nodes of one graph launch wait by its order
+        (
+            [
+                call("cudaGraphLaunch", 0, US, correlation=1),
+                kernel(20 * US, 60 * US, correlation=1),
+                kernel(61 * US, 90 * US, correlation=1, stream=13),
+            ],
+            SMALL,
+            ("turns", "waits", "ordered_waits"),
+            (1, 0, 0),
+        ),
+    ],
+)
+def test_what_one_stream_waits_for_another(events, limits, columns, row):
+    assert pairs(report(events, limits=limits), *columns) == [(7, 13, *row)]
 
 
 def test_the_window_cuts_waits_and_overlaps():
-    of = report([*taking_turns(), kernel(100 * US, 110 * US), kernel(105 * US, 112 * US, stream=13)], limits=SMALL)
+    of = report([*taking_turns(), *OVERLAP], limits=SMALL)
     narrow = of.narrow(window="50us..106us")
     assert pairs(narrow, "busy_ns", "other_busy_ns", "overlap_ns", "waits", "waited_ns") == [
         (7, 13, 16 * US, 30 * US, US, 1, 10 * US)
@@ -164,16 +177,11 @@ def test_the_window_cuts_waits_and_overlaps():
     assert pairs(of.narrow(window="62us..95us")) == []
 
 
-def test_only_the_busiest_streams_are_compared(monkeypatch):
-    monkeypatch.setattr("kanalyze.analyses.streams.concurrency.MOST_STREAMS", 2)
-    events = [kernel(0, 10), kernel(0, 20, stream=8), kernel(0, 30, stream=9)]
-    assert pairs(report(events), "overlap_ns") == [(8, 9, 20)]
-
-
-def test_as_many_streams_as_bits():
+def test_only_the_busiest_streams_are_compared_as_many_as_bits():
     events = [kernel(number, 1000, stream=number) for number in range(1, 71)]
     found = concurrency(report(events), by="pair")
     assert found.height == 62 * 61 // 2
+    assert found["other_stream"].max() == 62
     assert found.select(pl.col("overlap_ns") == 1000 - pl.max_horizontal("stream", "other_stream")).to_series().all()
 
 
