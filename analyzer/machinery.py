@@ -134,9 +134,6 @@ def _remove(place: Path) -> None:
 
 # Modules that load when something of them is first asked for, with the memory and threads that a command needs.
 
-#: What polars imports to look for a plugin that reads Iceberg tables: 5 ms of the 0.26 s of a small page.
-_RARELY_USED: Final = "importlib.metadata"
-
 #: Where OpenBLAS, which comes with NumPy, looks for how many threads it may have.
 _BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
 
@@ -162,13 +159,7 @@ def late() -> AbstractContextManager[None]:
     For what commands use and --help need not wait for: above all what imports polars, which takes longer than the rest
     of the start together; and of formats and kinds of page the one that is used.
     """
-    return loading_late("kanalyze", within=_sparing)
-
-
-@contextmanager
-def _sparing() -> Iterator[None]:
-    with sparing_memory(), loading_late(_RARELY_USED):
-        yield
+    return loading_late("kanalyze", within=sparing_memory)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from kanalyze.errors import BadWindowError, DamagedReportError, KanalyzeError, U
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
 from kanalyze.source import KINDS_KEY, Kept, PartedSource, Source
 from kanalyze.tools import Tool, tool_of
-from kanalyze.window import Scope, Window, lasting, relative
+from kanalyze.window import EVERY, Scope, Window, lasting, relative
 
 if TYPE_CHECKING:
     from kanalyze.schema import Table
@@ -370,8 +370,7 @@ class Report:
             if named_ranges.instances(ranges, text).is_empty() and (found_windows := self._of_iterations(text, ranges)):
                 return found_windows
             if (steps := named_ranges.steps_asked(text, ranges, self.steps)) is not None:
-                group = named_ranges.STEPS if named_ranges.parsed(text)[0] == named_ranges.STEPS else None
-                return [Window(start, end, name, group, process) for start, end, name, process in steps]
+                return steps
             if ranges.is_empty() or not text:  # unnamed ranges cannot be selected by name
                 raise
             name, which = (text, "") if named_ranges.instances(ranges, text).height else named_ranges.parsed(text)
@@ -384,20 +383,13 @@ class Report:
             return [times]
         if found.is_empty():
             raise UnknownNameError.of("range", name, named_ranges.names(ranges))
-        return self._chosen(text, name, which, found)
-
-    @staticmethod
-    def _chosen(text: str, name: str, which: str, found: pl.DataFrame) -> list[Window]:
-        """Those of the ranges `found`, all of one name, that `which` chooses, as windows."""
-        sides = found.select("start", "end", "process_id")
-        instances = [Window(start, end, name, None, process) for start, end, process in sides.iter_rows()]
-        if which in ("", named_ranges.EVERY):
-            many = len(instances) > 1
-            return [replace(one, name=f"{name}#{number}" if many else name) for number, one in enumerate(instances, 1)]
-        at = named_ranges.place(int(which), len(instances))
-        if at is None:
-            raise UnknownNameError.number(f"instance of range {name!r}", which, len(instances))
-        return [replace(instances[at], name=text)]
+        every, many = which in ("", EVERY), found.height > 1
+        sides = found.select("start", "end", "process_id").iter_rows()
+        windows = [
+            Window(start, end, (f"{name}#{number}" if many else name) if every else text, None, process)
+            for number, (start, end, process) in enumerate(sides, 1)
+        ]
+        return named_ranges.chosen(windows, which, f"instance of range {name!r}")
 
     def _of_iterations(self, text: str, ranges: pl.DataFrame) -> list[Window] | None:
         """The windows that `text` names by iterations; None if it is for ranges to say.

@@ -7,7 +7,7 @@ step 5, ``steps`` is every step.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -57,19 +57,14 @@ class Window:
 
         `text` is the user's argument, of the report at `path`; `zero_ns` is the origin of displayed times.
         """
-        known = []
-        for span in recorded:  # lazily, since each span may require reading
-            known.append(span)
-            if self._overlaps(min(first for first, _ in known), max(last for _, last in known)):
+        edges: tuple[int, int] | None = None
+        for first, last in recorded:  # lazily, since each span may require reading
+            edges = (first, last) if edges is None else (min(first, edges[0]), max(last, edges[1]))
+            begins = self.start_ns is None or self.start_ns <= edges[1]
+            if begins and (self.end_ns is None or self.end_ns > edges[0]):
                 return
-        if known:
-            edges = min(first for first, _ in known), max(last for _, last in known)
+        if edges is not None:
             raise BadWindowError.outside(text, path, *(instant(edge, zero_ns) for edge in edges))
-
-    def _overlaps(self, first_ns: int, last_ns: int) -> bool:
-        """Whether the window overlaps ``[first_ns, last_ns]``, both inclusive."""
-        begins = self.start_ns is None or self.start_ns <= last_ns
-        return begins and (self.end_ns is None or self.end_ns > first_ns)
 
     @classmethod
     def parse(cls, text: str, first_ns: int = 0) -> Window:
@@ -288,6 +283,16 @@ def parsed(text: str) -> tuple[str, str]:
     return text, ""
 
 
+def chosen(instances: Sequence[Window], which: str, what: str) -> list[Window]:
+    """Those of the `instances` that :func:`parsed` tells; UnknownNameError if there are not so many of `what`."""
+    if which in ("", EVERY):
+        return [*instances]
+    at = place(int(which), len(instances))
+    if at is None:
+        raise UnknownNameError.number(what, which, len(instances))
+    return [instances[at]]
+
+
 def place(number: int, count: int) -> int | None:
     """Place of the instance with this number among `count`, from 0 on; negative numbers count from the end."""
     found = number - 1 if number > 0 else count + number
@@ -321,13 +326,10 @@ def step_name(number: int) -> str:
     return f"step:{number}"
 
 
-def steps_asked(
-    text: str, ranges: pl.DataFrame, known: Callable[[], pl.DataFrame]
-) -> list[tuple[int, int, str, int | None]] | None:
-    """Resolves `text` to profiler steps in `known` (as :func:`steps`): start, end, name, process.
+def steps_asked(text: str, ranges: pl.DataFrame, known: Callable[[], pl.DataFrame]) -> list[Window] | None:
+    """The profiler steps in `known` (as :func:`steps`) that `text` names.
 
-    None if `text` does not name steps, if one of `ranges` (as :func:`named`) has that very name, or if there are no
-    steps.
+    None if it names no steps, if one of `ranges` (as :func:`named`) has that very name, or if there are no steps.
 
     Raises:
         UnknownNameError: There are steps, but none of that number, or not so many.
@@ -336,28 +338,22 @@ def steps_asked(
     match = re.fullmatch(_STEP_ASKED, name)
     if match is None or instances(ranges, text).height or instances(ranges, name).height:
         return None
-    found = known()
-    number = int(match[1]) if match[1] else None
-    return None if found.is_empty() else _chosen(found, number, which)
-
-
-def _chosen(found: pl.DataFrame, number: int | None, which: str) -> list[tuple[int, int, str, int | None]]:
+    every = known()
+    if every.is_empty():
+        return None
     # steps of several processes or recordings may share a number
-    often, ordinal = pl.len().over("step") > 1, pl.int_range(1, pl.len() + 1).over("step")
-    named = found.select("start", "end", "step", "process_id", often=often, ordinal=ordinal)
-    own = named if number is None else named.filter(pl.col("step") == number)
-    if own.is_empty():
-        raise UnknownNameError.of("step", number, found.get_column("step").unique(maintain_order=True))
-    rows = [
-        (start, end, f"{step_name(step)}{_NUMBER}{ordinal}" if several else step_name(step), process)
-        for start, end, step, process, several, ordinal in own.iter_rows()
+    ordinal = pl.when(pl.len().over("step") > 1).then(pl.int_range(1, pl.len() + 1).over("step"))
+    numbered = every.select("start", "end", "step", "process_id", ordinal=ordinal)
+    if match[1]:
+        numbered = numbered.filter(pl.col("step") == int(match[1]))
+    if numbered.is_empty():
+        raise UnknownNameError.of("step", int(match[1]), every.get_column("step").unique(maintain_order=True))
+    group = STEPS if name == STEPS else None
+    windows = [
+        Window(start, end, step_name(step) + (f"{_NUMBER}{ordinal}" if ordinal else ""), group, process)
+        for start, end, step, process, ordinal in numbered.iter_rows()
     ]
-    if which in ("", EVERY):
-        return rows
-    at = place(int(which), len(rows))
-    if at is None:
-        raise UnknownNameError.number("step", which, len(rows))
-    return [rows[at]]
+    return chosen(windows, which, "step")
 
 
 def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from kanalyze.analyses.device._operations import SHAPE, calls_by_id, exclusive_o
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import first_seen, matches, positions, rows_at, telling
+from kanalyze.columns import first_seen, positions, rows_at, sure, telling
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
@@ -114,7 +114,7 @@ def _shared_calls(report: Report) -> pl.DataFrame:
     parts = [report.kind("api").select("process_id", "correlation_id", call_row=pl.lit(0, dtype=pl.UInt32)).clear()]
     for process in operations(report).get_column("process_id").unique().sort().drop_nulls():
         ids, rows = calls_by_id(report, process)
-        same = (matches(ids, ids.shift(1)) | matches(ids, ids.shift(-1))).arg_true()
+        same = (sure(ids == ids.shift(1)) | sure(ids == ids.shift(-1))).arg_true()
         if len(same):
             shared = {"correlation_id": ids.gather(same), "call_row": same if rows is None else rows.gather(same)}
             parts.append(pl.DataFrame(shared).select(pl.lit(process, dtype=pl.Int64).alias("process_id"), pl.all()))

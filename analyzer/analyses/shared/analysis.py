@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, update_wrapper, wraps
+from functools import partial, wraps
 from threading import RLock
-from typing import Final, Generic, Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import polars as pl
 
@@ -21,56 +21,46 @@ J = TypeVar("J")
 Others = TypeVarTuple("Others")
 
 
-class Remembered(Generic[T]):
-    """A function of a report with a cached result; see :func:`once_per_report`."""
-
-    def __init__(self, compute: Callable[[Report], T]) -> None:
-        """Wraps `compute`."""
-        self._compute = compute
-        self._lock = RLock()
-        update_wrapper(self, compute)
-
-    def __call__(self, report: Report) -> T:
-        """The cached result, computed on the first call."""
-        with self._lock:
-            if self not in report.answers:
-                report.answers[self] = self._compute(report)
-            found: T = report.answers[self]
-            return found
+#: A function of a report with a cached result; see :func:`once_per_report`.
+Remembered = Callable[[Report], T]
 
 
 def once_per_report(compute: Callable[[Report], T]) -> Remembered[T]:
     """Caches the result of `compute` per report, for the lifetime of the report."""
-    return Remembered(compute)
+    lock = RLock()
 
+    @wraps(compute)
+    def remembered(report: Report) -> T:
+        with lock:
+            if remembered not in report.answers:
+                report.answers[remembered] = compute(report)
+            result: T = report.answers[remembered]
+            return result
 
-class _OfWhole(Remembered[T]):
-    """A function of the whole report, with one cached result for all narrowed parts of it."""
-
-    def __call__(self, report: Report) -> T:
-        """The cached result for the whole report, computed on the first call."""
-        return super().__call__(report.whole)
+    return remembered
 
 
 def once_per_process(compute: Callable[[Report], T]) -> Remembered[T]:
     """As :func:`once_per_report`, for results independent of window and device: shared by all parts of a report."""
-    return _OfWhole(compute)
+    of_whole = once_per_report(compute)
+
+    @wraps(compute)
+    def remembered(report: Report) -> T:
+        return of_whole(report.whole)
+
+    return remembered
 
 
 def once_together(compute: Callable[[Report, *Others], T]) -> Callable[[Report, *Others], T]:
     """Caches the result of `compute` for a tuple of reports, for the lifetime of the first one."""
 
-    @once_per_report
-    def known(report: Report) -> dict[tuple[int, ...], tuple[tuple[*Others], T]]:
-        del report
-        return {}
-
     @wraps(compute)
     def remembered(first: Report, *others: *Others) -> T:
-        found, key = known(first), tuple(map(id, others))  # kept alive by the cache, so that ids stay unique
-        if key not in found:
-            found[key] = others, compute(first, *others)
-        return found[key][1]
+        key = (remembered, *map(id, others))
+        if key not in first.answers:
+            first.answers[key] = others, compute(first, *others)  # the others are kept, so that ids stay unique
+        result: T = first.answers[key][1]
+        return result
 
     return remembered
 
@@ -93,11 +83,6 @@ def analysis(compute: Callable[[Report], pl.DataFrame]) -> Analysis:
     for name in ("__doc__", "__name__", "__qualname__", "__module__"):
         setattr(narrowed, name, getattr(compute, name))
     return narrowed
-
-
-# Checks that a report has the kinds of events, and the times, that a table needs; and lines of the program.
-#
-# Where the lines and loops that a capture has are damaged there are none, which is noted.
 
 
 def require(report: Report, table: Table | str, *kinds: str) -> None:
@@ -146,6 +131,7 @@ def loop_passes(report: Report) -> pl.DataFrame:
 
 
 def _of_capture(report: Report, table: Table) -> pl.DataFrame:
+    """A table of the capture, of the process in scope; where it is damaged it has no rows, which is noted."""
     try:
         rows = report.table(table.name)
     except KanalyzeError as damage:
@@ -153,9 +139,6 @@ def _of_capture(report: Report, table: Table) -> pl.DataFrame:
         return table.empty()
     process = report.scope.process
     return rows if process is None else rows.filter(rows.get_column("process_id") == process)
-
-
-# Thread pools over tables and batches, where a report is large enough to gain and memory suffices.
 
 
 def in_threads(work: Callable[[J], T], jobs: Sequence[J], *, small: bool = False) -> Iterator[T]:
@@ -218,14 +201,10 @@ def _count(report: Report, *kinds: str) -> int:
     return sum(report.kind(kind).height for kind in kinds if kind in report.kinds)
 
 
-def many(kernels: int) -> bool:
-    """Whether memory matters more than time with this number of kernels."""
-    return kernels > _MANY
-
-
 def many_events(report: Report) -> bool:
     """Whether memory matters more than time for a report."""
-    return many(_count(report, "kernel")) or ("op" in report.kinds and _count(report, *_ON_HOST) > _MANY_ON_HOST)
+    many = _count(report, "kernel") > _MANY
+    return many or ("op" in report.kinds and _count(report, *_ON_HOST) > _MANY_ON_HOST)
 
 
 def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
@@ -237,4 +216,4 @@ def at_once(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
     """As :func:`side_by_side`, for makers with small intermediate tables: in parallel for large reports, too."""
     if not any(_count(report, kind) >= _WORTH_WHILE for kind in ("api", "kernel")):
         return [make(report) for make in makers]
-    return list(in_threads(lambda make: make(report), makers, small=not many(_count(report, "api"))))
+    return list(in_threads(lambda make: make(report), makers, small=_count(report, "api") <= _MANY))
