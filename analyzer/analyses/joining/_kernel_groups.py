@@ -81,6 +81,9 @@ def kernels_in(report: Report) -> pl.DataFrame:
     The device is the process' own ordinal, where the report has one for all processes: other tools know no other.
     Registers are of a thread, shared memory is of a block, in bytes.
     """
+    told = report.processes.select("device", "cuda_ordinal").drop_nulls().unique()
+    agreed = all(told.get_column(name).is_unique().all() for name in told.columns)
+    ordinals = dict(told.iter_rows()) if agreed else {}
     nothing = device_operations(report).with_columns(exclusive_ns=0)
     work = nothing if report.meta.timeless else exclusive_operations(report)
     memory = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
@@ -89,7 +92,7 @@ def kernels_in(report: Report) -> pl.DataFrame:
         *("event_id", "process_id", *SHAPE, "dur_ns"),
         pl.col("exclusive_ns").cast(pl.Int64),
         pl.col("name").cast(pl.String),
-        pl.col("device").replace(_ordinals(report)).cast(pl.Int64),
+        pl.col("device").replace(ordinals).cast(pl.Int64),
         registers="registers_per_thread",
         shared=memory,
     )
@@ -100,17 +103,6 @@ def grouped_kernels(report: Report) -> pl.DataFrame:
     """:func:`kernels_in`, each with the number of its group."""
     numbers = kernel_groups(report).select("group", *GROUP_KEYS)
     return kernels_in(report).join(numbers, on=GROUP_KEYS, how="left", nulls_equal=True, maintain_order="left")
-
-
-def _ordinals(report: Report) -> dict[int, int]:
-    """The processes' ordinal of each GPU, if all processes agree on it and no two GPUs share one; else empty."""
-    told = report.processes.select("device", "cuda_ordinal").drop_nulls().unique()
-    if (
-        told.is_empty()
-        or not (told.get_column("device").is_unique() & told.get_column("cuda_ordinal").is_unique()).all()
-    ):
-        return {}
-    return dict(told.iter_rows())
 
 
 @once_per_report
@@ -268,9 +260,8 @@ def _of_one_capture(base: Report, ncu: Report) -> bool:
 def complete(base: Report) -> bool:
     """Whether the report has every launch, each as an event of its own."""
     whole = base.whole
-    if base.scope.process is not None or whole.kind("graph").height:
-        return False
-    return unused_launches(whole).filter(~pl.col("captured")).is_empty()
+    partial = base.scope.process is not None or whole.kind("graph").height
+    return not partial and unused_launches(whole).filter(~pl.col("captured")).is_empty()
 
 
 def _unique_names(names: pl.Series) -> pl.DataFrame:
@@ -306,8 +297,8 @@ def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
 #: only the name matches, or a name that a tool shortened, and there is one candidate. `none`: no candidate, or several.
 QUALITIES: Final = ("exact", "shape", "name", "none")
 
-_PAIRS: Final[dict[str, type[pl.DataType]]] = {"left": pl.Int64, "right": pl.Int64, "match": pl.String}
-_TYPED: Final = [pl.col(name).cast(dtype) for name, dtype in _PAIRS.items()]
+_PAIRS: Final = pl.Schema({"left": pl.Int64, "right": pl.Int64, "match": pl.String})
+_BY_NAME: Final = pl.lit("name")
 _COLUMNS: Final = ("group", "name", "same_name", "loose_name", "device", *SHAPE, "count")
 
 
@@ -399,11 +390,9 @@ def _alone_with(left: pl.DataFrame, right: pl.DataFrame, keys: list[str]) -> pl.
     return own.join(other, on=keys, suffix="_right")
 
 
-def _pairs(both: pl.DataFrame, match: pl.Expr | None = None) -> pl.DataFrame:
+def _pairs(both: pl.DataFrame, match: pl.Expr = _BY_NAME) -> pl.DataFrame:
     """The columns of :func:`same_kernels` of the groups in each row."""
-    return both.select(left="group", right="group_right", match=pl.lit("name") if match is None else match).select(
-        _TYPED
-    )
+    return both.select(left="group", right="group_right", match=match).cast(_PAIRS)
 
 
 def _has_every_launch(left: Report, right: Report) -> bool | None:
@@ -413,11 +402,9 @@ def _has_every_launch(left: Report, right: Report) -> bool | None:
     """
     if left.scope != Scope():
         return False
-    if not left.meta.recorder.every_launch:
-        return None
-    if not left.meta.partial and complete(left):
+    if left.meta.recorder.every_launch and not left.meta.partial and complete(left):
         return True
-    return False if right.meta.timeless else None
+    return False if left.meta.recorder.every_launch and right.meta.timeless else None
 
 
 def _has_one_gpu(report: Report) -> bool:

@@ -21,7 +21,6 @@ from kanalyze.analyses.ranges._instances import compile_spans
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.columns import beside
 from kanalyze.errors import CannotTellError
-from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.model import COMPILED_KERNELS
 from kanalyze.report import Report
 from kanalyze.units import count, frequency, percent, plural, rate, size, time
@@ -106,11 +105,8 @@ class Reasons:
 
     def of(self, row: Row) -> Explained | None:
         """The reason why this row's figures differ; None if unknown."""
-        if row["figure"] == "duration":
-            return self._duration(row)
-        return self._count(row) if row["figure"] in COUNTED else None
-
-    def _duration(self, row: Row) -> Explained | None:
+        if row["figure"] != "duration":
+            return self._count(row) if row["figure"] in COUNTED else None
         (low, high), (low_other, high_other) = self.spread.around(row), self.spread.around(row, "_other")
         if low > high_other or low_other > high:
             return None
@@ -211,10 +207,9 @@ def shared_steps(base: Report, other: Report) -> tuple[Steps, Steps] | None:
 
 def _inside(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The `spans` inside the window of a report."""
-    window = report.scope.window
-    low = BEFORE_ALL if window is None or window.start_ns is None else window.start_ns
-    high = AFTER_ALL if window is None or window.end_ns is None else window.end_ns
-    return spans.filter((pl.col("start") >= low) & (pl.col("end") <= high))
+    low, high = report.scope.sides
+    spans = spans if low is None else spans.filter(pl.col("start") >= low)
+    return spans if high is None else spans.filter(pl.col("end") <= high)
 
 
 def _named(report: Report) -> pl.DataFrame:
@@ -262,26 +257,26 @@ def _placed(work: pl.DataFrame, steps: Steps) -> pl.DataFrame:
     numbered = steps.spans.with_row_index("step").rename({"start": "since"})
     line = work.sort("at")
     joined = line.join_asof(numbered, left_on="at", right_on="since", by="process_id", check_sortedness=False)
-    inside, between = (pl.lit(place) for place in _PLACES[:2])
+    inside, between, beside = map(pl.lit, _PLACES)
     place = pl.when(pl.col("at") < pl.col("end")).then(inside).when(pl.col("at") < pl.col("until")).then(between)
-    return joined.with_columns(place=place.otherwise(pl.lit(_PLACES[2])))
+    return joined.with_columns(place=place.otherwise(beside))
 
 
 def _sums(work: pl.DataFrame, keys: Sequence[str], amount: pl.Expr, steps: int) -> pl.DataFrame:
     """:data:`COUNTS` by `keys`; steps without such an operation count as 0."""
     each = work.with_columns(amount=amount).group_by(*keys, "place", "step").agg(pl.col("amount").sum())
-    found = work.select(keys).unique()
-    for place, of in ((_PLACES[0], steps), (_PLACES[1], steps - 1)):
-        own = each.filter(pl.col("place") == place).group_by(keys)
-        amounts = own.agg(pl.col("amount").unique().sort(), without=of > pl.len())
-        known = pl.when("without").then(pl.concat_list("amount", pl.lit(0))).otherwise("amount")
-        found = found.join(
-            amounts.with_columns(known.alias(place)).drop("amount", "without"), on=keys, how="left", nulls_equal=True
-        )
-    rest = each.filter(pl.col("place") == _PLACES[2]).group_by(keys).agg(pl.col("amount").sum().alias(_PLACES[2]))
-    found = found.join(rest, on=keys, how="left", nulls_equal=True)
-    nothing = [pl.col(name).fill_null(pl.lit(value)) for name, value in NOTHING.items()]
-    return found.with_columns(nothing)
+    inside, between, beside = (pl.col("amount").filter(pl.col("place") == place) for place in _PLACES)
+    found = each.group_by(keys).agg(
+        *(own.unique().sort().alias(place) for place, own in zip(_PLACES, (inside, between), strict=False)),
+        beside.sum().alias(_PLACES[2]),
+        lacks_in=inside.len() < steps,
+        lacks_between=(between.len() < steps - 1) | (between.len() == 0),
+    )
+    some = [
+        pl.when(f"lacks_{place}").then(pl.concat_list(place, pl.lit(0))).otherwise(place).alias(place)
+        for place in _PLACES[:2]
+    ]
+    return found.with_columns(some).drop("lacks_in", "lacks_between")
 
 
 def alike(first: Mapping[str, Any], second: Mapping[str, Any], numbers: tuple[int, int]) -> bool:
@@ -319,26 +314,27 @@ def compiled_meanwhile(report: Report) -> pl.DataFrame:
     return work.select("event_id", "kind", pl.col("name").cast(pl.String), "stream", "start", "size_bytes", compiling)
 
 
-def tried(report: Report, names: list[str]) -> pl.DataFrame:
-    """:func:`compiled_meanwhile` with `trial`: a launch of a kernel in `names`, or the operation right before one.
+def tried(report: Report, names: list[str], kinds: Sequence[str]) -> pl.DataFrame:
+    """:func:`compiled_meanwhile` of some kinds, with `trial`: a launch of one of `names`, or what is right before one.
 
     Triton's autotuner flushes the cache before each trial.
     """
     work = compiled_meanwhile(report).sort("start", "event_id")
     own = pl.col("name").is_in(names).fill_null(value=False)
-    return work.with_columns(trial=own | own.shift(-1).over("stream").fill_null(value=False))
+    every = work.with_columns(trial=own | own.shift(-1).over("stream").fill_null(value=False))
+    return every.filter(pl.col("kind").is_in(kinds))
 
 
 def trials_of_kernels(report: Report, names: list[str]) -> pl.DataFrame:
     """Counts of trial launches by kernel group: group, compiling, trial."""
-    own = tried(report, names).filter(pl.col("kind") == "kernel").select("event_id", "compiling", "trial")
+    own = tried(report, names, ["kernel"]).select("event_id", "compiling", "trial")
     kernels = grouped_kernels(report).join(own, on="event_id")
     return kernels.group_by("group").agg(pl.col("compiling", "trial").sum().cast(pl.Float64))
 
 
 def trials_of_copies(report: Report, names: list[str]) -> pl.DataFrame:
     """Counts and bytes of trial copies and memsets: columns name, compiling, trial, compiling_bytes, trial_bytes."""
-    own = tried(report, names).filter(pl.col("kind").is_in(["memcpy", "memset"]))
+    own = tried(report, names, ["memcpy", "memset"])
     count = pl.col("compiling", "trial").sum().cast(pl.Float64)
     size = (pl.col("compiling", "trial").cast(pl.Float64) * pl.col("size_bytes")).sum().name.suffix("_bytes")
     return own.group_by("name").agg(count, size)
@@ -394,11 +390,7 @@ class UnderNcu:
         if row["figure"] == "duration":
             return self.duration(row)
         fewer = row["figure"] in COUNTED and row["first"] is not None and row["second"] <= row["first"]
-        return self.fewer(row) if fewer else None
-
-    def fewer(self, row: Row) -> Explained | None:
-        """The reason why ncu measured fewer launches; None if it was told to measure all."""
-        if self.selective is False:
+        if not fewer or self.selective is False:  # it was told to measure all
             return None
         unknown = "; its command is not known" if self.selective is None else ""
         return "filter", f"{row['second']:,.0f} of {row['first']:,.0f}{unknown}"

@@ -77,33 +77,29 @@ def _part_of(report: Report, other: Report) -> bool:
         return False
     places = held.head(held.height - run.height + 1).with_row_index("at").join(run.head(1), how="cross")
     begins = places.filter(_same_but_names()).get_column("at")
-    return any(_same_launches(pl.concat([run, held.slice(at, run.height)], how="horizontal")) for at in begins)
-
-
-def _same_launches(both: pl.DataFrame) -> bool:
-    """Whether the launches paired in each row are the same, names included."""
-    if not both.select(_same_but_names().all()).item():
-        return False
-    names = both.select(pl.col("name", "name_other").fill_null("")).iter_rows()
-    return all(shortened(a, b) or shortened(b, a) for a, b in names)
+    for at in begins:
+        both = pl.concat([run, held.slice(at, run.height)], how="horizontal")
+        names = both.select(pl.col("name", "name_other").fill_null("")).iter_rows()
+        if both.select(_same_but_names().all()).item() and all(shortened(a, b) or shortened(b, a) for a, b in names):
+            return True
+    return False
 
 
 def _same_but_names() -> pl.Expr:
-    """Whether the two launches of a row agree in all but their names: shape, process and duration."""
+    """Whether the two launches of a row agree in all but their names: shape, process and duration.
+
+    Durations may be rounded as ncu prints them: to hundredths of their unit.
+    """
     same = [pl.col(name).eq_missing(pl.col(f"{name}_other")) for name in SHAPE]
     process = (pl.col("process_id") == pl.col("process_id_other")).fill_null(value=True)
-    return pl.all_horizontal(*same, process, _same_duration("dur_ns", "dur_ns_other"))
-
-
-def _same_duration(first: str, second: str) -> pl.Expr:
-    """Whether two durations are equal, or one is the other rounded as ncu prints it: to hundredths of its unit."""
-    one, other = pl.col(first), pl.col(second)
+    one, other = pl.col("dur_ns"), pl.col("dur_ns_other")
     longer = pl.max_horizontal(one, other)
     step = pl.lit(1)
     for unit in _UNITS_NS:
         step = pl.when(longer >= unit).then(unit // 100).otherwise(step)
     rounded = (one % step == 0) | (other % step == 0)
-    return ((one == other) | (rounded & (2 * (one - other).abs() <= step))).fill_null(value=False)
+    alike = (one == other) | (rounded & (2 * (one - other).abs() <= step))
+    return pl.all_horizontal(*same, process, alike.fill_null(value=False))
 
 
 #: Columns that hold event ids.
@@ -240,23 +236,16 @@ def together(table: Table | str, reports: Sequence[Report], where: Where) -> lis
     if not bases:
         raise CannotTellError.without_time(name_of(table), [one.meta.path for one in reports])
     traces, counters = list(chain(*others)), [one for one in files if one.meta.timeless]
-    return [_around(base, at, bases, traces, counters, where) for at, base in enumerate(bases)]
-
-
-def _around(  # noqa: PLR0913 - what is given, and which of it
-    base: Report,
-    at: int,
-    bases: Sequence[Report],
-    traces: Sequence[Report],
-    ncu: Sequence[Report],
-    where: Where,
-) -> Together:
-    others = {one.meta.capture for one in bases} - {None, base.meta.capture}
-    beside = [[one for one in some if one.meta.capture not in others] for some in (traces, ncu)]
-    traces, ncu = map(different, beside)
-    if len(traces) == len(bases) > 1 and all(one.meta.capture is None for one in (*traces, *bases)):
-        traces = traces[at : at + 1]
-    return Together(base.narrow(**where), pooled(traces), pooled(ncu), (base, *traces, *ncu))
+    captures = {one.meta.capture for one in bases} - {None}
+    found = []
+    for at, base in enumerate(bases):
+        elsewhere = captures - {base.meta.capture}
+        beside = ([one for one in some if one.meta.capture not in elsewhere] for some in (traces, counters))
+        own, ncu = map(different, beside)
+        if len(own) == len(bases) > 1 and all(one.meta.capture is None for one in (*own, *bases)):
+            own = own[at : at + 1]
+        found.append(Together(base.narrow(**where), pooled(own), pooled(ncu), (base, *own, *ncu)))
+    return found
 
 
 def several(table: Table) -> Table:

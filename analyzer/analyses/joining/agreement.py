@@ -128,22 +128,17 @@ def _agreement_of(found: Together) -> pl.DataFrame:
 
 def _compared(found: Together) -> pl.DataFrame:
     """Every figure with its verdict; `right` is the number of the kernel group in the second report."""
-    parts = [_kernels(found.base, other) for other in found.reports[1:]]
+    base, ncu = found.base, found.ncu
+    parts = [_kernels(base, other) for other in found.reports[1:]]
     if found.torch is not None:
-        parts.append(_copied(found.base, found.torch))
-    if found.ncu is not None:
+        parts.append(_copied(base, found.torch))
+    if ncu is not None:
         with suppress(DamagedReportError):  # which is noted
-            parts.append(_sampled(found.base, found.ncu))
+            # sampled counters of the GPU, of the base or beside it in its capture, with those that ncu counted
+            reports = (one for one in (base, base.whole.sampled()) if one is not None)
+            sampled = [one for one in reports if one.table("gpu_metrics").height]
+            parts += [_judged(sampled_rows(one, ncu), why_apart, base, ncu) for one in sampled[:1]]
     return pl.concat(parts, how="diagonal_relaxed")
-
-
-def _sampled(base: Report, ncu: Report) -> pl.DataFrame:
-    """Compares sampled counters of the GPU, of the `base` or beside it in its capture, with those that ncu counted."""
-    reports = (base, base.whole.sampled())
-    sampled = next((one for one in reports if one is not None and one.table("gpu_metrics").height), None)
-    if sampled is None:
-        return pl.DataFrame()
-    return _judged(sampled_rows(sampled, ncu), why_apart, base, ncu)
 
 
 def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
@@ -235,10 +230,9 @@ def _with_verdicts(
 ) -> pl.DataFrame:
     """Adds verdict, reason and why."""
     new = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _MAY_LACK.items() if name not in frame.columns]
-    rows = frame.with_columns(new)
     reasons = Reasons.between(base, other, steps)
     explain = UnderNcu.between(base, other, reasons.spread).of if other.meta.timeless else reasons.of
-    return _judged(rows, explain, base, other)
+    return _judged(frame.with_columns(new), explain, base, other)
 
 
 def _judged(

@@ -62,13 +62,13 @@ def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     Raises:
         CannotTellError: No report provides the time, or none has counters.
     """
-    return of_each(TABLE, together(TABLE, reports, where), _gains_of)
 
+    def make(found: Together) -> pl.DataFrame:
+        if found.ncu is None:
+            raise CannotTellError.without_counters(TABLE.name, found.base.meta.path)
+        return gains_among(joined_of(found), found.ncu)
 
-def _gains_of(found: Together) -> pl.DataFrame:
-    if found.ncu is None:
-        raise CannotTellError.without_counters(TABLE.name, found.base.meta.path)
-    return gains_among(joined_of(found), found.ncu)
+    return of_each(TABLE, together(TABLE, reports, where), make)
 
 
 def gains_among(rows: pl.DataFrame, ncu: Report) -> pl.DataFrame:

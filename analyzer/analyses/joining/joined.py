@@ -107,17 +107,24 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 def joined_of(found: Together) -> pl.DataFrame:
     """:func:`joined` for one report that provides the time, and the others."""
     require(found.base, TABLE, "kernel")
-    frame = _timed(found.base)
+    window = windows(found.base).select((pl.col("end") - pl.col("start")).sum()).item() or 1
+    frame = kernel_groups(found.base).with_columns(
+        time_from=pl.lit(found.base.meta.tool),
+        avg_ns=pl.col("total_ns") / pl.col("count"),
+        window_share=pl.col("exclusive_ns") / window,
+    )
     if found.torch is not None:
-        frame = _with_other_tool(frame, _of_torch(found.torch), found.base, found.torch)
+        groups = kernel_groups(found.torch).select("group", *GROUP_KEYS, torch_count="count", torch_total_ns="total_ns")
+        if "op" in found.torch.kinds:
+            groups = groups.join(makers_of_groups(found.torch), on=GROUP_KEYS, how="left", nulls_equal=True)
+        frame = _with_other_tool(frame, groups, found.base, found.torch)
     if found.ncu is not None:
         frame = _with_other_tool(frame, measured_groups(found.ncu), found.base, found.ncu)
         frame = _with_launch(frame, found.base, found.ncu)
     frame = _with_decoded_names(frame, found)
     if found.torch is None and found.operators is not None:
         frame = frame.join(makers_of_groups(found.operators), on=GROUP_KEYS, how="left", nulls_equal=True)
-    missing = [pl.lit(None, dtype=column.dtype).alias(column.name) for column in TABLE.columns]
-    frame = frame.with_columns(one for one in missing if one.meta.output_name() not in frame.columns)
+    frame = TABLE.completed(frame)
     gains = {f"gain_{unit}": pl.col(f) * pl.col("best_speedup_share") for unit, f in _GAINS.items()}
     order = ("exclusive_ns", "total_ns", "ncu_dur_ns", *GROUP_KEYS)
     down = [name.endswith("_ns") for name in order]
@@ -127,22 +134,6 @@ def joined_of(found: Together) -> pl.DataFrame:
 SEVERAL: Final = several(TABLE)
 
 _GAINS: Final = {"share": "window_share", "ns": "exclusive_ns"}
-
-
-def _timed(report: Report) -> pl.DataFrame:
-    window = windows(report).select((pl.col("end") - pl.col("start")).sum()).item() or 1
-    return kernel_groups(report).with_columns(
-        time_from=pl.lit(report.meta.tool),
-        avg_ns=pl.col("total_ns") / pl.col("count"),
-        window_share=pl.col("exclusive_ns") / window,
-    )
-
-
-def _of_torch(report: Report) -> pl.DataFrame:
-    groups = kernel_groups(report).select("group", *GROUP_KEYS, torch_count="count", torch_total_ns="total_ns")
-    if "op" not in report.kinds:
-        return groups
-    return groups.join(makers_of_groups(report), on=GROUP_KEYS, how="left", nulls_equal=True)
 
 
 def _with_other_tool(frame: pl.DataFrame, theirs: pl.DataFrame, base: Report, other: Report) -> pl.DataFrame:
