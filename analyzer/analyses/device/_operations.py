@@ -95,7 +95,9 @@ def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
     columns = [pl.Series(key, [KEYS[key](one) for one in said], dtype=pl.String) for key in keys]
     known = pl.DataFrame([names, *columns])
     if "library" in keys:
-        known = known.with_columns(pl.coalesce("library", _compiler(report, known.get_column("name"))))
+        sources = dict(compiled_kernels(report).select("name", "source").iter_rows())
+        compilers = pl.Series([sources.get(name) for name in names.cast(pl.String)], dtype=pl.String)
+        known = known.with_columns(pl.coalesce("library", compilers))
     joined = kernels.join(known, on="name", how="left")
     collectives = communicating(kernels, report) if "family" in keys else None
     if collectives is not None:
@@ -105,14 +107,12 @@ def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
     return joined.with_columns(pl.col(key).fill_null(OTHER) for key in keys)
 
 
-def _compiler(report: Report, names: pl.Series) -> pl.Series:
-    """The compiler of each kernel, ``triton`` or ``inductor``, where the capture recorded it; else null."""
+def compiled_kernels(report: Report) -> pl.DataFrame:
+    """The table of kernels that Triton or inductor compiled; empty where nobody recorded that."""
     try:
-        compiled = report.table(COMPILED_KERNELS.name)
+        return report.table(COMPILED_KERNELS.name)
     except CannotTellError:
-        compiled = COMPILED_KERNELS.empty()
-    sources = dict(compiled.select("name", "source").iter_rows())
-    return pl.Series("compiler", [sources.get(name) for name in names.cast(pl.String)], dtype=pl.String)
+        return COMPILED_KERNELS.empty()
 
 
 #: Buckets of a busy device by precedence, for operations that overlap (definitions.md, section 5).
@@ -204,7 +204,7 @@ def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> pl.
             for name, values in beside(ids, report.table(table.name), *own).drop("event_id").to_dict().items():
                 told[name] = told[name].zip_with(told[name].is_not_null(), values) if name in told else values
     if "shape" in facts:
-        told["shape"] = beside(ids, _numbered(report), "shape").get_column("shape")
+        told["shape"] = beside(ids, _shapes(report)[1], "shape").get_column("shape")
     if told or not frames:
         frames.append(pl.DataFrame([values.alias(name) for name, values in told.items()]))
     return pl.concat(frames, how="horizontal")[[*facts]]
@@ -309,16 +309,9 @@ def launch_shapes(report: Report) -> pl.DataFrame:
     return _shapes(report)[0]
 
 
-def _numbered(report: Report) -> pl.DataFrame:
-    """The number of the launch shape of every row of the table of kernel configurations: event_id and shape."""
-    # shares the event ids of the kernels instead of a copy
-    _, numbers, ids = _shapes(report)
-    return pl.DataFrame([report.kind("kernel").get_column("event_id") if ids is None else ids, numbers])
-
-
 @once_per_process
-def _shapes(report: Report) -> tuple[pl.DataFrame, pl.Series, pl.Series | None]:
-    """Distinct shapes, the number of each row, and its event ids (None where equal to those of the kernels)."""
+def _shapes(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Distinct shapes, and the number of each row of the table of kernel configurations: event_id and shape."""
     config, found = report.kernel_config, []
     codes = []
     for part in slices(config.select(*SHAPE, *RESOURCES)):
@@ -329,7 +322,8 @@ def _shapes(report: Report) -> tuple[pl.DataFrame, pl.Series, pl.Series | None]:
     shapes = pl.concat(found).unique("code").sort("code").with_row_index("shape")
     numbers = [positions(shapes.get_column("code"), part) for part in codes]
     ids, kernels = config.get_column("event_id"), report.kind("kernel").get_column("event_id")
-    return shapes.drop("code"), pl.concat(numbers).alias("shape"), None if ids.equals(kernels) else ids
+    shared = kernels if ids.equals(kernels) else ids  # instead of a copy
+    return shapes.drop("code"), pl.DataFrame([shared, pl.concat(numbers).alias("shape")])
 
 
 @once_per_process

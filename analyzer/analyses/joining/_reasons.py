@@ -14,14 +14,12 @@ from kanalyze.analyses.counters._metrics import metric_columns
 from kanalyze.analyses.counters._sampled_means import grids, means
 from kanalyze.analyses.counters.advice import kernel_facts
 from kanalyze.analyses.counters.stalls import stalls
-from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, operations
 from kanalyze.analyses.host._range_lines import named_ranges, rounds
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, same_kernels
 from kanalyze.analyses.ranges._instances import compile_spans
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.columns import beside
-from kanalyze.errors import CannotTellError
-from kanalyze.model import COMPILED_KERNELS
 from kanalyze.report import Report
 from kanalyze.units import count, frequency, percent, plural, rate, size, time
 
@@ -293,11 +291,8 @@ def alike(first: Mapping[str, Any], second: Mapping[str, Any], numbers: tuple[in
 
 def tuned(report: Report) -> list[str]:
     """Names of the kernels that Triton compiled in several variants, as its autotuner does; empty if not recorded."""
-    try:
-        compiled = report.table(COMPILED_KERNELS.name)
-    except CannotTellError:
-        return []
-    several = compiled.filter(pl.col("source") == "triton").filter(pl.col("hash").n_unique().over("name") > 1)
+    compiled = compiled_kernels(report).filter(pl.col("source") == "triton")
+    several = compiled.filter(pl.col("hash").n_unique().over("name") > 1)
     return several.get_column("name").unique().sort().to_list()
 
 

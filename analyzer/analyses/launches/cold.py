@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Unpack
 
 import polars as pl
@@ -50,9 +51,8 @@ _WORTH_A_ROW_NS: Final = 1_000
 
 def costs(frame: pl.DataFrame, **columns: pl.Expr | str) -> pl.DataFrame:
     """`frame` with these columns as rows of :data:`COST`; missing columns are null."""
-    frame = frame.with_columns(**columns)
-    missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in COST.items() if name not in frame.columns]
-    return frame.with_columns(missing).select([pl.col(name).cast(dtype) for name, dtype in COST.items()])
+    rows = [pl.DataFrame(schema=COST), frame.with_columns(**columns).select(pl.col("^(" + "|".join(COST) + ")$"))]
+    return pl.concat(rows, how="diagonal_relaxed").cast(COST)
 
 
 def context_costs(report: Report) -> pl.DataFrame:
@@ -124,23 +124,28 @@ def graph_costs(report: Report) -> pl.DataFrame:
 
 def _first_graph_launches(report: Report) -> pl.DataFrame:
     launches = graph_launches(report).filter("charged").sort("call_start", "launch")
-    warm = pl.col("call_ns").slice(1).median()
-    sums = launches.group_by("graph", "process_id").agg(
-        pl.col("graph_exec_id", "device", "launch_ns").first(),
-        start=pl.col("call_start").first(),
-        dur_ns=pl.col("call_ns").first(),
-        warm_ns=warm,
-        later=pl.len() - 1,
-    )
-    cold = sums.filter(pl.col("dur_ns") > COLD_FACTOR * pl.col("warm_ns"))
+    launches = launches.with_columns(start="call_start", dur_ns="call_ns")
     name = pl.col("graph_exec_id").cast(pl.String).fill_null("?")
     return costs(
-        cold,
+        _first_slow(launches, ("graph", "process_id"), "graph_exec_id", "device", "launch_ns"),
         category=pl.lit("first launch"),
         what=pl.format("graph {}", name),
-        extra_ns=pl.col("dur_ns") - pl.col("warm_ns"),
         evidence=pl.format("first launch of this CUDA graph; later ones: {}", "later"),
     )
+
+
+def _first_slow(calls: pl.DataFrame, keys: Sequence[str], *told: str) -> pl.DataFrame:
+    """The first of the sorted `calls` (start, dur_ns) with each of the `keys`, where later ones were much faster.
+
+    Columns: `keys`, `told`, start, dur_ns, warm_ns (the later ones' median), extra_ns and later (how many they are).
+    """
+    sums = calls.group_by(keys, maintain_order=True).agg(
+        pl.col(*told, "start", "dur_ns").first(),
+        warm_ns=pl.col("dur_ns").slice(1).median(),
+        later=pl.len() - 1,
+    )
+    slow = sums.filter(pl.col("dur_ns") > COLD_FACTOR * pl.col("warm_ns"))
+    return slow.with_columns(extra_ns=pl.col("dur_ns") - pl.col("warm_ns"))
 
 
 def first_call_costs(report: Report) -> pl.DataFrame:
@@ -157,24 +162,14 @@ def first_call_costs(report: Report) -> pl.DataFrame:
     calls = own.filter(~reasons).join(made.select("event_id", "made_ns", "end_ns"), on="event_id", how="left")
     # a call that created a context counts only for the time after that
     calls = calls.with_columns(
-        pl.coalesce("made_ns", "start_ns").alias("start_ns"),
+        pl.coalesce("made_ns", "start_ns").alias("start"),
         pl.coalesce(pl.col("end_ns") - pl.col("made_ns"), "dur_ns").alias("dur_ns"),
     )
-    calls = calls.sort("start_ns", "event_id")
-    sums = calls.group_by("process_id", "name", maintain_order=True).agg(
-        pl.col("bucket").first(),
-        start=pl.col("start_ns").first(),
-        dur_ns=pl.col("dur_ns").first(),
-        warm_ns=pl.col("dur_ns").slice(1).median(),
-        later=pl.len() - 1,
-    )
-    extra = pl.col("dur_ns") - pl.col("warm_ns")
-    cold = sums.filter((pl.col("dur_ns") > COLD_FACTOR * pl.col("warm_ns")) & (extra >= _WORTH_A_ROW_NS))
+    slow = _first_slow(calls.sort("start", "event_id"), ("process_id", "name"), "bucket")
     return costs(
-        cold,
+        slow.filter(pl.col("extra_ns") >= _WORTH_A_ROW_NS),
         category=pl.col("bucket").replace_strict(_FIRST, return_dtype=pl.String),
         what=shown(pl.col("name")),
-        extra_ns=extra,
         evidence=pl.format("the process's first call of this name; later ones: {}", "later"),
     )
 
@@ -308,7 +303,12 @@ def _by_cost(report: Report) -> pl.DataFrame:
     used = used_devices(report.whole).select("process_id", only="device")
     single = used.filter(pl.len().over("process_id") == 1)
     both = found.join(single, on="process_id", how="left", nulls_equal=True)
-    placed = _in_scope(report, both.with_columns(pl.col("device").fill_null(pl.col("only"))))
+    placed = both.with_columns(pl.col("device").fill_null(pl.col("only")))
+    if report.scope.device is not None:
+        own = used_devices(report).select("process_id").unique()
+        mine = pl.col("device").is_null() | (pl.col("device") == report.scope.device)
+        placed = placed.filter(mine).join(own, on="process_id", how="semi", nulls_equal=True)
+    placed = intervals.overlapping(placed, report.scope.sides, end=pl.col("start") + pl.col("dur_ns").fill_null(0))
     # idle during each cost, but for those on the device itself
     length = pl.when(pl.col("category") != "first touch").then(pl.col("dur_ns").clip(lower_bound=0)).alias("idle_ns")
     spans = placed.select("device", "start", end=pl.col("start") + pl.col("dur_ns").fill_null(0))
@@ -343,18 +343,12 @@ def _first_launches(report: Report) -> pl.DataFrame:
     )
 
 
-def _in_scope(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """The costs that overlap the window, of processes that used the device."""
-    if report.scope.device is not None:
-        own = used_devices(report).select("process_id").unique()
-        mine = pl.col("device").is_null() | (pl.col("device") == report.scope.device)
-        found = found.filter(mine).join(own, on="process_id", how="semi", nulls_equal=True)
-    return intervals.overlapping(found, report.scope.sides, end=pl.col("start") + pl.col("dur_ns").fill_null(0))
-
-
 def first_touch_costs(report: Report) -> pl.DataFrame:
     """Kernel runs during which blocks of unified memory migrated to the device for the first time."""
-    moved = _migrations(report)
+    copies = device_operations(report).filter(pl.col("detail").cast(pl.String) == "Unified Host-to-Device")
+    known = with_facts(report, copies, "address", "size_bytes", "migration_cause").drop_nulls("address")
+    asked = pl.col("migration_cause").cast(pl.String).str.starts_with("User").fill_null(value=False)
+    moved = known.filter(~asked).select(*_RUN, "address", "size_bytes", at="start")
     if moved.is_empty():
         return costs(pl.DataFrame())
     runs = device_operations(report).filter(pl.col("kind") == "kernel")
@@ -372,16 +366,6 @@ def first_touch_costs(report: Report) -> pl.DataFrame:
         extra_ns=pl.col("dur_ns") - pl.col("warm_ns"),
         evidence=pl.format("{} migrations of {} bytes to the GPU for the first time", "moves", "size"),
     )
-
-
-def _migrations(report: Report) -> pl.DataFrame:
-    """Migrations to a device that no prefetch requested: process_id, device, at, address, size_bytes."""
-    work = device_operations(report)
-    told = work.filter((pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == "Unified Host-to-Device"))
-    known = with_facts(report, told, "address", "size_bytes", "migration_cause")
-    asked = pl.col("migration_cause").cast(pl.String).str.starts_with("User").fill_null(value=False)
-    known = known.filter(~asked & pl.col("address").is_not_null())
-    return known.select(*_RUN, "address", "size_bytes", at="start")
 
 
 @once_per_report
