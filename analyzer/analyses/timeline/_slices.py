@@ -10,6 +10,7 @@ import polars as pl
 from kanalyze.analyses.critical._path import path, with_names
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle._attribution import ledger_pieces
+from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS_TABLE
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.analysis import require
@@ -161,9 +162,12 @@ def slices(report: Report) -> Slices:
         CannotTellError: The report has no times, or no events.
     """
     require(report, "slices", *KINDS)
-    parts = [*(_events(report, kind) for kind in report.kinds), _iterations(report)]
+    named = named_iterations(report).drop("kind")
+    parts = [*(_events(report, kind) for kind in report.kinds), _beside(named, ITERATIONS)]
     if {*DEVICE_KINDS}.intersection(report.kinds):
-        parts += [_ledger(report), _critical(report)]
+        pieces = ledger_pieces(report).filter(pl.col("end") > pl.col("start"))
+        parts.append(_in_runs(pieces, "device", "bucket", "culprit", LEDGER))
+        parts.append(_in_runs(with_names(report, path(report)), "process_id", "cause", "name", CRITICAL))
     events = pl.concat(parts)
     order = ("place", "start", "end")
     first = ("device", pl.col("of") != LEDGER, *_PLACE)
@@ -175,7 +179,9 @@ def slices(report: Report) -> Slices:
     keys = line.select("place", "lane").unique().sort("place", "lane").with_row_index("track")
     line = line.join(keys, on=["place", "lane"], how="left", maintain_order="left")
     line = line.sort("track", maintain_order=True)
-    launched = line.join(_launches(report, line), on="event_id", how="left", maintain_order="left")
+    calls = line.select(call_id="event_id", launch=pl.int_range(pl.len(), dtype=pl.UInt32)).drop_nulls()
+    launches = operations(report, "call_id").select("event_id", "call_id").drop_nulls().join(calls, on="call_id")
+    launched = line.join(launches.drop("call_id"), on="event_id", how="left", maintain_order="left")
     rows = keys.join(places, on="place", how="left", maintain_order="left").iter_rows(named=True)
     tracks = [
         Track(row["process_id"], row["thread_id"], row["device"], row["stream"], row["of"], row["lane"]) for row in rows
@@ -232,41 +238,25 @@ def _events(report: Report, kind: str) -> pl.DataFrame:
     )
 
 
-def _ledger(report: Report) -> pl.DataFrame:
-    """The ledger of each device: a slice for each time of one bucket, and in it those of its culprits."""
-    pieces = ledger_pieces(report).filter(pl.col("end") > pl.col("start"))
-    same = [pl.col(name).eq(pl.col(name).shift(1)) for name in ("device", "bucket")]
-    goes_on = pl.all_horizontal(*same, pl.col("start") == pl.col("end").shift(1)).fill_null(value=False)
+def _in_runs(pieces: pl.DataFrame, whose: str, run: str, part: str, of: str) -> pl.DataFrame:
+    """A slice for each time without a break of one value of `run`, and in it those of its parts."""
+    same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in (whose, run)]
+    goes_on = pl.all_horizontal(*same, (pl.col("start") == pl.col("end").shift(1)).fill_null(value=False))
     runs = pieces.group_by((~goes_on).cum_sum().alias("run"), maintain_order=True).agg(
-        pl.col("device", "bucket", "start").first(), pl.col("end").last()
+        pl.col(whose, "start").first(), pl.col("end").last(), pl.col(run).first().cast(pl.String).alias("name")
     )
-    culprits = pieces.drop_nulls("culprit").select("device", "start", "end", name=pl.col("culprit").cast(pl.String))
-    buckets = runs.select("device", "start", "end", name=pl.col("bucket").cast(pl.String))
-    return _beside(pl.concat([buckets, culprits]), LEDGER)
+    parts = pieces.drop_nulls(part).select(whose, "start", "end", name=pl.col(part).cast(pl.String))
+    return _beside(pl.concat([runs.select(parts.columns), parts]), of)
 
 
-def _critical(report: Report) -> pl.DataFrame:
-    """The critical path: a slice for each time of one cause, and in it what it is of."""
-    pieces = with_names(report, path(report))
-    same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("process_id", "cause")]
-    goes_on = pl.all_horizontal(*same) & (pl.int_range(pl.len()) > 0)
-    runs = pieces.group_by((~goes_on).cum_sum().alias("run"), maintain_order=True).agg(
-        pl.col("process_id", "cause", "start").first(), pl.col("end").last()
-    )
-    named = pieces.drop_nulls("name").select("process_id", "start", "end", pl.col("name").cast(pl.String))
-    causes = runs.select("process_id", "start", "end", name=pl.col("cause").cast(pl.String))
-    return _beside(pl.concat([causes, named]), CRITICAL)
-
-
-def _iterations(report: Report) -> pl.DataFrame:
-    """The iterations, each named and numbered; none where the report cannot tell."""
+def named_iterations(report: Report) -> pl.DataFrame:
+    """The iterations, named and numbered: process_id, start, end, name and kind; none where the report cannot tell."""
+    end = pl.col("start_ns") + pl.col("dur_ns")
     try:
         found = iterations(report)
     except CannotTellError:
-        return _beside(pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "name": pl.String}), ITERATIONS)
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    named = pl.format("{} {}", "name", "index")
-    return _beside(found.select("process_id", start="start_ns", end=end, name=named), ITERATIONS)
+        found = ITERATIONS_TABLE.empty()
+    return found.select("process_id", start="start_ns", end=end, name=pl.format("{} {}", "name", "index"), kind="kind")
 
 
 def _beside(found: pl.DataFrame, of: str) -> pl.DataFrame:
@@ -277,10 +267,3 @@ def _beside(found: pl.DataFrame, of: str) -> pl.DataFrame:
     told = [pl.lit(of, dtype=_KIND).alias("kind"), pl.lit(value=False).alias("open"), pl.lit(of).alias("of")]
     order = ("event_id", "kind", *given, "open", "process_id", "thread_id", "device", "stream", "of")
     return found.with_columns(*missing, *told).select(order)
-
-
-def _launches(report: Report, line: pl.DataFrame) -> pl.DataFrame:
-    """The row in `line` of the call that launched each operation: event_id and launch, without those that have none."""
-    launched = operations(report, "call_id").select("event_id", "call_id").drop_nulls()
-    rows = line.select(call_id="event_id", launch=pl.int_range(pl.len(), dtype=pl.UInt32)).drop_nulls()
-    return launched.join(rows, on="call_id", how="inner").select("event_id", "launch")

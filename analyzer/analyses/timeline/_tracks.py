@@ -27,10 +27,10 @@ from kanalyze.analyses.host._thread_timeline import call_labels, labels, shown_c
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle.utilisation import utilisation
 from kanalyze.analyses.iterations._steady import known_steady_part
-from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey
+from kanalyze.analyses.timeline._slices import named_iterations
 from kanalyze.columns import gathered, in_order, numbered, parts_by, positions
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
@@ -265,15 +265,17 @@ def _lines(report: Report) -> Iterator[_Line]:
     """The tracks: iterations, the critical path, of each device the ledger and its streams, then the host threads."""
     several = report.processes.get_column("process_id").n_unique() > 1
     pieces, streams = ledger_pieces(report), _streams(report)
-    yield _line(Track("Iterations", "iterations", "iteration"), _iterations(report))
+    tone = pl.when(pl.col("kind") == "steady").then(pl.lit("iteration")).otherwise(pl.lit("odd"))
+    iterations = named_iterations(report).select("start", "end", "name", tone=tone, note="kind")
+    yield _line(Track("Iterations", "iterations", "iteration"), iterations)
     critical = with_names(report, path(report))
-    tone = _toned(critical.get_column("cause").cast(pl.Enum(CAUSES)), _TONES_OF_CAUSES)
-    critical = critical.select("start", "end", "name", tone=tone, note="cause")
+    causes = _toned(critical.get_column("cause").cast(pl.Enum(CAUSES)), _TONES_OF_CAUSES)
+    critical = critical.select("start", "end", "name", tone=causes, note="cause")
     yield _line(Track("Critical path", "critical path", "path"), critical)
     for device in windows(report).get_column("device"):
         group, own = f"GPU {device}", pieces.filter(pl.col("device") == device)
-        tone = _toned(own.get_column("bucket"), BUCKETS)
-        ledger = own.select("start", "end", name="culprit", tone=tone, note="range")
+        buckets = _toned(own.get_column("bucket"), BUCKETS)
+        ledger = own.select("start", "end", name="culprit", tone=buckets, note="range")
         yield _line(Track(group, "ledger", "ledger"), ledger)
         for process, stream, own in streams.get(device, []):
             label = f"stream {'?' if stream is None else stream}"
@@ -291,18 +293,6 @@ def _line(track: Track, events: pl.DataFrame, told: Callable[[pl.Series], pl.Dat
 def _toned(kinds: pl.Series, tones: Sequence[str]) -> pl.Series:
     """The tone of each of some values of an enumeration, of whose categories `tones` are those."""
     return gathered(pl.Series(tones, dtype=_TONE), kinds.to_physical().cast(pl.UInt32))
-
-
-def _iterations(report: Report) -> pl.DataFrame:
-    """The iterations, each named and numbered; empty where the report cannot tell."""
-    try:
-        found = iterations(report)
-    except CannotTellError:
-        return pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "tone": _TONE})
-    named = pl.format("{} {}", "name", "index")
-    tone = pl.when(pl.col("kind") == "steady").then(pl.lit("iteration")).otherwise(pl.lit("odd"))
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    return found.select(start="start_ns", end=end, name=named, tone=tone, note="kind")
 
 
 #: What pieces of the critical path are coloured by, by cause; others by the bucket of that name.
@@ -339,18 +329,13 @@ def _of_operations(report: Report, at: pl.Series, rows: pl.Series) -> pl.DataFra
     different = sizes.unique().drop_nulls()
     texts = pl.Series([units.size(size) for size in different], dtype=pl.String).cast(pl.Categorical)
     size_notes = sizes.replace_strict(different, texts, default=None, return_dtype=pl.Categorical).alias("size_note")
-    notes = pl.coalesce(_shape_notes(report, line.get_column("shape")), size_notes)
-    return line.select("row", "event_id", "name", launch_id="call_id", note=notes)
-
-
-def _shape_notes(report: Report, numbers: pl.Series) -> pl.Series:
-    """Grid and block of each launch shape, as text."""
     sides = [
         pl.concat_str([pl.col(f"{what}_{axis}").cast(pl.String) for axis in "xyz"], separator=",")
         for what in ("grid", "block")
     ]
-    text = pl.format("grid {} × block {}", *sides).cast(pl.Categorical)
-    return gathered(launch_shapes(report).select(shape_note=text).to_series(), numbers)
+    shapes = launch_shapes(report).select(pl.format("grid {} × block {}", *sides).cast(pl.Categorical)).to_series()
+    notes = pl.coalesce(gathered(shapes, line.get_column("shape")), size_notes)
+    return line.select("row", "event_id", "name", launch_id="call_id", note=notes)
 
 
 #: Tracks of a host thread, the outermost first: kind of events, what it is called, tone.
