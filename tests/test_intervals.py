@@ -3,7 +3,6 @@
 from collections import Counter
 
 import polars as pl
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,21 +31,6 @@ def span_set(covered):
     return frame(list(zip(starts, ends, strict=True)))
 
 
-def test_span_set_joins_what_touches():
-    assert span_set({1, 2, 5}).rows() == [(1, 3), (5, 6)]
-
-
-@pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
-        *(([], []), ([(3, 3), (5, 2)], []), ([(4, 6), (1, 2)], [(1, 2), (4, 6)]), ([(1, 4), (4, 6)], [(1, 6)])),
-        ([(1, 9), (2, 3), (5, 12)], [(1, 12)]),
-    ],
-)
-def test_union_of_literals(pairs, expected):
-    assert intervals.union(frame(pairs)).rows() == expected
-
-
 @given(ANY_INTERVALS)
 def test_union(pairs):
     found = intervals.union(frame(pairs))
@@ -67,12 +51,6 @@ def test_clip(pairs, edges):
     assert {row["row"]: set(range(row["start"], row["end"])) for row in found.iter_rows(named=True)} == {
         row: covered for row, covered in inside.items() if covered
     }
-
-
-def test_cut_gives_a_row_for_each_part_and_keeps_the_other_columns():
-    named = frame([(0, 10), (4, 5), (20, 30)]).with_columns(name=pl.Series(["a", "b", "c"]))
-    found = intervals.cut(named, frame([(1, 3), (5, 8), (25, 99)]))
-    assert found.select("name", "start", "end").rows() == [("a", 1, 3), ("a", 5, 8), ("c", 25, 30)]
 
 
 @given(ANY_INTERVALS, INSTANTS)

@@ -23,10 +23,6 @@ from support.strategies import EVENTS, FEWER, WINDOWS
         ([kernel(5, 15), graph(0, 10), kernel(20, 25)], None, [5, 10, 5]),
         # among equals the one that started first, then the lower event_id
         ([kernel(5, 15, stream=8), kernel(0, 10), kernel(2, 12)], None, [3, 10, 2]),
-        ([kernel(0, 10), kernel(0, 15), kernel(0, 5)], None, [10, 5, 0]),
-        # devices do not share instants, and what has no duration owns nothing
-        ([kernel(0, 10, device=0), kernel(0, 10, device=1)], None, [10, 10]),
-        ([kernel(5, 5), kernel(0, 10)], None, [0, 10]),
         # a window cuts what is owned and leaves the owner
         ([kernel(2, 20), kernel(0, 10), kernel(12, 30), kernel(40, 50)], Window(5, 25), [10, 5, 5]),
         ([], Window(0, 10), []),

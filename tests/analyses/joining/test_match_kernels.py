@@ -123,13 +123,6 @@ def test_what_a_filter_left_is_found_again_in_any_order(launches, data):
     )
 
 
-@given(launched(NSYS), launched(TORCH))
-def test_nobody_has_two_partners(launches, others):
-    pairs = matched(groups(launches), groups(others), whole=True, one_gpu=one_gpu(launches, others))
-    assert pairs["left"].is_unique().all()
-    assert pairs["right"].is_unique().all()
-
-
 K, J = "void n::k<(int)1>(T1)", "j(float)"
 
 

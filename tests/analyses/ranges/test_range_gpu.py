@@ -61,45 +61,6 @@ def traced(events, *columns, **options):
     return range_gpu(report(events), trace=True, **options).select("range", *columns).rows()
 
 
-ONE = launch(10, 20, 30, correlation=1)
-
-
-@pytest.mark.parametrize(
-    ("events", "columns", "rows"),
-    [
-        # a call may start and end with the range but not stick out
-        ([nvtx("a", 10, 12), *ONE], (), [(":a",)]),
-        ([nvtx("a", 11, 13), *ONE], (), []),
-        ([nvtx("a", 9, 11), *ONE], (), []),
-        # a range of another thread, or that another thread ended, launches nothing
-        ([nvtx("a", 0, 50, thread=2), *ONE], (), []),
-        ([nvtx("a", 0, 50, style="StartEnd", end_thread_id=2), *ONE], (), []),
-        # a graph launch is one of the GPU operations, and all its kernels are operations
-        ([nvtx("a", 0, 12), *ONE, kernel(30, 35, correlation=1)], ("gpu_ops", "operations"), [(":a", 1, 2)]),
-        # a call that ends before it starts lies in every range that starts and ends around it
-        (
-            [nvtx("a", 0, 5), nvtx("b", 6, 10), *launched(6, 5, kernel(20, 30, correlation=1))],
-            (),
-            [(":a",), (":b",)],
-        ),
-        # of equal ranges the first is around the others
-        (
-            [*(nvtx(name, 0, 20) for name in "abc"), *ONE],
-            ("level", "parent_id", "stack"),
-            [(":a", 0, None, ":0"), (":b", 1, 0, ":0:1"), (":c", 2, 1, ":0:1:2")],
-        ),
-        # start/end ranges that cross have no parent
-        (
-            [*(nvtx(*one, style="StartEnd") for one in (("a", 0, 14), ("b", 5, 20))), nvtx("pushed", 6, 13), *ONE],
-            ("level", "parent_id", "children"),
-            [(":a", 0, None, 1), (":b", 0, None, 0), (":pushed", 1, 0, 0)],
-        ),
-    ],
-)
-def test_what_belongs_to_a_range(events, columns, rows):
-    assert traced(events, *columns) == rows
-
-
 def test_whole_graphs_count_when_asked_for():
     events = [
         nvtx("replay", 0, 10),

@@ -92,13 +92,14 @@ def taking_turns(*, second=(), **keys):
 OVERLAP = [kernel(100 * US, 110 * US), kernel(105 * US, 112 * US, stream=13)]
 
 
-def first_and_second(*, first=(), start=61, end=90, at=10, **keys):
-    """As :func:`taking_turns`, with further keys of the first, and other times (µs) and keys of the second."""
-    before = launched(1, 20 * US, keys.pop("until", 60) * US, at=0, **dict(first))
-    return [*before, *launched(2, start * US, end * US, at=at * US, stream=13, **keys)]
+def filled(limits, **first):
+    """As :func:`taking_turns`, on a GPU with more limits, which the first kernel reaches."""
+    second = launched(2, 61 * US, 90 * US, at=10 * US, stream=13)
+    return [*launched(1, 20 * US, 60 * US, at=0, **first), *second], SMALL | limits
 
 
-REGISTERS, SHARED = {**SMALL, "registers_per_sm": 1024}, {**SMALL, "shared_per_sm_bytes": 1024}
+ORDERED = ("waits", "waited_ns", "ordered_waits", "never_overlap")
+ASKING = ("cudaStreamWaitEvent_v3020", "cudaLaunchHostFunc_v10000", "cuStreamWaitValue32")
 
 
 @pytest.mark.parametrize(
@@ -108,60 +109,18 @@ REGISTERS, SHARED = {**SMALL, "registers_per_sm": 1024}, {**SMALL, "shared_per_s
         (taking_turns(), SMALL, ("overlap_ns", "waits", "waited_ns", "never_overlap"), (0, 1, 39 * US, True)),
         # a pair that overlaps somewhere is not one that never does
         ([*taking_turns(), *OVERLAP], SMALL, ("overlap_ns", "turns", "waits", "never_overlap"), (5 * US, 3, 1, False)),
-        # it is not ready before a launch had time to arrive
-        (first_and_second(until=30, start=31, end=40, at=25), SMALL, ("turns", "waits"), (1, 0)),
-        # what begins long after the other's end waited for something else
-        (first_and_second(start=100, end=120), SMALL, ("waits",), (0,)),
         # a kernel that fills the GPU leaves no room: by blocks, registers or shared memory, or without known limits
-        (first_and_second(first={"grid": (4, 1, 1)}), SMALL, ("waits",), (0,)),
+        (*filled({}, grid=(4, 1, 1)), ("waits",), (0,)),
         (taking_turns(), {}, ("waits",), (0,)),
-        (taking_turns(side={"registers_per_thread": 32}), REGISTERS, ("waits",), (1,)),
-        (first_and_second(first={"side": {"registers_per_thread": 64}}), REGISTERS, ("waits",), (0,)),
+        (*filled({"registers_per_sm": 1024}, side={"registers_per_thread": 32}), ("waits",), (1,)),
+        (*filled({"registers_per_sm": 1024}, side={"registers_per_thread": 64}), ("waits",), (0,)),
         (
-            first_and_second(first={"side": {"static_shared_bytes": 0, "dynamic_shared_bytes": 2048}}),
-            SHARED,
+            *filled({"shared_per_sm_bytes": 1024}, side={"static_shared_bytes": 0, "dynamic_shared_bytes": 2048}),
             ("waits",),
             (0,),
         ),
-        # copies share an engine, and a copy and a kernel do not
-        (first_and_second(first={"make": memcpy}), {}, ("waits",), (1,)),
-        (first_and_second(first={"make": memcpy}, make=memcpy), {}, ("waits",), (0,)),
         # what may have been asked for is told apart
-        *(
-            (
-                taking_turns(second=[call(name, 5 * US, 6 * US)]),
-                SMALL,
-                ("waits", "waited_ns", "ordered_waits", "never_overlap"),
-                (0, 0, 1, False),
-            )
-            for name in ("cudaStreamWaitEvent_v3020", "cudaLaunchHostFunc_v10000", "cuStreamWaitValue32")
-        ),
-        # an event that another stream waits for orders nothing here
-        *(
-            (
-                taking_turns(
-                    second=[
-                        call("cudaStreamWaitEvent", 5 * US, 6 * US, correlation=9),
-                        host("sync", "Stream wait sync", 5 * US, 6 * US, stream=stream, correlation=9),
-                    ]
-                ),
-                SMALL,
-                ("waits", "ordered_waits"),
-                waits,
-            )
-            for stream, waits in ((14, (1, 0)), (13, (0, 1)))
-        ),
-        # nodes of one graph launch wait by its order
-        (
-            [
-                call("cudaGraphLaunch", 0, US, correlation=1),
-                kernel(20 * US, 60 * US, correlation=1),
-                kernel(61 * US, 90 * US, correlation=1, stream=13),
-            ],
-            SMALL,
-            ("turns", "waits", "ordered_waits"),
-            (1, 0, 0),
-        ),
+        *((taking_turns(second=[call(name, 5 * US, 6 * US)]), SMALL, ORDERED, (0, 0, 1, False)) for name in ASKING),
     ],
 )
 def test_what_one_stream_waits_for_another(events, limits, columns, row):
