@@ -16,11 +16,9 @@ from kanalyze.columns import (
     as_of,
     count_up_to,
     first_seen,
-    grouped,
     in_order,
     in_order_of,
     nearest,
-    numbered,
     of_parts,
     parts_by,
     positions,
@@ -103,34 +101,6 @@ def test_parts_keep_the_order_of_the_frame(pairs):
     assert found.to_list() == [pairs[:at].count(pair) for at, pair in enumerate(pairs)]
     rows = {key: part.get_column("at").to_list() for key, part in parts_by(frame, ("a", "b")).items()}
     assert rows == {pair: [at for at, one in enumerate(pairs) if one == pair] for pair in pairs}
-
-
-KEYS = st.tuples(st.none() | st.integers(-3, 3), st.sampled_from([None, "a", "b"]))
-
-
-@given(st.lists(st.tuples(KEYS, st.integers(0, 1), st.integers(0, 9)), min_size=1), st.sampled_from([0, 5, 1 << 62]))
-def test_rows_are_grouped_by_one_number_as_by_their_keys(rows, far):
-    schema = {"number": pl.Int64, "name": pl.Categorical, "small": pl.Int8, "ns": pl.Int64}
-    frame = pl.DataFrame([(*keys, *rest) for keys, *rest in rows], schema=schema, orient="row")
-    frame = frame.with_columns(pl.col("number") + pl.col("small") * far)
-    keys, sums = ["number", "name", "small"], [pl.col("ns").sum(), pl.len().alias("count")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_MANY_ROWS", 0)
-        found = grouped(frame, keys, sums)
-    expected = frame.group_by(keys).agg(sums)
-    assert sorted(found.rows(), key=str) == sorted(expected.rows(), key=str)
-    assert found.schema == expected.schema
-
-
-@given(st.lists(KEYS, min_size=1))
-def test_numbers_of_rows_tell_them_apart_and_rise_with_the_first_key(rows):
-    frame = pl.DataFrame(rows, schema={"a": pl.Int16, "b": pl.Categorical}, orient="row")
-    number, size = numbered(frame, ["a", "b"])
-    found = frame.with_columns(number.alias("number")).get_column("number").to_list()
-    assert all(0 <= one < size for one in found)
-    assert len(set(zip(found, rows, strict=True))) == len(set(found)) == len(set(rows))
-    firsts = [row[0] for _, row in sorted(zip(found, rows, strict=True), key=lambda pair: pair[0])]
-    assert firsts == sorted(firsts, key=lambda first: -9 if first is None else first)
 
 
 @given(st.lists(st.none() | st.integers(0, 9), max_size=20), st.booleans())

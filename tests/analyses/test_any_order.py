@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze import catalog, columns
+from kanalyze import catalog
 from kanalyze.analyses.idle import _attribution
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
@@ -63,7 +63,6 @@ def _size(request, monkeypatch):
     if request.param:
         monkeypatch.setattr(analysis, "_MANY", 0)
         monkeypatch.setattr(analysis, "_MANY_ON_HOST", 0)
-        monkeypatch.setattr(columns, "_MANY_ROWS", 0)
 
 
 @pytest.mark.slow

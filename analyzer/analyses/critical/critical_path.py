@@ -27,7 +27,7 @@ from kanalyze.analyses.critical._path import (
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require
-from kanalyze.columns import gathered, grouped, slices
+from kanalyze.columns import gathered, slices
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table
@@ -338,7 +338,7 @@ def _by_cause(report: Report) -> pl.DataFrame:
     every, keys = path(report), ("cause", "name")
     sums = _sums(every, _iterations(report), "cause")
     ns = [_NS.sum().alias("mostly_ns")]
-    parts = pl.concat([grouped(named_pieces(report, part), keys, ns) for part in slices(every)])
+    parts = pl.concat([named_pieces(report, part).group_by(keys).agg(ns) for part in slices(every)])
     most = parts.group_by(keys).agg(pl.col("mostly_ns").sum())
     most = most.sort("mostly_ns", pl.col("name").cast(pl.String), descending=[True, False])
     most = most.unique("cause", keep="first").rename({"name": "mostly"})

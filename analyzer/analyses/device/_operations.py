@@ -19,7 +19,6 @@ from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.columns import (
     beside,
     gathered,
-    grouped,
     in_order,
     marked,
     mixed,
@@ -384,7 +383,7 @@ def of_used_processes(report: Report, events: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_process
 def _used_devices(report: Report) -> pl.DataFrame:
-    return grouped(operations(report)[["device", "process_id"]], ["device", "process_id"], [])
+    return operations(report)[["device", "process_id"]].group_by("device", "process_id").agg()
 
 
 def by_device(work: pl.DataFrame) -> list[pl.DataFrame]:
@@ -494,7 +493,7 @@ def kernel_shapes(report: Report) -> pl.DataFrame:
     ran = pl.concat([_alone(part) for part in by_device(work)]).filter(pl.col("kind") == "kernel")
     kernels = with_facts(report, ran.drop("kind", "start", "end"), "shape").drop("row")
     sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns")]
-    found = grouped(kernels, ("device", "bucket", "name", "shape"), [*sums, pl.col("exclusive_ns", "alone_ns").sum()])
+    found = kernels.group_by("device", "bucket", "name", "shape").agg(*sums, pl.col("exclusive_ns", "alone_ns").sum())
     found = found.join(launch_shapes(report), on="shape", how="left")
     return found.select("device", "bucket", "name", *SHAPE, *RESOURCES, "count", "total_ns", "exclusive_ns", "alone_ns")
 

@@ -22,7 +22,7 @@ from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
-from kanalyze.columns import as_of, gathered, grouped, in_order_of, marked, positions, repeated, rows_at
+from kanalyze.columns import as_of, gathered, in_order_of, marked, positions, repeated, rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
@@ -224,7 +224,7 @@ def waited_operations(report: Report) -> list[Check]:
     calls, work = blocking_calls(report), operations(report, "context_id", "stream", "call_end", "call_name")
     graph = pl.col("call_name").is_in(names_that(report, lambda name: "Graph" in name)).alias("graph")
     ended = work.select("row", *STREAM, "dur_ns", graph, at="call_end", ended=pl.col("began") + pl.col("dur_ns"))
-    contexts = grouped(ended.filter(pl.col("at").is_not_null()).select(STREAM[:2]), STREAM[:2], [])
+    contexts = ended.filter(pl.col("at").is_not_null()).select(STREAM[:2]).group_by(STREAM[:2]).agg()
     alone = contexts.filter(pl.len().over("process_id") == 1).rename({"context_id": "only"})
     waits = calls.join(alone, on="process_id", how="left").with_columns(pl.coalesce("context_id", "only"))
     to_host = facts_of(report, waits.get_column("copied"), "detail").to_series().cast(pl.String) == "Device-to-Host"
@@ -425,8 +425,11 @@ def unknown_streams(report: Report) -> list[Check]:
     told = known.filter(pl.col("type") != "null").get_column("process_id").unique()
     if told.is_empty():
         return []
-    used = grouped(operations(report, *STREAM), STREAM, [pl.len().alias("count"), pl.col("dur_ns").sum()]).drop_nulls(
-        STREAM
+    used = (
+        operations(report, *STREAM)
+        .group_by(STREAM)
+        .agg(pl.len().alias("count"), pl.col("dur_ns").sum())
+        .drop_nulls(STREAM)
     )
     lost = used.join(known, on=STREAM, how="anti").filter(pl.col("process_id").is_in(told.implode()))
     effect = "what ran beside what, and which streams wait for each other, is wrong"

@@ -14,7 +14,7 @@ from kanalyze.analyses.device._operations import launch_calls, nearest_launches,
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, cuda_names, is_launch_name, names_that, shown
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import grouped, nearest
+from kanalyze.columns import nearest
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 
@@ -215,7 +215,7 @@ def loading_seen(report: Report) -> pl.DataFrame:
     told = words.filter(words.str.contains(LOADING_WORDS)).to_list()
     # first calls of processes, where they initialise CUDA
     earliest = pl.col("thread_id", "name", "start_ns", "dur_ns").get(pl.col("start_ns").arg_min())
-    first, begins = grouped(report.kind("api"), ["process_id"], [earliest]), names_that(report, BEGINS_CUDA.match)
+    first, begins = report.kind("api").group_by("process_id").agg(earliest), names_that(report, BEGINS_CUDA.match)
     parts = [
         report.kind("api").filter(pl.col("name").is_in(loads)).select(*THREAD, **OF_EVENTS),
         report.kind("overhead").filter(pl.col("name").is_in(told)).select(*THREAD, **OF_EVENTS),
@@ -234,7 +234,7 @@ def begun_before(report: Report) -> pl.DataFrame:
     """
     ran = _first_operations(report)
     seen = loading_seen(report).group_by("process_id").agg(cold=pl.col("start").min())
-    called = grouped(report.kind("api"), ["process_id"], [])
+    called = report.kind("api").group_by("process_id").agg()
     known = ran.join(seen, on="process_id", how="left", nulls_equal=True)
     warm = known.filter(pl.col("cold").is_null() | (pl.col("cold") > pl.col("first")))
     return warm.join(called, on="process_id", how="semi", nulls_equal=True).select("process_id", "first")
@@ -243,7 +243,7 @@ def begun_before(report: Report) -> pl.DataFrame:
 @once_per_process
 def _first_operations(report: Report) -> pl.DataFrame:
     """Start of the first operation of each process: process_id, first."""
-    return grouped(operations(report), ["process_id"], [pl.col("start").min().alias("first")])
+    return operations(report).group_by("process_id").agg(pl.col("start").min().alias("first"))
 
 
 @once_per_process

@@ -10,7 +10,6 @@ from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host.launches import joined_launches
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import spread
-from kanalyze.columns import grouped
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 
@@ -73,15 +72,11 @@ def launch_summary(report: Report) -> pl.DataFrame:
     keys = ["process_id", "thread_id", "device", "api", "kernel"]
     statistics = [part for measure in _MEASURES for part in spread(f"{measure}_ns", f"{measure}_", "_ns")]
     joined = joined_launches(report).select(*keys, *(f"{measure}_ns" for measure in _MEASURES), "charged_api_ns")
-    sums = grouped(
-        joined,
-        keys,
-        [
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("queue_ns").count().cast(pl.Int64).alias("queue_count"),
-            *statistics,
-            pl.col("charged_api_ns").sum(),
-        ],
+    sums = joined.group_by(keys).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("queue_ns").count().cast(pl.Int64).alias("queue_count"),
+        *statistics,
+        pl.col("charged_api_ns").sum(),
     )
     named = sums.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
     found, keys = TABLE.select(named), ["kernel", "thread_id"]

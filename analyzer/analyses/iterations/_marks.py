@@ -14,7 +14,7 @@ from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.analysis import loop_passes, once_per_process
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, grouped, nearest_place
+from kanalyze.columns import gathered, nearest_place
 from kanalyze.report import Report
 from kanalyze.window import BEFORE_NUMBER, NUMBER, plain, without_ids
 
@@ -289,7 +289,7 @@ def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
     names = launched.get_column("name").unique()
     does = pl.when(pl.col("family").is_in(_CHOSEN_BY_SHAPE)).then("family").otherwise(pl.col("name").cast(pl.String))
     kinds = pl.DataFrame([names, families(names)]).select("name", does=does.rank("dense"))
-    told = grouped(launched.join(kinds, on="name"), ["place", "does"], [pl.col("ns").sum()])
+    told = launched.join(kinds, on="name").group_by("place", "does").agg(pl.col("ns").sum())
     usual = 2 * pl.len().over("does") >= pl.col("place").n_unique()
     share = pl.col("ns").filter("usual").sum() / pl.col("ns").sum()
     parts = told.with_columns(usual=usual).group_by("place").agg(share)

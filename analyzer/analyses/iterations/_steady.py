@@ -21,7 +21,6 @@ from kanalyze.analyses.iterations.iterations import STEADY, iterations_by_launch
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import grouped
 from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -112,7 +111,7 @@ def steady_part_by_launches(report: Report) -> SteadyPart | None:
 
 def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     took = (pl.col("end") - pl.col("start")).sum().alias("ns")
-    ran = grouped(device_operations(report), ["process_id"], [took])
+    ran = device_operations(report).group_by("process_id").agg(took)
     usual = rows.filter(pl.col("kind") == STEADY).join(ran, on="process_id", how="inner", nulls_equal=True)
     if usual.is_empty():
         return None

@@ -32,7 +32,6 @@ from kanalyze.analyses.ranges._instances import (
 )
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, require
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns import grouped
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -224,7 +223,7 @@ def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
         until = pl.when("follows").then("end").otherwise("own_end")
         parts.append(part.with_columns(*work_in(part.select("start", end=until), own, "work_ns"), inside))
     took = (pl.col("end") - pl.col("start")).sum().alias("ns")
-    sums = grouped(device_operations(report.whole), ["process_id", "device"], [took])
+    sums = device_operations(report.whole).group_by("process_id", "device").agg(took)
     main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
     told = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True, maintain_order="left")
     return told.with_columns(dur_ns=pl.col("end") - pl.col("start"))

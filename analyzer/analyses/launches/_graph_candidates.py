@@ -27,7 +27,7 @@ from kanalyze.analyses.launches._launch_costs import graph_launches, has_graphs
 from kanalyze.analyses.shared.analysis import in_threads, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import streamed_operations, used_streams
-from kanalyze.columns import count_up_to, grouped, in_order, mixed, of_parts, positions, slices
+from kanalyze.columns import count_up_to, in_order, mixed, of_parts, positions, slices
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 
@@ -447,7 +447,7 @@ def _first_launches(report: Report, line: pl.DataFrame) -> pl.Series:
     work = work.filter(pl.col("kind") == "kernel", pl.col("name").is_in(names.implode(), nulls_equal=True))
     barred = pl.col("call_name").is_in(names_that(report, _splits_series)).fill_null(value=False)
     allowed = with_facts(report, work, "call_start", "call_name").filter(pl.col("call_start").is_not_null() & ~barred)
-    return grouped(allowed, _KERNEL, [pl.col("row").get(pl.col("call_start").arg_min())]).get_column("row")
+    return allowed.group_by(_KERNEL).agg(pl.col("row").get(pl.col("call_start").arg_min())).get_column("row")
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:

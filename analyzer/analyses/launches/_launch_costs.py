@@ -27,7 +27,7 @@ from kanalyze.analyses.host._context_creation import begun_before, loading_seen,
 from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns import LARGEST, in_order, mixed, nearest, numbered, repeated
+from kanalyze.columns import in_order, mixed, nearest, repeated
 from kanalyze.intervals import newly_covered
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -132,8 +132,7 @@ def _own_launches(report: Report) -> pl.DataFrame:
     alone = work.get_column("call_row").is_not_null() & ~launches_graphs(report, work.get_column("call_name"))
     work = work.drop("call_name") if alone.all() else work.drop("call_name").filter(alone)
     work = in_order(work, "call_start")
-    number, size = numbered(work, _KERNEL)
-    work = work.with_columns(first=(number if size < LARGEST else mixed(_KERNEL)).is_first_distinct())
+    work = work.with_columns(first=mixed(_KERNEL).is_first_distinct())
     shared = repeated(work.get_column("call_row"))
     work = work.filter(~shared) if shared.any() else work
     return with_facts(report, work.drop("call_row", "call_start"), "call_ns").rename({"call_ns": "api_ns"})

@@ -52,7 +52,7 @@ _WORTH_A_ROW_NS: Final = 1_000
 def costs(frame: pl.DataFrame, **columns: pl.Expr | str) -> pl.DataFrame:
     """`frame` with these columns as rows of :data:`COST`; missing columns are null."""
     rows = [pl.DataFrame(schema=COST), frame.with_columns(**columns).select(pl.col("^(" + "|".join(COST) + ")$"))]
-    return pl.concat(rows, how="diagonal_relaxed").cast(COST)
+    return pl.concat(rows, how="diagonal_relaxed").cast(pl.Schema(COST))
 
 
 def context_costs(report: Report) -> pl.DataFrame:

@@ -31,7 +31,7 @@ from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey
 from kanalyze.analyses.timeline._slices import named_iterations
-from kanalyze.columns import gathered, in_order, numbered, parts_by, positions
+from kanalyze.columns import gathered, in_order, parts_by, positions
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -487,30 +487,25 @@ def reduced(events: pl.DataFrame, length_ns: int, most: int, whole: tuple[int, i
     others = of["covered_ns"].filter(~of["several"] & ~inside).top_k(kept - int(inside.sum()))
     alone = ~of["several"] & ((of["covered_ns"] > (events.select(others.min()).item() or 0)) | inside)
     long, short = events.filter(alone).with_columns(**of), events.filter(~alone)
-    binned = short.with_row_index("place").with_columns(_bins(short, length_ns, most - kept).alias("bin"))
-    by_bin = binned.group_by("bin", maintain_order=True).agg(
-        pl.col("place").get(of["longest_ns"].arg_max()),
-        pl.col(*_KEYS).first(),
-        pl.col("start").min(),
-        pl.col("end").max(),
-        of["longest_ns"].max().alias("longest_ns"),
-        of["covered_ns"].sum().alias("covered_ns"),
-        pl.col("count").sum() if again else pl.len().alias("count"),
+    # of each track, lane and tone, and of each of so many slices of time that there are about as many sums as can be
+    slices = max((most - kept) // max(short.select(_KEYS).n_unique(), 1), 1)
+    in_slice = (pl.col("start") // max(-(-length_ns // slices), 1)).alias("slice")
+    by_bin = (
+        short.with_row_index("place")
+        .group_by(*_KEYS, in_slice, maintain_order=True)
+        .agg(
+            pl.col("place").get(of["longest_ns"].arg_max()),
+            pl.col("start").min(),
+            pl.col("end").max(),
+            of["longest_ns"].max().alias("longest_ns"),
+            of["covered_ns"].sum().alias("covered_ns"),
+            pl.col("count").sum() if again else pl.len().alias("count"),
+        )
     )
     own = [name for name in short.columns if name not in (*_KEYS, "start", "end", *_ALONE)]
     longest = short.select(own)[by_bin.get_column("place")]
     summed = by_bin.hstack(longest).with_columns(several=pl.col("count") > 1).select(long.columns)
     return pl.concat([long, summed]).sort(_ORDER, maintain_order=True)
-
-
-def _bins(events: pl.DataFrame, length_ns: int, most: int) -> pl.Series:
-    """Number of track, lane, tone and slice of time of each event, so that there are `most` numbers, about."""
-    keys = events.select(numbered(events, _KEYS)[0].cast(pl.Int64)).to_series()
-    slices = max(most // max(keys.n_unique(), 1), 1)
-    time = events.get_column("start") // max(-(-length_ns // slices), 1)
-    told = pl.DataFrame([keys.alias("key"), time.alias("time")])
-    first, last = pl.col("time").min(), pl.col("time").max()
-    return told.select(pl.col("key") * (last - first + 1) + pl.col("time") - first).to_series()
 
 
 def fewer(timeline: Timeline, most: int) -> Timeline:

@@ -123,9 +123,7 @@ def test_commands_work_in_one_thread_unless_all_reports_together_are_large(monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["findings", "graph_node", "two_processes", "thrash", "torch"])
-@pytest.mark.parametrize(
-    "as_if_large", [{"_WORTH_WHILE": 0}, {"_MANY": 0, "_MANY_ROWS": 0, "_SLICE": 7}], ids=["at once", "sparing"]
-)
+@pytest.mark.parametrize("as_if_large", [{"_WORTH_WHILE": 0}, {"_MANY": 0, "_SLICE": 7}], ids=["at once", "sparing"])
 def test_the_page_of_a_large_report_is_the_same(name, as_if_large, monkeypatch):
     def page():
         told = summarize(read(REPORTS / f"{name}.sqlite"))

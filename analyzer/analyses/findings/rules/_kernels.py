@@ -19,7 +19,7 @@ from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, grouped, in_order, positions, sure
+from kanalyze.columns import gathered, in_order, positions, sure
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.units import percent
@@ -96,7 +96,7 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
     """The kernels in scope of each device that ran any."""
     work = exclusive_operations(report).lazy().filter(pl.col("kind") == "kernel")
     events = work.select("device", "name", "exclusive_ns").drop_nulls("name").collect(engine="in-memory")
-    sums = grouped(events, ["device", "name"], [pl.len().cast(pl.Int64).alias("count"), pl.col("exclusive_ns").sum()])
+    sums = events.group_by("device", "name").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("exclusive_ns").sum())
     named = sums.with_columns(pl.col("name").cast(pl.String))
     named = named.hstack(_decoded(named.get_column("name")))
     named = named.sort("device", "exclusive_ns", "name", descending=[False, True, False])
