@@ -48,9 +48,8 @@ def union(intervals: pl.DataFrame) -> pl.DataFrame:
 
 
 def _real(intervals: pl.DataFrame) -> pl.DataFrame:
-    """`intervals` without those that cover nothing; `intervals` itself where there are none."""
-    real = intervals.get_column("end") > intervals.get_column("start")
-    return intervals if real.sum() == len(real) else intervals.filter(real)
+    """`intervals` without those that cover nothing."""
+    return intervals.filter(intervals.get_column("end") > intervals.get_column("start"))
 
 
 def _reached(ends: pl.Series) -> pl.Series:

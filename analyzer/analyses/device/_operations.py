@@ -227,32 +227,23 @@ def launch_rows(report: Report) -> pl.Series:
     Joined on process and correlation id, never by name. Where several calls share them (a driver call inside a runtime
     call), the launch call is the one that started first, then the one with the lower event_id.
     """
-    work = operations(report, "correlation_id").select("row", "process_id", "correlation_id")
-    found = [pl.DataFrame(schema={"row": pl.UInt32, "call": pl.UInt32})]
-    for (process,), part in parts_by(work, ["process_id"]).items():
-        if process is not None:
-            ids, rows = calls_by_id(report, process)
-            at = positions(ids, part.get_column("correlation_id"))
-            call = at if rows is None else gathered(rows, at)
-            found.append(pl.DataFrame([part.get_column("row"), call.alias("call")]))
-    together = pl.concat(found)
-    if together.height == work.height and together.get_column("row").is_sorted():
-        return together.get_column("call")
-    return work.select("row").join(together, on="row", how="left", maintain_order="left").get_column("call")
+
+    def called(key: tuple[int | None], part: pl.DataFrame) -> pl.Series:
+        ids, rows = calls_by_id(report, key[0])
+        return gathered(rows, positions(ids, part.get_column("correlation_id")))
+
+    work = operations(report, "correlation_id").select("process_id", "correlation_id")
+    return of_parts(work, ["process_id"], pl.UInt32, called).alias("call")
 
 
-def calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series | None]:
-    """Correlation ids of the calls of a process, sorted by id and start, and their rows (None for all rows)."""
-    calls = report.kind("api").select("process_id", "correlation_id", "start_ns")
-    ids, start, rows = calls.get_column("correlation_id"), calls.get_column("start_ns"), None
-    own = calls.select(pl.col("process_id").eq_missing(process) & pl.col("correlation_id").is_not_null()).to_series()
-    if not own.all():
-        ids, start, rows = ids.filter(own), start.filter(own), own.arg_true()
-    if ids.is_sorted() and start.is_sorted():
-        return ids, rows
-    rows = pl.int_range(0, len(ids), dtype=pl.UInt32, eager=True) if rows is None else rows
-    line = pl.DataFrame([ids, start, rows.alias("row")]).sort("correlation_id", "start_ns", "row")
-    return line.get_column("correlation_id"), line.get_column("row")
+def calls_by_id(report: Report, process: int | None) -> tuple[pl.Series, pl.Series]:
+    """Correlation ids of the calls of a process, sorted by id and start, and their rows; none of no process."""
+    calls = report.kind("api").select("process_id", "correlation_id", "start_ns").with_row_index("row")
+    own = calls.filter((pl.col("process_id") == process) & pl.col("correlation_id").is_not_null())
+    ids, start = own.get_column("correlation_id"), own.get_column("start_ns")
+    if not (ids.is_sorted() and start.is_sorted()):
+        own = own.sort("correlation_id", "start_ns", "row")
+    return own.get_column("correlation_id"), own.get_column("row")
 
 
 @once_per_process
@@ -359,12 +350,7 @@ def _exclusive_operations(report: Report) -> pl.DataFrame:
     if report.scope.window is not None:
         work = intervals.overlapping(work, report.scope.sides)
         work = work.with_columns(pl.col("start", "end").clip(*report.scope.sides))
-    parts = by_device(work)
-    if len(parts) == 1:
-        own = intervals.exclusive(work)
-        same = own.equals(work.get_column("dur_ns"))  # nothing overlaps: both columns share one buffer
-        return work.with_columns(pl.col("dur_ns").alias(own.name) if same else own)
-    return pl.concat([part.with_columns(intervals.exclusive(part)) for part in parts])
+    return pl.concat([part.with_columns(intervals.exclusive(part)) for part in by_device(work)])
 
 
 def used_devices(report: Report) -> pl.DataFrame:
@@ -393,9 +379,8 @@ def by_device(work: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
-    """Filters `work` by device; gives `work` itself where all rows are on it."""
-    own = pl.col("device") == device
-    return work if work.select(own.all()).item() else work.filter(own)
+    """Filters `work` by device."""
+    return work.filter(pl.col("device") == device)
 
 
 def _buckets(report: Report, kind: str) -> pl.DataFrame:

@@ -116,7 +116,7 @@ def _shared_calls(report: Report) -> pl.DataFrame:
         ids, rows = calls_by_id(report, process)
         same = (sure(ids == ids.shift(1)) | sure(ids == ids.shift(-1))).arg_true()
         if len(same):
-            shared = {"correlation_id": ids.gather(same), "call_row": same if rows is None else rows.gather(same)}
+            shared = {"correlation_id": ids.gather(same), "call_row": rows.gather(same)}
             parts.append(pl.DataFrame(shared).select(pl.lit(process, dtype=pl.Int64).alias("process_id"), pl.all()))
     return telling(pl.concat(parts), ["process_id", "correlation_id"])
 

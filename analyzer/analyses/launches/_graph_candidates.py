@@ -40,9 +40,6 @@ SHORTEST: Final = 3
 #: Minimum number of operations in a graph of a periodic sequence: shorter periods are unrolled.
 NODES: Final = 32
 
-#: Of more operations the tables on the way to candidates take too much memory to be kept.
-_KEPT: Final = 1 << 16
-
 #: Multiplier that spreads places over 64 bits, and the divisor that splits hashes so that sums do not overflow.
 _SPREAD: Final = 2862933555777941757
 _HALF: Final = 1 << 31
@@ -125,20 +122,10 @@ def _candidates_and_cuts(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _series_of_launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """The operations by series, their stretches, and the operations with the repetition of each; kept if they are few.
-
-    A page needs them twice, once for the candidates and once to replay graphs: 0.03 of 1.1 s at 0.6 MB.
-    """
-    return _kept_series(report) if operations(report).height <= _KEPT else _found_series(report)
-
-
-def _found_series(report: Report) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """The operations by series, their stretches, and the operations with the repetition of each."""
     line = launch_series(report)
     words = _words(line)
     return line, words, _with_units(line, words)
-
-
-_kept_series: Final = once_per_report(_found_series)
 
 
 def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
@@ -434,7 +421,7 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
     first = pl.col("row").is_in(_first_launches(report, line).implode()) if windowed else first
     line = line.with_columns(first=first).drop("kernel")  # before filtering, which would hold both in memory
-    line = (line.filter(~pl.col("cut")) if line.get_column("cut").any() else line).drop("cut")
+    line = line.filter(~pl.col("cut")).drop("cut")
     if windowed:
         line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
     return line, cuts

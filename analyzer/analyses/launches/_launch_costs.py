@@ -121,20 +121,15 @@ def launched_kernels(report: Report) -> pl.DataFrame:
 def _own_launches(report: Report) -> pl.DataFrame:
     """The kernels on the devices in scope whose call launched nothing else, in the order of the calls.
 
-    Columns: row, name, device, process_id, kernel_ns, first and api_ns. Most reports lose no row in any of the steps,
-    and a copy after each would not fit into memory for large ones.
+    Columns: row, name, device, process_id, kernel_ns, first and api_ns.
     """
-    work = device_operations(report)
-    kernel = work.get_column("kind") == "kernel"
+    work = device_operations(report).filter(pl.col("kind") == "kernel")
     work = work.select("row", "name", "device", "process_id", kernel_ns="dur_ns")
-    work = work if kernel.all() else work.filter(kernel)
     work = with_facts(report, work, "call_row", "call_start", "call_name")
     alone = work.get_column("call_row").is_not_null() & ~launches_graphs(report, work.get_column("call_name"))
-    work = work.drop("call_name") if alone.all() else work.drop("call_name").filter(alone)
-    work = in_order(work, "call_start")
+    work = in_order(work.drop("call_name").filter(alone), "call_start")
     work = work.with_columns(first=mixed(_KERNEL).is_first_distinct())
-    shared = repeated(work.get_column("call_row"))
-    work = work.filter(~shared) if shared.any() else work
+    work = work.filter(~repeated(work.get_column("call_row")))
     return with_facts(report, work.drop("call_row", "call_start"), "call_ns").rename({"call_ns": "api_ns"})
 
 

@@ -92,9 +92,7 @@ def _text(device: int) -> pl.Expr:
 @once_per_process
 def ended_last(report: Report) -> dict[int, pl.Series]:
     """Rows of the operations by device, sorted by end; those without duration are left out."""
-    work = operations(report).select("device", "start", "end", "row")
-    lasting = pl.col("end") > pl.col("start")
-    work = work if work.select(lasting.all()).item() else work.filter(lasting)
+    work = operations(report).select("device", "start", "end", "row").filter(pl.col("end") > pl.col("start"))
     devices = work.get_column("device").unique().sort()
     return {
         device: in_order(of_device(work, device).select("end", "row"), "end").get_column("row") for device in devices
