@@ -80,19 +80,13 @@ def test_a_hip_call_is_in_the_bucket_of_what_it_does(bucket):
     assert {name: bucket_of(name) for name in BUCKETS[bucket].split()} == dict.fromkeys(BUCKETS[bucket].split(), bucket)
 
 
-def test_hip_launches_are_launches_but_not_a_host_function_nor_a_kernels_attributes():
+def test_names_of_hip_and_of_cuda():
     assert all(map(is_launch_name, LAUNCHES.split()))
     assert not any(map(is_launch_name, ("hipLaunchHostFunc", "hipFuncGetAttributes", "hipModuleLoad")))
-
-
-def test_what_a_hip_call_waits_for():
-    names = {f"hip{what.title()}Synchronize": what for what in ("device", "stream", "event")}
-    names |= {"hipMemcpyWithStream": "copy", "hipMemcpy": "copy", "hipFree": "free", "hipHostFree": "free"}
-    names |= {"hipFreeAsync": None, "hipMemcpyAsync": None}
-    assert {name: scope_of(name) for name in names} == names
-
-
-def test_names_of_cuda_stay():
+    waits = {f"hip{what.title()}Synchronize": what for what in ("device", "stream", "event")}
+    waits |= {"hipMemcpyWithStream": "copy", "hipMemcpy": "copy", "hipFree": "free", "hipHostFree": "free"}
+    waits |= {"hipFreeAsync": None, "hipMemcpyAsync": None}
+    assert {name: scope_of(name) for name in waits} == waits
     names = ("cudaFree", "cuMemAlloc_v2", "cudaLaunchKernel_v7000", "hippo", "hip", "", "synchronizeStream")
     assert [cuda_name(name) for name in names] == list(names)
 
@@ -191,6 +185,8 @@ def test_the_page_of_an_amd_gpu_speaks_of_its_units_and_of_hip(tmp_path):
     page = page_of(summarize(read(tmp_path, *trace("hip", AMD))), 8)
     assert "AMD Instinct MI300X, gfx942, 304 CUs" in page.heading
     assert "HIP CALLS" in [section.title for section in page.sections]
+    effects = kanalyze.health(read(tmp_path, *trace("hip", AMD))).get_column("effect").drop_nulls()
+    assert not any("CUDA" in text for text in effects)
 
 
 def test_calls_of_another_interface_are_the_runtimes():
@@ -204,14 +200,13 @@ def test_calls_of_another_interface_are_the_runtimes():
 @pytest.mark.parametrize(
     ("name", "version", "target"),
     [
-        ("AMD Instinct MI210", (9, 0), "gfx90a"),
-        ("AMD Instinct MI250X", (9, 0), "gfx90a"),
-        ("AMD Instinct MI250", (9, 0), "gfx90a"),
-        ("AMD Instinct MI100", (9, 0), "gfx908"),
-        ("AMD Instinct MI300X VF", (9, 4), "gfx942"),
-        ("AMD Instinct MI355X", (9, 5), "gfx950"),
-        ("", (9, 4), "gfx942"),
-        ("AMD Radeon Graphics", (9, 0), None),
+        *((f"AMD Instinct MI2{model}", (9, 0), "gfx90a") for model in ("10", "50X", "50")),
+        *(
+            ("AMD Instinct MI100", (9, 0), "gfx908"),
+            ("AMD Instinct MI300X VF", (9, 4), "gfx942"),
+            ("", (9, 4), "gfx942"),
+        ),
+        *(("AMD Instinct MI355X", (9, 5), "gfx950"), ("AMD Radeon Graphics", (9, 0), None)),
         ("AMD Radeon RX 7900 XTX", (11, 0), None),
     ],
 )
@@ -236,36 +231,37 @@ def test_units_are_called_after_their_maker():
     ("text", "told_so"),
     [
         ("cudaHostAlloc once, then cudaMemcpyAsync to there", "hipHostMalloc once, then hipMemcpyAsync to there"),
-        ("cudaMallocAsync from a pool", "hipMallocAsync from a pool"),
-        ("cudaStreamBeginCapture, cudaGraphLaunch", "hipStreamBeginCapture, hipGraphLaunch"),
+        (
+            "cudaMallocAsync, cudaStreamBeginCapture, cudaGraphLaunch",
+            "hipMallocAsync, hipStreamBeginCapture, hipGraphLaunch",
+        ),
         ("cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)", "hipStreamCreateWithFlags(…, hipStreamNonBlocking)"),
-        ("order streams by cudaStreamWaitEvent", "order streams by hipStreamWaitEvent"),
-        ("Making the CUDA context", "Making the HIP context"),
+        ("Making the CUDA context: no CUDA calls.", "Making the HIP context: no HIP calls."),
+        (  # words of the program stay
+            "Most in range my_SM_cudaFoo CUDA: 3 SMs, per SM, in no CUDA call, as CUDA graphs, cudaMemAdvise",
+            "Most in range my_SM_cudaFoo CUDA: 3 CUs, per CU, in no HIP call, as HIP graphs, hipMemAdvise",
+        ),
     ],
 )
-def test_what_to_do_in_a_line(text, told_so):
+def test_what_to_do_in_the_words_of_hip(text, told_so):
     assert worded(text, HIP) == told_so
 
 
-def test_words_of_the_program_stay():
-    text = "Most in range my_SM_cudaFoo CUDA: 3 SMs, per SM, in no CUDA call, as CUDA graphs, cudaMemAdvise"
-    told_so = "Most in range my_SM_cudaFoo CUDA: 3 CUs, per CU, in no HIP call, as HIP graphs, hipMemAdvise"
-    assert worded(text, HIP) == told_so
-
-
-def grid_of(tmp_path, launched_by, grid):
+@pytest.mark.parametrize(
+    ("launched_by", "grid", "blocks"),
+    [
+        # it takes work-items, the other calls blocks; Kineto writes down what the call took
+        ("hipExtModuleLaunchKernel", [66560, 2, 1], 260),
+        ("hipExtModuleLaunchKernel", [100, 1, 1], 1),
+        ("hipModuleLaunchKernel", [66560, 2, 1], 66560),
+        ("hipLaunchKernel", [66560, 2, 1], 66560),
+    ],
+)
+def test_a_grid_in_work_items_is_told_in_blocks(tmp_path, launched_by, grid, blocks):
     events, head = trace("hip", AMD)
     events[0]["name"] = launched_by
     events[1]["args"] |= {"grid": grid, "block": [256, 1, 1]}
-    return read(tmp_path, events, head).kernel_config.row(0, named=True)
-
-
-def test_a_grid_in_work_items_is_told_in_blocks(tmp_path):
-    # hipExtModuleLaunchKernel takes work-items, the other calls blocks; Kineto writes down what the call took
-    assert grid_of(tmp_path, "hipExtModuleLaunchKernel", [66560, 2, 1])["grid_x"] == 260
-    assert grid_of(tmp_path, "hipExtModuleLaunchKernel", [100, 1, 1])["grid_x"] == 1
-    assert grid_of(tmp_path, "hipModuleLaunchKernel", [66560, 2, 1])["grid_x"] == 66560
-    assert grid_of(tmp_path, "hipLaunchKernel", [66560, 2, 1])["grid_x"] == 66560
+    assert read(tmp_path, events, head).kernel_config.item(0, "grid_x") == blocks
 
 
 def test_calls_drawn_again_on_an_accelerators_line_are_neither_calls_nor_a_process(tmp_path):
@@ -282,28 +278,27 @@ def test_calls_drawn_again_on_an_accelerators_line_are_neither_calls_nor_a_proce
     assert checks.select("count", "ns").rows() == [(2, 14_000)]
 
 
-def test_health_and_remarks_are_in_the_words_of_hip(tmp_path):
-    of = read(tmp_path, *trace("hip", AMD))
-    assert not any("CUDA" in text for text in kanalyze.health(of).get_column("effect").drop_nulls())
-    assert worded("What the allocator gave out: no CUDA calls.", HIP) == "What the allocator gave out: no HIP calls."
+MIXED = [AMD, AMD | {"id": 1, "name": "AMD Instinct MI210", "numSms": 104}]
 
 
-def agents(tmp_path, gpus, device):
+@pytest.mark.parametrize(
+    ("gpus", "device", "row"),
+    [
+        # on a machine of two CPUs the first GPU is number 2 in events, and number 0 in the properties
+        ([AMD], 2, (2, "AMD Instinct MI300X", 304)),
+        ([AMD, AMD | {"id": 1}], 3, (3, "AMD Instinct MI300X", 304)),
+        (MIXED, 3, (3, None, None)),
+        (MIXED, 1, (1, "AMD Instinct MI210", 104)),
+        ([NVIDIA], 2, (2, None, None)),
+    ],
+)
+def test_rocms_numbers_of_processors_are_not_hips(tmp_path, gpus, device, row):
     events, head = trace("hip", AMD)
     for event in events:
         if event["cat"] == "kernel":
             event["args"] = event["args"] | {"device": device}
-    return read(tmp_path, events, head | {"deviceProperties": gpus}).devices.select("device", "name", "sm_count").rows()
-
-
-def test_rocms_numbers_of_processors_are_not_hips(tmp_path):
-    # on a machine of two CPUs the first GPU is number 2 in events, and number 0 in the properties
-    assert agents(tmp_path, [AMD], 2) == [(2, "AMD Instinct MI300X", 304)]
-    assert agents(tmp_path, [AMD, AMD | {"id": 1}], 3) == [(3, "AMD Instinct MI300X", 304)]
-    mixed = [AMD, AMD | {"id": 1, "name": "AMD Instinct MI210", "numSms": 104}]
-    assert agents(tmp_path, mixed, 3) == [(3, None, None)]
-    assert agents(tmp_path, mixed, 1) == [(1, "AMD Instinct MI210", 104)]
-    assert agents(tmp_path, [NVIDIA], 2)[1:] == [(2, None, None)]
+    devices = read(tmp_path, events, head | {"deviceProperties": gpus}).devices
+    assert devices.select("device", "name", "sm_count").rows()[-1] == row
 
 
 def test_copies_of_hip_are_called_so(tmp_path):

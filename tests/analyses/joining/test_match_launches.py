@@ -163,21 +163,13 @@ def test_without_knowing_all_launches_it_is_not(base):
     assert kanalyze.joined(base, second())["ncu_match"][0] == "shape"
 
 
-def test_a_graph_whose_nodes_were_not_recorded_may_hide_launches():
-    made = report([kernel(0, 1, correlation=1), kernel(1, 2, correlation=2), graph(3, 4, correlation=3)]
-                  + [call("cudaLaunchKernel", -9 + n, -8 + n, correlation=n) for n in (1, 2, 3)])  # fmt: skip
-    base = replace(made, meta=META)
-    ncu = measured({}, block=(32, 1, 1), asked=Selection((2,)))
-    assert kanalyze.joined(base, ncu)["ncu_match"].to_list() == ["shape"]
-
-
-def test_a_launch_that_was_lost_takes_the_numbers_away():
-    base = recorded(TWICE, [0, 5, 9])
-    lost = report([*(kernel(n, n + 1, name=NAMES[0], block=(1, 1, 1), correlation=n + 1) for n in range(2)),
-                   *(call("cudaLaunchKernel", -9 + n, -8 + n, correlation=n + 1) for n in range(3))])  # fmt: skip
-    assert kanalyze.joined(replace(lost, meta=base.meta), measured({}, names=[OTHERS[0]], asked=Selection((1,))))[
-        "ncu_match"
-    ].to_list() == ["shape"]
+def test_a_launch_that_was_lost_or_is_in_a_graph_takes_the_numbers_away():
+    calls = [call("cudaLaunchKernel", -9 + n, -8 + n, correlation=n) for n in (1, 2, 3)]
+    own = [kernel(n, n + 1, name=NAMES[0], block=(1, 1, 1), correlation=n) for n in (1, 2)]
+    for more in ([], [graph(3, 4, correlation=3)]):
+        base = replace(report([*own, *calls, *more]), meta=META)
+        ncu = measured({}, names=[OTHERS[0]], asked=Selection((1,)))
+        assert kanalyze.joined(base, ncu)["ncu_match"].to_list() == ["shape"]
 
 
 def test_two_functions_of_one_name_are_not_told_apart():
@@ -210,15 +202,11 @@ def test_numbers_take_back_what_equal_counts_claim():
 
 
 def test_a_launch_that_the_program_did_not_come_to_is_none_that_it_made():
-    """As many launches, but ncu was told to measure the fifth."""
+    """As many launches, but ncu was told to measure the fifth; it takes the numbers of its function away."""
     base = recorded([(0, 1)], [0])
     fifth = measured({}, names=[OTHERS[0]], grids=[1], asked=Selection((5,)))
     assert same_launches(base, fifth).rows() == [(0, 5, None)]
-    rows = kanalyze.joined(base, fifth).select("ncu_match", "launch_number").rows()
-    assert rows == [("shape", None)]
-
-
-def test_a_launch_that_is_not_there_takes_the_numbers_of_its_function_away():
+    assert kanalyze.joined(base, fifth).select("ncu_match", "launch_number").rows() == [("shape", None)]
     both = measured({}, {}, names=[OTHERS[0]] * 2, grids=[1, 1], asked=Selection((1, 5)))
     assert same_launches(recorded([(0, 1), (0, 1)], [0, 5]), both)["left"].to_list() == [None, None]
 

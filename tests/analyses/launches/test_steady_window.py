@@ -52,20 +52,26 @@ def test_without_one_time_costs_it_is_as_busy_as_in_a_window_over_the_steps(star
     assert " Without one-time costs, from " in summarize(of).answer
 
 
-def test_in_mid_run_nothing_is_known_to_be_paid_once():
-    events = [event for event in program(200, 40) if event.name not in ("cudaMalloc", "CUDA context created")]
-    events = [event for event in events if event.name != "cuLibraryLoadData"]
-    assert steady_parts(report(events)) == {}
-    assert "one-time" not in summarize(report(events)).answer
+MID_RUN = [
+    one for one in program(200, 40) if one.name not in ("cudaMalloc", "CUDA context created", "cuLibraryLoadData")
+]
+LOADING = [call("cuLibraryLoadData", (198 + number * 10) * MS, (199 + number * 10) * MS) for number in (1, 2)]
 
 
-def test_a_program_whose_work_is_all_over_has_no_steady_part():
-    events = program(200, 3)
-    for number in range(1, 3):  # something is loaded before each step
-        at = (200 + number * 10) * MS
-        events.append(call("cuLibraryLoadData", at - 2 * MS, at - MS))
-    assert steady_parts(report(events)) == {}
-    assert "one-time" not in summarize(report(events)).answer
+@pytest.mark.parametrize(
+    ("events", "where", "worth"),
+    [
+        (MID_RUN, {}, None),  # nothing is known to be paid once
+        ([*program(200, 3), *LOADING], {}, None),  # something is loaded before each step
+        (program(200, 40), {"window": Window(300 * MS, 400 * MS)}, 0.1 * MS),  # a window without costs
+        (program(200, 2), {}, 0.017 * MS),  # two operations are no steady part
+    ],
+)
+def test_a_program_without_a_steady_part(events, where, worth):
+    of = report(events).narrow(**where)
+    assert steady_parts(of) == {}
+    assert "one-time" not in summarize(of).answer
+    assert worth is None or least_worth_saying(of)[0] == pytest.approx(worth, rel=0.01)
 
 
 def test_a_window_that_is_mostly_start_up_hides_no_finding():
@@ -141,15 +147,3 @@ def test_on_real_programs_it_agrees_with_a_window_over_what_they_time(path, wind
     rows = ledger(of, window=window).filter(pl.col("bucket").is_in(BUSY_BUCKETS))
     assert steady.busy_ns / steady.ns == pytest.approx(rows.get_column("share").sum(), abs=0.02)
     assert busy_share(of, steady.start, steady.end) == pytest.approx(steady.busy_ns / steady.ns, abs=1e-9)
-
-
-def test_a_window_without_costs_has_no_steady_part_of_its_own():
-    of = report(program(200, 40)).narrow(window=Window(300 * MS, 400 * MS))
-    assert steady_parts(of) == {}
-    assert "one-time" not in summarize(of).answer
-    assert least_worth_saying(of) == {0: 0.001 * 100 * MS}
-
-
-def test_two_operations_are_no_steady_part():
-    assert steady_parts(report(program(200, 2))) == {}
-    assert least_worth_saying(report(program(200, 2)))[0] == pytest.approx(0.001 * 17 * MS, rel=0.01)

@@ -49,10 +49,7 @@ def test_utilisation_and_bandwidth_of_a_real_report():
     assert in_all == pytest.approx(moved.get_column("total_bytes").sum(), rel=1e-6)
 
 
-def test_a_report_without_devices_has_no_counters():
-    assert [*counters(real_report(REPORTS / "empty.sqlite"), 0, 1)] == []
-
-
-def test_a_kernel_alone_has_utilisation_and_no_copies():
+def test_a_kernel_alone_has_utilisation_and_no_copies_and_without_devices_there_are_no_counters():
     labels = [one.label for one in timeline(report([kernel(0, 10), kernel(30, 40)]), 100).counters]
     assert labels == ["utilisation"]
+    assert [*counters(real_report(REPORTS / "empty.sqlite"), 0, 1)] == []

@@ -40,17 +40,13 @@ def told(metrics=METRICS, by=None, columns=("name", "total_ns", "samples", "samp
 
 
 def test_means_weigh_samples_by_time_and_sum_over_launches():
-    assert told()[0] == ("long", 70, 7, 70, pytest.approx((80 * 30 + 60 * 10 + 80 * 30) / 70 / 100))
-
-
-def test_a_kernel_shorter_than_a_sample_is_too_short_to_be_told():
-    assert told()[1] == ("short", 4, 0, 0, None)
-
-
-def test_a_sample_that_is_in_part_of_something_else_tells_nothing():
-    metrics = [run(0, 10, 0), run(5, 10, 50), run(15, 10, 90), run(25, 10, 80), run(35, 10, 70), run(45, 10, 20)]
-    found = told([*metrics[1:]], columns=("name", "samples", "sms_active_share"))
-    assert found[0] == ("long", 3, pytest.approx(0.8))
+    mean = (80 * 30 + 60 * 10 + 80 * 30) / 70 / 100
+    assert told() == [("long", 70, 7, 70, pytest.approx(mean)), ("short", 4, 0, 0, None)]  # shorter than a sample
+    # a sample that is in part of something else tells nothing
+    metrics = [run(5, 10, 50), run(15, 10, 90), run(25, 10, 80), run(35, 10, 70), run(45, 10, 20)]
+    assert told(metrics, columns=("name", "samples", "sms_active_share"))[0] == ("long", 3, pytest.approx(0.8))
+    found = gpu_units(report(PROGRAM, gpu_metrics=METRICS), window="10ns..40ns")
+    assert found.select("total_ns", "sms_active_share").rows() == [(30, pytest.approx(0.8))]
 
 
 def test_clocks_are_in_hz_and_bytes_are_of_the_bandwidth():
@@ -109,11 +105,6 @@ def test_it_cannot_be_told_without_counters():
     assert "--gpu-metrics-devices=all" in raised.value.remedy
     with pytest.raises(UnknownNameError):
         gpu_units(report(PROGRAM, gpu_metrics=METRICS), by="stream")
-
-
-def test_the_window_cuts():
-    found = gpu_units(report(PROGRAM, gpu_metrics=METRICS), window="10ns..40ns")
-    assert found.select("total_ns", "sms_active_share").rows() == [(30, pytest.approx(0.8))]
 
 
 CELLS = st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=12)
