@@ -99,6 +99,18 @@ def test_every_table_has_tests_in_its_room():
     assert lacking == []
 
 
+def test_every_table_is_listed_where_type_checkers_look():
+    rooms = {module.rpartition(".")[0] for module in analyses.homes().values()}
+    every = [name for name in every_module() if name.rpartition(".")[0] in rooms and "._" not in name]
+    declared = {
+        table: module
+        for module in every
+        for table in analyses.declarations(module)
+        if callable(getattr(importlib.import_module(module), table, None))
+    }
+    assert declared == analyses.homes()
+
+
 def test_every_public_name_exists():
     assert [name for name in kanalyze.__all__ if not hasattr(kanalyze, name)] == []
     assert kanalyze.__all__ == sorted(kanalyze.__all__)

@@ -1,14 +1,16 @@
 """Analyses: tables in, one small table out. They print nothing, open nothing and know no tool.
 
-Each room below is a subject. An analysis is a module of a room named for its table, with the declaration ``TABLE`` and
-a function of the same name that takes a :class:`kanalyze.report.Report` and gives that table as a polars frame; adding
-the file adds the table, in the command line too. Modules that begin with an underscore are what analyses share. Tables
-of two sides, and those of a job, stand several in a module, each with its function.
+Each room below is a subject. An analysis is a function of a table's name in a module of a room, beside the declaration
+of that table; it takes a :class:`kanalyze.report.Report` and gives the table as a polars frame. The line by which
+``kanalyze/__init__.py`` tells type checkers of it adds the table everywhere, in the command line too. Modules that
+begin with an underscore are what analyses share. Tables of two sides, and those of a job, are found in their rooms.
 
 Three outcomes: a table; an empty table (looked, and there is nothing); or :class:`kanalyze.errors.CannotTellError`
 (the report does not hold what the answer needs).
 """
 
+import pkgutil
+import re
 from functools import cache
 from importlib import import_module
 from typing import Final
@@ -16,16 +18,20 @@ from typing import Final
 from kanalyze.machinery import modules
 from kanalyze.schema import Table
 
-#: The rooms whose tables compare two sides, or are of a job of several ranks; and rooms whose modules are no tables.
+#: The rooms whose tables compare two sides, or are of a job of several ranks; and rooms whose functions make no tables.
 _OF_SIDES: Final = "comparing"
 _OF_JOBS: Final = "ranks"
-_NO_TABLES: Final = ("communication", "page", "shared", _OF_SIDES, _OF_JOBS)
+_NO_TABLES: Final = ("page", _OF_SIDES, _OF_JOBS)
+
+#: A public name of an analysis, as the package tells type checkers of it: module, room and name.
+_PUBLIC: Final = re.compile(r"^    from (kanalyze\.analyses\.(\w+)\.\w+) import (\w+) as \3$", re.MULTILINE)
 
 
 @cache
 def homes() -> dict[str, str]:
-    """The module of each table, by the table's name, in alphabetical order; found by walking the rooms."""
-    return _modules({room for room, _, _ in modules(__name__, __path__)} - {*_NO_TABLES})
+    """The module of each table, by the table's name, in alphabetical order; to know it nothing is imported."""
+    listed = _PUBLIC.findall((pkgutil.get_data("kanalyze", "__init__.py") or b"").decode())
+    return dict(sorted((name, module) for module, room, name in listed if room not in _NO_TABLES))
 
 
 @cache
@@ -40,16 +46,10 @@ def homes_of_jobs() -> dict[str, str]:
     return _declared(_OF_JOBS)
 
 
-def _modules(rooms: set[str]) -> dict[str, str]:
-    found = {
-        name: module for room, name, module in modules(__name__, __path__) if room in rooms and not name.startswith("_")
-    }
-    return dict(sorted(found.items()))
-
-
 def _declared(room: str) -> dict[str, str]:
     """The module of each table that the modules of a room declare, which are imported for that."""
-    return dict(sorted((name, module) for module in _modules({room}).values() for name in declarations(module)))
+    every = [module for of, name, module in modules(__name__, __path__) if of == room and not name.startswith("_")]
+    return dict(sorted((name, module) for module in every for name in declarations(module)))
 
 
 def declarations(module: str) -> dict[str, Table]:
