@@ -6,8 +6,8 @@
     ['add(int, float *, float *)']
 
 :func:`read` gives a :class:`Report`, whose tables (``report.events``, ``report.kernel_config``, …) are polars frames.
-Every analysis is a function from a report to one polars frame, documented column by column in its module's ``TABLE``
-and by ``kanalyze tables``. Each takes ``window=``, ``device=`` and ``process=`` to look at a part alone, which
+Every analysis is a function from a report to one polars frame, documented column by column in its module and by
+``kanalyze tables``. Each takes ``window=``, ``device=`` and ``process=`` to look at a part alone, which
 :meth:`Report.narrow` does once for several. :func:`summarize` gives everything that the page shows, and :func:`compare`
 tells whether one program is faster than another.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the public names, for type checkers; tests hold them against what there is
+if TYPE_CHECKING:  # the public names, for type checkers and for the list of tables
     from kanalyze.analyses.comparing._comparison import Comparison as Comparison
     from kanalyze.analyses.comparing._comparison import Verdict as Verdict
     from kanalyze.analyses.counters.advice import advice as advice
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # the public names, for type checkers; tests hold them agains
     from kanalyze.analyses.counters.stalls import stalls as stalls
     from kanalyze.analyses.critical.critical_path import critical_path as critical_path
     from kanalyze.analyses.device.copies import copies as copies
-    from kanalyze.analyses.device.gpu import gpu as gpu
+    from kanalyze.analyses.device.kernels import gpu as gpu
     from kanalyze.analyses.device.kernels import kernels as kernels
     from kanalyze.analyses.findings.findings import findings as findings
     from kanalyze.analyses.findings.health import health as health
@@ -48,9 +48,9 @@ if TYPE_CHECKING:  # the public names, for type checkers; tests hold them agains
     from kanalyze.analyses.iterations.iterations import iterations as iterations
     from kanalyze.analyses.iterations.phases import phases as phases
     from kanalyze.analyses.joining.agreement import agreement as agreement
-    from kanalyze.analyses.joining.gains import gains as gains
+    from kanalyze.analyses.joining.joined import gains as gains
     from kanalyze.analyses.joining.joined import joined as joined
-    from kanalyze.analyses.joining.variants import variants as variants
+    from kanalyze.analyses.joining.joined import variants as variants
     from kanalyze.analyses.launches.cold import cold as cold
     from kanalyze.analyses.launches.graphs import graphs as graphs
     from kanalyze.analyses.launches.hot_kernels import hot_kernels as hot_kernels
@@ -67,7 +67,7 @@ if TYPE_CHECKING:  # the public names, for type checkers; tests hold them agains
     from kanalyze.analyses.page.time_page import Summary as Summary
     from kanalyze.analyses.page.time_page import summarize as summarize
     from kanalyze.analyses.ranges.range_gpu import range_gpu as range_gpu
-    from kanalyze.analyses.ranges.range_kernels import range_kernels as range_kernels
+    from kanalyze.analyses.ranges.range_gpu import range_kernels as range_kernels
     from kanalyze.analyses.ranges.ranges import ranges as ranges
     from kanalyze.analyses.ranges.steps import steps as steps
     from kanalyze.analyses.streams.concurrency import concurrency as concurrency

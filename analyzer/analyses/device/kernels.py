@@ -1,4 +1,4 @@
-"""Kernels by name, by name and launch shape, or by family."""
+"""Kernels by name, by name and launch shape, or by family; and with copies and memsets in one list."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, decoded, exclusive_operations, with_facts
-from kanalyze.analyses.shared.analysis import check_grouping, require_kernels
+from kanalyze.analyses.shared.analysis import analysis, check_grouping, require, require_kernels
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.errors import CannotTellError
 from kanalyze.model import LAUNCH_SHAPE
@@ -113,3 +113,40 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
         "total_ns", "count", *keys, descending=[True, False, *(False for _ in keys)]
     )
     return table.select(order)
+
+
+# Kernels, copies and memsets in one table, by total time.
+
+_CATEGORIES: Final = {"kernel": "CUDA_KERNEL", "memcpy": "MEMORY_OPER", "memset": "MEMORY_OPER"}
+
+GPU: Final = Table(
+    "gpu",
+    "One kernel or one kind of memory operation.",
+    (
+        Column("category", pl.String, "CUDA_KERNEL or MEMORY_OPER."),
+        Column("operation", pl.String, "The kernel's name, or the memory operation as nsys names it.", nullable=True),
+        *DURATION_COLUMNS,
+    ),
+    purpose="kernels and memory operations in one list",
+    equals="nsys stats cuda_gpu_sum",
+)
+
+
+@analysis
+def gpu(report: Report) -> pl.DataFrame:
+    """Device operations in scope by name, the longest in total first.
+
+    As in nsys, operations that are a whole graph are left out; `ledger` and `exposure` count them.
+
+    Returns:
+        :data:`GPU`.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+    """
+    require(report, GPU, *_CATEGORIES)
+    work = exclusive_operations(report).filter(pl.col("kind").is_in(list(_CATEGORIES)))
+    category = pl.col("kind").cast(pl.String).replace_strict(_CATEGORIES).alias("category")
+    sums = work.group_by("kind", "name").agg(duration_statistics())
+    named = sums.with_columns(share_of_total(), category, pl.col("name").cast(pl.String).alias("operation"))
+    return GPU.select(named.sort("total_ns", "operation", "category", descending=[True, False, False]))

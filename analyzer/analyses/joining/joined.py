@@ -1,4 +1,4 @@
-"""Joins kernels across tools: time of nsys or torch, operator of torch, counters of ncu.
+"""Kernels of several tools joined: what each saw, what advice would gain, and implementations side by side.
 
 Definitions: docs/definitions.md, section 9.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 
 import polars as pl
 
+from kanalyze.analyses.counters.advice import CAPPED, advice
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.device._operations import SHAPE_COLUMNS, decoded
+from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS, decoded
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.joining._kernel_groups import (
     GROUP_KEYS,
@@ -27,12 +28,15 @@ from kanalyze.analyses.joining._kernel_groups import (
     same_launches,
 )
 from kanalyze.analyses.joining._report_set import Together, different, of_each, pooled, several, together
+from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.shared.analysis import require
+from kanalyze.analyses.shared.statistics import total as total_of
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import TIMED
+from kanalyze.window import Window
 
 _SURE: Final = ", ".join(QUALITIES)
 _SAID: Final = ("family", "library", "operation", "dtype")
@@ -259,3 +263,209 @@ def roof_points(reports: Sequence[Report]) -> RoofPoints:
         every.height - points.height,
         found.time_from,
     )
+
+
+# Advice about kernels, ranked by what the whole program would gain.
+
+GAINS: Final = Table(
+    "gains",
+    "One piece of advice about one kernel that ncu measured, with what the program would gain.",
+    (
+        Column("name", pl.String, "Its name, as the tool that gives the time writes it.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as the process itself numbers it.", nullable=True),
+        *SHAPE_COLUMNS,
+        *columns("""
+            event_id int: The launch that ncu measured, in the tables of that report.
+            ncu_match text: How sure it is that ncu saw the same kernel, as in `joined`.
+            window_share float?: Part of the window that the kernel takes.
+            exclusive_ns int?: The same as time.
+            gain_share float?: Part of the window that is saved at most: window_share times possible_share.
+            gain_ns int?: The same as time; null for a local estimate, or without time.
+            source text: Whose rule it is: ncu or kanalyze.
+            rule text: Name of the rule.
+            scope text?: What the estimate is of: global (the duration) or local.
+            speedup_share float?: The part of it that the rule estimates can be saved.
+            roof_share float?: How near the launch comes to its roof, as in `roofline`.
+        """),
+        *CAPPED,
+        Column("sentence", pl.String, "What was found."),
+        Column("remedy", pl.String, "What to do about it; null where the sentence of ncu says so.", nullable=True),
+        Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
+    ),
+    purpose="what advice of ncu saves of the whole program",
+    telling=("gain_share", "gain_ns", "rule"),
+    together=True,
+)
+
+SEVERAL_GAINS: Final = several(GAINS)
+
+
+def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
+    """Advice about the longest launch of each kernel that ncu measured, the largest gain for the program first.
+
+    Args:
+        reports: As :func:`kanalyze.joined` takes them.
+        where: As there.
+
+    Returns:
+        :data:`GAINS`. First the estimates for a kernel's whole duration: capped by its distance to the roof, times the
+        kernel's share of the window. Then those that do not translate into a gain of the program, by the kernel's
+        share.
+
+    Raises:
+        CannotTellError: No report provides the time, or none has counters.
+    """
+
+    def make(found: Together) -> pl.DataFrame:
+        if found.ncu is None:
+            raise CannotTellError.without_counters(GAINS.name, found.base.meta.path)
+        return gains_among(joined_of(found), found.ncu)
+
+    return of_each(GAINS, together(GAINS, reports, where), make)
+
+
+def gains_among(rows: pl.DataFrame, ncu: Report) -> pl.DataFrame:
+    """:func:`gains` for the kernels in `rows` of the table `joined`, measured by `ncu`."""
+    keys = ("name", "device", *SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns", "roof_share")
+    kernels = rows.filter(pl.col("event_id").is_not_null()).select(keys)
+    said = advice(ncu).drop("name", "device", "at_stake_ns", "kind")
+    possible = pl.col("possible_share")
+    every = kernels.join(said, on="event_id").with_columns(
+        gain_share=pl.col("window_share") * possible, gain_ns=pl.col("exclusive_ns") * possible
+    )
+    order = ["gain_ns", "exclusive_ns", "speedup_share", "event_id", "source", "rule", "sentence"]
+    return GAINS.select(every.sort(order, descending=[True] * 3 + [False] * 4, nulls_last=True))
+
+
+# Compares implementations of one operation: the time of each, and how well it uses the GPU.
+#
+# Implementations are identified by the program's own ranges: ranges of different names that each contain a range of one
+# name, such as ``timed`` in ``torch``, ``cuda`` and ``triton``.
+
+#: ncu's columns about the heaviest kernel: name and meaning.
+_COUNTERS: Final = (
+    ("ncu_dur_ns", pl.Int64, "Its duration alone, under replay."),
+    ("occupancy_share", pl.Float64, "Theoretical Occupancy."),
+    ("achieved_occupancy_share", pl.Float64, "Achieved Occupancy."),
+    ("limiter", pl.String, "What limits its resident blocks."),
+    ("compute_share", pl.Float64, "Compute (SM) Throughput of its peak."),
+    ("memory_share", pl.Float64, "Memory Throughput of its peak."),
+    ("dram_bytes_per_s", pl.Float64, "Achieved bandwidth."),
+    ("bound", pl.String, "What takes longer at its peak: memory or compute."),
+    ("roof_share", pl.Float64, "The least time by the duration: 1 is on the roof."),
+)
+
+VARIANTS: Final = Table(
+    "variants",
+    "One implementation of an operation that the program ran in several, each in a range of its own.",
+    (
+        Column("variant", pl.String, "Name of its range."),
+        Column("inside", pl.String, "The range in it that is compared, its last instance."),
+        Column("repeats", pl.Int64, "Ranges directly in that one that launched anything; 1 where there is none."),
+        Column("avg_span_ns", pl.Float64, "From the first operation's start to the last end, for each of them."),
+        Column("avg_kernel_ns", pl.Float64, "Time of its kernels, each instant once, for each of them."),
+        Column("slower", pl.Float64, "That by the kernel time of the fastest variant."),
+        Column("launches", pl.Float64, "Launches of kernels, for each of them."),
+        Column("kernels", pl.Int64, "Different kernels and launch shapes."),
+        Column("measured_share", pl.Float64, "Part of its kernel time in kernels that ncu measured.", nullable=True),
+        Column("kernel", pl.String, "The heaviest kernel, which the rest is of.", nullable=True),
+        Column("kernel_share", pl.Float64, "Its part of the kernel time.", nullable=True),
+        Column("registers", pl.Int64, "Registers of a thread.", nullable=True),
+        Column("shared_bytes", pl.Int64, "Shared memory of a block.", nullable=True),
+        Column("ncu_match", pl.String, "How sure it is that ncu saw the same kernel, as in `joined`.", nullable=True),
+        *(Column(name, dtype, doc, nullable=True) for name, dtype, doc in _COUNTERS),
+    ),
+    purpose="implementations of one operation, side by side",
+    telling=("variant", "avg_span_ns", "avg_kernel_ns", "slower", "launches"),
+    together=True,
+)
+
+SEVERAL_VARIANTS: Final = several(VARIANTS)
+
+
+def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
+    """The implementations that the program ran, the fastest first; empty if its ranges show none.
+
+    Args:
+        reports: As :func:`kanalyze.joined` takes them.
+        where: As there.
+
+    Returns:
+        :data:`VARIANTS`.
+
+    Raises:
+        CannotTellError: No report provides the time, or it lacks ranges or kernels.
+    """
+    return of_each(VARIANTS, together(VARIANTS, reports, where), _variants_of)
+
+
+def _variants_of(found: Together) -> pl.DataFrame:
+    """:func:`variants` for one report that provides the time, and the others."""
+    require(found.base, VARIANTS.name, "range")
+    require(found.base, VARIANTS, "kernel")
+    measured = _measured(found.base.whole, found.ncu)
+    rows = [_row(found.base, one, measured) for one in _instances(found.base).to_dicts()]
+    schema = {column.name: column.dtype for column in VARIANTS.columns if column.name != "slower"}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    least = pl.col("avg_kernel_ns").min()
+    slower = pl.when(least > 0).then((pl.col("avg_kernel_ns") / least).clip(1.0)).otherwise(1.0)
+    return VARIANTS.select(frame.with_columns(slower=slower).sort("avg_kernel_ns", "variant"))
+
+
+def _instances(report: Report) -> pl.DataFrame:
+    """The range to analyse of each variant: columns variant, inside, start, end, repeats."""
+    ranges = range_gpu(report, trace=True, graphs=True)
+    outer = ranges.select(parent_id="event_id", variant="range", level="level")
+    inner = ranges.join(outer, on="parent_id", suffix="_outer")
+    several = inner.filter(pl.col("variant").n_unique().over("range", "level_outer") > 1)
+    highest = several.filter(pl.col("level_outer") == pl.col("level_outer").min())
+    last = highest.sort("projected_start_ns").group_by("variant", maintain_order=True).last()
+    common = last.group_by("range").len().sort("len", "range", descending=[True, False]).head(1)
+    chosen = last.join(common, on="range", how="semi")
+    repeats = ranges.group_by(event_id="parent_id").agg(repeats=pl.len().cast(pl.Int64))
+    return chosen.join(repeats, on="event_id", how="left").select(
+        pl.col("variant").str.strip_prefix(":"),
+        pl.col("range").str.strip_prefix(":").alias("inside"),
+        start="projected_start_ns",
+        end=pl.col("projected_start_ns") + pl.col("projected_ns"),
+        repeats=pl.col("repeats").fill_null(1),
+    )
+
+
+def _measured(base: Report, ncu: Report | None) -> pl.DataFrame | None:
+    """Measurements by ncu of the kernel groups of the whole report, by :data:`GROUP_KEYS`."""
+    if ncu is None:
+        return None
+    pairs = same_kernels(base, ncu).rename({"match": "ncu_match"})
+    told = measured_groups(ncu).select("group", *(name for name, _, _ in _COUNTERS))
+    both = pairs.join(told, left_on="right", right_on="group").drop("right")
+    groups = kernel_groups(base).select("group", *GROUP_KEYS)
+    return groups.join(both, left_on="group", right_on="left").drop("group")
+
+
+def _row(report: Report, one: dict[str, Any], measured: pl.DataFrame | None) -> dict[str, Any]:
+    groups = kernel_groups(report.narrow(window=Window(one["start"], one["end"])))
+    if measured is not None:
+        groups = groups.join(measured, on=GROUP_KEYS, how="left", nulls_equal=True)
+    groups = groups.sort("exclusive_ns", "name", descending=[True, False])
+    total, repeats = total_of(groups, "exclusive_ns"), one["repeats"]
+    row = {
+        **{name: one[name] for name in ("variant", "inside", "repeats")},
+        "avg_span_ns": (one["end"] - one["start"]) / repeats,
+        "avg_kernel_ns": total / repeats,
+        "launches": total_of(groups, "count") / repeats,
+        "kernels": groups.height,
+    }
+    if not total:
+        return row
+    first = groups.row(0, named=True)
+    if measured is not None:
+        known = total_of(groups.filter(pl.col("ncu_match").is_not_null()), "exclusive_ns")
+        row |= {"measured_share": known / total, "ncu_match": first["ncu_match"] or "none"}
+        row |= {name: first[name] for name, _, _ in _COUNTERS}
+    return row | {
+        "kernel": first["name"],
+        "kernel_share": first["exclusive_ns"] / total,
+        "registers": first["registers"],
+        "shared_bytes": first["shared"],
+    }

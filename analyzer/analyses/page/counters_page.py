@@ -26,8 +26,7 @@ from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.joining._kernel_groups import same_kernels
 from kanalyze.analyses.joining._report_set import Together, together
-from kanalyze.analyses.joining.gains import gains_among
-from kanalyze.analyses.joining.joined import joined_of
+from kanalyze.analyses.joining.joined import gains_among, joined_of
 from kanalyze.analyses.page.overview_page import Overview, PageKernels, overview
 from kanalyze.analyses.page.time_page import Summary, summarize
 from kanalyze.decoder.decode import decode

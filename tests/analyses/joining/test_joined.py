@@ -9,17 +9,18 @@ import polars as pl
 import pytest
 
 import kanalyze
+from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.joining._report_set import different
+from kanalyze.analyses.joining.joined import gains
 from kanalyze.analyses.page.counters_page import summarize_together
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.renderers.page.counters import joint_page
-from support.build import call, kernel, report
+from support.build import call, kernel, nvtx, report, rows_of
 from support.command import SAMPLES, run
 from support.counters import measured
 from support.real_reports import real_capture
 
-SHAPE = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
 TOOK = "gpu__time_duration.sum"
 SPEED = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 RULE = (0, None, "Slow", "optimization", "It is slow.", "global", 0.5)
@@ -27,12 +28,9 @@ RULE = (0, None, "Slow", "optimization", "It is slow.", "global", 0.5)
 CAPTURES = ("add", "add_parallel", "cdist", "gelu", "launch_bound_graph", "mlp_train", "square", "streams")
 
 
-def of_tool(made, tool):
-    return replace(made, meta=replace(made.meta, tool=tool, path=Path(f"of {tool}")))
-
-
-def timed(*events, tool="nsys"):
-    return of_tool(report([call("cudaDeviceSynchronize", 0, 1, correlation=1), *events]), tool)
+def timed(*events, tool="nsys", path=None):
+    made = report([call("cudaDeviceSynchronize", 0, 1, correlation=1), *events])
+    return replace(made, meta=replace(made.meta, tool=tool, path=Path(path or f"of {tool}")))
 
 
 def test_time_and_counters_of_one_kernel_stand_in_one_row():
@@ -71,8 +69,7 @@ def test_a_window_is_of_the_report_that_gives_the_time():
 
 def test_two_reports_that_give_time_have_their_rows_each():
     """Runs or ranks; the counters are of both."""
-    first, second = timed(kernel(0, 60)), timed(kernel(0, 80), kernel(80, 100, name="j"))
-    second = replace(second, meta=replace(second.meta, path=Path("second")))
+    first, second = timed(kernel(0, 60)), timed(kernel(0, 80), kernel(80, 100, name="j"), path="second")
     rows = kanalyze.joined(first, second, measured({SPEED: 25.0}, block=(32, 1, 1)))
     assert rows.columns == ["report", *kanalyze.joined(first).columns]
     told = rows.select("report", "name", "total_ns", "window_share", "compute_share", "ncu_match").rows()
@@ -312,3 +309,169 @@ def test_the_trace_that_was_laid_out_for_tensorboard_is_joined_too(tmp_path):
     names = ["name", "torch_count", "operator", "ncu_match"]
     there, here = (kanalyze.joined(*every_report(place)) for place in (folder, SAMPLES / "square"))
     assert there.select(names).equals(here.select(names))
+
+
+# What the program gains by each piece of advice: worked out by hand, and within the roofs on captures.
+
+DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+COLUMNS = ("name", "rule", "window_share", "exclusive_ns", "gain_share", "gain_ns")
+
+
+def rule(event_id, name, share, scope="global"):
+    """What a rule of ncu says of a kernel."""
+    return (event_id, None, name, "optimization", f"It is {name}.", scope, share)
+
+
+def rows(*reports, columns=COLUMNS, **where):
+    """What ncu's rules gain; ours speak of counters, of which there are none here."""
+    return gains(*reports, **where).filter(source="ncu").select(columns).rows()
+
+
+def test_every_column_of_a_piece_of_advice():
+    """The kernel takes 80 of 100 ns in two launches, a quarter of which could be saved."""
+    nsys = timed(kernel(0, 60), kernel(60, 80), kernel(90, 100, name="j"))
+    found = gains(nsys, measured({}, rules=[rule(0, "slow", 0.25)], block=(32, 1, 1)))
+    assert found.drop(SHAPE).to_dicts() == rows_of(
+        "name device event_id ncu_match window_share exclusive_ns gain_share gain_ns source rule scope speedup_share "
+        "roof_share possible_share possible_from sentence remedy evidence",
+        (
+            *("k", 0, 0, "shape", 0.8, 80, pytest.approx(0.2), pytest.approx(20), "ncu", "slow", "global", 0.25),
+            *(None, 0.25, "estimate", "It is slow.", None, None),
+        ),
+    )
+    assert found.select(SHAPE).row(0) == (1, 1, 1, 32, 1, 1)
+
+
+def test_no_more_is_gained_than_the_roof_leaves():
+    """At 75 % of the bandwidth of DRAM a quarter of 40 ns is left, whatever the rule hopes for."""
+    nsys = timed(kernel(0, 40), kernel(60, 100, name="j"))
+    ncu = measured({DRAM: 75}, rules=[rule(0, "slow", 0.9), rule(0, "slower", 0.1)], block=(32, 1, 1))
+    columns = ("rule", "speedup_share", "possible_share", "possible_from", "gain_share", "gain_ns")
+    assert rows(nsys, ncu, columns=columns) == [
+        ("slow", 0.9, 0.25, "roof", pytest.approx(0.1), pytest.approx(10)),
+        ("slower", 0.1, 0.1, "estimate", pytest.approx(0.04), pytest.approx(4)),
+    ]
+
+
+def test_advice_that_gains_no_known_time_comes_last_by_the_time_of_its_kernel():
+    nsys = timed(kernel(0, 10, name="small"), kernel(10, 100, name="large"))
+    rules = [rule(0, "none", None), rule(0, "local", 0.9, "local"), rule(1, "none", None), rule(0, "some", 0.1)]
+    rules.append(rule(1, "most", 0.2))
+    ncu = measured({}, {}, names=["small", "large"], rules=rules, block=(32, 1, 1))
+    columns = ("name", "rule", "exclusive_ns", "gain_share", "gain_ns")
+    assert rows(nsys, ncu, columns=columns) == [
+        ("large", "most", 90, pytest.approx(0.18), pytest.approx(18)),
+        ("small", "some", 10, pytest.approx(0.01), pytest.approx(1)),
+        ("large", "none", 90, None, None),
+        ("small", "local", 10, None, None),
+        ("small", "none", 10, None, None),
+    ]
+
+
+def test_a_kernel_that_only_ncu_saw_or_that_is_not_in_the_window_has_no_time_to_gain():
+    nsys = timed(kernel(0, 20), kernel(50, 100, name="j"))
+    rules = [rule(0, "slow", 0.5), rule(1, "slow", 0.5), rule(2, "slow", 0.5)]
+    ncu = measured({}, {}, {}, names=["k", "j", "other"], rules=rules, block=(32, 1, 1))
+    assert rows(nsys, ncu) == [
+        ("j", "slow", 0.5, 50, 0.25, 25.0),
+        ("k", "slow", 0.2, 20, 0.1, 10.0),
+        ("other", "slow", None, None, None, None),
+    ]
+    assert rows(nsys, ncu, window="0ns..40ns") == [
+        ("k", "slow", 0.5, 20, 0.25, 10.0),
+        ("j", "slow", None, None, None, None),
+        ("other", "slow", None, None, None, None),
+    ]
+
+
+def test_gains_of_two_reports_that_give_time_are_rows_each():
+    ncu = measured({}, rules=[rule(0, "slow", 0.5)], block=(32, 1, 1))
+    first, second = timed(kernel(0, 100), path="first"), timed(kernel(0, 40), kernel(40, 80, name="j"), path="second")
+    assert rows(first, second, ncu, columns=("report", *COLUMNS)) == [
+        ("first", "k", "slow", 1.0, 100, 0.5, 50.0),
+        ("second", "k", "slow", 0.5, 40, 0.25, 20.0),
+    ]
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_gains_of_captures_stay_within_the_roofs(name):
+    reports = real_capture(SAMPLES / name)
+    if not {one.meta.tool for one in reports} & {"nsys", "torch.profiler"}:
+        pytest.skip("no report gives the time")
+    rows = gains(*reports).drop_nulls(["gain_share", "roof_share"])
+    assert rows.height
+    assert rows.filter(pl.col("gain_share") > pl.col("window_share") * (1 - pl.col("roof_share")) + 1e-9).is_empty()
+
+
+def test_without_advice_there_are_no_rows_and_without_time_or_counters_nothing_can_be_told():
+    ncu = measured({}, block=(32, 1, 1))
+    assert gains(timed(kernel(0, 10)), ncu).is_empty()
+    assert gains(timed(), measured({}, rules=[rule(0, "slow", 0.5)])).get_column("gain_ns").to_list() == [None]
+    with pytest.raises(CannotTellError, match="cannot tell gains, because the report has no counters"):
+        kanalyze.gains(timed(kernel(0, 10)))
+    with pytest.raises(CannotTellError, match="cannot tell gains, because no report gives the time"):
+        kanalyze.gains(ncu)
+
+
+# One operation in several implementations: found by the ranges, measured in their last run.
+
+
+def implementation(name, at, kernels):
+    """A range of that name with a warm-up and two steps that are timed, which launch `kernels` (name, duration)."""
+    events = [nvtx(name, at, at + 900), nvtx("warm-up", at, at + 100), nvtx("timed", at + 200, at + 800)]
+    starts = [at + 10, at + 310, at + 510]
+    events += [nvtx("step", start - 5, start + 100) for start in starts]
+    for start in starts:
+        for number, (what, duration) in enumerate(kernels):
+            key, first = start * 10 + number, start + 50 * number
+            events += [
+                call("cudaLaunchKernel", first, first + 1, correlation=key),
+                kernel(first + 5, first + 5 + duration, name=what, correlation=key, side={"registers_per_thread": 32}),
+            ]
+    return events
+
+
+def made(*events):
+    found = report(events)
+    return replace(found, meta=replace(found.meta, tool="nsys", path=Path("made by hand")))
+
+
+def test_implementations_stand_side_by_side():
+    nsys = made(*implementation("eager", 1000, [("a", 20), ("b", 10)]), *implementation("fused", 3000, [("f", 15)]))
+    ncu = measured({"sm__maximum_warps_per_active_cycle_pct": 50.0}, names=["f"], block=(32, 1, 1))
+    columns = (
+        "variant",
+        "inside",
+        "repeats",
+        "avg_kernel_ns",
+        "slower",
+        "launches",
+        "kernel",
+        "registers",
+        "ncu_match",
+    )
+    found = kanalyze.variants(nsys, ncu)
+    assert found.select(columns).rows() == [
+        ("fused", "timed", 2, 15, 1, 1, "f", 32, "shape"),
+        ("eager", "timed", 2, 30, 2, 2, "a", 32, "none"),
+    ]
+    assert found.select("occupancy_share", "measured_share").rows() == [(0.5, 1.0), (None, 0.0)]
+
+
+def test_ranges_of_one_name_are_no_variants():
+    assert kanalyze.variants(made(*implementation("eager", 1000, [("a", 20)]))).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("name", "launches"),
+    [
+        ("gelu", {"torch": 1, "compile": 1, "triton": 1, "cuda": 1, "manual": 8}),
+        ("square", {"mul": 1, "pow": 1, "square": 1}),
+    ],
+)
+def test_workloads_with_variants(name, launches):
+    """How many kernels each launches is what the workload itself says."""
+    found = kanalyze.variants(*real_capture(SAMPLES / name))
+    assert dict(found.select("variant", "launches").iter_rows()) == launches
+    assert found["repeats"].unique().to_list() == [10]
+    assert found["avg_kernel_ns"].is_sorted()
