@@ -13,7 +13,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.columns import count_up_to
+from kanalyze.columns import count_up_to, in_order
 
 #: Longer span sets are cut to what is asked for before their lengths are summed up.
 _LONG: Final = 1 << 12
@@ -155,29 +155,18 @@ def exclusive(intervals: pl.DataFrame) -> pl.Series:
     `began` is the start before any clipping. Each instant belongs to one interval: among those that cover it, the one
     with the lowest rank, then the one that started first, then the lower event_id (definitions.md, section 5).
     """
-    order = None
-    if not intervals.get_column("began").is_sorted():
-        order = intervals.select(pl.arg_sort_by("began", maintain_order=True)).to_series()
-    times = intervals.select("start", "end")
-    times = times if order is None else times[order]
+    times = in_order(intervals.select("start", "end", "began"), "began")
     if not (times.get_column("start") < _reached(times.get_column("end")).shift(1)).any():
         return intervals.select(exclusive_ns=(pl.col("end") - pl.col("start")).clip(lower_bound=0)).to_series()
     line = intervals.select("start", "end", "began", "rank", "event_id").with_row_index("row")
-    own = _owned(line if order is None else line[order])
-    found = pl.zeros(intervals.height, dtype=pl.Int64, eager=True)
-    return found.scatter(own.get_column("row"), own.get_column("ns")).alias("exclusive_ns")
-
-
-def _owned(line: pl.DataFrame) -> pl.DataFrame:
-    """The exclusive time of overlapping intervals, rank by rank: columns row, ns."""
     parts, above = [], pl.DataFrame(schema=SPANS)
     for rank in sorted(line.get_column("rank").unique().to_list()):
         level = line.filter(pl.col("rank") == rank).sort("began", "event_id")
         own = first_come(level)
         hidden = overlap(own.get_column("own_start"), own.get_column("own_end"), above)
-        parts.append(own.select("row", ns=pl.col("own_end") - pl.col("own_start") - hidden))
+        parts.append(own.select("row", exclusive_ns=pl.col("own_end") - pl.col("own_start") - hidden))
         above = union(pl.concat([above, level.select("start", "end")]))
-    return pl.concat(parts)
+    return pl.concat(parts).sort("row").get_column("exclusive_ns")
 
 
 def first_come(intervals: pl.DataFrame) -> pl.DataFrame:

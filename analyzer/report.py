@@ -307,8 +307,8 @@ class Report:
             used = self.of_kinds(DEVICE_KINDS, "device").to_series().fill_null(0)  # of a damaged report
             if device not in used:
                 raise UnknownNameError.of("device", device, sorted({*known, *used}))
-        if process is not None and process not in (known := self._process_ids()):
-            raise UnknownNameError.of("process", process, known)
+        if process is not None and process not in (processes := self.processes.get_column("process_id").unique()):
+            raise UnknownNameError.of("process", process, processes.sort().to_list())
         scope = Scope(
             window=self.scope.window,
             device=self.scope.device if device is None else device,
@@ -364,7 +364,7 @@ class Report:
             UnknownNameError: The report has ranges or steps, but none of that name, or not so many.
         """
         try:
-            times = self._times(text)
+            times = Window.parse(text, self.first_ns if any(map(relative, text.split(".."))) else 0)
         except BadWindowError:
             ranges = self._of_device(named_ranges.named(self.kind("range"), self.table("range_detail")))
             if named_ranges.instances(ranges, text).is_empty() and (found_windows := self._of_iterations(text, ranges)):
@@ -403,10 +403,6 @@ class Report:
             return None
         found: list[Window] | None = import_module(_ITERATIONS).windows_named(self, text)
         return found
-
-    def _times(self, text: str) -> Window:
-        """Parses a window of two times."""
-        return Window.parse(text, self.first_ns if any(map(relative, text.split(".."))) else 0)
 
     def _spans(self) -> Iterator[tuple[int, int]]:
         """First and last instant of the recording, from metadata, then of each kind of events.
@@ -493,6 +489,3 @@ class Report:
         if wrong is not None:
             raise DamagedReportError.at(self.meta.path, f"the table {table.name}", f"{wrong}, more than any report has")
         return frame
-
-    def _process_ids(self) -> list[int]:
-        return self.processes.get_column("process_id").unique().sort().to_list()

@@ -493,7 +493,10 @@ def sampled_rows(sampled: Report, ncu: Report) -> pl.DataFrame:
         ncu_clock_hz, l2_bytes and crowded (whether other operations ran meanwhile). Only kernels that enough samples
         tell of.
     """
-    ours, theirs = _of_samples(sampled), _of_ncu(ncu)
+    counted = grouped_kernels(ncu).join(metric_columns(ncu, _METRICS), on="event_id")
+    figures = {f"{name}_ncu": of_ncu for name, (_, of_ncu) in _SOURCES.items()} | {"ncu_clock_hz": _CLOCK}
+    theirs = counted.group_by("group").agg(value.mean().alias(name) for name, value in figures.items())
+    ours = _of_samples(sampled)
     crowded = disturbed(sampled).select("group", "crowded")
     pairs = same_kernels(sampled, ncu).select("left", "right")
     both = pairs.join(ours, left_on="left", right_on="group").join(theirs, left_on="right", right_on="group")
@@ -537,13 +540,6 @@ def _of_samples(report: Report) -> pl.DataFrame:
             )
         )
     return groups.drop("device").join(pl.concat(found), on="group")
-
-
-def _of_ncu(report: Report) -> pl.DataFrame:
-    """The same figures of ncu's kernel groups, means over the launches that it measured: group, figures, clock."""
-    each = grouped_kernels(report).join(metric_columns(report, _METRICS), on="event_id")
-    figures = {f"{name}_ncu": told for name, (_, told) in _SOURCES.items()} | {"ncu_clock_hz": _CLOCK}
-    return each.group_by("group").agg(value.mean().alias(name) for name, value in figures.items())
 
 
 def why_apart(row: Row) -> Explained | None:

@@ -125,7 +125,10 @@ def joined_of(found: Together) -> pl.DataFrame:
     if found.ncu is not None:
         frame = _with_other_tool(frame, measured_groups(found.ncu), found.base, found.ncu)
         frame = _with_launch(frame, found.base, found.ncu)
-    frame = _with_decoded_names(frame, found)
+    names = frame.select(pl.col("name").cast(pl.Categorical), event_id=pl.lit(-1, dtype=pl.Int64)).unique("name")
+    said = decoded(found.base, names, *_SAID).select(pl.col("name").cast(pl.String), *_SAID)
+    frame = frame.join(said, on="name", how="left", nulls_equal=True)
+    frame = frame.with_columns(pl.col(_SAID).fill_null(OTHER))
     if found.torch is None and found.operators is not None:
         frame = frame.join(makers_of_groups(found.operators), on=GROUP_KEYS, how="left", nulls_equal=True)
     frame = TABLE.completed(frame)
@@ -167,15 +170,6 @@ def _with_launch(frame: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame
     )
     times = launches.select(launch_event_id="event_id", launch_ns="dur_ns")
     return placed.join(times, on="launch_event_id", how="left")
-
-
-def _with_decoded_names(frame: pl.DataFrame, found: Together) -> pl.DataFrame:
-    """`frame` with what the kernel names tell: family, library and so on."""
-    names = frame.select(pl.col("name").cast(pl.Categorical), event_id=pl.lit(-1, dtype=pl.Int64))
-    said = decoded(found.base, names.unique("name"), *_SAID).with_columns(pl.col("name").cast(pl.String))
-    return frame.join(said.drop("event_id"), on="name", how="left", nulls_equal=True).with_columns(
-        pl.col(name).fill_null(OTHER) for name in _SAID
-    )
 
 
 # The points of a roofline plot: where each kernel stands under its roof, and how much time it takes.

@@ -111,26 +111,19 @@ def launched_kernels(report: Report) -> pl.DataFrame:
     Columns: row (of `operations`), name, device, process_id, kernel_ns, api_ns (the call's duration), launch_ns (the
     device's wait for this launch), first (the process's first launch of this kernel on this device in the recording).
     """
-    launched = _own_launches(report)
-    known = launched.with_columns(waited_ns(launch_waits(report), launched.get_column("row")))
-    if report.scope.window is None:
-        return known
-    return known.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
-
-
-def _own_launches(report: Report) -> pl.DataFrame:
-    """The kernels on the devices in scope whose call launched nothing else, in the order of the calls.
-
-    Columns: row, name, device, process_id, kernel_ns, first and api_ns.
-    """
+    # a call of its own launched nothing else; most reports lose no row in any of the steps
     work = device_operations(report).filter(pl.col("kind") == "kernel")
     work = work.select("row", "name", "device", "process_id", kernel_ns="dur_ns")
     work = with_facts(report, work, "call_row", "call_start", "call_name")
     alone = work.get_column("call_row").is_not_null() & ~launches_graphs(report, work.get_column("call_name"))
     work = in_order(work.drop("call_name").filter(alone), "call_start")
     work = work.with_columns(first=mixed(_KERNEL).is_first_distinct())
-    work = work.filter(~repeated(work.get_column("call_row")))
-    return with_facts(report, work.drop("call_row", "call_start"), "call_ns").rename({"call_ns": "api_ns"})
+    work = work.filter(~repeated(work.get_column("call_row"))).drop("call_start")
+    launched = with_facts(report, work, "call_ns").rename({"call_ns": "api_ns"}).drop("call_row")
+    known = launched.with_columns(waited_ns(launch_waits(report), launched.get_column("row")))
+    if report.scope.window is None:
+        return known
+    return known.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
 
 
 #: Keys of the launches on one device, and of its graphs (`mark` only where no id is known).

@@ -157,7 +157,10 @@ def _spans(report: Report, by: str | None) -> pl.DataFrame:
         found = iterations(report).drop_nulls("device")
         return found.select("device", "window", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
     if by == "gap":
-        return _of_gaps(report)
+        shortest = min(grid.period_ns for grid in grids(report).values())  # those of two samples and more
+        found = gaps(report, threshold_ns=2 * shortest)
+        names, end = pl.col("reason", "culprit").cast(pl.String), pl.col("start_ns") + pl.col("dur_ns")
+        return found.select("device", "start_ns", names, start="start_ns", end=end)
     return exclusive_operations(report).select(*_SPANS, pl.col("name").cast(pl.String))
 
 
@@ -171,16 +174,3 @@ def _of_ranges(report: Report) -> pl.DataFrame:
         spans = part.select(start="projected_start_ns", end=end, range=name.cast(pl.String))
         found.append(spans.select(pl.lit(device, dtype=pl.Int64).alias("device"), "start", "end", "range"))
     return pl.concat(found)
-
-
-def _of_gaps(report: Report) -> pl.DataFrame:
-    """Idle gaps that are longer than two samples."""
-    shortest = min(grid.period_ns for grid in grids(report).values())
-    found = gaps(report, threshold_ns=2 * shortest)
-    return found.select(
-        "device",
-        "start_ns",
-        pl.col("reason", "culprit").cast(pl.String),
-        start="start_ns",
-        end=pl.col("start_ns") + pl.col("dur_ns"),
-    )
