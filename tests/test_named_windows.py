@@ -64,12 +64,9 @@ def test_a_name_that_does_not_exist(text, hint):
     assert hint in caught.value.remedy
 
 
-def test_ranges_of_the_process_in_scope():
+def test_ranges_of_the_process_in_scope_and_of_a_domain_before_the_same_text_in_another():
     events = [kernel(0, 1), kernel(0, 1, process=2), nvtx("step", 5, 6), nvtx("step", 7, 9, process=2)]
     assert report(events).narrow(process=2).window("step") == Window(7, 9, "step")
-
-
-def test_a_domain_counts_before_the_same_text_in_another():
     events = [kernel(0, 1), nvtx("a:b", 1, 2), nvtx("b", 3, 4, domain="a")]
     assert report(events).window("a:b") == Window(3, 4, "a:b")
     assert report(events).window(":a:b") == Window(1, 2, ":a:b")
@@ -86,15 +83,6 @@ def test_what_follows_the_last_number_sign(text, name, which):
     assert parsed(text) == (name, which)
 
 
-def test_a_range_without_duration_is_no_window():
-    of = report([kernel(0, 10), nvtx("now", 5, 5)])
-    for text in ("now", "now#1"):
-        with pytest.raises(BadWindowError, match="this range has no duration"):
-            of.narrow(window=text)
-        with pytest.raises(BadWindowError, match="this range has no duration"):
-            of.windows(text)
-
-
 def test_instances_without_duration_are_left_out():
     of = report([kernel(0, 10), nvtx("step", 1, 2), nvtx("step", 3, 3), nvtx("step", 4, 6)])
     assert of.windows("step#*") == [Window(1, 2, "step#1"), Window(4, 6, "step#3")]
@@ -104,12 +92,10 @@ def test_instances_without_duration_are_left_out():
         of.window("step#2")
     with pytest.raises(BadWindowError, match="3 ranges have that name"):
         of.window("step")
-
-
-def test_instances_that_all_have_no_duration_are_refused():
-    of = report([kernel(0, 10), nvtx("now", 3, 3), nvtx("now", 4, 4)])
-    with pytest.raises(BadWindowError, match="none of these 2 ranges has a duration"):
-        of.windows("now#*")
+    none = report([kernel(0, 10), nvtx("now", 3, 3), nvtx("now", 4, 4), nvtx("once", 5, 5)])
+    for text, said in (("now#*", "none of these 2 ranges has a duration"), ("once", "this range has no duration")):
+        with pytest.raises(BadWindowError, match=said):
+            none.windows(text)
 
 
 def test_the_numbers_that_there_are():
@@ -131,38 +117,45 @@ STEPS = [
 ]
 
 
-def test_a_step_by_its_number():
-    assert report(STEPS).window("step:9") == Window(100, 200, "step:9")
-    assert report(STEPS).window("ProfilerStep#9") == Window(100, 200, "ProfilerStep#9")
+AGAIN = [*STEPS, nvtx("ProfilerStep#9", 500, 600, process=2)]
+NAMED_SO = [*STEPS, nvtx("step:9", 7, 8), nvtx("steps", 8, 9), nvtx("10", 1, 2, domain="step")]
 
 
-@pytest.mark.parametrize("text", ["steps", "steps#*"])
-def test_every_step(text):
-    found = report(STEPS).windows(text)
-    assert found == [Window(0, 100, "step:8"), Window(100, 200, "step:9"), Window(200, 300, "step:10")]
-    assert {window.group for window in found} == {"steps"}
-    assert report(STEPS).window("steps#2") == Window(100, 200, "step:9")
+@pytest.mark.parametrize(
+    ("events", "where", "text", "expected"),
+    [
+        *((STEPS, {}, text, [(100, 200, text)]) for text in ("step:9", "ProfilerStep#9")),
+        *(
+            (STEPS, {}, text, [(0, 100, "step:8"), (100, 200, "step:9"), (200, 300, "step:10")])
+            for text in ("steps", "steps#*")
+        ),
+        (STEPS, {}, "steps#2", [(100, 200, "step:9")]),
+        # steps of one number
+        (AGAIN, {}, "step:9", [(100, 200, "step:9#1"), (500, 600, "step:9#2")]),
+        (AGAIN, {}, "step:9#2", [(500, 600, "step:9#2")]),
+        (AGAIN, {"process": 2}, "step:9", [(500, 600, "step:9")]),
+        # a range of that name comes first
+        (NAMED_SO, {}, "step:9", [(7, 8, "step:9")]),
+        (NAMED_SO, {}, "steps", [(8, 9, "steps")]),
+        (NAMED_SO, {}, "step:10", [(1, 2, "step:10")]),
+    ],
+)
+def test_steps(events, where, text, expected):
+    found = report(events).narrow(**where).windows(text)
+    assert found == [Window(*one) for one in expected]
+    assert {window.group for window in found} == ({"steps"} if len(found) == 3 or text == "steps#2" else {None})
 
 
-def test_steps_of_one_number():
-    of = report([*STEPS, nvtx("ProfilerStep#9", 500, 600, process=2)])
-    assert of.windows("step:9") == [Window(100, 200, "step:9#1"), Window(500, 600, "step:9#2")]
-    assert of.window("step:9#2") == Window(500, 600, "step:9#2")
-    assert of.narrow(process=2).window("step:9") == Window(500, 600, "step:9")
-    with pytest.raises(UnknownNameError, match="no step '3'"):
-        of.window("step:9#3")
-
-
-def test_a_range_of_that_name_comes_first():
-    of = report([*STEPS, nvtx("step:9", 7, 8), nvtx("steps", 8, 9), nvtx("10", 1, 2, domain="step")])
-    assert of.window("step:9") == Window(7, 8, "step:9")
-    assert of.window("steps") == Window(8, 9, "steps")
-    assert of.window("step:10") == Window(1, 2, "step:10")
-
-
-def test_without_steps_they_are_ranges_that_do_not_exist():
-    with pytest.raises(UnknownNameError, match="no range 'step:9'"):
-        report([kernel(0, 1), nvtx("forward", 5, 40)]).window("step:9")
+@pytest.mark.parametrize(
+    ("events", "text", "said"),
+    [
+        (AGAIN, "step:9#3", "no step '3'"),
+        ([kernel(0, 1), nvtx("forward", 5, 40)], "step:9", "no range 'step:9'"),  # without steps they are ranges
+    ],
+)
+def test_steps_that_do_not_exist(events, text, said):
+    with pytest.raises(UnknownNameError, match=said):
+        report(events).window(text)
 
 
 # Times since the first event

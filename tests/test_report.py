@@ -87,47 +87,35 @@ def test_an_instant_is_seen_where_it_is(window, copies):
     assert ids(report(EVENTS).narrow(window=window), "memcpy") == copies
 
 
-def test_a_device_narrows_what_runs_on_devices():
-    part = report(EVENTS).narrow(device=1)
-    assert ids(part, "kernel") == [2]
-    assert ids(part, "graph") == []
-    assert ids(part, "api") == [0]
+@pytest.mark.parametrize(
+    ("where", "seen"),
+    [({"device": 1}, [[0], [2], [], []]), ({"process": 2}, [[], [2], [], [4]])],
+)
+def test_a_device_narrows_what_runs_on_devices_and_a_process_everything(where, seen):
+    part = report(EVENTS).narrow(**where)
+    assert [ids(part, kind) for kind in ("api", "kernel", "memcpy", "graph")] == seen
 
 
-def test_a_process_narrows_everything():
-    part = report(EVENTS).narrow(process=2)
-    assert [ids(part, kind) for kind in ("api", "kernel", "memcpy", "graph")] == [[], [2], [], [4]]
-
-
-def test_a_device_that_is_not_there_names_those_that_are():
-    with pytest.raises(UnknownNameError, match="no device '7'") as caught:
-        report(EVENTS).narrow(device=7)
-    assert caught.value.remedy == "There are: 0, 1."
-
-
-def test_a_report_without_devices_says_so():
-    with pytest.raises(UnknownNameError) as caught:
-        report([]).narrow(device=0)
-    assert caught.value.remedy == "There are: none."
-
-
-def test_a_table_that_is_not_there_names_the_nearest():
-    with pytest.raises(UnknownNameError, match="no table 'device'") as caught:
-        report([]).table("device")
-    assert caught.value.remedy.startswith("Did you mean devices? There are: events, kernel_config,")
+@pytest.mark.parametrize(
+    ("look", "error", "remedy"),
+    [
+        (lambda: report(EVENTS).narrow(device=7), "no device '7'", "There are: 0, 1."),
+        (lambda: report([]).narrow(device=0), "no device '0'", "There are: none."),
+        (lambda: report(EVENTS).narrow(process=7), "no process '7'", "There are: 1, 2."),
+        (lambda: report([]).table("device"), "no table 'device'", "Did you mean devices? There are: events, kernel"),
+    ],
+)
+def test_what_is_not_there_names_what_is(look, error, remedy):
+    with pytest.raises(UnknownNameError, match=error) as caught:
+        look()
+    assert caught.value.remedy.startswith(remedy)
 
 
 # Tables
 
 
-def test_events_are_all_kinds_in_scope():
+def test_events_are_all_kinds_in_scope_in_the_order_of_the_model():
     part = report(EVENTS).narrow(window="0ns..25ns")
     assert part.events.get_column("kind").to_list() == ["kernel", "kernel", "api"]
-
-
-def test_kinds_are_in_the_order_of_the_model():
     assert report(EVENTS, kinds=("api", "range", "kernel")).kinds == ("kernel", "graph", "memcpy", "api", "range")
-
-
-def test_a_kind_that_is_not_recorded_is_empty():
     assert report(EVENTS, kinds=()).kind("fault").is_empty()

@@ -110,17 +110,13 @@ def test_facts_of_some_rows_are_those_of_the_table(events, window, large, data):
             assert work.select(facts).to_dicts() == [by_row[row] for row in work.get_column("row")]
 
 
-def test_facts_replace_columns_of_the_same_name():
+def test_facts_replace_columns_of_the_same_name_and_a_report_without_operations_has_none():
     made = report([call("cudaLaunchKernel", 0, 2, correlation=1), kernel(5, 9, correlation=1)])
     work = operations(made, "call_start").with_columns(call_start=pl.lit(7), stream=pl.lit(7))
     assert with_facts(made, work, "call_start", "stream").select("call_start", "stream").rows() == [(0, 7)]
     assert with_facts(made, work) is work
-
-
-def test_a_report_without_operations_has_no_facts():
-    made = report([])
-    assert operations(made, *FACTS).height == 0
-    assert facts_of(made, pl.Series([None], dtype=pl.UInt32), "call_start", "name").rows() == [(None, None)]
+    assert operations(report([]), *FACTS).height == 0
+    assert facts_of(report([]), pl.Series([None], dtype=pl.UInt32), "call_start", "name").rows() == [(None, None)]
 
 
 def test_calls_that_launched_something_are_those_of_the_operations():
