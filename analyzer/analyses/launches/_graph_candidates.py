@@ -23,7 +23,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.host._call_kinds import bucket_of, calls_that, names_that
 from kanalyze.analyses.idle._attribution import launch_waits, queued_waits, waited_ns
-from kanalyze.analyses.launches._launch_costs import graph_launches, has_graphs
+from kanalyze.analyses.launches._launch_costs import KERNEL, graph_launches, has_graphs
 from kanalyze.analyses.shared.analysis import in_threads, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import streamed_operations, used_streams
@@ -371,9 +371,6 @@ def _units_of(free: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 #: The columns of :func:`_implicit_order`.
 _ORDER: Final = ("context", "type")
 
-#: What tells a kernel on a device from others.
-_KERNEL: Final = ("process_id", "device", "name")
-
 #: More than the number of splits in any series.
 _MORE_THAN_SPLITS: Final = 1 << 32
 
@@ -430,11 +427,11 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
 def _first_launches(report: Report, line: pl.DataFrame) -> pl.Series:
     """The rows of the first launch in the recording of each kernel in `line` that a capture allows."""
     names = facts_of(report, line.drop_nulls("kernel").get_column("row"), "name").to_series().unique()
-    work = device_operations(report).select("row", *_KERNEL, "kind")
+    work = device_operations(report).select("row", *KERNEL, "kind")
     work = work.filter(pl.col("kind") == "kernel", pl.col("name").is_in(names.implode(), nulls_equal=True))
     barred = pl.col("call_name").is_in(names_that(report, _splits_series)).fill_null(value=False)
     allowed = with_facts(report, work, "call_start", "call_name").filter(pl.col("call_start").is_not_null() & ~barred)
-    return allowed.group_by(_KERNEL).agg(pl.col("row").get(pl.col("call_start").arg_min())).get_column("row")
+    return allowed.group_by(KERNEL).agg(pl.col("row").get(pl.col("call_start").arg_min())).get_column("row")
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:
@@ -511,7 +508,7 @@ def _coded_slice(report: Report, barred: list[str], part: pl.DataFrame) -> pl.Da
         "cut",
         series=mixed((*THREAD, "device", "stream")),
         code=mixed(("kind", "name", "shape", "size_bytes")).reinterpret(signed=True),
-        kernel=pl.when(pl.col("ran") & ~pl.col("cut")).then(mixed(_KERNEL)),
+        kernel=pl.when(pl.col("ran") & ~pl.col("cut")).then(mixed(KERNEL)),
     )
     return part.drop("kind", "name", "device", "call_name").with_columns(numbers.get_columns())
 

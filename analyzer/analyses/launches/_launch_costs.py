@@ -35,7 +35,7 @@ from kanalyze.report import Report
 _FIRST: Final = ("row", "process_id", "name", "call_start", "api_ns", "launch_ns")
 
 #: What tells a kernel on a device from others.
-_KERNEL: Final = ("process_id", "device", "name")
+KERNEL: Final = ("process_id", "device", "name")
 
 #: A first launch is cold if it takes this many times the median of the later launches.
 COLD_FACTOR: Final = 3
@@ -117,7 +117,7 @@ def launched_kernels(report: Report) -> pl.DataFrame:
     work = with_facts(report, work, "call_row", "call_start", "call_name")
     alone = work.get_column("call_row").is_not_null() & ~launches_graphs(report, work.get_column("call_name"))
     work = in_order(work.drop("call_name").filter(alone), "call_start")
-    work = work.with_columns(first=mixed(_KERNEL).is_first_distinct())
+    work = work.with_columns(first=mixed(KERNEL).is_first_distinct())
     work = work.filter(~repeated(work.get_column("call_row"))).drop("call_start")
     launched = with_facts(report, work, "call_ns").rename({"call_ns": "api_ns"}).drop("call_row")
     known = launched.with_columns(waited_ns(launch_waits(report), launched.get_column("row")))

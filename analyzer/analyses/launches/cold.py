@@ -26,7 +26,7 @@ from kanalyze.analyses.host._call_kinds import (
     shown,
 )
 from kanalyze.analyses.host._context_creation import begun_before, context_calls, unrecorded_contexts
-from kanalyze.analyses.launches._launch_costs import COLD_FACTOR, graph_launches, launch_costs, launched_kernels
+from kanalyze.analyses.launches._launch_costs import COLD_FACTOR, KERNEL, graph_launches, launch_costs, launched_kernels
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require, side_by_side
 from kanalyze.columns import nearest
 from kanalyze.report import Report, Where
@@ -252,9 +252,6 @@ _BLOCK_BYTES: Final = 1 << 21
 
 #: The direction of a migration to the device, and what marks one that the program requested.
 _RUN: Final = ("process_id", "device")
-
-#: The identity of a kernel, for its first run: once per process and device.
-KERNEL: Final = ("process_id", "device", "name")
 
 
 def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
