@@ -115,8 +115,6 @@ def event_waits(report: Report) -> pl.DataFrame:
     asking = _first_of_each(calls_that(report, _STREAM_WAITS.match, *_CALL, at="start_ns"))
     waiting = known.join(asking, on=list(_CALL))
     waiting = waiting.join(recorded_work(report), on=["process_id", "record_id"])
-    if waiting.is_empty():
-        return nothing
     ends = operations(report).get_column("end").gather(waiting.get_column("behind"))
     given = _submitted(report, waiting).sort("at", "start", "row").select(*STREAM, "row", given="at")
     held = nearest(waiting.with_columns(ends.alias("ended")), given, ("at", "given"), STREAM, "after").drop_nulls("row")
@@ -140,8 +138,6 @@ def recorded_work(report: Report) -> pl.DataFrame:
     made = records.join(recording, on=list(_CALL)).unique(
         ["process_id", "record_id"], keep="first", maintain_order=True
     )
-    if made.is_empty():
-        return nothing
     given = _submitted(report, made).sort("at", "end", "row").select(*STREAM, given="at", behind="row")
     found = nearest(made, given, ("at", "given"), STREAM, "strictly before")
     return found.select("process_id", "record_id", "behind").drop_nulls()
